@@ -25,10 +25,9 @@ os.environ.setdefault("KINETO_CONFIG", str(Path(__file__).with_name("kineto.conf
 
 import torch
 
-from analysis import fast_path
-from analysis.timing import publish
 from batching import make_sampler
-from benchmarks import options
+from benchmarks import fast_path, options
+from benchmarks.timing import publish
 from common.machine import seconds_of, synchronize
 from common.tables import markdown_table
 from corpus.filelist import read_filelist

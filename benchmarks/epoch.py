@@ -28,9 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis import fast_path
-from analysis.timing import publish
-from benchmarks import options
+from benchmarks import fast_path, options
+from benchmarks.timing import publish
 from common import machine
 from common.arguments import at_least_one, whole_number, whole_numbers
 from common.errors import UserError

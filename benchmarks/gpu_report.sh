@@ -141,7 +141,7 @@ if ((dry_run)); then
   row=(--batch-size 1 --frames 4 --symbols 4 --repeats 1 --warm-ups 0 --hparams "$tiny")
   short=("${row[@]}") memory=("${row[@]}")
   busy=(--clips 24 --steps 2 --hparams "batch_size=2,$tiny")
-  soak=(--stops 1) speech=(--texts 1,2 --symbols 4 --steps 5 --repeats 1 --hparams "$tiny")
+  soak=(SOAK_STOPS=1) speech=(--texts 1,2 --symbols 4 --steps 5 --repeats 1 --hparams "$tiny")
   training=(--clips 64 --batches 2 --precision fp32 --hparams "batch_size=4,$tiny")
   tf32=fp32
 else
@@ -153,7 +153,7 @@ else
   busy=() speech=()
   small=symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128
   small+=,decoder_rnn_dim=128,prenet_dim=32,attention_dim=32,postnet_embedding_dim=64
-  soak=(--stops 3 --seed 6 --hparams "$small") # large enough for the kernels
+  soak=(SOAK_STOPS=3 SOAK_SEED=6 SOAK_HPARAMS="$small") # large enough for the kernels
   training=(--capacities 25824,51648 --precision bf16,tf32,fp32)
   tf32=tf32
 fi
@@ -177,8 +177,8 @@ call_2() {
 }
 
 call_3() {
-  part kill_and_resume 150 "$python" scripts/soak.py --only SIGKILL --out "$scratch/soak" \
-    "${soak[@]}"
+  part kill_and_resume 150 env SOAK_ONLY=SIGKILL "${soak[@]}" "$python" -m pytest -m slow -v \
+    -p no:cacheprovider --basetemp "$scratch/soak" tests/test_soak.py
   tests out_of_memory 60 "memory and gpu" tests/test_memory_check.py
   measure synthesis 60 benchmarks/synthesis.py "${speech[@]}"
   sanitize memcheck 70 PYTORCH_NO_CUDA_MEMORY_CACHING=1

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from analysis import fast_path
-from analysis.timing import median_and_range, publish, time_in_turns
-from benchmarks import options
+from benchmarks import fast_path, options
+from benchmarks.timing import median_and_range, publish, time_in_turns
 from common.tables import markdown_table
 from hparams import create_hparams
 from model import Decoder

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from analysis.timing import publish
+from benchmarks.timing import publish
 from common.arguments import make_parser, output_file, whole_number
 from common.errors import UserError
 from common.files import numbered_lines
@@ -121,9 +121,9 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     counts_of = {name: Counts() for name in ways}
     chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
     if args.transcribe:
-        from paper.transcription import NumberRecogniser, word_error_rate
+        from paper.transcription import Recogniser, word_error_rate
 
-        recogniser = NumberRecogniser()
+        recogniser = Recogniser(numbers_only=True)
     for number, text in enumerate(progress_bar("Speaking", len(texts), " texts", iterable=texts)):
         is_chosen = number in chosen
         for name, (speaker, retries) in ways.items():

@@ -31,9 +31,9 @@ import numpy as np
 import torch
 
 import model
-from analysis.timing import median_and_range, publish, time_in_turns
 from audio import mel_filters
 from benchmarks import options
+from benchmarks.timing import median_and_range, publish, time_in_turns
 from common.arguments import whole_numbers
 from common.tables import markdown_table
 from fast_decoder import captured_steps

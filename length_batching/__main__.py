@@ -1,11 +1,12 @@
-"""Print what each batching costs for a file of lengths.
+"""Print what each batching costs for a file of lengths, and the cheapest that mixes enough.
 
     python -m length_batching lengths.csv
     python -m length_batching lengths.csv --column samples
     python -m length_batching lengths.csv batch_size=32 local_randomization_factor=0.035
 
 The file has a length on each line, in any unit, or is a CSV, of which the last column is taken if
---column names no other. name=value are arguments of plan_epoch. The table's columns:
+--column names no other. name=value are arguments of plan_epoch. The table's columns are means over
+epochs:
 
     padding %    padding over everything that is computed
     steps        sum of the batches' longest lengths: what a recurrent model does one by one
@@ -13,13 +14,14 @@ The file has a length on each line, in any unit, or is a CSV, of which the last 
     largest      the largest batch (clips x longest) over batch_size x the longest of all
     novelty %    of the pairs that share a batch, how many shared none in the epoch before
     ms           milliseconds to plan an epoch
+
+Below the table is the call that costs least, of all strategies and values of their parameters
+(search.py), among those that have as much novelty as SSB-DBS-BR, or 99 %.
 """
 
 import argparse
-import bisect
 import contextlib
 import csv
-import math
 import os
 import re
 import sys
@@ -29,15 +31,14 @@ from typing import Any
 import numpy as np
 
 from length_batching.checks import MAX_COUNT, BatchingError
-from length_batching.costs import ENOUGH_NOVELTY, padding_stats, pair_novelty
 from length_batching.plan import plan_epoch
+from length_batching.search import DEFAULTS, Survey, Surveyor, search
 from length_batching.strategies import PARAMETERS, STRATEGIES
 
 TITLES = "padding %", "batches", "steps", "of random %", "largest", "novelty %", "ms"
 FORMATS = "{:.2f}", "{:,.0f}", "{:,.0f}", "{:.1f}", "{:.3f}", "{:.1f}", "{:.1f}"
 OPTIONS = "batch_size batch_capacity max_clips too_long size_multiple draw".split()
 OPTIONS += [parameter.name for parameter in PARAMETERS]
-FACTORS = [round(1.1**n / 1000, 4) for n in range(66)]  # to 0.5
 
 
 def read_lengths(path: str, column: str | None = None) -> np.ndarray:
@@ -66,28 +67,29 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
     return lengths
 
 
-def costs(
-    lengths: np.ndarray, strategy: str, options: dict[str, Any], random_steps: float = math.nan
-) -> dict[str, float]:
-    """The table's columns for one batching; BatchingError where it is not possible."""
-    plans, seconds = [], []
-    for epoch in (0, 1):
-        start = time.perf_counter()
-        plans.append(plan_epoch(lengths, strategy=strategy, epoch=epoch, **options))
-        seconds.append(time.perf_counter() - start)
-    stats, novelty = padding_stats(lengths, plans[1]), math.nan
-    with contextlib.suppress(ValueError):  # epochs of other clips, drawn anew
-        novelty = 100 * pair_novelty(plans[1], plans[0])
-    capacity = options.get("batch_capacity") or options["batch_size"] * lengths.max()
-    return {
-        "padding %": 100 * stats.padded_fraction,
-        "batches": stats.num_batches,
-        "steps": stats.decoder_steps,
-        "of random %": 100 * stats.decoder_steps / random_steps,
-        "largest": stats.largest_batch_frames / capacity,
-        "novelty %": novelty,
-        "ms": 1000 * min(seconds),
-    }
+def cells(surveyor: Surveyor, survey: Survey, options: dict[str, Any]) -> list[str]:
+    """The table's columns of one batching."""
+    start = time.perf_counter()
+    plan_epoch(surveyor.lengths, epoch=1, **options)
+    milliseconds = 1000 * (time.perf_counter() - start)
+    random = surveyor.survey(survey.batch_size, "random", **without_capacity(options))
+    capacity = survey.batch_capacity or survey.batch_size * surveyor.longest
+    values = (
+        100 * survey.padded_fraction,
+        survey.num_batches,
+        survey.decoder_steps,
+        100 * survey.decoder_steps / random.decoder_steps,
+        survey.largest_batch_frames / capacity,
+        100 * survey.novelty,
+        milliseconds,
+    )
+    return [form.format(value) for form, value in zip(FORMATS, values, strict=True)]
+
+
+def without_capacity(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that random batches of fixed size share with others."""
+    own = ("batch_size", "strategy", "batch_capacity", "dynamic_batch_size", "batch_randomization")
+    return {name: value for name, value in options.items() if name not in own}
 
 
 def print_table(lengths: np.ndarray, given: dict[str, Any]) -> None:
@@ -95,46 +97,36 @@ def print_table(lengths: np.ndarray, given: dict[str, Any]) -> None:
     fixed = {name: value for name, value in given.items() if name != "batch_capacity"}
     dynamic = given | {"dynamic_batch_size": True}
     plan_epoch(lengths, strategy="random", **dynamic)  # refuses what no strategy allows
-    random_steps = costs(lengths, "random", fixed)["steps"]
-    shortest, longest, size = lengths.min(), lengths.max(), given["batch_size"]
+    surveyor, size = Surveyor(lengths), given["batch_size"]
+    shortest, longest = lengths.min(), lengths.max()
     print(f"{len(lengths):,} lengths, {shortest:,.10g} to {longest:,.10g}; batch size {size}\n")
     print(f"{'strategy':24}{'sizes':7}", *(f"{title:>11}" for title in TITLES))
 
-    def print_row(strategy: str, options: dict[str, Any]) -> None:
-        name = f"{strategy:24}{'dynamic' if 'dynamic_batch_size' in options else 'fixed':7}"
+    def print_row(options: dict[str, Any]) -> None:
+        sizes = "dynamic" if options.get("dynamic_batch_size") else "fixed"
+        name = f"{options['strategy']:24}{sizes:7}"
         try:
-            found = costs(lengths, strategy, options, random_steps).values()
+            row = cells(surveyor, surveyor.survey(**options), options)
         except BatchingError as error:  # so few lengths
             print(f"{name}  not possible: {error}")
             return
-        cells = (form.format(value) for form, value in zip(FORMATS, found, strict=True))
-        print(name, *(f"{cell:>11}" for cell in cells))
+        print(name, *(f"{cell:>11}" for cell in row))
 
-    for options in (fixed, dynamic):
+    for sizes in (fixed, dynamic):
         for strategy in STRATEGIES:
-            print_row(strategy, options)
-    # How much novelty is enough follows Ge et al. With as much, exponential noise costs less than
-    # theirs for most corpora, and more where a few clips are far longer than the others.
-    name, strategy = "local_randomization_factor", "semi_sorted_exponential"
-    paper = costs(lengths, "semi_sorted", dynamic)
-    wanted = min(paper["novelty %"], ENOUGH_NOVELTY)
-
-    def novelty(factor: float) -> float:
-        return costs(lengths, strategy, dynamic | {name: factor})["novelty %"]
-
-    if math.isnan(wanted):
+            print_row(sizes | {"strategy": strategy})
+    if "draw" in given:  # every epoch has other clips, so nothing tells how they mix
         return
-    best = dynamic | {name: FACTORS[bisect.bisect_left(FACTORS[:-1], wanted, key=novelty)]}
-    found = costs(lengths, strategy, best)
-    if found["novelty %"] < wanted or found["steps"] > paper["steps"]:
-        strategy, best = "semi_sorted", dynamic
-    print(
-        f"\nThe cheaper noise with {wanted:.1f} % novelty, that of the dynamic semi_sorted or 99:"
-    )
-    print_row(strategy, best)
-    arguments = "".join(f"\n    {name}={value!r}," for name, value in best.items())
-    print(f'\nLengthBatchSampler(\n    lengths,\n    strategy="{strategy}",{arguments}')
-    print("    batch_randomization=True,\n)")
+    advice = search(surveyor, size, **{k: v for k, v in given.items() if k != "batch_size"})
+    if not advice.best:
+        return
+    own = advice.best.options()
+    others = {k: v for k, v in without_capacity(given).items() if k not in DEFAULTS}
+    call = own | others
+    print(f"\nThe cheapest with {100 * advice.min_novelty:.1f} % novelty or more:")
+    print_row(call)
+    arguments = "".join(f"\n    {name}={value!r}," for name, value in call.items())
+    print(f"\nLengthBatchSampler(\n    lengths,{arguments}\n)")
 
 
 def option(text: str) -> tuple[str, Any]:

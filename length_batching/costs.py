@@ -90,8 +90,6 @@ def padding_stats(
 
 # ---------------------------------------------------------------------------- how it mixes clips
 
-ENOUGH_NOVELTY = 99.0  # %: of very many clips, nearly all pairs are new in any order with noise
-
 
 def pair_novelty(batches: Batches, before: Batches) -> float:
     """Of the pairs of clips that share a batch, the share that shared none `before`, in another

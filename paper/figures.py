@@ -1,4 +1,5 @@
-"""Pictures of what batchings do: the papers' figures from any corpus' lengths.
+"""Pictures of batchings and of training: the paper's figures from any corpus' lengths, and what
+runs have learnt.
 
 Every strategy keeps its colour and marker in all pictures, so they can be told apart without
 colour too.
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -18,7 +20,13 @@ from matplotlib.ticker import MaxNLocator
 from common.files import write_atomically
 from length_batching import REGISTRY, batching_name, padding_stats, plan_epoch
 from length_batching.costs import batch_of_place
-from paper.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
+from length_batching.search import (
+    DEFAULTS,
+    PARAMETER_OF,
+    Surveyor,
+    parameter_values,
+    value_in_words,
+)
 
 Lengths = Sequence[int] | np.ndarray  # [clips] frames
 
@@ -45,13 +53,54 @@ RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linesty
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
-    """The figure as an SVG, with text as text; the same figure gives the same bytes."""
+    """Write the figure as an SVG, with text as text; the same figure gives the same bytes."""
     # Ids inside an SVG follow from the salt: another for each picture, or two would clash in one
     # web page.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
         options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
         write_atomically(path, lambda file: figure.savefig(file, **options))
     return path
+
+
+def draw_progress(
+    values: pd.DataFrame, quantities: Sequence[str], over: Sequence[str] = ("epoch",)
+) -> Figure:
+    """What runs have learnt: a row of panels for each column of `over`, a panel for each quantity.
+
+    Args:
+        values: [name and epoch of every run] `name` and the columns to draw. Each name is a line:
+            the mean of its runs, in a band of one standard error. Times are means too.
+    """
+    names = list(values["name"].unique())
+    quantities = [quantity for quantity in quantities if values[quantity].notna().any()]
+    shape = len(over), len(quantities)
+    figure = Figure(figsize=(5.2 * shape[1], 4.6 * shape[0] + 0.6), layout="constrained")
+    means = values.assign(
+        **{x: values.groupby(["name", "epoch"])[x].transform("mean") for x in over}
+    )
+    looks: dict[str, Any] = {"hue": "name", "style": "name", "dashes": False, "markers": True}
+    looks |= {"palette": "colorblind", "hue_order": names, "style_order": names}
+    looks |= {"errorbar": "se", "err_kws": {"alpha": 0.18, "linewidth": 0}}
+    for row, x in zip(figure.subplots(*shape, squeeze=False), over, strict=True):
+        for axes, quantity in zip(row, quantities, strict=True):
+            lines = means.dropna(subset=[quantity, x])
+            every = 1 + lines["epoch"].nunique() // 15
+            seaborn.lineplot(lines, x=x, y=quantity, ax=axes, markevery=every, **looks)
+            if legend := axes.get_legend():
+                handles = legend.legend_handles
+                legend.remove()
+            axes.set_title(quantity.replace("_", " "), loc="left")
+            axes.set(xlabel=x.replace("_", " "), ylabel="")
+            axes.locator_params("x", integer=x == "epoch")
+            if quantity != "alignment_sharpness":
+                axes.set_yscale("log", subs=[1.5, 2, 3, 5, 7])
+                axes.yaxis.set_major_formatter("{x:g}")
+                axes.yaxis.set_minor_formatter("{x:g}")
+            axes.grid(alpha=0.3, which="both")
+    columns = min(len(names), 2 * shape[1])
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+    seaborn.despine(fig=figure)
+    return figure
 
 
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
@@ -113,7 +162,7 @@ def draw_parameter_sweeps(
     batch_size: int,
     chosen: Mapping[str, Any] = DEFAULTS,
     epochs: int = 3,
-    per_octave: int = 2,
+    per_doubling: int = 2,
 ) -> Figure:
     """Ge21 Figure 2, a column each for SSB, BKT and ATS with fixed batch sizes.
 
@@ -124,9 +173,9 @@ def draw_parameter_sweeps(
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid, lengths = figure.subplots(3, 3, sharey="row"), surveyor.lengths
     for column, strategy in zip(grid.T, ("semi_sorted", "bucket", "alternated_sort"), strict=True):
-        parameter, style = PARAMETER[strategy], STYLES[strategy]
+        parameter, style = PARAMETER_OF[strategy], STYLES[strategy]
         value = np.clip(chosen[parameter.name], *parameter.limits(len(lengths), batch_size)).item()
-        values = parameter_values(strategy, len(lengths), batch_size, per_octave, [value])
+        values = parameter_values(strategy, len(lengths), batch_size, per_doubling, [value])
         surveys = [surveyor.survey(batch_size, strategy, value=v, epochs=epochs) for v in values]
         rates = [100 * one.zero_padding_rate for one in surveys]
         means = [one.average_batch_length for one in surveys]

@@ -30,13 +30,14 @@ LOSS = "validation_loss_unpadded"
 NOT_KNOWN = {"runs": 0, "note": "not known with the same corpus, epochs and seeds"}
 
 
-def paired_change(
-    values: pd.DataFrame, first: str, second: str, least_error: float = 0, shared_error: float = 0
-) -> dict:
-    """From one batching to another: `ours`, in per cent of the first, `standard_error`, `runs`
-    (seeds that both have) and `p`; NaN for what no run can tell. Of `values`, [runs] `label`,
-    `seed` and `value`, those above 0 count. Shares of the ratio: the standard error is
-    `least_error` or more; `shared_error`, which all seeds share, is added to it."""
+def paired_change(values: pd.DataFrame, first: str, second: str, least_error: float = 0) -> dict:
+    """How a quantity changes from one batching to another: `ours`, in per cent of the first,
+    `standard_error`, `runs` (seeds that both have) and `p`; NaN for what no run can tell.
+
+    Args:
+        values: [runs] `label`, `seed` and `value`; values of 0 and below are left out.
+        least_error: the standard error is at least this share of the ratio.
+    """
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
     if not (runs := len(set.intersection(*seeds))):
@@ -46,10 +47,9 @@ def paired_change(
     fit = sm.OLS(np.log(values["value"]), design).fit()
     contrast = 1.0 * (design.columns == second) - (design.columns == first)
     log_ratio = float(contrast @ fit.params)
-    error, p = math.hypot(least_error, shared_error) or math.nan, math.nan
+    error, p = least_error or math.nan, math.nan
     if fit.df_resid >= 1:
-        seen = fit.t_test(contrast).sd.item()
-        error = math.hypot(max(seen, least_error), shared_error)
+        error = max(fit.t_test(contrast).sd.item(), least_error)
         p = float(abs(log_ratio) < 1e-9)  # of equal values, whose error is rounding alone
         if error > 1e-12:
             p = 2 * t.sf(abs(log_ratio) / error, fit.df_resid)
@@ -63,17 +63,23 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
     runs = measured.runs
     kinds = (runs.rows["corpus"] + ", " + runs.rows["epochs"]).to_dict()
     table = runs.table.assign(value=measured.values[key], kind=runs.table["label"].map(kinds))
-    found = []
+    paired = []
     for first, second in pairs:
         timed = key == "minutes" and first in kinds and second in kinds
         least = _error_by_epochs(runs, first, second) if timed else 0.0
         alike = table[table["kind"] == kinds.get(first)]
-        found.append(paired_change(alike, first, second, least))
-    frame = pd.DataFrame(found, columns=["ours", "standard_error", "runs", "p", "note"])
+        paired.append(paired_change(alike, first, second, least))
+    frame = pd.DataFrame(paired, columns=["ours", "standard_error", "runs", "p", "note"])
     frame = frame.astype({"p": float, "note": object}).fillna({"runs": 0, "note": ""})
-    if (known := frame["p"].notna()).any():
-        frame.loc[known, "p"] = multipletests(frame["p"][known], method="holm")[1]
-    return frame
+    return frame.assign(p=holm(frame["p"]))
+
+
+def holm(p: pd.Series) -> pd.Series:
+    """p-values that are tested together, adjusted; NaN stays."""
+    adjusted, known = p.copy(), p.notna()
+    if known.any():
+        adjusted[known] = multipletests(p[known], method="holm")[1]
+    return adjusted
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
@@ -100,6 +106,37 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
         if wanted <= x[-1] * (1 + 1e-12):  # but for rounding
             losses[str(folder)] = np.interp(wanted, x, epochs[LOSS], left=np.nan)
     return pd.Series(losses)
+
+
+def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """[names] `mean` and `sem` over the seeds of `values` as `paired_change` takes them, NaN where
+    a seed has no value; and from the first name to each other `ours`, in per cent, and `p`,
+    adjusted together."""
+    by_name = values.groupby("label")["value"]
+    means = pd.DataFrame({"mean": by_name.mean(skipna=False), "sem": by_name.sem(skipna=False)})
+    means = means.reindex(list(names))
+    changes = pd.DataFrame({name: paired_change(values, names[0], name) for name in names[1:]}).T
+    changes = changes.reindex(list(names), columns=["ours", "p"]).astype(float)
+    return means.join(changes.assign(p=holm(changes["p"])))
+
+
+def at_budget(
+    values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
+) -> pd.DataFrame:
+    """[runs] label, seed and `value`: a quantity once `spent` has reached `budget`, for
+    `paired_change`. Between two measurements lies a straight line of its logarithm; NaN where there
+    are none on both sides.
+
+    Args:
+        values: [epochs of every run] name, seed, `quantity` and `spent`, of which all grow.
+        least: the quantity counts as this where it is lower, so that it has a logarithm.
+    """
+    rows = []
+    for (name, seed), run in values.dropna(subset=[quantity, spent]).groupby(["name", "seed"]):
+        x, y = run[spent].to_numpy(float), np.log(run[quantity].clip(lower=max(least, 1e-12)))
+        is_inside = x[0] * (1 - 1e-9) <= budget <= x[-1] * (1 + 1e-9)
+        rows.append((name, seed, np.exp(np.interp(budget, x, y)) if is_inside else np.nan))
+    return pd.DataFrame(rows, columns=["label", "seed", "value"])
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:

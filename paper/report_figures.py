@@ -7,11 +7,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from length_batching.search import DEFAULTS, Surveyor
 from paper import figures
 from paper.figures import STYLES
 from paper.report import Measured
 from paper.runs import LOSSES, Runs
-from paper.survey import PARAMETERS, Surveyor
 
 TITLES = ("mean over padding too, as in the paper", "mean over real frames")  # of LOSSES
 SHOWN_FROM = 0.3  # the losses before this share of the epochs may lie above the picture
@@ -26,7 +26,7 @@ def draw_all(measured: Measured) -> dict[str, Figure]:
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
-    for name in PARAMETERS.values():  # that of the first row with its strategy, else of the first
+    for name in DEFAULTS:  # that of the first row with its strategy, else of the first
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
 

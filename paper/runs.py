@@ -20,9 +20,8 @@ from common.files import METRICS_FILE, json_lines
 from corpus.filelist import LENGTHS_FILE
 from corpus.lengths import read_lengths
 from hparams import HParams, create_hparams, hparams_from_dict
-from length_batching import batching_name
+from length_batching import PARAMETERS, REGISTRY, batching_name
 from paper import published
-from paper.survey import PARAMETERS
 
 LARGEST = 1e15  # of the numbers read, whose sums and squares are finite
 # What rows compare.
@@ -53,6 +52,10 @@ OF_EPOCHS = {
     "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
 }
 LOSSES = ["validation_loss", "validation_loss_unpadded"]  # of a `validation` line
+# What `read_progress` gives: what was spent so far, and what was measured.
+SPENT = {"epoch": "epochs", "updates": "updates", "decoder_steps": "decoder steps"}
+SPENT |= {"minutes": "minutes"}
+MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,23 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     return _group(sorted(found, key=lambda run: run.time), left_out)
 
 
+def read_progress(folder: Path) -> pd.DataFrame:
+    """[epochs] SPENT, from the first epoch on, and MEASURES of a run, which need not be finished.
+    UserError if its metrics cannot be read."""
+    records = json_lines(folder / METRICS_FILE, "no such file; train.py -o writes it")
+
+    def table(kind: str, *columns: str) -> pd.DataFrame:
+        lines = [record for record in records if record.get("kind") == kind]
+        return pd.DataFrame(lines, columns=["epoch", *columns]).astype(float)
+
+    epochs = table("epoch", "num_batches", "decoder_steps", "minutes", "gradient_norm")
+    validations = table("validation", LOSSES[1], "alignment_sharpness")
+    progress = epochs.rename(columns={"num_batches": "updates"}).set_index("epoch")
+    so_far = progress[["updates", "decoder_steps", "minutes"]].cumsum()
+    progress = so_far.join(progress["gradient_norm"]).join(validations.set_index("epoch"))
+    return progress.reset_index()[[*SPENT, *MEASURES]].astype({"epoch": int})
+
+
 def _read_run(directory: Path) -> Run:
     """The run in a folder. UserError names the file, and the line that is not JSON; or the run is
     not finished, or its files are another's. Other errors: not as train.py writes it."""
@@ -153,7 +173,8 @@ def _read_run(directory: Path) -> Run:
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
     """Settings, corpus, machine and software of a run, as text; NaN for what has no effect."""
-    ignored = WITHOUT_EFFECT | set(PARAMETERS.values()) - {PARAMETERS.get(h.batching_strategy)}
+    own = REGISTRY[h.batching_strategy].parameter
+    ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
         ignored |= {"batch_randomization"}  # RAND-BR would be RAND
     if not h.dynamic_batch_size:
@@ -245,7 +266,7 @@ def deviations(runs: Runs) -> list[str]:
     facts = runs.facts.copy()
     facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
     is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
-    facts.loc[is_other, list(set(PARAMETERS.values()))] = np.nan  # the paper has no value for them
+    facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan  # the paper has no value for them
     return [
         f"{name} {value} instead of {paper[name]}{where}"
         for name in facts.columns.drop([*BATCHING, "load_mel_from_disk"])

@@ -1,18 +1,22 @@
 """How well speech is understood: word error rates of a checkpoint and of recordings, and how often
 the speech is nearest to the recording of the same text.
 
-The texts are spoken numbers that no training has seen, as scripts/make_demo_corpus.py makes them.
-pocketsphinx is an old recogniser: a model's rate is given beside that of the recordings themselves.
-It knows English alone; the identification rate needs no recogniser, so any language has it.
+The texts are those of recordings that no training has seen. pocketsphinx transcribes English: texts
+of numbers alone by a grammar of numbers, others by its own language model. It is an old recogniser,
+so a model's rate is given beside that of the recordings. The identification rate needs no
+recogniser, so any language has it.
 """
 
+import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jiwer
 import numpy as np
+import pandas as pd
 import pocketsphinx
 import torch
 from scipy.fft import dct
@@ -20,21 +24,23 @@ from scipy.signal import resample_poly
 
 from audio import log_mel_spectrogram, mel_filters, mel_fingerprint, read_audio
 from common.errors import UserError
-from common.files import read_as, write_atomically, write_json
+from common.files import numbered_lines, read_as, write_bytes, write_json
 from common.progress import progress_bar
 from common.sound import write_wav
+from corpus.filelist import split_filelist_line
 from corpus.metadata import read_metadata
 from hparams import HParams
 from synthesis.griffin_lim import GriffinLim
 from synthesis.loading import load_speaker
 from synthesis.utterance import sequence_to_speak
-from text.spoken_numbers import ENGLISH, GRAMMAR, is_english
+from text.english import read_english
+from text.spoken_numbers import ENGLISH, GRAMMAR, WORDS, is_english
 
 RATE = 16_000  # Hz, of the recogniser's acoustic model
 SILENCE = 0.2  # seconds added before and after the speech, in which it adapts to the level
 INTELLIGIBILITY_FILE = "intelligibility.json"  # in a run's folder
 CEPSTRA = slice(1, 13)  # without the 0th, the loudness
-REFERENCE_FILE = "reference.json"  # in the folder of the recordings
+REFERENCE_FILE = "reference.json"  # in the folder of the recordings, or after a list's name
 
 Result = TypeVar("Result")
 
@@ -82,24 +88,45 @@ class Intelligibility:
         return "\n".join(f"{name:<37}{rate:.3f}" for name, rate in measured.items())
 
 
-class NumberRecogniser:
-    """Transcribes spoken numbers; it knows no other words."""
+def words_of(text: str) -> str:
+    """The words of an English text as a recogniser writes them: small letters, numbers in words, no
+    punctuation."""
+    return " ".join(re.findall(r"[a-z]+(?:'[a-z]+)*", read_english(text).lower()))
 
-    def __init__(self) -> None:
+
+class Recogniser:
+    """Transcribes English speech by pocketsphinx.
+
+        recogniser = Recogniser.of(texts)
+        recogniser.transcribe(text, samples, 22050).heard
+
+    With `numbers_only` it knows the words of numbers and no others, and mistakes fewer of them.
+    """
+
+    def __init__(self, *, numbers_only: bool) -> None:
+        options = {"samprate": RATE, "loglevel": "FATAL"}
+        if not numbers_only:
+            self._decoder = pocketsphinx.Decoder(**options)
+            return
         with tempfile.TemporaryDirectory() as folder:
             grammar = Path(folder) / "numbers.jsgf"
             grammar.write_text(GRAMMAR, encoding="utf-8")
-            self._decoder = pocketsphinx.Decoder(jsgf=str(grammar), samprate=RATE, loglevel="FATAL")
+            self._decoder = pocketsphinx.Decoder(jsgf=str(grammar), **options)
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "Recogniser":
+        """The one that suits these texts."""
+        return cls(numbers_only={word for x in texts for word in words_of(x).split()} <= WORDS)
 
     def transcribe(self, text: str, samples: np.ndarray, sampling_rate: int) -> Transcript:
-        """What it understands of a text in float samples [N] in [-1, 1]: numbers, or nothing."""
+        """What it hears in float samples [N] in [-1, 1] of a text; possibly nothing."""
         samples = np.pad(resample_poly(samples, RATE, sampling_rate), round(SILENCE * RATE))
         self._decoder.start_utt()
         clipped = np.clip(np.rint(32767 * samples), -32768, 32767).astype("<i2")
         self._decoder.process_raw(clipped.tobytes(), full_utt=True)
         self._decoder.end_utt()
-        found = self._decoder.hyp()
-        return Transcript(text.lower().rstrip("."), found.hypstr if found else "")
+        hypothesis = self._decoder.hyp()
+        return Transcript(words_of(text), hypothesis.hypstr if hypothesis else "")
 
 
 def word_error_rate(transcripts: list[Transcript]) -> float:
@@ -124,23 +151,29 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(costs[-1, -1] / len(path))
 
 
-def read_recordings(folder: Path) -> list[tuple[Path, str]]:
-    """(sound file, text) of every recording; UserError if the folder is not as LJSpeech's."""
-    entries, problems = read_metadata(folder)
+def read_recordings(path: Path) -> list[tuple[Path, str]]:
+    """(sound file, text) of every recording of a folder in LJSpeech's layout, or of a filelist,
+    path|text or path|text|seconds; UserError for anything else."""
+    if path.is_file():
+        fields = [split_filelist_line(line) for _, line in numbered_lines(path)]
+        return [(Path(sound), text) for sound, text, _ in fields]
+    entries, problems = read_metadata(path)
     if problems:
         raise UserError("\n".join(problems))
-    return [(folder / "wavs" / f"{entry.id}.wav", entry.text) for entry in entries]
+    return [(path / "wavs" / f"{entry.id}.wav", entry.text) for entry in entries]
 
 
-def measure_reference(folder: Path, hparams: HParams) -> Reference:
-    """The reference word error rates of the recordings in `folder`, kept there for the next time.
-    UserError if the folder is not in LJSpeech's layout or a sound cannot be read."""
-    kept, mels = folder / REFERENCE_FILE, mel_fingerprint(hparams)
-    if kept.exists() and (found := read_findings(kept, Reference)).mels == mels:
-        return found
-    clips, recogniser, rate = read_recordings(folder), NumberRecogniser(), hparams.sampling_rate
+def measure_reference(recordings: Path, hparams: HParams) -> Reference:
+    """The reference word error rates of `recordings`, as `read_recordings` takes them, kept beside
+    them for the next time. UserError if they or a sound cannot be read."""
+    kept, mels = recordings / REFERENCE_FILE, mel_fingerprint(hparams)
+    if recordings.is_file():
+        kept = recordings.with_name(f"{recordings.name}.{REFERENCE_FILE}")
+    if kept.exists() and (reference := read_findings(kept, Reference)).mels == mels:
+        return reference
+    clips, rate, recorded, rebuilt = read_recordings(recordings), hparams.sampling_rate, [], []
+    recogniser = Recogniser.of([text for _, text in clips])
     griffin_lim = GriffinLim(hparams, mel_filters(hparams).numpy())
-    recorded, rebuilt = [], []
     for path, text in progress_bar("Transcribing recordings", len(clips), " texts", iterable=clips):
         samples = read_audio(path, hparams)
         recorded.append(recogniser.transcribe(text, samples.numpy(), rate))
@@ -167,10 +200,11 @@ def evaluate(
     hparams = speaker.hparams
     clips, recogniser, reference = read_recordings(recordings), None, None
     if is_english(language):
-        recogniser, reference = NumberRecogniser(), measure_reference(recordings, hparams)
+        recogniser = Recogniser.of([text for _, text in clips])
+        reference = measure_reference(recordings, hparams)
     sounds = [read_audio(path, hparams) for path, _ in clips]
     recorded = [] if words_only else [mel_cepstra(samples, hparams) for samples in sounds]
-    transcripts, right, index = [], 0, "wav,text\n"
+    transcripts, right, index = [], 0, []
     with tempfile.TemporaryDirectory() as temporary:
         folder = speech or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -184,17 +218,18 @@ def evaluate(
                 sound = np.concatenate([*speaker.sound([spoken.mel])])
                 write_wav(Path(wav), sound, hparams.sampling_rate)
             samples = read_audio(Path(wav), hparams)
-            found = Transcript(text.lower().rstrip("."), "")
+            transcript = Transcript(text.lower().rstrip("."), "")
             if recogniser:
-                found = recogniser.transcribe(text, samples.numpy(), hparams.sampling_rate)
+                transcript = recogniser.transcribe(text, samples.numpy(), hparams.sampling_rate)
             if not words_only:
                 cepstra = mel_cepstra(samples, hparams)
                 nearest = np.argmin([warped_distance(cepstra, other) for other in recorded])
                 right += int(nearest == number - 1)
-                found = replace(found, nearest=clips[nearest][1].lower().rstrip("."))
-            transcripts.append(found)
-            index += f"{base.name}.wav,{text}\n"  # numbers in words: there is nothing to quote
-        write_atomically(folder / "index.csv", lambda file: file.write_text(index, "utf-8"))
+                transcript = replace(transcript, nearest=clips[nearest][1].lower().rstrip("."))
+            transcripts.append(transcript)
+            index.append((f"{base.name}.wav", text))
+        table = pd.DataFrame(index, columns=["wav", "text"]).to_csv(index=False)
+        write_bytes(folder / "index.csv", table.encode())
     rates: tuple[float | None, float | None, float | None] = None, None, None
     if reference:
         rates = word_error_rate(transcripts), reference.recordings, reference.after_griffin_lim

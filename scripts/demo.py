@@ -28,8 +28,8 @@ from common.errors import UserError
 from common.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
 from common.tables import markdown_table
 from hparams import HParams
-from paper.figures import write_figure
-from paper.learning import PICTURE_FILE, draw, values_of
+from paper.figures import draw_progress, write_figure
+from paper.runs import MEASURES, read_progress
 from paper.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from synthesis.voice import SETTINGS as VOICE_SETTINGS
 from text.spoken_numbers import ENGLISH, is_english, sentence_of
@@ -54,6 +54,7 @@ class Demo(NamedTuple):
 
 SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
 FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
+PICTURE_FILE = "learning.svg"
 UNSEEN = 50  # numbers spoken at the end
 VALIDATION = 0.05  # of the clips
 
@@ -169,7 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
     epochs = [record for record in records if record["kind"] == "epoch"]
     table = compare(epochs, demo.random_epochs)
     write_bytes(out / "comparison.txt", table.encode())
-    curve = draw(values_of(folder, out.name, args.seed, {}), [out.name])
+    curve = draw_progress(read_progress(folder).assign(name=out.name), MEASURES)
     write_figure(curve, out / PICTURE_FILE)
     chosen = f" LANGUAGE={language}" if language != ENGLISH else ""
     chosen += " PHONES=1" * args.phones + " FULL=1" * args.full

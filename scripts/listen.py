@@ -1,10 +1,10 @@
-"""How well a checkpoint that was trained on spoken numbers is understood.
+"""How well a checkpoint or a voice is understood.
 
     python scripts/make_demo_corpus.py unseen --clips 100 --skip 1000
     python scripts/listen.py --checkpoint demo/best.pt --recordings unseen -o intelligibility.json
 
-The checkpoint synthesizes the texts of the recordings, which it must not have been trained on, and
-pocketsphinx transcribes them, if they are English. The file holds the word error rate, the
+It synthesizes the texts of the recordings, which it must not have been trained on, and pocketsphinx
+transcribes them, if they are English. The file holds the word error rate, the
 reference rates of the recordings and of the recordings after mel and Griffin-Lim, the transcripts,
 and the identification rate: for how many texts the nearest recording, by dynamic time warping of
 mel-cepstra, is that of the same text.
@@ -24,7 +24,10 @@ from text.spoken_numbers import ENGLISH
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--recordings", type=Path, required=True, metavar="FOLDER")
+    recordings_help = "a folder with metadata.csv and wavs/, or a list of path|text|seconds"
+    parser.add_argument(
+        "--recordings", type=Path, required=True, metavar="PATH", help=recordings_help
+    )
     parser.add_argument("-o", "--out", type=output_file, required=True, metavar="FILE.json")
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="keep the sounds there")
     language_help = "eSpeak's name of it (%(default)s)"
@@ -33,10 +36,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--words-only", action="store_true", help=words_help)
     args = parser.parse_args(arguments)
     options = args.checkpoint, args.recordings, args.speech, args.language
-    result = evaluate(*options, words_only=args.words_only)
-    write_json(args.out, asdict(result))
-    rates = "" if result.word_error_rate is None else "word error rates of "
-    print(f"{rates}{result.texts} texts\n{result.summary()}")
+    measured = evaluate(*options, words_only=args.words_only)
+    write_json(args.out, asdict(measured))
+    rates = "" if measured.word_error_rate is None else "word error rates of "
+    print(f"{rates}{measured.texts} texts\n{measured.summary()}")
 
 
 if __name__ == "__main__":

@@ -1,28 +1,26 @@
-"""Studies of learning: models trained under several batchings and seeds, then transcribed.
+"""Train named settings with several seeds, transcribe their speech, and report what they learnt.
 
-    scripts/table2/all.sh --small       makes the corpus and its mels, then runs this; the other
-                                        studies are named at the top of all.sh
+    python scripts/study.py runs/study --hparams @filelists/ljspeech/settings.txt \\
+        --settings "RAND: batching_strategy=random,random_epochs=0" "default:" \\
+        --seeds 1 2 3 --points 5 10 20 --texts filelists/ljspeech/val.txt
 
-Each run is trained by a script of scripts/table2. After certain epochs its checkpoint speaks 100
-unseen numbers, which a recogniser transcribes. Two runs go side by side, the first seed of all
-experiments first. Ctrl-C stops both with a checkpoint; the same command resumes. Time is measured
-at the end, in turns, so other work beside a study does no harm.
+--settings takes NAME: OVERRIDES, or @FILE with such lines; the first is what others are compared
+with. train.py trains each with every seed. After each epoch of --points its checkpoint speaks the
+held-out texts, and a recogniser transcribes them. Ctrl-C stops with checkpoints; the same command
+resumes, and may name more settings, seeds and later points.
 
-    OUT/values.csv             raw values of the finished runs, an epoch a line: a run that is in it
-                               is not trained again, so the file continues a study elsewhere
-    OUT/study.json             what it was made with; other settings need another OUT
-    OUT/NAME/seed_N/           a run of train.py; epoch_N.pt, intelligibility_N.json: a checkpoint,
-                               and its word error rate and transcripts
+    OUT/values.csv             a line for every epoch of every run; what is in it is not done again
+    OUT/study.json             the settings of every name, which stay
+    OUT/NAME/seed_N/           the run, and epoch_N.pt and transcripts_N.json for each point
     OUT/logs/NAME-seed_N.log   what both programs printed
-    OUT/unseen/                recordings of the 100 numbers, and their own rates
-    OUT/report/                the report, once every run has ended
+    OUT/report.md, report.svg  means over seeds, at equal epochs, updates, decoder steps and minutes
 """
 
 from project_root import ROOT
 
-import itertools
-import math
+import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,370 +29,221 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from common.arguments import at_least_one, make_parser
+from common import files
+from common.arguments import make_parser, whole_number
 from common.errors import UserError
-from common.files import lock, open_to_append, read_json, write_atomically, write_json
 from common.progress import progress_bar
-from corpus.lengths import read_lengths
-from hparams import HParams, batching_options, create_hparams
-from length_batching import REGISTRY, LengthBatchSampler
-from paper.learning import (
-    VALUES_FILE,
-    is_complete,
-    read_values,
-    values_of,
-    with_minutes,
-    write_report,
-    write_values,
-)
-from paper.recommendation import batching_overrides, recommend
-from paper.survey import PARAMETERS, Survey, Surveyor, in_threads
-from paper.transcription import Intelligibility, read_findings
+from common.tables import markdown_table
+from hparams import create_hparams, override_lines
+from paper.figures import draw_progress, write_figure
+from paper.findings import LEVEL, LOSS, against_first, at_budget
+from paper.runs import MEASURES, SPENT, read_progress
+from paper.transcription import Intelligibility, read_findings, read_recordings
 from training.checkpoint import list_checkpoints
 
-TRAINING_LIST = Path("filelists") / "train_mel.txt"
-PLANNED = 40  # epochs whose means are compared
-TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
-# After which epochs a run is transcribed, beside the last.
-POINTS = {
-    "small-long": (5, 10, 15, 20, 30, 40, 50),
-    "full": (5, 10, 15),
-    "full-one-frame": (5, 10, 15),
-}
-TIMED = ("small", *POINTS)
-STUDIES = (*TIMED, "small-plateau", "full-attention")
-# Those of POINTS lower the learning rate, each run at the same share of its own updates: constant
-# for three quarters, so that most points compare runs at one rate, then halved four times, as in
-# the demo.
-CONSTANT_SHARE, HALVINGS = 0.75, 4
+RATE, INDEX = "word_error_rate", ["name", "seed", "epoch"]
+COLUMNS = [*INDEX, *list(SPENT)[1:], *MEASURES, RATE, "words"]
 
 
-class Experiment(NamedTuple):
-    """`script` of scripts/table2 with further overrides, under a name of its own."""
-
-    name: str
-    script: str
-    overrides: str = ""
-
-
-Jobs = list[tuple[Experiment, int]]  # with the seed
-
-
-def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
-    """Bucket size (in whole batches) and bins with which BKT and ATS pad as the paper's do beside
-    SSB.
-
-    On a small corpus the paper's proportions miss its order, so each value is the one whose ZPR
-    comes nearest to that of the one before from below, of all. UserError if the corpus has none.
-    """
-    num_clips, settings = len(surveyor.lengths), []
-    target = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED).zero_padding_rate
-    buckets = range(batch_size, max(batch_size + 1, num_clips), batch_size)
-    bins = range(1, math.ceil(num_clips / batch_size) + 1)
-    for strategy, values in (("bucket", buckets), ("alternated_sort", bins)):
-        survey = partial(surveyor.survey, batch_size, strategy, epochs=PLANNED)
-        found = in_threads("matching", lambda value, survey=survey: survey(value=value), values)
-        below = [one for one in found if one.zero_padding_rate <= target]
-        if not below:
-            few = f"{num_clips} training clips: too few for {PARAMETERS[strategy]} to"
-            raise UserError(f"{few} keep padding below {target:.2%}; make a larger corpus")
-        best = max(below, key=lambda one: one.zero_padding_rate)
-        settings.append(f"{best.parameter}={best.value}")
-        target = best.zero_padding_rate
-    return ",".join(settings)
+def read_settings(given: Sequence[str]) -> dict[str, str]:
+    """The overrides of every name; UserError for a line that is not NAME: OVERRIDES."""
+    lines, settings = [], dict[str, str]()
+    for text in given:
+        numbered = files.numbered_lines(text[1:]) if text.startswith("@") else [(0, text)]
+        lines += [(f"{text[1:]}:{n}" if n else "--settings", line) for n, line in numbered]
+    for place, line in [(place, line) for place, line in lines if not line.startswith("#")]:
+        name, colon, overrides = map(str.strip, line.partition(":"))
+        if not colon or not re.fullmatch(r"\w[\w.+-]*", name):
+            expected = "expected NAME: OVERRIDES, a name of letters, digits, '_', '.', '+' and '-'"
+            raise UserError(f"{place}: {line[:60]!r}, {expected}")
+        if name in settings:
+            raise UserError(f"{place}: {name!r} is there twice; rename one of them")
+        settings[name] = overrides
+    return settings
 
 
-def experiments(study: str, surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
-    """All of a study, that which the others are compared with first, and the follow-ups last."""
-    best, batch_size = "ssb_dbs_br", hparams.batch_size
-    random_first = Experiment(f"{best}_random_epochs", best, "random_epochs=2")
-    if study == "full":
-        return [Experiment("rand", "rand"), Experiment(best, best), random_first]
-    if study == "full-one-frame":
-        return [random_first._replace(overrides="random_epochs=2,n_frames_per_step=1")]
-    if study == "full-attention":
-        found = []
-        for weight, gradient in itertools.product((5, 0), (False, True)):
-            name = f"{'' if weight else 'un'}guided_{'with' if gradient else 'no'}_gradient"
-            attention = f"attention_location_gradient={gradient},guided_attention_weight={weight}"
-            found.append(Experiment(name, best, f"random_epochs=2,{attention}"))
-        return found
-    if study == "small-plateau":
-        reference = "attention_location_gradient=True,guided_attention_weight=0"
-        found = [Experiment(name, name) for name in ("rand", "sb_br", best)]
-        return [*found, random_first, Experiment("rand_reference_attention", "rand", reference)]
-
-    def survey(size: int) -> Survey:
-        return surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
-
-    # The exponential noise that mixes as much as the paper's batching, the recommended one.
-    advice = recommend(surveyor, batch_size, survey(batch_size).novelty, epochs=PLANNED)
-    exponential = [x for x in advice if x.strategy == "semi_sorted_exponential"]
-    [recommended] = [batching_overrides(x) for x in exponential if x.dynamic_batch_size]
-    # The base batch size with which SSB-DBS-BR makes most nearly as many updates as RAND.
-    updates = math.ceil(len(surveyor.lengths) / batch_size)
-    sizes = range(1, batch_size + 1)
-    equal = min(sizes, key=lambda size: abs(survey(size).num_batches - updates))
-    as_many = Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}")
-    exp = Experiment("ssb_exp_dbs_br_recommended", best, recommended)
-    if study == "small-long":
-        return [Experiment("rand", "rand"), Experiment(best, best), random_first, exp, as_many]
-    return [*(Experiment(name, name) for name in TEN), exp, as_many, random_first]
+def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
+    """Add the settings of every name to the file `path`; UserError if they cannot be used, or if
+    it has others under a name."""
+    known = files.read_json(path) if path.exists() else {}
+    for name, overrides in settings.items():
+        lines = override_lines(f"{hparams},{overrides}")
+        create_hparams(",".join(lines))
+        if (before := known.setdefault(name, lines)) != lines:
+            raise UserError(f"{path}: {name} has {before}, not {lines}; rename it, or change OUT")
+    files.write_json(path, known)
 
 
-def settings_of(experiment: Experiment, shared: str) -> HParams:
-    """Its settings, with the batching that its script is named after."""
-    first, *rest = experiment.script.upper().split("_")
-    [strategy] = [name for name, found in REGISTRY.items() if found.short_name == first]
-    script = f"batching_strategy={strategy},dynamic_batch_size={'DBS' in rest}"
-    script += f",batch_randomization={'BR' in rest}"
-    return create_hparams(f"batch_size=16,random_epochs=0,{script},{shared},{experiment.overrides}")
-
-
-def falling_rate(lengths: np.ndarray, hparams: HParams, epochs: int) -> str:
-    """The overrides that lower the learning rate in the last quarter of the epochs."""
-    options = batching_options(hparams) | {"random_epochs": hparams.random_epochs}
-    sampler = LengthBatchSampler(lengths, **options)
-    counts = np.cumsum([len(sampler.plan_of(epoch)) for epoch in range(epochs)])
-    start = int(counts[math.ceil(CONSTANT_SHARE * epochs) - 1])
-    half_life = max(1, round((int(counts[-1]) - start) / HALVINGS))
-    rate = f"learning_rate_decay_start={start},learning_rate_half_life={half_life}"
-    return f"learning_rate_schedule=exponential,{rate}"
+def read_values(path: Path) -> pd.DataFrame:
+    """[name, seed, epoch] what is in a file of values; none if there is no such file."""
+    content = files.read_bytes(path) if os.path.lexists(path) else ",".join(COLUMNS).encode()
+    try:
+        return pd.read_csv(io.BytesIO(content), dtype={"name": str})[COLUMNS].set_index(INDEX)
+    except (ValueError, KeyError) as error:
+        fix = "restore it, or delete it to have it made from the runs"
+        raise UserError(f"{path}: not the values of a study: {error}; {fix}") from None
 
 
 class Study:
-    """Runs `jobs`, whose programs are stopped by `stop` alone. `shared`: overrides of all runs;
-    `points`: epochs after which they are transcribed; `rates`: further overrides of a job."""
+    """Trains and transcribes the runs of `settings`; `stop` ends their programs."""
 
     def __init__(
-        self,
-        out: Path,
-        epochs: int,
-        shared: str,
-        jobs: Jobs,
-        points: Sequence[int],
-        rates: Mapping[tuple[str, int], str] = MappingProxyType({}),
+        self, out: Path, hparams: str, settings: Mapping[str, str], points: list[int], texts: Path
     ):
-        self.out, self.epochs, self.shared, self.jobs = out, epochs, shared, jobs
-        self.points, self.rates = [*points], rates
-        self.values = read_values(out / VALUES_FILE)
-        self.stops = 0
-        self.failed: list[str] = []
+        self.out, self.hparams = out, f"epochs_per_validation=1,{hparams}"  # a loss at each point
+        self.settings, self.points, self.texts = settings, points, texts
+        self.values = read_values(out / "values.csv")
+        self.stops, self.failed = 0, list[str]()
         self._writing = threading.Lock()
 
     def stop(self, *_) -> None:
         """Ask every program to save and end; the second time, to end at once. A signal handler."""
         self.stops += 1
 
-    def folder(self, experiment: Experiment, seed: int) -> Path:
-        return self.out / experiment.name / f"seed_{seed}"
+    def points_left(self, name: str, seed: int) -> list[int]:
+        done = self.values[RATE].dropna().index
+        return [point for point in self.points if (name, seed, point) not in done]
 
-    def findings(self, experiment: Experiment, seed: int) -> dict[int, Path]:
-        """The file of each transcription, by epoch."""
-        folder = self.folder(experiment, seed)
-        return {point: folder / f"intelligibility_{point}.json" for point in self.points}
-
-    def run(self, side_by_side: int) -> None:
-        """All jobs that are not done yet; one that fails does not stop the others."""
-        left = []
-        for experiment, seed in self.jobs:
-            if not is_complete(self.values, experiment.name, seed, self.epochs, self.points):
-                left.append((experiment, seed))
-        print(f"{len(self.jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
+    def run(self, seeds: Sequence[int], side_by_side: int) -> None:
+        """Make all runs that are not in the values yet; one that fails stops no other."""
+        jobs = [(name, seed) for seed in seeds for name in self.settings]
+        left = [job for job in jobs if self.points_left(*job)]
+        print(f"{len(jobs)} runs of {self.points[-1]} epochs, {len(left)} left", flush=True)
         with ThreadPoolExecutor(side_by_side) as pool:
-            ended = pool.map(lambda job: self._train_and_transcribe(*job), left)
+            ended = pool.map(lambda job: self.train_and_transcribe(*job), left)
             for result in progress_bar("study", len(left), " runs", iterable=ended):
-                if result:
-                    print(result, flush=True)
+                print(result, flush=True)
 
-    def _train_and_transcribe(self, experiment: Experiment, seed: int) -> str:
-        """How it ended; nothing if it was not started."""
-        if self.stops:
-            return ""
-        name, folder = f"{experiment.name}, seed {seed}", self.folder(experiment, seed)
-        log = self.out / "logs" / f"{experiment.name}-seed_{seed}.log"
-        rate, files = self.rates.get((experiment.name, seed), ""), self.findings(experiment, seed)
-        extra = ",".join(filter(None, [self.shared, experiment.overrides, rate]))
-        settings = {"NAME": experiment.name, "SEEDS": str(seed), "EXTRA": extra}
-        for point in self.points or [self.epochs]:
-            found = files.get(point)
-            if found and found.exists():
-                continue
-            script = ["bash", ROOT / f"scripts/table2/{experiment.script}.sh"]
-            doing, status = "training", self.execute(script, log, settings | {"EPOCHS": str(point)})
-            if found and not status:
-                kept = folder / f"epoch_{point}.pt"
-                newest = list_checkpoints(folder)[-1][1]
-                write_atomically(kept, partial(shutil.copyfile, newest))
-                command = [sys.executable, ROOT / "scripts/listen.py", "-o", found]
-                command += ["--checkpoint", kept, "--recordings", self.out / "unseen"]
-                command += ["--words-only"]
-                doing, status = "transcription", self.execute(command, log)
+    def train_and_transcribe(self, name: str, seed: int) -> str:
+        """How it ended, in words."""
+        folder, run = self.out / name / f"seed_{seed}", f"{name}, seed {seed}"
+        log, rate = self.out / "logs" / f"{name}-seed_{seed}.log", np.nan
+        try:
+            for point in self.points_left(name, seed):
+                kept, heard = folder / f"epoch_{point}.pt", folder / f"transcripts_{point}.json"
+                if not kept.exists():
+                    overrides = f"{self.hparams},{self.settings[name]},seed={seed},epochs={point}"
+                    train = [ROOT / "train.py", "-o", folder, "--resume", "--hparams", overrides]
+                    self.execute(train, log)
+                    if (epoch := read_progress(folder)["epoch"].max()) != point:
+                        raise UserError(f"it is at epoch {epoch}, leave {point} out of --points")
+                    newest = list_checkpoints(folder)[-1][1]
+                    files.write_atomically(kept, partial(shutil.copyfile, newest))
+                if not heard.exists():
+                    listen = [ROOT / "scripts/listen.py", "--checkpoint", kept, "--words-only"]
+                    self.execute([*listen, "--recordings", self.texts, "-o", heard], log)
+                rate = self.keep(name, seed, point, read_findings(heard, Intelligibility))
+        except UserError as error:
             if self.stops:
-                return f"{name}: stopped"
-            if status:
-                self.failed.append(f"{name}: {doing} ended with status {status}, see {log}")
-                return self.failed[-1]
-        with self._writing:
-            own = values_of(folder, experiment.name, seed, files)
-            self.values = pd.concat([self.values.dropna(how="all", axis=1), own])
-            write_values(self.out / VALUES_FILE, self.values)
-        if not files:
-            return f"{name}: trained"
-        rate_text = read_findings(files[self.epochs], Intelligibility).word_error_rate
-        return f"{name}: word error rate {rate_text:.3f}"
+                return f"{run}: stopped"
+            self.failed.append(f"{run}: {error}")
+            return self.failed[-1]
+        return f"{run}: word error rate {rate:.3f}"
 
-    def execute(self, command: list, log: Path, environment: dict[str, str] | None = None) -> int:
-        """The exit status of a command, whose output is added to `log`."""
+    def keep(self, name: str, seed: int, point: int, heard: Intelligibility) -> float:
+        """Add the epochs of a run and a word error rate, which is returned, to the values."""
+        progress = read_progress(self.out / name / f"seed_{seed}").query("epoch <= @point")
+        own = progress.assign(name=name, seed=seed).set_index(INDEX).reindex(columns=COLUMNS[3:])
+        words = sum(len(transcript.text.split()) for transcript in heard.transcripts)
+        own.loc[(name, seed, point), [RATE, "words"]] = heard.word_error_rate, words
+        with self._writing:
+            self.values = own if self.values.empty else own.combine_first(self.values)
+            content = self.values[own.columns].to_csv(float_format="%.6g")
+            files.write_bytes(self.out / "values.csv", content.encode())
+        return heard.word_error_rate or 0.0
+
+    def execute(self, command: list, log: Path) -> None:
+        """Run a Python program, whose output is added to `log`; UserError if it fails."""
         if self.stops:
-            return 128 + signal.SIGINT
-        with open_to_append(log) as output:
-            process = subprocess.Popen(
-                list(map(str, command)),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C does not reach it
-                env=os.environ | (environment or {}),
-            )
+            raise UserError("stopped")
         told = 0
+        with files.open_to_append(log) as output:
+            streams: dict = {"stdin": subprocess.DEVNULL}
+            # In a session of its own a Ctrl-C does not reach it; `stop` does.
+            streams |= {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
+            process = subprocess.Popen([sys.executable, *map(str, command)], **streams)
         while (status := process.poll()) is None:
             time.sleep(0.1)
             if told < self.stops:
                 told += 1
-                os.killpg(process.pid, signal.SIGINT)  # bash waits for train.py, and ends with it
-        return status
+                process.send_signal(signal.SIGTERM if told == 1 else signal.SIGINT)
+        if status:
+            raise UserError(f"{Path(command[0]).name} ended with status {status}, see {log}")
 
 
-def remember(path: Path, made_with: dict) -> None:
-    """Write down what a study is made with; UserError if `path` says something else."""
-    if path.exists() and (before := read_json(path)) != made_with:
-        raise UserError(f"{path}: made with {before}, not {made_with}; choose another OUT")
-    write_json(path, made_with)
+def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
+    """Markdown: a quantity of every name once all have spent what the cheapest run had after each
+    of `points`: mean ± standard error over seeds, and per cent above the first name."""
+    names, cells = list(values["name"].unique()), dict[float, list[str]]()
+    least = 0.5 / values["words"].max() if quantity == RATE else 0  # half a wrong word, not none
+    at_points = values[values["epoch"].isin(points)]
+    for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
+        compared = against_first(at_budget(values, quantity, spent, budget, least), names)
+        column = cells[budget] = []
+        for mean, sem, above, p in compared.itertuples(index=False):
+            shown = "–" if np.isnan(mean) else f"{mean:.3f}"
+            shown += "" if np.isnan(sem) else f" ± {sem:.3f}"
+            star = "\\*" if p < LEVEL else ""
+            column.append(shown + ("" if np.isnan(above) else f" ({above:+.0f} %{star})"))
+    titles = [f"{x:,.{0 if x % 1 == 0 else 3}f} {SPENT[spent]}" for x in cells]
+    return markdown_table(["", *titles], [*zip(names, *cells.values(), strict=True)])
 
 
-def set_up(study: str, out: Path, texts: int) -> Study:
-    """The study of the environment's settings: CORPUS, EPOCHS, SEEDS and EXTRA; UserError if one
-    of them cannot be used. The unseen numbers are those that follow the corpus'."""
-    try:
-        extra, corpus = os.environ["EXTRA"], Path(os.environ["CORPUS"])
-        epochs, seeds = int(os.environ["EPOCHS"]), list(map(int, os.environ["SEEDS"].split()))
-    except (KeyError, ValueError) as error:
-        fix = "scripts/table2/all.sh --small sets EXTRA, CORPUS, EPOCHS and SEEDS, whole numbers"
-        raise UserError(f"in the environment: {error}; {fix}") from None
-    hparams = create_hparams(f"batch_size=16,{extra}")  # 16 is that of the scripts
-    missing = "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
-    made_from = read_json(corpus / "demo_corpus.json", missing + "unset to have one made")
-    if not isinstance(made_from, dict) or not made_from.keys() >= {"clips", "seed"}:
-        raise UserError(
-            f"{corpus}/demo_corpus.json: expected clips and seed; make the corpus again"
-        )
-    command = [sys.executable, ROOT / "scripts" / "make_demo_corpus.py", out / "unseen"]
-    command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
-    if subprocess.run(list(map(str, command)), check=False).returncode != 0:
-        raise UserError("the unseen numbers could not be recorded")
-    clips = read_lengths(out / TRAINING_LIST, hparams)
-    surveyor = Surveyor(clips.frames, frames_per_step=hparams.n_frames_per_step)
-    found = experiments(study, surveyor, hparams)
-    jobs = [(experiment, seed) for seed in seeds for experiment in found]
-    shared, rates = extra.strip(","), {}
-    if study == "small":
-        shared += f",{matched_overrides(surveyor, hparams.batch_size)}"
-    if study in POINTS:
-        for experiment, seed in jobs:
-            settings = replace(settings_of(experiment, shared), seed=seed)
-            rates[experiment.name, seed] = falling_rate(clips.frames, settings, epochs)
-    made_with = {"study": study, "settings": shared} | ({"epochs": epochs} if rates else {})
-    remember(out / "study.json", made_with)
-    points = [point for point in POINTS.get(study, ()) if point < epochs]
-    points += [epochs] if study != "small-plateau" else []
-    return Study(out, epochs, shared, jobs, points, rates)
-
-
-def batching_text(hparams: HParams) -> str:
-    """The batching as overrides, without random epochs."""
-    options = batching_options(hparams) | {"seed": 0}
-    options["batching_strategy"] = options.pop("strategy")
-    return ",".join(f"{name}={value}" for name, value in options.items())
-
-
-def time_in_turns(study: Study) -> None:
-    """Add the minutes of every experiment's epochs to the raw values: of one update after another
-    of all batchings, by benchmarks/epoch.py."""
-    named = {experiment.name: experiment for experiment, _ in study.jobs}
-    settings = {name: settings_of(x, study.shared) for name, x in named.items()}
-    batchings = {name: batching_text(h) for name, h in settings.items()}
-    random = batching_text(settings_of(Experiment("rand", "rand"), study.shared))
-    different = list(dict.fromkeys([random, *batchings.values()]))
-    first = next(iter(settings.values()))
-    clips, file = study.out / TRAINING_LIST, study.out / "minutes.json"
-    # Frames as in the runs: epoch.py's default hop is the paper's, which is longer.
-    model = f"batch_size=16,{study.shared},hop_length={first.hop_length}"
-    model += f",n_frames_per_step={first.n_frames_per_step}"
-    command = [sys.executable, ROOT / "benchmarks" / "epoch.py", clips, "--json", file]
-    command += ["--hparams", model, "--capacities", "", "--batches", "20", "--repeats", "3"]
-    command += ["--batchings", *different]
-    if subprocess.run(list(map(str, command)), cwd=ROOT, check=False).returncode:
-        raise UserError("benchmarks/epoch.py failed; the same command resumes the study")
-    rows = dict(zip(different, read_json(file)["rows"], strict=True))
-    minutes = {}
-    for name, h in settings.items():
-        parts = [rows[random]] * h.random_epochs
-        parts += [rows[batchings[name]]] * (study.epochs - h.random_epochs)
-        of_epochs = [part["minutes_per_epoch"] for part in parts]
-        error = max(p["standard_error_minutes"] / p["minutes_per_epoch"] for p in parts)
-        minutes[name] = of_epochs, error
-    study.values = with_minutes(study.values, minutes)
-    write_values(study.out / VALUES_FILE, study.values)
+def write_report(study: Study) -> None:
+    """Write OUT/report.md, with a picture, of the study's settings that have values."""
+    rows = study.values.reset_index()
+    values = pd.concat([rows[:0], *(rows[rows["name"] == name] for name in study.settings)])
+    if values.empty:
+        return
+    figure = draw_progress(values, [*MEASURES, RATE], ["epoch", "minutes"])
+    parts = [
+        f"# A study\n\nAll runs: `{study.hparams}`. Texts: `{study.texts}`.",
+        markdown_table(["", "settings"], [*study.settings.items()], 2),
+        f"![]({write_figure(figure, study.out / 'report.svg').name})",
+        "Means ± standard errors over seeds; in brackets per cent above the first, paired by seed; "
+        "\\* significant (5 %, Holm). Budgets are the cheapest run's. Minutes are of training.",
+    ]
+    for quantity in (LOSS, RATE):
+        parts.append(f"## {quantity.replace('_', ' ').capitalize()}")
+        parts += [budget_table(values, quantity, spent, study.points) for spent in SPENT]
+    files.write_bytes(study.out / "report.md", ("\n\n".join(parts) + "\n").encode())
+    print(f"wrote {study.out / 'report.md'}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("study", choices=STUDIES, help="small-long: all.sh --small --long")
-    parser.add_argument("out", type=Path, metavar="OUT")
-    parser.add_argument("--side-by-side", type=at_least_one, default=2, help="runs (2)")
-    parser.add_argument("--texts", type=at_least_one, default=100, help="unseen numbers (100)")
+    add = parser.add_argument
+    add("out", type=Path, metavar="OUT")
+    add("--hparams", default="", help="of all runs, as train.py takes them")
+    add("--settings", nargs="+", required=True, metavar="NAME:OVERRIDES")
+    add("--seeds", nargs="+", type=whole_number(0), default=[1], help="default: 1")
+    add("--points", nargs="+", type=whole_number(1), required=True, help="epochs")
+    add("--texts", type=Path, required=True, help="recordings as scripts/listen.py takes them")
+    add("--side-by-side", type=whole_number(1), default=1, help="runs at once (%(default)s)")
     args = parser.parse_args(arguments)
-    out = args.out.resolve()
-    (out / "logs").mkdir(parents=True, exist_ok=True)
-    with lock(out):
-        study = set_up(args.study, out, args.texts)
+    files.refuse_no_folder(args.out, "OUT")
+    settings = read_settings(args.settings)
+    read_recordings(args.texts)
+    (args.out / "logs").mkdir(parents=True, exist_ok=True)
+    with files.lock(args.out):
+        remember(args.out / "study.json", args.hparams, settings)
+        study = Study(args.out, args.hparams, settings, sorted({*args.points}), args.texts)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as in the background
                 signal.signal(number, study.stop)
-            elif number == signal.SIGINT:  # in the background; the programs would inherit it
-                signal.signal(number, lambda *_: None)
-        study.run(args.side_by_side)
+        study.run(args.seeds, args.side_by_side)
         if study.stops:
-            print(
-                "study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr
-            )
+            print("study.py: stopped; the same command resumes it", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
-        if args.study in TIMED and study.values["minutes"].isna().any():
-            time_in_turns(study)
-        if not study.values.empty:
-            report(args.study, study)
+        write_report(study)
     if study.failed:
         sys.exit("\n".join(["study.py: failed, and left out of the report:", *study.failed]))
-
-
-def report(name: str, study: Study) -> None:
-    """The report of a study, from the raw values."""
-    out = study.out / "report"
-    out.mkdir(exist_ok=True)
-    settings = {x.name: f"{x.script}.sh {x.overrides}".strip() for x, _ in study.jobs}
-    command = f"scripts/table2/all.sh {' '.join(f'--{word}' for word in name.split('-', 1))}"
-    about = f"# The study {name}\n\nMade by `{command}`, from `{VALUES_FILE}`. All runs: "
-    write_report(study.values, study.points, settings, out, f"{about}`{study.shared}`.")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from same_run import TIMES, compare_runs, differences
 
 from common import pictures
 from hparams import HParams
 from model import Tacotron2
-from paper.same_run import TIMES, compare_runs, differences
 from synthesis import griffin_lim
 
 ROOT = Path(__file__).resolve().parent.parent

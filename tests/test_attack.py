@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from same_run import compare_runs, read_metrics
 
 from benchmarks.gpu_report import Part, lines_of, read_parts
 from common.errors import UserError
@@ -24,11 +25,9 @@ from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
 from data_utils import TextMelDataset
 from hparams import HParams, create_hparams, read_symbols
-from paper.learning import read_values
 from paper.runs import read_runs
-from paper.same_run import compare_runs, read_metrics
 from paper.transcription import Intelligibility, read_findings
-from scripts.study import Study
+from scripts.study import Study, read_values
 from synthesis.texts import read_texts
 from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
 from training.epoch import Clips
@@ -178,7 +177,7 @@ WRITERS = {
     "best.pt": mark_best,
     "a.npy": lambda path: write_mel(path, np.zeros((80, 3))),
     "a.wav": lambda path: write_wav(path, np.zeros(9), 22050),
-    "study.log": lambda path: Study.execute(cast(Any, SimpleNamespace(stops=0)), ["true"], path),
+    "study.log": lambda path: Study.execute(cast(Any, SimpleNamespace(stops=0)), ["-c", ""], path),
     "LJSpeech-1.1.tar.bz2.part": receive,
 }
 

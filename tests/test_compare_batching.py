@@ -4,14 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import LJSPEECH_LENGTHS
-from test_survey import survey
+from test_search import survey
 
 from common.errors import UserError
 from corpus.lengths import read_lengths
 from hparams import batching_options, create_hparams
 from length_batching import REGISTRY, STRATEGIES, BatchingError
+from length_batching.search import Surveyor
 from paper import published
-from paper.survey import Surveyor
 from scripts import compare_batching as program
 
 HPARAMS = create_hparams(program.PAPER_SETTING)  # hop 276 samples

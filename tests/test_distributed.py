@@ -26,12 +26,12 @@ from helpers import (
     newest,
     print_into,
 )
+from same_run import BY_PROCESSES, without_times
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from training_runs import copied_corpus
 
 import train
 from common.errors import UserError
-from paper.same_run import BY_PROCESSES, without_times
 from training import distributed, setup, validation
 from training.trainer import Trainer
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 from helpers import fork_server, free_port, train_with_others
 
-from analysis import fast_path
-from benchmarks import epoch
+from benchmarks import epoch, fast_path
 from common.errors import UserError
 from corpus.lengths import synthetic_lengths
 from hparams import create_hparams

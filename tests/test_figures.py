@@ -1,12 +1,13 @@
-"""analysis/figures.py: what is drawn, counted from the drawing itself."""
+"""figures.py: what is drawn, counted from the drawing itself."""
 
 import warnings
 
 import numpy as np
 import pytest
-from test_survey import sweep
+from test_search import sweep
 
 from length_batching import STRATEGIES, padding_stats, plan_epoch
+from length_batching.search import Surveyor
 from paper.figures import (
     STYLES,
     draw_epoch_excerpt,
@@ -14,7 +15,6 @@ from paper.figures import (
     draw_parameter_sweeps,
     write_figure,
 )
-from paper.survey import Surveyor
 
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 

@@ -28,7 +28,7 @@ DOCUMENTS = {
 README = DOCUMENTS["README.md"]
 GROUPS = (  # documents whose commands run one after another in one copy
     ("README.md", "docs/own-data.md", "docs/training.md", "docs/voices.md", "docs/speaking.md"),
-    ("docs/paper.md", "docs/batching.md", "docs/learning.md"),
+    ("docs/paper.md", "docs/batching.md", "docs/learning.md", "docs/research-log.md"),
     ("docs/languages.md",),
     ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
 )
@@ -48,6 +48,7 @@ SMALLER = {
     "train.py": f"--hparams {TINY}",
     "synthesize.py": f"--hparams {TINY}",
     "scripts/compare_batching.py": "--epochs 1",
+    "scripts/study.py": f"--settings one: --points 1 --hparams {TINY}",
     "benchmarks/decoder.py": (
         "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --no-memory "
         f"--hparams {TINY}"

@@ -52,7 +52,7 @@ def test_only_the_sample_is_vocoded_and_transcribed(scripted, tmp_path, monkeypa
             Deaf.heard += len(samples) > 0
             return transcription.Transcript(text.lower(), "")
 
-    monkeypatch.setattr(transcription, "NumberRecogniser", Deaf)
+    monkeypatch.setattr(transcription, "Recogniser", lambda **_: Deaf())
     ways = run(tmp_path, "--transcribe", "--sounds", "3")
     assert Deaf.heard == 3 * len(ways)
     assert [way["half_wrong"] for way in ways.values()] == [3, 3, 3]

@@ -14,11 +14,21 @@ from records import LENGTHS, write_lines, write_run
 from scipy.stats import ttest_rel
 
 from common.errors import UserError
-from paper import learning, published
-from paper.findings import CLAIMS, findings, loss_at, p_text, paired_change, verdict
+from paper import published
+from paper.findings import (
+    CLAIMS,
+    against_first,
+    at_budget,
+    findings,
+    loss_at,
+    p_text,
+    paired_change,
+    verdict,
+)
 from paper.report import BEST, PAPER, THIRDS, VL, Measured, paper_tables, published_falls, tidy
 from paper.report_figures import draw_losses
-from paper.runs import read_runs
+from paper.runs import read_progress, read_runs
+from paper.transcription import Intelligibility, read_findings
 from scripts import report
 
 STUDY = DATA / "study"
@@ -96,20 +106,25 @@ def test_a_real_study_gives_the_recorded_numbers(recorded):
         ("validation_loss_unpadded", "equal_budgets", "at equal epochs"),
     ],
 )
-def test_raw_values_give_the_recorded_changes(recorded, measured, table, quantity):
+def test_measured_values_give_the_recorded_changes(recorded, measured, table, quantity):
+    """After the last epoch, paired by seed; p by Holm's method."""
     runs, parts = read_runs([STUDY]), []
     for folder, row in runs.table.iterrows():
-        heard = {len(runs.found[folder].epochs): Path(folder) / "intelligibility.json"}
-        parts.append(learning.values_of(Path(folder), row["label"], row["seed"], heard))
-    values = pd.concat(parts)
-    names = [*runs.rows.index]
-    found = learning.compared(values, measured, "epoch", values["epoch"].max(), names)
+        progress = read_progress(Path(folder)).assign(name=row["label"], seed=row["seed"])
+        heard = read_findings(Path(folder) / "intelligibility.json", Intelligibility)
+        progress.loc[progress.index[-1], "word_error_rate"] = heard.word_error_rate
+        parts.append(progress)
+    values, names = pd.concat(parts), [*runs.rows.index]
+    reached = at_budget(values, measured, "epoch", values["epoch"].max())
+    compared = against_first(reached, names)
     expected = recorded.loc[table].xs(f"{quantity}: against RAND (%)", level="quantity")
-    for column in ("ours", "standard_error"):
-        numbers = pd.to_numeric(expected[column])[names[1:]]
-        np.testing.assert_allclose(found[column], numbers, rtol=1e-9)
+    numbers = pd.to_numeric(expected["ours"])[names[1:]]
+    np.testing.assert_allclose(compared["ours"][1:], numbers, rtol=1e-9)
+    errors = [paired_change(reached, "RAND", name)["standard_error"] for name in names[1:]]
+    expected_errors = pd.to_numeric(expected["standard_error"])[names[1:]]
+    np.testing.assert_allclose(errors, expected_errors, rtol=1e-9)
     p = recorded.loc[table].xs(f"{quantity}: p", level="quantity")["ours"][names[1:]]
-    assert [p_text(value) for value in found["p"]] == p.tolist()
+    assert [p_text(value) for value in compared["p"][1:]] == p.tolist()
 
 
 # ---------------------------------------------------------------------------- definitions

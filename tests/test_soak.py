@@ -1,14 +1,35 @@
-"""scripts/soak.py sees what was lost; the soak itself takes too long for the suite."""
+"""The soak of resume, which runs by hand, and fast tests that it sees what was lost.
+
+    .venv/bin/python -m pytest -m slow -s tests/test_soak.py     200 faults, 40 minutes on two cores
+
+SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one of soak_runs.KINDS) and SOAK_HPARAMS in the environment change
+it. It prints its report, which is also soak.md in the test's folder (--basetemp).
+"""
 
 import json
+import os
 import signal
 
 import pytest
+import soak_runs
 import torch
 from helpers import metrics, newest
+from same_run import compare_runs
 
-from paper.same_run import compare_runs
-from scripts import soak
+
+@pytest.mark.slow
+def test_a_run_stopped_many_times_loses_nothing(tmp_path):
+    ended, lost = soak_runs.soak(
+        tmp_path / "soak",
+        stops=int(os.environ.get("SOAK_STOPS", "200")),
+        seed=int(os.environ.get("SOAK_SEED", "0")),
+        only=os.environ.get("SOAK_ONLY", ""),
+        overrides=os.environ.get("SOAK_HPARAMS", ""),
+    )
+    page = (tmp_path / "soak" / "soak.md").read_text(encoding="utf-8")
+    print(page)
+    assert lost == [], page
+    assert [stop.fault for stop in ended if stop.fault] == [], page
 
 
 def test_every_difference_between_runs_is_seen(whole, copied):
@@ -42,16 +63,16 @@ def test_every_difference_between_runs_is_seen(whole, copied):
     ],
 )
 def test_how_a_start_may_end(by_itself, code, printed, may_say, fault):
-    found = soak.fault_of(by_itself, code, printed, may_say)
-    assert found is None if fault is None else found.startswith(fault)
+    named = soak_runs.fault_of(by_itself, code, printed, may_say)
+    assert named is None if fault is None else named.startswith(fault)
 
 
 def test_the_summary_names_what_was_lost():
     stops = [
-        soak.Stop("SIGKILL", "training", -signal.SIGKILL, None),
-        soak.Stop("SIGKILL", "set-up", -signal.SIGKILL, "a traceback"),
+        soak_runs.Stop("SIGKILL", "training", -signal.SIGKILL, None),
+        soak_runs.Stop("SIGKILL", "set-up", -signal.SIGKILL, "a traceback"),
     ]
-    page = " ".join(soak.summary(stops, ["best.pt: missing"], 3, 61.0).split())
+    page = " ".join(soak_runs.summary(stops, ["best.pt: missing"], 3, 61.0, "seed 1").split())
     assert "one run stopped 2 times" in page
     assert "**NOT equal**. 1 faults." in page
     assert "| SIGKILL | training | -9 | 1 |" in page

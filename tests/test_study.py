@@ -1,4 +1,4 @@
-"""scripts/study.py: its runs, their order, and how they stop and fail."""
+"""scripts/study.py: its settings, its runs, how they stop and fail, and its report."""
 
 import json
 import re
@@ -7,132 +7,93 @@ import signal
 import threading
 import time
 from dataclasses import asdict
-from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pytest
-from helpers import ROOT
-from records import write_run
+from corpora import make_corpus
+from helpers import TINY
+from records import epoch_line, run_line, validation_line, write_lines
 
-from benchmarks.epoch import PAPER
-from common.files import METRICS_FILE
-from hparams import batching_options, create_hparams
-from length_batching import LengthBatchSampler, plan_epoch
-from paper.survey import Surveyor
-from paper.transcription import Intelligibility
-from scripts import study
-from text.spoken_numbers import WEIGHTS
-from training.trainer import learning_rate_at
+from common.errors import UserError
+from paper.transcription import Intelligibility, Transcript
+from scripts import prepare_ljspeech, study
+
+GRID = {"rand": "batching_strategy=random", "ssb": "", "sb": "batching_strategy=sorted"}
 
 
-@pytest.fixture(scope="module")
-def surveyor():
-    """Lengths of 950 clips spread as those of the demo corpus: mostly long, up to 3.7 s."""
-    rng = np.random.default_rng(0)
-    digits = rng.choice(list(WEIGHTS), 950, p=np.array(list(WEIGHTS.values())) / 33)
-    frames = np.clip(rng.normal(55 * digits - 30, 25), 28, 322)
-    return Surveyor(frames.round().astype(int), frames_per_step=4)
+def test_settings_are_names_and_overrides(tmp_path):
+    """On the command line, and in files with comments."""
+    path = tmp_path / "grid.txt"
+    path.write_text("# of the paper\nrand: batching_strategy=random\n\nssb :\n")
+    given = [f"@{path}", "two: random_epochs=2,batch_size=8"]
+    expected = {"rand": GRID["rand"], "ssb": "", "two": "random_epochs=2,batch_size=8"}
+    assert study.read_settings(given) == expected
+    for text, problem in (
+        ("batch_size=8", r"--settings: 'batch_size=8', expected NAME: OVERRIDES"),
+        ("../up:", "expected NAME: OVERRIDES, a name of letters"),
+        ("ssb: batch_size=9", "'ssb' is there twice; rename one"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            study.read_settings([f"@{path}", text])
+    path.write_text("a:\n=\n")
+    with pytest.raises(UserError, match=r"grid.txt:2: '='"):
+        study.read_settings([f"@{path}"])
 
 
-@pytest.fixture(scope="module")
-def experiments(surveyor):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "PLANNED", 3)
-        hparams = create_hparams("batch_size=16,n_frames_per_step=4")
-        return {name: study.experiments(name, surveyor, hparams) for name in study.STUDIES}
+def test_settings_of_a_name_stay(tmp_path):
+    """New names may be added."""
+    path = tmp_path / "study.json"
+    study.remember(path, "batch_size=4", {"a": "", "b": "seed=3"})
+    study.remember(path, "batch_size=4", {"c": ""})
+    study.remember(path, "batch_size=4", {"b": "seed=3"})
+    for hparams, name in (("batch_size=4", "b"), ("batch_size=8", "a")):
+        with pytest.raises(UserError, match=rf"study.json: {name} has \['batch_size=4'.*rename it"):
+            study.remember(path, hparams, {name: ""})
+    with pytest.raises(UserError, match="batch_sise"):
+        study.remember(path, "batch_sise=4", {"d": ""})
 
 
-def test_the_ten_rows_pad_in_the_papers_order(surveyor, monkeypatch):
-    monkeypatch.setattr(study, "PLANNED", 8)
-    matched = study.matched_overrides(surveyor, 16)
-    hparams, rates = create_hparams(matched), []
-    for strategy in ("semi_sorted", "bucket", "alternated_sort"):
-        options = {"bucket_size": hparams.bucket_size, "num_bins": hparams.num_bins}
-        found = surveyor.survey(16, strategy, epochs=study.PLANNED, **options)
-        rates.append(found.zero_padding_rate)
-    assert rates == sorted(rates, reverse=True)
-    assert rates[0] - rates[-1] < 0.02
-    with pytest.raises(study.UserError, match="3 training clips: too few for"):
-        study.matched_overrides(Surveyor([30, 60, 90]), 2)
-
-
-def test_experiments_are_ten_and_follow_ups(surveyor, experiments):
-    """One of the batch sizes makes as many updates as RAND."""
-    by_name = {experiment.name: experiment for experiment in experiments["small"]}
-    assert [*by_name][:10] == study.TEN
-    exponential = create_hparams(by_name["ssb_exp_dbs_br_recommended"].overrides)
-    assert exponential.batching_strategy == "semi_sorted_exponential"
-    assert 0.01 < exponential.local_randomization_factor < 0.1
-    [size] = [int(name.split("_")[-1]) for name in by_name if "batch" in name]
-    options = {"dynamic_batch_size": True, "seed": 5}
-    batches = len(plan_epoch(surveyor.lengths, size, "semi_sorted", **options))
-    assert batches == pytest.approx(60, rel=0.06)  # 950 / 16
-
-
-def test_studies_compare_what_they_say(experiments):
-    names = {name: [x.name for x in found] for name, found in experiments.items()}
-    long = ["rand", "ssb_dbs_br", "ssb_dbs_br_random_epochs", "ssb_exp_dbs_br_recommended"]
-    assert names["small-long"][:-1] == long
-    assert names["small-long"][-1].startswith("ssb_dbs_br_batch_")
-    assert names["full"] == ["rand", "ssb_dbs_br", "ssb_dbs_br_random_epochs"]
-    assert len(names["small-plateau"]) == 5
-    with pytest.raises(SystemExit):
-        study.main(["small-lng", "out"])
-    [one_frame] = experiments["full-one-frame"]
-    assert create_hparams(one_frame.overrides).n_frames_per_step == 1
-    attention = [create_hparams(x.overrides) for x in experiments["full-attention"]]
-    settings = {(h.attention_location_gradient, h.guided_attention_weight) for h in attention}
-    assert settings == {(False, 5), (True, 5), (False, 0), (True, 0)}
-    assert {h.random_epochs for h in attention} == {2}
-
-
-def test_settings_are_those_of_the_script():
-    for path in (ROOT / "scripts" / "table2").glob("*.sh"):
-        found = re.search(r"^train (\w+) (\S+)$", path.read_text(), re.MULTILINE)
-        if found and path.stem in study.TEN:
-            expected = batching_options(create_hparams(f"{found[2]},batch_size=16"))
-            ours = batching_options(study.settings_of(study.Experiment("x", path.stem), ""))
-            assert ours == expected
-
-
-def test_learning_rates_fall_at_equal_shares(surveyor, experiments):
-    """Constant through three quarters of the epochs, a sixteenth of that at the end."""
-    for experiment in experiments["small-long"]:
-        hparams = study.settings_of(experiment, "learning_rate=0.002")
-        rate = study.falling_rate(surveyor.lengths, hparams, 8)
-        falling = create_hparams(rate, hparams)
-        options = batching_options(hparams) | {"random_epochs": hparams.random_epochs}
-        counts = [len(LengthBatchSampler(surveyor.lengths, **options).plan_of(e)) for e in range(8)]
-        assert learning_rate_at(sum(counts[:6]), falling) == 0.002
-        assert learning_rate_at(sum(counts), falling) == pytest.approx(0.002 / 16, rel=0.1)
+def test_another_file_is_no_values(tmp_path):
+    path = tmp_path / "values.csv"
+    assert study.read_values(path).empty
+    path.write_text("epoch,loss\n1,2\n")
+    with pytest.raises(UserError, match=r"values.csv: not the values of a study: .*delete it"):
+        study.read_values(path)
 
 
 # ---------------------------------------------------------------------------- running
 
 
-JOBS = [(study.Experiment(name, "rand"), 1) for name in ("a", "b", "c")]
-
-
 @pytest.fixture
 def make_study(tmp_path, monkeypatch):
-    """A study whose programs are shell commands: training, then transcribing."""
+    """A study whose training is a shell command and leaves a run's files, and whose transcription
+    hears one word of four wrong."""
     real = study.Study.execute
 
-    def make(train="true", epochs=2, points=(2,)):
-        made = study.Study(tmp_path, epochs, "batch_size=4", JOBS, points)
+    def make(train="true", points=(2,)):
+        made = study.Study(tmp_path, "batch_size=4", GRID, list(points), tmp_path / "texts")
         (tmp_path / "logs").mkdir(exist_ok=True)
 
-        def execute(command, log, environment=None):
-            if environment is None:
-                trained = int(command[5].stem.removeprefix("epoch_"))
-                transcribed = Intelligibility(0.25, 0.1, 0.1, 1, command[5].name, trained, [])
-                shell = f"echo '{json.dumps(asdict(transcribed))}' >{command[3]}"
-            else:
-                folder, shell = tmp_path / environment["NAME"] / "seed_1", train
-                (folder / METRICS_FILE).unlink(missing_ok=True)
-                write_run(folder, epochs=int(environment["EPOCHS"]), step=1)
-                (folder / "checkpoint_9.pt").touch()
-            return real(made, ["bash", "-ec", shell], log, environment)
+        def execute(command, log):
+            if command[0].name == "listen.py":
+                words = Transcript("one two three four", "one two three five")
+                heard = Intelligibility(0.25, 0.1, 0.1, 1, "", 0, [words])
+                command[-1].write_text(json.dumps(asdict(heard)))
+                return
+            folder, overrides = command[2], command[-1]
+            environment = f"NAME={folder.parent.name} OVERRIDES={overrides}"
+            shell = f"import os; os.execvp('bash', ['bash', '-ec', {f'{environment}; {train}'!r}])"
+            real(made, ["-c", shell], log)
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = [run_line()]
+            epochs = [int(path.stem.split("_")[1]) for path in folder.glob("checkpoint_*")]
+            epochs.append(int(overrides.rpartition("epochs=")[2]))
+            for epoch in range(1, max(epochs) + 1):
+                lines.append(epoch_line(epoch, gradient_norm=epoch / 2))
+                lines.append(validation_line(epoch, 3.0 / epoch, alignment_sharpness=epoch / 4))
+            write_lines(folder, lines)
+            (folder / f"checkpoint_{epoch}.pt").touch()
 
         monkeypatch.setattr(made, "execute", execute)
         return made
@@ -141,58 +102,75 @@ def make_study(tmp_path, monkeypatch):
 
 
 def test_all_runs_are_trained_and_transcribed(make_study, capsys):
-    """After each point; finished ones stay, and those of fewer epochs are resumed."""
-    made = make_study(train="echo $NAME $SEEDS $EXTRA $EPOCHS", points=(1, 2))
-    made.run(side_by_side=2)
+    """After each point, and finished ones never again, on any machine."""
+    made = make_study(train="echo $NAME $OVERRIDES", points=(1, 2))
+    made.run([1], side_by_side=2)
     assert made.failed == []
     output = capsys.readouterr().out
     assert "3 runs of 2 epochs, 3 left" in output
-    assert "c, seed 1: word error rate 0.250" in output
-    log = (made.out / "logs" / "b-seed_1.log").read_text()
-    assert log == "b 1 batch_size=4 1\nb 1 batch_size=4 2\n"
-    assert sorted(path.name for path in made.folder(*JOBS[1]).glob("epoch_*")) == [
-        "epoch_1.pt",
-        "epoch_2.pt",
-    ]
-    for folder in (made.folder(*job) for job in JOBS):
-        shutil.rmtree(folder)  # the raw values are enough
-    again = make_study(train="false")
-    again.run(side_by_side=1)
+    assert "ssb, seed 1: word error rate 0.250" in output
+    log = (made.out / "logs" / "sb-seed_1.log").read_text()
+    expected = f"sb epochs_per_validation=1,batch_size=4,{GRID['sb']},seed=1,epochs="
+    assert log == f"{expected}1\n{expected}2\n"
+    kept = {path.name for path in (made.out / "sb" / "seed_1").glob("epoch_*")}
+    assert kept == {"epoch_1.pt", "epoch_2.pt"}
+    for name in GRID:
+        shutil.rmtree(made.out / name)  # the values are enough
+    again = make_study(train="false", points=(1, 2))
+    again.run([1], side_by_side=1)
     assert again.failed == []
     assert again.values["word_error_rate"].tolist() == [0.25] * 6
-    make_study(epochs=3, points=(3,)).run(side_by_side=1)
+    longer = make_study(points=(2, 3))
+    longer.run([1], side_by_side=1)
     assert "3 runs of 3 epochs, 3 left" in capsys.readouterr().out
+    assert longer.values["word_error_rate"].tolist() == [0.25] * 9
+
+
+def test_values_are_those_of_the_run(make_study):
+    made = make_study()
+    made.run([7], side_by_side=1)
+    own = study.read_values(made.out / "values.csv").loc[("rand", 7)]
+    assert own["updates"].tolist() == [12, 24]
+    assert own["decoder_steps"].tolist() == [1501, 3003]
+    assert own["minutes"].tolist() == [3, 6]
+    assert own["validation_loss_unpadded"].tolist() == [6, 3]
+    assert own["gradient_norm"].tolist() == [0.5, 1]
+    assert own["alignment_sharpness"].tolist() == [0.25, 0.5]
+    assert own["words"].tolist()[1] == 4
+
+
+def test_lost_values_are_made_from_the_runs(make_study):
+    """Without training; a point that a run has passed cannot be made."""
+    make_study(points=(1, 2)).run([1], side_by_side=1)
+    (made := make_study()).out.joinpath("values.csv").unlink()
+    again = make_study(train="false", points=(1, 2))
+    again.run([1], side_by_side=1)
+    assert again.values["word_error_rate"].count() == 6
+    make_study(points=(4,)).run([1], side_by_side=1)
+    passed = make_study(points=(3,))
+    passed.run([1], side_by_side=1)
+    assert passed.failed[0] == "rand, seed 1: it is at epoch 4, leave 3 out of --points"
+    assert made.failed == []
 
 
 def test_a_failing_run_stops_no_other(make_study, capsys):
-    made = make_study(train='[ "$NAME" != b ] || exit 3')
-    made.run(side_by_side=1)
-    transcribed = [(made.folder(*job) / "intelligibility_2.json").exists() for job in JOBS]
-    assert transcribed == [True, False, True]
+    made = make_study(train='[ "$NAME" != ssb ] || exit 3')
+    made.run([1], side_by_side=1)
+    assert set(made.values.index.unique("name")) == {"rand", "sb"}
     [problem] = made.failed
-    assert problem.startswith("b, seed 1: training ended with status 3, see ")
+    assert problem.startswith("ssb, seed 1: -c ended with status 3, see ")
     assert problem in capsys.readouterr().out
-
-
-def test_a_report_is_of_what_did_not_fail(make_study, monkeypatch):
-    """In the background, where a Ctrl-C is ignored: by the study, not by its programs."""
-    made, handlers = make_study(train='[ "$NAME" != b ] || exit 3'), {}
-    monkeypatch.setattr(study, "set_up", lambda *_: made)
-    monkeypatch.setattr(study.signal, "getsignal", lambda _: signal.SIG_IGN)
-    monkeypatch.setattr(study.signal, "signal", handlers.setdefault)
-    with pytest.raises(SystemExit, match="left out of the report:\nb, seed 1: training ended with"):
-        study.main(["full-attention", str(made.out)])
-    handlers.pop(signal.SIGINT)(signal.SIGINT, None)
-    assert (handlers, made.stops) == ({}, 0)
-    report = (made.out / "report" / "report.md").read_text("utf-8")
-    assert re.findall(r"^\| (\w) +\| `rand.sh`", report, re.MULTILINE) == ["a", "c"]
+    study.write_report(made)
+    report = (made.out / "report.md").read_text("utf-8")
+    assert "| ssb  | " in report  # among the settings alone
+    assert re.findall(r"^\| (\w+) +\| +3.000", report, re.MULTILINE)[:2] == ["rand", "sb"]
 
 
 def test_stop_saves_and_starts_nothing_more(make_study):
-    made = make_study(train="trap 'echo saved; exit 130' INT; echo up; sleep 30 & wait")
-    thread = threading.Thread(target=made.run, args=(2,))
+    made = make_study(train="trap 'echo saved; exit 143' TERM; echo up; sleep 30 & wait")
+    thread = threading.Thread(target=made.run, args=([1], 2))
     thread.start()
-    logs = [made.out / "logs" / f"{name}-seed_1.log" for name in "ab"]
+    logs = [made.out / "logs" / f"{name}-seed_1.log" for name in ("rand", "ssb")]
     deadline = time.monotonic() + 20
     while not all(log.exists() and "up" in log.read_text() for log in logs):
         assert time.monotonic() < deadline
@@ -201,51 +179,97 @@ def test_stop_saves_and_starts_nothing_more(make_study):
     thread.join(20)
     assert not thread.is_alive()
     assert all("saved" in log.read_text() for log in logs)
-    assert not (made.out / "logs" / "c-seed_1.log").exists()
+    assert not (made.out / "logs" / "sb-seed_1.log").exists()
     assert made.failed == []
 
 
-def test_another_corpus_than_the_demos_is_refused(tmp_path, monkeypatch):
-    for name, value in {"EXTRA": "", "SEEDS": "1", "EPOCHS": "2"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CORPUS", str(tmp_path))
-    with pytest.raises(study.UserError, match="leave CORPUS unset to have one made"):
-        study.set_up("small", tmp_path, 3)
-    (tmp_path / "demo_corpus.json").write_text("[]")
-    with pytest.raises(study.UserError, match="expected clips and seed; make"):
-        study.set_up("small", tmp_path, 3)
-    monkeypatch.setenv("SEEDS", "1 x")
-    with pytest.raises(study.UserError, match=r"environment: .*'x'; scripts/table2/all.sh"):
-        study.set_up("small", tmp_path, 3)
+def test_ctrl_c_is_ignored_in_the_background(tmp_path, monkeypatch):
+    """Signals that are ignored already stay so."""
+    handlers = {}
+    monkeypatch.setattr(study.Study, "run", lambda *_: None)
+    monkeypatch.setattr(study, "read_recordings", lambda _: [])
+    ignored = {signal.SIGINT: signal.SIG_IGN}
+    monkeypatch.setattr(study.signal, "getsignal", ignored.get)
+    monkeypatch.setattr(study.signal, "signal", handlers.setdefault)
+    study.main([str(tmp_path / "out"), "--settings", "a:", "--points", "2", "--texts", "x"])
+    assert set(handlers) == {signal.SIGTERM, signal.SIGHUP}
 
 
-def test_other_settings_need_another_folder(tmp_path):
-    for _ in range(2):
-        study.remember(tmp_path / "study.json", {"study": "full", "settings": "batch_size=4"})
-    with pytest.raises(study.UserError, match=r"batch_size=4.*choose another OUT"):
-        study.remember(tmp_path / "study.json", {"study": "full", "settings": "batch_size=8"})
+# ---------------------------------------------------------------------------- the report
 
 
-def test_time_is_measured_in_turns(make_study, monkeypatch):
-    """Random epochs take RAND's minutes; each batching is timed once, with the runs' frames."""
-    made = make_study(points=(2,))
-    made.jobs = [(study.Experiment(name, name), 1) for name in ("rand", "ssb_dbs_br")]
-    made.jobs += [(study.Experiment("mixed", "ssb_dbs_br", "random_epochs=1"), 1)]
-    made.run(side_by_side=1)
+def made_up(name, seed, *, updates, steps, factor=1.0):
+    """Epochs of a run whose loss halves with every 100 updates, times `factor` and a factor of its
+    seed."""
+    epoch = np.arange(1, 5)
+    frame = pd.DataFrame({"epoch": epoch, "updates": updates * epoch, "minutes": 0.01 * epoch})
+    loss = factor * (1 + seed / 10) * 0.5 ** (frame["updates"] / 100)
+    frame = frame.assign(name=name, seed=seed, validation_loss_unpadded=loss, words=500)
+    frame = frame.assign(decoder_steps=steps * epoch, alignment_sharpness=0.5, gradient_norm=1.0)
+    return frame.assign(word_error_rate=loss.where(epoch % 2 == 0))
 
-    def time_batchings(command, **_):
-        timed = command[command.index("--batchings") + 1 :]
-        assert ["strategy=random" in x for x in timed] == [True, False]
-        paper = create_hparams(PAPER)
-        timed_with = create_hparams(command[command.index("--hparams") + 1], base=paper)
-        assert timed_with.hop_length == create_hparams().hop_length != paper.hop_length
-        rows = [{"minutes_per_epoch": m, "standard_error_minutes": 0.1} for m in (3.0, 2.0)]
-        (made.out / "minutes.json").write_text(json.dumps({"rows": rows}))
-        return Mock(returncode=0)
 
-    monkeypatch.setattr(study.subprocess, "run", time_batchings)
-    study.time_in_turns(made)
-    minutes = made.values.groupby("name")["minutes"].apply(list)
-    assert minutes.to_dict() == {"rand": [3, 6], "ssb_dbs_br": [2, 4], "mixed": [3, 5]}
-    study.report("small-long", made)
-    assert "all.sh --small --long" in (made.out / "report" / "report.md").read_text("utf-8")
+@pytest.fixture
+def values():
+    """RAND, and a batching with half the updates and steps, whose loss is 1.5 times as high."""
+    runs = [made_up("rand", seed, updates=100, steps=40) for seed in (1, 2, 3)]
+    runs += [made_up("ssb", seed, updates=50, steps=20, factor=1.5) for seed in (1, 2, 3)]
+    return pd.concat(runs, ignore_index=True)
+
+
+def table_of(values, quantity, spent):
+    lines = study.budget_table(values, quantity, spent, (2, 4)).splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_settings_are_compared_at_equal_budgets(values):
+    """By hand: after as many epochs RAND has twice the updates; at equal ones the factor is 1.5.
+    The cheapest run has half of RAND's updates."""
+    titles, _, rand, ssb = table_of(values, study.LOSS, "updates")
+    assert titles == ["", "100 updates", "200 updates"]
+    errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]  # seeds' factors are 1.1, 1.2 and 1.3
+    assert rand[1:] == [f"{1.2 * 0.5:.3f} ± {errors[0]:.3f}", f"{1.2 * 0.25:.3f} ± {errors[1]:.3f}"]
+    assert [cell.split(" (")[1] for cell in ssb[1:]] == ["+50 %\\*)"] * 2
+    titles, _, rand, ssb = table_of(values, study.RATE, "epoch")
+    assert titles == ["", "2 epochs", "4 epochs"]
+    assert [cell.split(" (")[1] for cell in ssb[1:]] == ["+200 %\\*)", "+500 %\\*)"]
+    titles, _, rand, ssb = table_of(values, study.RATE, "decoder_steps")
+    assert titles[1:] == ["40 decoder steps", "80 decoder steps"]
+    assert rand[1] == "–"  # its first word error rate came after 80
+    assert ssb[1].startswith("0.900 ± ")
+
+
+def test_one_seed_has_no_errors(values):
+    *_, ssb = table_of(values[values["seed"] == 1], study.LOSS, "minutes")
+    assert ssb[2] == "0.413 (+500 %)"
+
+
+def test_perfect_speech_counts_as_half_a_word(values):
+    values.loc[values["name"] == "ssb", study.RATE] *= 0
+    *_, ssb = table_of(values, study.RATE, "epoch")
+    assert ssb[2].startswith("0.001 ± 0.000")
+
+
+# ---------------------------------------------------------------------------- with real programs
+
+
+@pytest.mark.usefixtures("clean_process")
+def test_a_study_of_real_runs(tmp_path, monkeypatch, capsys):
+    """Two settings, one seed, the validation list as texts; the same command adds nothing."""
+    monkeypatch.chdir(tmp_path)
+    make_corpus(tmp_path / "corpus", 12, text="A text.")
+    tiny = ",".join(f"{name}={value}" for name, value in TINY.items() if "epochs" not in name)
+    prepare_ljspeech.main(["corpus", "--out", "lists", "--hparams", tiny])
+    command = ["out", "--hparams", f"@lists/settings.txt,{tiny},max_decoder_steps=20"]
+    command += ["--settings", "rand: batching_strategy=random", "default:"]
+    command += ["--points", "1", "--texts", "lists/val.txt", "--side-by-side", "2"]
+    study.main(command)
+    values = study.read_values(tmp_path / "out" / "values.csv")
+    assert values.index.tolist() == [("default", 1, 1), ("rand", 1, 1)]
+    assert values[[study.RATE, study.LOSS]].notna().all().all()
+    assert "2 runs of 1 epochs, 2 left" in capsys.readouterr().out
+    before = (tmp_path / "out" / "report.md").read_bytes()
+    study.main(command)
+    assert "2 runs of 1 epochs, 0 left" in capsys.readouterr().out
+    assert (tmp_path / "out" / "report.md").read_bytes() == before
+    assert (tmp_path / "out" / "report.svg").stat().st_size > 10_000

@@ -21,6 +21,7 @@ from helpers import (
     metrics,
     newest,
 )
+from same_run import without_times
 from torch.utils._python_dispatch import TorchDispatchMode
 from training_runs import refused, run, watch_steps
 
@@ -30,7 +31,6 @@ from data_utils import TextMelDataset
 from hparams import create_hparams
 from length_batching import LengthBatchSampler
 from loss import Tacotron2Loss
-from paper.same_run import without_times
 from training import epoch
 from training.checkpoint import LoopState
 from training.trainer import StepLosses, Trainer, learning_rate_at

@@ -1,4 +1,4 @@
-"""analysis/transcription.py and scripts/listen.py: word error rates of speech and recordings, and
+"""paper/transcription.py and scripts/listen.py: word error rates of speech and recordings, and
 which recording the speech is nearest to."""
 
 import json
@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from corpora import make_corpus, refusal
+from helpers import LJSPEECH_CLIPS
 from scipy.signal import resample_poly
 
 from common.sound import write_wav
@@ -19,7 +21,7 @@ from hparams import HParams, create_hparams
 from paper import transcription
 from paper.transcription import (
     Intelligibility,
-    NumberRecogniser,
+    Recogniser,
     Transcript,
     evaluate,
     measure_reference,
@@ -28,9 +30,10 @@ from paper.transcription import (
     read_recordings,
     warped_distance,
     word_error_rate,
+    words_of,
 )
 from scripts import listen
-from text.spoken_numbers import in_words
+from text.spoken_numbers import WORDS, in_words
 
 HPARAMS = create_hparams("n_frames_per_step=4")
 TEXTS = ["Seven.", "Seven hundred.", "Two."]
@@ -38,7 +41,7 @@ TEXTS = ["Seven.", "Seven hundred.", "Two."]
 
 @pytest.mark.parametrize("rate", [22050, 16000])
 def test_spoken_numbers_are_mostly_understood(rate):
-    recogniser, voice, transcripts = NumberRecogniser(), EspeakVoice(), []
+    recogniser, voice, transcripts = Recogniser.of(["One."]), EspeakVoice(), []
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(recogniser.transcribe(in_words(number), samples, rate))
@@ -61,14 +64,32 @@ def test_rate_counts_substitutions_deletions_insertions(words, last, expected):
     assert word_error_rate(pairs) == expected
 
 
-class Recogniser:
+def test_free_english_has_its_own_language_model():
+    """On a clip of LJSpeech; numbers alone would be heard as other words."""
+    samples, rate = soundfile.read(LJSPEECH_CLIPS / "LJ001-0008.wav")
+    text = "has never been surpassed."
+    assert Recogniser.of([text]).transcribe(text, samples, rate) == Transcript(text[:-1], text[:-1])
+    numbers = Recogniser.of(["Two.", "Forty two."]).transcribe("Two.", samples, rate)
+    assert {*numbers.heard.split()} <= WORDS
+
+
+def test_texts_are_compared_as_words():
+    assert words_of("Mr. O'Neil's 42 cats -- sat!") == "mister o'neil's forty two cats sat"
+    assert words_of("Seven hundred.") == "seven hundred"
+
+
+class StandInRecogniser:
     """Hears "seven" in all that is loud."""
 
     used = 0
 
+    @classmethod
+    def of(cls, texts):
+        return cls()
+
     def transcribe(self, text, samples, sampling_rate):
         assert (samples.ndim, sampling_rate) == (1, HPARAMS.sampling_rate)
-        Recogniser.used += 1
+        StandInRecogniser.used += 1
         words = "seven" if np.abs(samples).max() > 0.1 else ""
         return Transcript(text.lower().rstrip("."), words)
 
@@ -94,7 +115,7 @@ class StandIn:
 @pytest.fixture
 def recordings(tmp_path, monkeypatch):
     """Three tones of 4,000 and more samples; Griffin-Lim makes silence of them."""
-    monkeypatch.setattr(transcription, "NumberRecogniser", Recogniser)
+    monkeypatch.setattr(transcription, "Recogniser", StandInRecogniser)
     silence = np.zeros(100, np.float32)
     monkeypatch.setattr(transcription.GriffinLim, "samples", lambda *_: silence)
     folder = make_corpus(tmp_path / "unseen", 3)
@@ -107,9 +128,9 @@ def test_the_reference_is_measured_once_for_each_mel(recordings):
     reference = measure_reference(recordings, HPARAMS)
     assert reference.recordings == 2 / 4  # "hundred" left out, "two" wrong
     assert reference.after_griffin_lim == 1
-    used = Recogniser.used
+    used = StandInRecogniser.used
     assert measure_reference(recordings, HPARAMS) == reference
-    assert Recogniser.used == used
+    assert StandInRecogniser.used == used
     assert measure_reference(recordings, create_hparams("hop_length=300")).mels != reference.mels
 
 
@@ -141,6 +162,16 @@ def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, m
     assert (fewer.word_error_rate, fewer.identification_rate) == (2 / 4, None)
 
 
+def test_a_filelist_names_recordings(recordings, tmp_path):
+    """The reference is kept beside it."""
+    clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
+    filelist.write_text("".join(f"{sound}|{text}|0.5\n" for sound, text in clips))
+    assert read_recordings(filelist) == clips
+    reference = measure_reference(filelist, HPARAMS)
+    assert reference == measure_reference(recordings, HPARAMS)
+    assert read_findings(tmp_path / "val.txt.reference.json", transcription.Reference) == reference
+
+
 def test_another_language_is_identified_and_not_transcribed(tmp_path, monkeypatch, capsys):
     """The stand-in for a model says one number in eSpeak's voice, faster, instead of another."""
     folder, out = tmp_path / "unseen", tmp_path / "found.json"
@@ -153,7 +184,7 @@ def test_another_language_is_identified_and_not_transcribed(tmp_path, monkeypatc
     speaker = StandIn(sound, create_hparams())
     monkeypatch.setattr(transcription, "load_speaker", lambda *_: speaker)
     monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
-    monkeypatch.setattr(transcription, "NumberRecogniser", None)
+    monkeypatch.setattr(transcription, "Recogniser", None)
     arguments = ["--checkpoint", "best.pt", "--recordings", folder, "-o", out, "--language", "de"]
     listen.main(list(map(str, arguments)))
     found = read_findings(out, Intelligibility)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import HOP, LONG, SAMPLING_RATE, assert_same, curves, load, metrics, newest
+from same_run import without_times
 from test_train import poison_mel
 from training_runs import act_at_patched, copied_corpus, run
 
@@ -17,7 +18,6 @@ from hparams import hparams_from_dict
 from length_batching import plan_epoch
 from loss import Tacotron2Loss
 from model import Tacotron2
-from paper.same_run import without_times
 from synthesis.torch_speaker import load_model_speaker
 from training import logging, validation
 from training.alignment import NOTICED, alignment_sums

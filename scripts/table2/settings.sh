@@ -5,7 +5,6 @@
 #   EPOCHS   222: the loss at epoch 220 is smoothed with the validation after it
 #   SEEDS    0; several, "0 1 2" say, give means and standard errors in the report
 #   EXTRA    overrides that have the last word, "precision=bf16,num_workers=8" say
-#   NAME     the folder of the runs in OUT, where an experiment is varied by EXTRA  (its own name)
 #   PYTHON   the Python of the environment that requirements.txt was installed into (python)
 #
 # A run that is there is resumed; a finished one says so and is left alone.
@@ -19,7 +18,7 @@ SEEDS=${SEEDS:-0}
 EXTRA=${EXTRA:-}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-AUDIO=${AUDIO:-win_time=50,hop_time=12.5} # ms
+AUDIO="win_time=50,hop_time=12.5" # ms
 CLEANERS="text_cleaners=[english_cleaners]" # NVIDIA's
 LISTS="training_files=$OUT/filelists/train_mel.txt,validation_files=$OUT/filelists/val_mel.txt"
 SETTINGS="$LISTS,load_mel_from_disk=True,$AUDIO,$CLEANERS,batch_size=16,precision=fp32,loss=padded"
@@ -29,7 +28,7 @@ SETTINGS+=",gate_positive_weight=1"
 
 train() { # name of the experiment, its batching
   for seed in $SEEDS; do
-    python train.py -o "$OUT/${NAME:-$1}/seed_$seed" --resume --hparams "$SETTINGS,seed=$seed,$2,$EXTRA"
+    python train.py -o "$OUT/$1/seed_$seed" --resume --hparams "$SETTINGS,seed=$seed,$2,$EXTRA"
   done
 }
 
@@ -40,7 +39,7 @@ prepare() { # once for all ten
   fi
   [ -e "$OUT/corpus.txt" ] && return
   python scripts/prepare_ljspeech.py "$CORPUS" --out "$OUT/filelists" --cache-mels "$OUT/mels" \
-    --hparams "$AUDIO,$CLEANERS${EXTRA:+,$EXTRA}" --val-fraction "${VAL_FRACTION:-0.2}"
+    --hparams "$AUDIO,$CLEANERS${EXTRA:+,$EXTRA}"
   echo "$CORPUS" >"$OUT/.corpus.tmp"
   mv "$OUT/.corpus.tmp" "$OUT/corpus.txt" # written last: what was interrupted is done again
 }

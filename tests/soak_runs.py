@@ -1,17 +1,12 @@
-"""Stop one training run 200 times at random, and compare it with an uninterrupted one.
+"""Stop one training run many times at random, then compare it with an uninterrupted run.
 
-    python scripts/soak.py                        # about 40 minutes on two quiet CPU cores
-    python scripts/soak.py --stops 3 --only SIGKILL --seed 1 --out soak_1
-
-Trains a tiny model on cached synthetic mels with `train.py --resume`. Each start has a random
-number of workers and meets one fault at a random moment: a signal to one process or to all, or a
-full disk. The output folder is put back where the start said that it lost metrics or a validation.
-Then the run is finished. It must equal a run without a stop bit by bit, and no start may end in a
-traceback, or by itself without the message of a full disk. Writes OUT/soak.md, and exits with 1 if
-anything was lost. OUT must be new.
+test_soak.py calls `soak`. It trains a tiny model on cached synthetic mels with
+`train.py --resume`. Each start has a random number of workers and meets one fault at a random
+moment: a signal to one process or to all, or a full disk. If a start says that it lost metrics or a
+validation, the output folder is put back as it was before. At the end the run must equal one
+without a stop bit by bit. No start may end in a traceback, or by itself without the message of a
+full disk.
 """
-
-from project_root import ROOT
 
 import contextlib
 import os
@@ -23,13 +18,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter, namedtuple
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from helpers import ROOT
+from same_run import compare_runs, read_metrics
 
-from common.arguments import make_parser, whole_number
 from common.errors import UserError
 from common.files import METRICS_FILE, write_bytes
 from common.machine import measured_on
@@ -37,7 +34,6 @@ from common.progress import duration, progress_bar
 from common.tables import markdown_table
 from corpus.lengths import make_corpus, synthetic_lengths
 from hparams import create_hparams
-from paper.same_run import compare_runs, read_metrics
 
 SETTINGS = (
     "batches_per_update=2,epochs_per_validation=2,iters_per_checkpoint=3,keep_checkpoints=2,"
@@ -55,8 +51,16 @@ WORKERS = (0, 0, 1, 2, 3)
 TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
 MAX_SECONDS = 2.0  # of training, or of set-up, before a stop
 STUCK_SECONDS = 90
-# Of KINDS, "set-up" (imports included) or "training", ..., what went wrong.
-Stop = namedtuple("Stop", "kind phase exit_code fault lost", defaults=(False,))
+
+
+class Stop(NamedTuple):
+    """How one start ended."""
+
+    kind: str  # one of KINDS
+    phase: str  # "set-up", which includes imports, or "training"
+    exit_code: int
+    fault: str | None  # what went wrong
+    lost: bool = False  # it said that it lost metrics or a validation
 
 
 def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
@@ -67,9 +71,9 @@ def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str
 def wait_until(happened: Callable[[], bool], seconds: float = STUCK_SECONDS) -> bool:
     """Whether it happens within so many seconds."""
     until = time.monotonic() + seconds
-    while not (found := happened()) and time.monotonic() < until:
+    while not (has_happened := happened()) and time.monotonic() < until:
         time.sleep(0.01)
-    return found
+    return has_happened
 
 
 def is_gone(group: int, number: int = 0) -> bool:
@@ -81,7 +85,7 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
-    """Start the run, stop it at a random moment, and look at what it says."""
+    """Start the run, stop it at a random moment, and check its last words and exit code."""
     with open(log, "wb") as file:
         process = subprocess.Popen(
             [sys.executable, *arguments], stdout=file, stderr=file, start_new_session=True
@@ -115,19 +119,19 @@ def fault_of(by_itself: bool, code: int, printed: str, may_say: str) -> str | No
     """What is wrong with how a start ended; None if nothing is."""
     if traceback := re.search("^(Traceback|At:$)", printed, re.MULTILINE):  # torch's begins so
         return "a traceback:\n" + printed[traceback.start() :][-2000:]
-    told = code == 1 and may_say and re.search(may_say, printed)
-    if told or not by_itself:
+    is_expected = code == 1 and may_say and re.search(may_say, printed)
+    if is_expected or not by_itself:
         return None
     return f"it ended by itself, with code {code}: {printed[-500:]}"
 
 
-def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> str:
-    """Markdown."""
+def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float, settings: str) -> str:
+    """A report in Markdown. `lost`: where the two runs differ."""
     counts = Counter((stop.kind, stop.phase, stop.exit_code) for stop in stops)
     rows = [[*key, count] for key, count in sorted(counts.items())]
     table = markdown_table(["stopped by", "in", "exit code", "times"], rows, labels=2)
     faults = [f"stop {n}, {s.kind}: {s.fault}" for n, s in enumerate(stops, 1) if s.fault]
-    found = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    machine = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return f"""# Soak: one run stopped {len(stops)} times
 
 {epochs} epochs; weights, optimizer, random states, loop and metrics against an uninterrupted run:
@@ -138,59 +142,57 @@ def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> 
 {sum(stop.lost for stop in stops)} starts said that they lost metrics or a validation: the folder
 was put back as it was before them.
 
-{found["device"]}; torch {found["versions"]["torch"]}; {duration(seconds)}.
-Command: python scripts/soak.py {" ".join(sys.argv[1:])}
+{machine["device"]}; torch {machine["versions"]["torch"]}; {duration(seconds)}.
+Settings: {settings}
 """ + "".join(f"- {line}\n" for line in lost + faults)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
-    add = parser.add_argument
-    add("--out", type=Path, default=Path("soak"), help="default: soak")
-    add("--stops", type=whole_number(1), default=200, help="default: %(default)s")
-    add("--seed", type=whole_number(0), default=0, help="of what happens at each stop")
-    add("--only", choices=KINDS, help="stop in this way only")
-    add("--hparams", default="", metavar="name=value,...", help="change the tiny model")
-    args = parser.parse_args(arguments)
-    if args.out.exists():
-        parser.error(f"--out {args.out}: already exists; delete it or name another folder")
-    for number in SIGNALS[1:]:  # a shell may have had this program, and so train.py, ignore some
-        signal.signal(number, signal.SIG_DFL)
+def soak(
+    out: Path, *, stops: int, seed: int = 0, only: str = "", overrides: str = ""
+) -> tuple[list[Stop], list[str]]:
+    """Stop a run `stops` times and finish it. Writes `out`/soak.md.
+
+    Args:
+        out: a new folder, for both runs and the output of each start.
+        seed: of the kinds and moments of the faults, the numbers of workers and the corpus.
+        only: the one of KINDS to use; default: all of them in equal numbers.
+        overrides: hyper-parameters that change the tiny model.
+
+    Returns:
+        How each start ended, and where the run differs from an uninterrupted one.
+    """
+    if only and only not in KINDS:
+        raise UserError(f"only={only!r}: expected one of {', '.join(KINDS)}")
     # As torchrun sets threads: sums over more round differently. What a killed run said is read.
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    out, began, draw = args.out.absolute(), time.monotonic(), random.Random(args.seed)
-    run, undisturbed, stops = out / "stopped", out / "undisturbed", list[Stop]()
-    kinds = [args.only or KINDS[number % len(KINDS)] for number in range(args.stops)]
+    began, draw = time.monotonic(), random.Random(seed)
+    run, undisturbed, ended = out / "stopped", out / "undisturbed", list[Stop]()
+    kinds = [only or KINDS[number % len(KINDS)] for number in range(stops)]
     draw.shuffle(kinds)
-    overrides = f"{SETTINGS},{args.hparams}".strip(",")
+    settings = f"{SETTINGS},{overrides}".strip(",")
     (out / "corpus").mkdir(parents=True)
-    hparams = create_hparams(overrides)
-    filelist = make_corpus(out / "corpus", synthetic_lengths(32, hparams, args.seed), hparams)
-    overrides += f",training_files={filelist},validation_files={filelist}"
-    for kind in progress_bar("Stopping", len(kinds), " stops", iterable=kinds):
-        log = out / f"stop_{len(stops) + 1:03d}"
+    hparams = create_hparams(settings)
+    filelist = make_corpus(out / "corpus", synthetic_lengths(32, hparams, seed), hparams)
+    settings += f",training_files={filelist},validation_files={filelist}"
+    for number, kind in enumerate(progress_bar("Stopping", stops, " stops", iterable=kinds), 1):
+        log = out / f"stop_{number:03d}"
         log.mkdir()
         if run.exists():
             shutil.copytree(run, log / "before")
-        arguments = command(run, overrides, 10**6, draw.choice(WORKERS))
-        stops.append(start_and_stop(kind, arguments, draw, log / "train.log"))
-        if stops[-1].lost:
+        arguments = command(run, settings, 10**6, draw.choice(WORKERS))
+        ended.append(start_and_stop(kind, arguments, draw, log / "train.log"))
+        if ended[-1].lost:
             shutil.rmtree(run)
             shutil.copytree(log / "before", run)
         shutil.rmtree(log / "before", ignore_errors=True)
     begun = read_metrics(run) if (run / METRICS_FILE).exists() else []  # else only set up
     epochs = 2 + max((record["epoch"] for record in begun), default=0)
     for output in (run, undisturbed):
-        print(f"finishing {output}: {epochs} epochs", flush=True)
-        arguments = [sys.executable, *command(output, overrides, epochs, workers=1)]
+        arguments = [sys.executable, *command(output, settings, epochs, workers=1)]
         if subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False).returncode != 0:
             raise UserError(f"{output} could not be finished")
     lost = compare_runs(run, undisturbed)
-    page = summary(stops, lost, epochs, time.monotonic() - began)
-    print(f"\n{page}")
-    write_bytes(args.out / "soak.md", page.encode())
-    sys.exit(bool(lost) or any(stop.fault for stop in stops))
-
-
-if __name__ == "__main__":
-    main()
+    given = f"{stops} stops, seed {seed}, only {only or 'all kinds'}, {overrides or 'tiny model'}"
+    page = summary(ended, lost, epochs, time.monotonic() - began, given)
+    write_bytes(out / "soak.md", page.encode())
+    return ended, lost
