@@ -28,8 +28,8 @@ import torch
 from batching import make_sampler
 from benchmarks import fast_path, options
 from benchmarks.timing import publish
+from common.console import markdown_table
 from common.machine import seconds_of, synchronize
-from common.tables import markdown_table
 from corpus.filelist import read_filelist
 from corpus.lengths import make_corpus, synthetic_lengths
 from data_utils import Batch, make_loader

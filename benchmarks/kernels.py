@@ -23,7 +23,7 @@ import torch
 
 from benchmarks import fast_path, options
 from benchmarks.timing import median_and_range, publish, time_in_turns
-from common.tables import markdown_table
+from common.console import markdown_table
 from hparams import create_hparams
 from model import Decoder
 from training.trainer import AUTOCAST_DTYPES

@@ -25,10 +25,9 @@ import torch
 
 from benchmarks.timing import publish
 from common.arguments import make_parser, output_file, whole_number
+from common.console import markdown_table, progress_bar
 from common.errors import UserError
 from common.files import numbered_lines
-from common.progress import progress_bar
-from common.tables import markdown_table
 from synthesis.loading import load_speaker
 from synthesis.speaker import RETRIES, Speaker
 from synthesis.utterance import utterance_of

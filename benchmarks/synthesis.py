@@ -35,7 +35,7 @@ from audio import mel_filters
 from benchmarks import options
 from benchmarks.timing import median_and_range, publish, time_in_turns
 from common.arguments import whole_numbers
-from common.tables import markdown_table
+from common.console import markdown_table
 from fast_decoder import captured_steps
 from hparams import create_hparams
 from model import Tacotron2

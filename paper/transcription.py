@@ -23,9 +23,9 @@ from scipy.fft import dct
 from scipy.signal import resample_poly
 
 from audio import log_mel_spectrogram, mel_filters, mel_fingerprint, read_audio
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import numbered_lines, read_as, write_bytes, write_json
-from common.progress import progress_bar
 from common.sound import write_wav
 from corpus.filelist import split_filelist_line
 from corpus.metadata import read_metadata

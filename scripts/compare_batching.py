@@ -23,9 +23,8 @@ from pathlib import Path
 import pandas as pd
 
 from common.arguments import at_least_one, make_parser, share
+from common.console import markdown_table, progress_bar
 from common.files import refuse_no_folder, write_bytes
-from common.progress import progress_bar
-from common.tables import markdown_table
 from corpus.lengths import read_lengths
 from hparams import create_hparams
 from length_batching import (

@@ -24,9 +24,9 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from common.arguments import make_parser
+from common.console import markdown_table
 from common.errors import UserError
 from common.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
-from common.tables import markdown_table
 from hparams import HParams
 from paper.figures import draw_progress, write_figure
 from paper.runs import MEASURES, read_progress

@@ -37,9 +37,8 @@ import pandas as pd
 
 from common import files
 from common.arguments import make_parser, whole_number
+from common.console import markdown_table, progress_bar
 from common.errors import UserError
-from common.progress import progress_bar
-from common.tables import markdown_table
 from hparams import create_hparams, override_lines
 from paper.figures import draw_progress, write_figure
 from paper.findings import LEVEL, LOSS, against_first, at_budget

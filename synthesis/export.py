@@ -19,9 +19,9 @@ import torch
 from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import folder_made_whole, write_json
-from common.progress import progress_bar
 from common.version import __version__
 from model import DecoderState, DropoutMasks, Tacotron2
 from synthesis.torch_speaker import ModelSpeaker

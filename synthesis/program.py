@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common.arguments import at_least_one, checked, in_utf8, output_file
+from common.console import print_without_failing, progress_bar
 from common.errors import UserError
 from common.files import refuse_no_folder
-from common.printing import print_without_failing
-from common.progress import progress_bar
 from hparams import HParams
 from synthesis.loading import load_speaker
 from synthesis.outputs import FileFolder, GrowingWav, Output, Stream

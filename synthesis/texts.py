@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.arguments import at_least_one, checked, in_utf8, whole_number
-from common.errors import MAX_SHOWN, UserError, about_lines, lines_refused
+from common.errors import MAX_LINES_SHOWN, UserError, about_lines, lines_refused
 from common.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
 from hparams import HParams
 from synthesis.speaker import PAUSE, RETRIES
@@ -80,8 +80,8 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> tuple[list[Text], 
         if len(lines) == 1:
             raise UserError((problems or silent)[0])
         refused = lines_refused(source, problems or silent, len(lines))
-        if unknown and len(problems) > MAX_SHOWN and not args.numbers:
-            names = ", ".join(map(repr, [*unknown][:MAX_SHOWN]))
+        if unknown and len(problems) > MAX_LINES_SHOWN and not args.numbers:
+            names = ", ".join(map(repr, [*unknown][:MAX_LINES_SHOWN]))
             refused = UserError(f"{refused}\n  unknown in these lines: {names}")
         raise refused
     if silent:

@@ -27,11 +27,10 @@ import torch
 from helpers import ROOT
 from same_run import compare_runs, read_metrics
 
+from common.console import duration, markdown_table, progress_bar
 from common.errors import UserError
 from common.files import METRICS_FILE, write_bytes
 from common.machine import measured_on
-from common.progress import duration, progress_bar
-from common.tables import markdown_table
 from corpus.lengths import make_corpus, synthetic_lengths
 from hparams import create_hparams
 
