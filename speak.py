@@ -31,7 +31,7 @@ from analysis.arguments import (
     read_texts,
     spoken_as,
 )
-from common.progress import progress_bar
+from common.console import progress_bar
 from corpus.faults import left_out
 from synthesis.spoken import GrowingWav, key_of, settings_key, summary, wav_header
 from synthesis.voice import SETTINGS, Voice, load_vocoder

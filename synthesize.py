@@ -27,9 +27,8 @@ from analysis.arguments import (
     read_texts,
     spoken_as,
 )
+from common.console import print_without_failing, progress_bar
 from common.files import refuse_no_folder, remove_leftovers
-from common.printing import print_without_failing
-from common.progress import progress_bar
 from corpus.faults import left_out
 from synthesis.speaker import Speaker
 from synthesis.speaking import load_speaker, load_vocoder

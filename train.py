@@ -26,11 +26,10 @@ import torch
 
 from audio import mel_filters
 from batching import describe_costs, make_sampler
+from common.console import duration, print_nothing, print_without_failing, progress_bar
 from common.errors import UserError
 from common.files import METRICS_FILE
 from common.machine import peak_memory
-from common.printing import print_nothing, print_without_failing
-from common.progress import duration, progress_bar
 from common.version import __version__
 from data_utils import make_loader
 from hparams import HParams, describe

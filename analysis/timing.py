@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
+from common.console import progress_bar
 from common.files import write_json
 from common.machine import measured_on, seconds_of
-from common.progress import progress_bar
 
 
 def time_in_turns(

@@ -29,8 +29,8 @@ from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import publish
 from batching import make_sampler
+from common.console import markdown_table
 from common.machine import seconds_of, synchronize
-from common.tables import markdown_table
 from corpus.filelist import read_filelist
 from corpus.lengths import make_corpus, synthetic_lengths
 from data_utils import Batch, make_loader

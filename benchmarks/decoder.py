@@ -25,8 +25,8 @@ import torch
 from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import median_and_range, publish, time_in_turns
+from common.console import markdown_table
 from common.machine import peak_memory, reset_peak_memory
-from common.tables import markdown_table
 from data_utils import synthetic_batch
 from hparams import HParams, create_hparams
 from training.trainer import DECODERS, MicroBatch, Trainer

@@ -32,10 +32,8 @@ from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import publish
 from common import machine
+from common.console import markdown_table, print_nothing, progress_bar
 from common.errors import UserError
-from common.printing import print_nothing
-from common.progress import progress_bar
-from common.tables import markdown_table
 from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch

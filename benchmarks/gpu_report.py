@@ -12,8 +12,8 @@ from collections import namedtuple
 from pathlib import Path
 
 from analysis.arguments import make_parser
+from common.console import markdown_table
 from common.files import numbered_lines, read_bytes, read_json, write_bytes
-from common.tables import markdown_table
 
 MAX_LINES = 150  # of a part's output and of its errors
 DRY_RUN = "dry_run"  # this file marks a dry run

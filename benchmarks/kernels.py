@@ -24,7 +24,7 @@ import torch
 from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import median_and_range, publish, time_in_turns
-from common.tables import markdown_table
+from common.console import markdown_table
 from hparams import create_hparams
 from model import Decoder
 from training.trainer import AUTOCAST_DTYPES

@@ -25,10 +25,9 @@ import torch
 
 from analysis.arguments import load_any, make_parser, output_file, whole_number
 from analysis.timing import publish
+from common.console import markdown_table, progress_bar
 from common.errors import UserError
 from common.files import numbered_lines
-from common.progress import progress_bar
-from common.tables import markdown_table
 from corpus.spoken_numbers import ENGLISH, sentence_of
 from synthesis.speaker import RETRIES, Speaker, utterance_of
 

@@ -34,7 +34,7 @@ import model
 from analysis import arguments as options
 from analysis.timing import median_and_range, publish, time_in_turns
 from audio import griffin_lim
-from common.tables import markdown_table
+from common.console import markdown_table
 from fast_decoder import captured_steps
 from hparams import create_hparams
 from model import Tacotron2

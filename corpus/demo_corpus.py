@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import folder_made_whole, read_bytes, write_bytes
-from common.progress import progress_bar
 from corpus.spoken_numbers import ENGLISH, draw_numbers, sentence_of
 from synthesis.griffin_lim import encode
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 import audio
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import READING_THREADS, Identity, map_in_threads, remove_leftovers, write_json
-from common.progress import progress_bar
 from corpus.clip_table import Clip
 from corpus.filelist import MEL_SETTINGS_FILE, mel_length, settings_problem
 from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS

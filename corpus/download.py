@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import naming, open_file, open_to_append
-from common.progress import progress_bar
 
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from audio import frame_count, mel_fingerprint, read_checked, read_header
+from common.console import progress_bar
 from common.errors import UserError, lines_refused
 from common.files import (
     Identity,
@@ -30,7 +31,6 @@ from common.files import (
     read_json,
     write_bytes,
 )
-from common.progress import progress_bar
 from corpus.clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
 from hparams import HParams
 from text import can_be_spoken, clean, in_words, unknown_symbols

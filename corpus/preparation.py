@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from common.console import markdown_table
 from common.errors import UserError
 from common.files import Identity, naming, refuse_no_folder
-from common.tables import markdown_table
 from corpus.clip_table import Clip, ClipTable
 from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.faults import fault_warnings

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from audio import frame_count, read_checked
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import Identity, map_in_threads
-from common.progress import progress_bar
 from corpus.clip_table import Clip, Sound
 from corpus.filelist import symbols_of
 from hparams import HParams

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from common.progress import progress_bar
+from common.console import progress_bar
 from corpus.clip_table import Clip
 from corpus.filelist import MAX_CHARACTERS
 from hparams import HParams, with_table

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from common.progress import progress_bar
+from common.console import progress_bar
 from corpus.demo_corpus import SAMPLE_RATE, EspeakVoice
 from corpus.spoken_numbers import draw_numbers, sentence_of
 

@@ -20,11 +20,10 @@ import torch
 from scipy.stats import t as student
 
 from analysis.arguments import make_parser
+from common.console import duration, markdown_table
 from common.errors import UserError
 from common.files import lock, read_json, refuse_no_folder, write_bytes, write_json
 from common.machine import machine, peak_memory, reset_peak_memory
-from common.progress import duration
-from common.tables import markdown_table
 
 Run = Mapping[str, float]  # what was measured, by the columns' keys
 Runs = Mapping[str, Sequence[Run]]  # of every row, by seed

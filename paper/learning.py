@@ -17,9 +17,9 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from statsmodels.stats.multitest import multipletests
 
+from common.console import markdown_table
 from common.errors import UserError
 from common.files import METRICS_FILE, json_lines, read_bytes, write_bytes
-from common.tables import markdown_table
 from paper.figures import write_figure
 from paper.findings import LEVEL, LOSS, paired_change
 from paper.transcription import Intelligibility, read_findings

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from common.console import progress_bar
 from common.files import map_in_threads
-from common.progress import progress_bar
 from hparams import HParams
 from length_batching import (
     REGISTRY,

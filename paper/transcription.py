@@ -20,9 +20,9 @@ from scipy.signal import resample_poly
 
 from analysis.arguments import load_any
 from audio import griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import read_as, write_atomically, write_json
-from common.progress import progress_bar
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import ENGLISH, GRAMMAR, is_english
 from hparams import HParams

@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.arguments import at_least_one, make_parser, share
+from common.console import markdown_table
 from common.files import refuse_no_folder, write_bytes
-from common.tables import markdown_table
 from corpus.lengths import read_lengths
 from hparams import create_hparams
 from length_batching import (

@@ -24,9 +24,9 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from analysis.arguments import make_parser
+from common.console import markdown_table
 from common.errors import UserError
 from common.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
-from common.tables import markdown_table
 from corpus.spoken_numbers import ENGLISH, is_english, sentence_of
 from hparams import HParams
 from paper.figures import write_figure

@@ -26,9 +26,9 @@ from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 
 from analysis.arguments import make_parser
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import folder_made_whole, numbered_lines, refuse_no_folder, write_json
-from common.progress import progress_bar
 from common.version import __version__
 from corpus.filelist import split_filelist_line
 from hparams import HParams

@@ -20,8 +20,8 @@ from pathlib import Path
 import jinja2
 
 from analysis.arguments import make_parser
+from common.console import markdown_table
 from common.files import refuse_no_folder, write_bytes
-from common.tables import markdown_table
 from paper import published
 from paper.figures import write_figure
 from paper.findings import findings

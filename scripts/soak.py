@@ -30,11 +30,10 @@ from pathlib import Path
 import torch
 
 from analysis.arguments import make_parser, whole_number
+from common.console import duration, markdown_table, progress_bar
 from common.errors import UserError
 from common.files import METRICS_FILE, write_bytes
 from common.machine import measured_on
-from common.progress import duration, progress_bar
-from common.tables import markdown_table
 from corpus.lengths import make_corpus, synthetic_lengths
 from hparams import create_hparams
 from paper.same_run import compare_runs, read_metrics

@@ -41,9 +41,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.arguments import at_least_one, make_parser
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import lock, open_to_append, read_json, write_atomically, write_json
-from common.progress import progress_bar
 from corpus.lengths import read_lengths
 from hparams import HParams, batching_options, create_hparams
 from length_batching import REGISTRY, LengthBatchSampler

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.console import progress_bar
 from common.errors import UserError
 from common.files import write_atomically
-from common.progress import progress_bar
 from hparams import HParams
 from synthesis.alignment_faults import Fault, badness, find_faults
 from synthesis.griffin_lim import SILENCE, GriffinLim, windowed, write_mel, write_wav

@@ -10,7 +10,7 @@ import sys
 import pytest
 from helpers import LONG, Child, act_at, assert_same_run, flags
 
-from common.printing import UnfailingFile
+from common.console import UnfailingFile
 from training.signals import messages
 from training.trainer import Trainer
 

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from common.console import duration
 from common.errors import UserError
-from common.progress import duration
 from corpus.clip_table import ClipTable
 from data_utils import Batch
 from hparams import HParams

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader
 
 from audio import griffin_lim
 from batching import VALIDATION_SEED, validation_batches
+from common.console import progress_bar
 from common.errors import UserError
-from common.progress import progress_bar
 from corpus.clip_table import ClipTable
 from data_utils import Batch, make_loader
 from hparams import HParams

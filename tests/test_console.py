@@ -1,6 +1,6 @@
-"""common/tables.py: Markdown that a terminal shows as well."""
+"""common/console.py: Markdown tables that a terminal shows as well."""
 
-from common.tables import markdown_table
+from common.console import markdown_table
 
 
 def test_markdown_says_the_alignment_and_escapes_bars():
