@@ -1,4 +1,4 @@
-"""environment.py: Ctrl-C while a program imports, output that nobody reads, closed descriptors."""
+"""common/environment.py: Ctrl-C during imports, output that nobody reads, closed descriptors."""
 
 import os
 import re
@@ -15,15 +15,15 @@ PROGRAMS = [
     for path in (ROOT / "train.py", ROOT / "synthesize.py", *sorted(ROOT.glob("scripts/*.py")))
     if path.name != "project_root.py"
 ]
-# Python imports this at its start. Ctrl-C comes when the so-many-th module after `environment` is
-# looked for.
+# Python imports this at its start. Ctrl-C comes when module number N after `common.environment` is
+# looked for; N is MODULES_BEFORE_CTRL_C.
 INTERRUPTING = """
 import os, signal, sys
 
 class Interrupting:
     count = None
     def find_spec(self, name, path=None, target=None):
-        if name == "environment":
+        if name == "common.environment":
             self.count = 0
         elif self.count is not None:
             self.count += 1
