@@ -77,7 +77,7 @@ def clone(tmp_path):
     """A copy of the project, at a path with spaces, with a corpus where README has LJSpeech."""
     root = tmp_path / "the project"
     left_out = shutil.ignore_patterns(
-        ".*", "demo*", "runs", "out", "data", "tests", "results", "docs", "__pycache__"
+        ".*", "demo", "demo-*", "runs", "out", "data", "tests", "results", "docs", "__pycache__"
     )
     shutil.copytree(ROOT, root, ignore=left_out)
     wavs = root / "data" / "LJSpeech-1.1" / "wavs"
@@ -158,8 +158,8 @@ def test_folders_that_readme_makes_change_no_lint(tmp_path):
     """ruff takes a module of the tests for a package of the project's own if a folder at the root
     has its name, as runs/ once had."""
     root = tmp_path / "project"
-    left_out = shutil.ignore_patterns(".venv*", ".git", "demo*", "results", "data", "__pycache__")
-    shutil.copytree(ROOT, root, ignore=left_out)
+    left_out = ".venv*", ".git", "demo", "demo-*", "results", "data", "__pycache__"
+    shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(*left_out))
     ignored = re.findall(r"^/(\w+)", (ROOT / ".gitignore").read_text(encoding="utf-8"), re.M)
     made = {*ignored, *(word.split("/")[0] for line in commands(README) for word in line.split())}
     folders = {name for name in made if re.fullmatch(r"\w+", name)}
