@@ -172,6 +172,13 @@ def test_a_filelist_names_recordings(recordings, tmp_path):
     assert read_findings(tmp_path / "val.txt.reference.json", transcription.Reference) == reference
 
 
+def test_speech_that_stops_at_once_is_silence(recordings, tmp_path, monkeypatch):
+    speaker = StandIn(lambda _: np.zeros(50, np.float32), HPARAMS)
+    monkeypatch.setattr(transcription, "load_any", lambda _: speaker)
+    monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
+    assert evaluate(tmp_path / "checkpoint_1.pt", recordings).word_error_rate == 1
+
+
 def test_another_language_is_identified_and_not_transcribed(tmp_path, monkeypatch, capsys):
     """The stand-in for a model says one number in eSpeak's voice, faster, instead of another."""
     folder, out = tmp_path / "unseen", tmp_path / "found.json"
