@@ -46,7 +46,7 @@ def test_each_character_is_read_or_named(character):
         assert dropped_symbols(text, cleaners) == ({character: [4]} if silent else {})
 
 
-def test_what_speech_leaves_out_is_named_with_its_columns():
+def test_characters_left_out_are_named_with_columns():
     text = "A ☃ and ☃, *so*."
     [warning] = left_out(text, ["english_cleaners_corrected"])
     assert warning.endswith("symbol for it: '☃' at columns 3 and 9, '*' at columns 12 and 15")
