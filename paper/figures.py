@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from common.files import write_atomically
-from length_batching import REGISTRY, batching_name, padding_stats, plan_epoch
+from length_batching import REGISTRY, STRATEGIES, batching_name, padding_stats, plan_epoch
 from length_batching.costs import batch_of_place
 from length_batching.search import (
     DEFAULTS,
@@ -36,7 +36,8 @@ class Style(NamedTuple):
     marker: str
 
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, with a grey.
+# Okabe and Ito's colours, which the colour-blind can tell apart, and a grey. A strategy that is not
+# here is grey too: see `style_of`.
 STYLES = {
     "random": Style("#D55E00", "o"),
     "sorted": Style("#000000", "s"),
@@ -49,7 +50,16 @@ STYLES = {
     "alternated_sort": Style("#E69F00", "X"),
 }
 GREY = "#555555"
+MORE_MARKERS = "pHd*h8"
 RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linestyle": "none"}
+
+
+def style_of(strategy: str) -> Style:
+    """The strategy's colour and marker; those without an entry in STYLES differ in the marker."""
+    others = [name for name in STRATEGIES if name not in STYLES]
+    if strategy in STYLES:
+        return STYLES[strategy]
+    return Style(GREY, MORE_MARKERS[others.index(strategy) % len(MORE_MARKERS)])
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
@@ -122,18 +132,18 @@ def _draw_batches(
     lengths: np.ndarray,
     batch_size: int,
     batchings: Sequence[tuple[str, bool]],
-    shown: int = 48,
+    max_clips: int = 48,
     **options: Any,
 ) -> Figure:
     """A panel for each (strategy, dynamic sizes) with the first batches of an epoch, as many as
-    hold the `shown` first clips: a bar a clip, its real frames filled and its padding hatched."""
+    hold the `max_clips` first clips: a bar a clip, real frames filled and padding hatched."""
     figure = Figure(figsize=(9, 2.3 * len(batchings)), layout="constrained")
     rows = figure.subplots(len(batchings), 1, sharey=True)
     hatched: dict[str, Any] = {"facecolor": "white", "hatch": "/////"}
     for axes, (strategy, dynamic) in zip(rows, batchings, strict=True):
         plan = plan_epoch(lengths, batch_size, strategy, dynamic_batch_size=dynamic, **options)
-        stats, colour = padding_stats(lengths, plan), STYLES[strategy].colour
-        first = plan.rearranged(np.flatnonzero(plan.starts < shown))
+        stats, colour = padding_stats(lengths, plan), style_of(strategy).colour
+        first = plan.rearranged(np.flatnonzero(plan.starts < max_clips))
         real, batch_of_clip = lengths[first.order], batch_of_place(first)
         longest = np.maximum.reduceat(real, first.starts)
         left = first.starts + np.arange(len(first))  # a clip's width between batches
@@ -148,7 +158,7 @@ def _draw_batches(
         name = batching_name(strategy, dynamic, options.get("batch_randomization", False))
         title = f"{name}: ZPR {stats.zero_padding_rate:.1%}, batches: {len(plan):,}, together"
         axes.set_title(f"{title} {stats.decoder_steps:,.0f} frames long", loc="left", fontsize=11)
-    clips = f"{len(lengths)} clips" if len(lengths) <= shown else "first batches of an epoch"
+    clips = f"{len(lengths)} clips" if len(lengths) <= max_clips else "first batches of an epoch"
     axes.set_xlabel(f"the {clips}, a bar a clip; under each batch its number of clips")
     handles = [Patch(facecolor=GREY, edgecolor=GREY, label="real frames")]
     handles.append(Patch(edgecolor=GREY, label="padding", **hatched))
@@ -173,7 +183,7 @@ def draw_parameter_sweeps(
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid, lengths = figure.subplots(3, 3, sharey="row"), surveyor.lengths
     for column, strategy in zip(grid.T, ("semi_sorted", "bucket", "alternated_sort"), strict=True):
-        parameter, style = PARAMETER_OF[strategy], STYLES[strategy]
+        parameter, style = PARAMETER_OF[strategy], style_of(strategy)
         value = np.clip(chosen[parameter.name], *parameter.limits(len(lengths), batch_size)).item()
         values = parameter_values(strategy, len(lengths), batch_size, per_doubling, [value])
         surveys = [surveyor.survey(batch_size, strategy, value=v, epochs=epochs) for v in values]

@@ -92,15 +92,15 @@ def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
 
 
 def p_text(p: float) -> str:
-    shown = "<0.001" if p < 0.001 else f"{p:.3f}"
-    return "" if math.isnan(p) else shown + "*" * (p < LEVEL)
+    text = "<0.001" if p < 0.001 else f"{p:.3f}"
+    return "" if math.isnan(p) else text + "*" * (p < LEVEL)
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     """[runs] unpadded validation loss once `spent` has reached `budget`, between two validations
     by a straight line; NaN where none lie on both sides."""
-    budgets = pd.Series(budget, list(runs.found))
-    losses = dict.fromkeys(runs.found, np.nan)
+    budgets = pd.Series(budget, list(runs.by_folder))
+    losses = dict.fromkeys(runs.by_folder, np.nan)
     for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
         x, wanted = epochs[spent].to_numpy(float), budgets[folder]
         if wanted <= x[-1] * (1 + 1e-12):  # but for rounding
@@ -182,7 +182,7 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
 
 def findings(measured: Measured) -> list[Finding]:
     """The paper's claims, each confirmed, contradicted or undecided by these runs."""
-    rows, found = list(measured.runs.rows.index), []
+    rows, verdicts = list(measured.runs.rows.index), []
     for claim, key, pairs in CLAIMS:
         if key in ("hours", "updates"):
             key = at_equal(measured, key, [x for x in pairs[0] if x in rows] or rows)
@@ -194,25 +194,25 @@ def findings(measured: Measured) -> list[Finding]:
         for (first, second), change in zip(pairs, ours.to_dict("records"), strict=True):
             text, error = "– (not measured)", change["standard_error"]
             if change["runs"]:
-                shown = "" if math.isnan(error) else f" ± {error:.2g}"
+                spread = "" if math.isnan(error) else f" ± {error:.2g}"
                 tested = "one seed" if math.isnan(change["p"]) else f"p {p_text(change['p'])}"
-                text = f"{_signed(change['ours'])}{shown}, {tested}"
+                text = f"{_signed(change['ours'])}{spread}, {tested}"
             lines.append(f"{first} → {second}: {text}")
-        found.append(Finding(claim, theirs, lines, verdict(claim, ours)))
-    return found
+        verdicts.append(Finding(claim, theirs, lines, verdict(claim, ours)))
+    return verdicts
 
 
 def _signed(per_cent: float) -> str:
     return f"{per_cent:+.2f}".replace("-", "−") + "\u00a0%"
 
 
-def verdict(claim: str, found: pd.DataFrame) -> str:
+def verdict(claim: str, measured: pd.DataFrame) -> str:
     """Whether the changes bear out a claim that something falls."""
-    known = found[found["runs"] > 0]
+    known = measured[measured["runs"] > 0]
     if known.empty:
         return "not measured"
-    lacking, fell = len(found) - len(known), known["ours"] < 0
-    left_out = f" ({lacking} of {len(found)} not measured)" if lacking else ""
+    lacking, fell = len(measured) - len(known), known["ours"] < 0
+    left_out = f" ({lacking} of {len(measured)} not measured)" if lacking else ""
     if known["p"].isna().all():
         return f"not tested, one seed: {fell.sum()} of {len(known)} as the paper finds{left_out}"
     kinds = np.select([known["p"] >= LEVEL, fell], ["undecided", "confirmed"], "contradicted")

@@ -37,8 +37,8 @@ class Column:
 
     def cells(self) -> pd.DataFrame:
         """[lines] the columns CELL."""
-        found = self.ours.reset_index(drop=True).reindex(columns=CELL)
-        return found if self.published is None else found.assign(published=list(self.published))
+        cells = self.ours.reset_index(drop=True).reindex(columns=CELL)
+        return cells if self.published is None else cells.assign(published=list(self.published))
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ class Table:
     columns: Sequence[Column]
     facts: dict = field(default_factory=dict)
 
-    def shown(self) -> tuple[list[list[str]], list[str]]:
+    def in_text(self) -> tuple[list[list[str]], list[str]]:
         """Every line's cells as text, with the numbers of footnotes; and the footnotes."""
         notes = list(dict.fromkeys(n for c in self.columns for n in c.cells()["note"] if n))
-        shown = [list(labels) for labels in self.lines]
+        lines = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
             # The paper gives minutes with two; an epoch of ours may take seconds.
             places = 2 if "minutes" in column.heading else decimals
-            for line, cell in zip(shown, column.cells().to_dict("records"), strict=True):
+            for line, cell in zip(lines, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
                     line.append(_number(cell["published"], places))
                 text, error = _number(cell["ours"], decimals), cell["standard_error"]
@@ -68,7 +68,7 @@ class Table:
                     small = f"<{least:.{decimals}f}"
                     text += f" ±\u00a0{small if error < least / 2 else f'{error:.{decimals}f}'}"
                 line.append(text + (f" [{notes.index(cell['note']) + 1}]" if cell["note"] else ""))
-        return shown, notes
+        return lines, notes
 
 
 def _number(value: float | str, decimals: int) -> str:
@@ -104,19 +104,19 @@ class Measured:
 
     def __init__(self, runs: Runs) -> None:
         self.runs, by_run = runs, runs.epochs.groupby("run")
-        epochs, shown = by_run.size(), published.EPOCHS_SHOWN
+        epochs, points = by_run.size(), published.EPOCHS_SHOWN
         self.as_published = bool(epochs.min() >= published.EPOCHS)
         self.values = pd.DataFrame({k: by_run[k].agg(x[0]) * x[1] for k, x in OF_EPOCHS.items()})
-        self.values = self.values.loc[list(runs.found)]
-        for folder, run in runs.found.items():
+        self.values = self.values.loc[list(runs.by_folder)]
+        for folder, run in runs.by_folder.items():
             losses, step = run.epochs.set_index("epoch")[LOSSES], run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
                 # VL1-3 of the paper are means of the validation after an epoch, the one before and
                 # the one after it (Ge21, 4.3); all others are of all validations of a span.
                 if self.as_published and place < 3:
-                    first, last = shown[place] - step, shown[place] + step
+                    first, last = points[place] - step, points[place] + step
                 else:
-                    whole = (shown[0], shown[-1])
+                    whole = (points[0], points[-1])
                     first, last = whole if self.as_published else thirds(len(losses))[place]
                     first += -first % step
                 means = losses.reindex(range(first, last + 1, step)).mean(skipna=False)
@@ -128,7 +128,7 @@ class Measured:
         self.headings["minutes"] = "minutes per epoch", decimals
         self.sides = {}
         for place, (first, last) in enumerate(thirds(epochs.min())):
-            theirs = f"epoch {shown[place]}" if place < 3 else f"epochs {shown[0]}–{shown[-1]}"
+            theirs = f"epoch {points[place]}" if place < 3 else f"epochs {points[0]}–{points[-1]}"
             padded = unpadded = f"{PAPER_VL[place]}, {theirs}"
             if not self.as_published:
                 # One heading cannot name the thirds of runs of several lengths.
@@ -142,13 +142,13 @@ class Measured:
         """Mean and standard error of the mean over the runs of each row, as Gonzalez et al. (ICASSP
         2023) report; no number where a run lacks it."""
         by_row = self.values[key].groupby(self.runs.table["label"])
-        found = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")
+        summary = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")
         lacking = self.values[self.values[key].isna()]
         for label, runs in lacking.groupby(self.runs.table["label"]):
-            found.loc[label] = np.nan, np.nan, 0, ", ".join(runs.index) + " without it"
-        found = found.reindex(list(labels))
-        missing = "not measured: no finished run of " + found.index.to_series()
-        return found.fillna({"note": missing, "runs": 0})
+            summary.loc[label] = np.nan, np.nan, 0, ", ".join(runs.index) + " without it"
+        summary = summary.reindex(list(labels))
+        missing = "not measured: no finished run of " + summary.index.to_series()
+        return summary.fillna({"note": missing, "runs": 0})
 
     def column(
         self, key: str, labels: Sequence[str], heading: str = "", names: Sequence | None = None
@@ -180,7 +180,7 @@ class Measured:
 
 def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
     """The same of the paper, as it prints them, else from its Table 2: `fall` and `per_cent`."""
-    found = []
+    falls = []
     for first, second in pairs:
         before, after = PAPER[key].reindex([first, second])
         fall, per_cent = before - after, 100 * (1 - after / before)
@@ -188,8 +188,8 @@ def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
             fall, per_cent = published.TABLE_3.get(second, (fall, per_cent))
         for table in published.TABLE_4.values() if key == "vl3" else ():
             per_cent = table.get((first, second), per_cent)
-        found.append((fall, per_cent))
-    return pd.DataFrame(found, columns=["fall", "per_cent"])
+        falls.append((fall, per_cent))
+    return pd.DataFrame(falls, columns=["fall", "per_cent"])
 
 
 def paper_tables(measured: Measured) -> list[Table]:

@@ -23,7 +23,7 @@ from hparams import HParams, create_hparams, hparams_from_dict
 from length_batching import PARAMETERS, REGISTRY, batching_name
 from paper import published
 
-LARGEST = 1e15  # of the numbers read, whose sums and squares are finite
+MAX_NUMBER = 1e15  # of the numbers read, whose sums and squares are finite
 # What rows compare.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
 # Settings that change no result of training, or that others stand for: the fingerprint for the
@@ -76,7 +76,7 @@ class Runs:
     """Finished runs, and the rows that they make in a report. A row whose label is the bare name
     of its batching represents it; other rows of that name have the settings that differ."""
 
-    found: dict[str, Run]  # by folder
+    by_folder: dict[str, Run]  # finished
     table: pd.DataFrame  # [runs] label and seed; the folders are the index
     rows: pd.DataFrame  # [labels] name and settings as text, NaN where without effect
     facts: pd.DataFrame  # [runs] those settings, HEAD, the machine and the software
@@ -85,7 +85,7 @@ class Runs:
 
     def first(self, label: str) -> Run:
         """The first run of a row."""
-        return self.found[self.table.index[self.table["label"] == label][0]]
+        return self.by_folder[self.table.index[self.table["label"] == label][0]]
 
     def differing(self, first: str, second: str) -> list[str]:
         """The settings that keep two rows from being compared as two batchings."""
@@ -95,7 +95,7 @@ class Runs:
 def read_runs(folders: Sequence[Path]) -> Runs:
     """All finished runs at or below `folders`; UserError, with the reasons, if there is none."""
     directories: dict[Path, Path] = {}
-    left_out, found = [], []
+    left_out, finished = [], []
     for folder in folders:
         below = sorted(path.parent for path in folder.rglob(METRICS_FILE))
         if not below:
@@ -103,16 +103,16 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         directories |= {path.resolve(): path for path in below}
     for directory in directories.values():
         try:
-            found.append(_read_run(directory))
+            finished.append(_read_run(directory))
         except UserError as error:
             problem = str(error).replace(f"{directory}/", "")  # not named twice
             left_out.append(f"{directory}: {problem}")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             problem = f"{METRICS_FILE} is not as train.py wrote it: {error!r:.300}"
             left_out.append(f"{directory}: {problem}; restore it, or train again")
-    if not found:
+    if not finished:
         raise UserError("no finished run:\n" + "\n".join(left_out))
-    return _group(sorted(found, key=lambda run: run.time), left_out)
+    return _group(sorted(finished, key=lambda run: run.time), left_out)
 
 
 def read_progress(folder: Path) -> pd.DataFrame:
@@ -142,8 +142,8 @@ def _read_run(directory: Path) -> Run:
     epochs = pd.DataFrame(kinds["epoch"], columns=["epoch", *OF_EPOCHS]).astype(float)
     validations = pd.DataFrame(kinds["validation"], columns=["epoch", *LOSSES]).astype(float)
     for frame in (epochs, validations):
-        if wrong := [name for name in frame if not (frame[name].abs() <= LARGEST).all()]:
-            raise ValueError(f"{wrong}: expected a number up to {LARGEST:g} in every line")
+        if wrong := [name for name in frame if not (frame[name].abs() <= MAX_NUMBER).all()]:
+            raise ValueError(f"{wrong}: expected a number up to {MAX_NUMBER:g} in every line")
     last = range(1, len(epochs) + 1)
     if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():
         raise ValueError("expected the settings, then every epoch once and in order")
@@ -195,11 +195,11 @@ def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> 
 
 def _environment(start: dict[str, Any]) -> dict[str, str]:
     """What else may differ between two runs or two starts of one."""
-    found = {f"machine's {name}": value for name, value in start["machine"].items()}
-    found |= {f"version of {name}": value for name, value in start["versions"].items()}
-    found["commit"] = start.get("commit")
-    found["fingerprint of the corpus"] = start["corpus"]["fingerprint"][:16]
-    return {name: "unknown" if value is None else str(value) for name, value in found.items()}
+    environment = {f"machine's {name}": value for name, value in start["machine"].items()}
+    environment |= {f"version of {name}": value for name, value in start["versions"].items()}
+    environment["commit"] = start.get("commit")
+    environment["fingerprint of the corpus"] = start["corpus"]["fingerprint"][:16]
+    return {name: "unknown" if value is None else str(value) for name, value in environment.items()}
 
 
 def _differences(rows: pd.DataFrame) -> np.ndarray:
@@ -238,22 +238,23 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     labels = []
     for _, row in rows.iterrows():
         differing = row.index[row.fillna("") != best.loc[row["name"]].fillna("")]
-        shown = ", ".join(f"{SHORT.get(n, n)} {row[n]}" for n in differing)
-        labels.append(row["name"] + (f" ({shown})" if shown else ""))
+        settings_text = ", ".join(f"{SHORT.get(n, n)} {row[n]}" for n in differing)
+        labels.append(row["name"] + (f" ({settings_text})" if settings_text else ""))
     table = table.replace({"label": dict(zip(rows.index, labels, strict=True))})
     rows = rows.set_axis(labels).loc[sorted(labels, key=_place)]
     label, seed, by_folder = table["label"], table["seed"], {run.folder: run for run in runs}
     order = sorted(table.index, key=lambda folder: (*_place(label[folder]), seed[folder]))
     per_run = [by_folder[f].epochs.assign(run=f, label=label[f]) for f in order]
-    epochs, found = pd.concat(per_run, ignore_index=True), {f: by_folder[f] for f in order}
-    return Runs(found, table.loc[order], rows, facts.loc[order], epochs, left_out)
+    epochs = pd.concat(per_run, ignore_index=True)
+    in_order = {folder: by_folder[folder] for folder in order}
+    return Runs(in_order, table.loc[order], rows, facts.loc[order], epochs, left_out)
 
 
 def describe(runs: Runs) -> dict[str, str]:
     """What was trained on what, for the head of a report."""
-    shown = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
-    values = {str(name): "; ".join(column.unique()) for name, column in shown.items()}
-    return {"runs": f"{len(runs.found)} in {len(runs.rows)} rows"} | values
+    facts = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
+    values = {str(name): "; ".join(column.unique()) for name, column in facts.items()}
+    return {"runs": f"{len(runs.by_folder)} in {len(runs.rows)} rows"} | values
 
 
 def deviations(runs: Runs) -> list[str]:
@@ -285,7 +286,7 @@ def comparison_warnings(runs: Runs) -> list[str]:
     counts = runs.rows["name"].value_counts(sort=False)
     for batching, count in counts[counts > 1].items():
         warnings.append(f"{batching} has {count} rows: the first is used in Tables 1, 3 and 4")
-    return warnings + [change for run in runs.found.values() for change in run.changes]
+    return warnings + [change for run in runs.by_folder.values() for change in run.changes]
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:

@@ -240,8 +240,8 @@ def main(arguments: list[str] | None = None) -> None:
     surveys, impossible = survey_all(corpus)
     lines = "\n".join(f"- {line}" for line in [*corpus.heading(), *impossible])
     title = "## Every strategy, fixed and dynamic sizes"
-    found = "\n".join(["## Found", "", "```", *recommended(corpus), "```"])
-    report = "\n\n".join([lines, title, comparison_table(surveys), LEGEND, found])
+    recommendation = "\n".join(["## Found", "", "```", *recommended(corpus), "```"])
+    report = "\n\n".join([lines, title, comparison_table(surveys), LEGEND, recommendation])
     print(report)
     print("\nwritten:", *write_all(report, surveys, corpus), sep="\n  ")
 

@@ -20,8 +20,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import mean, median
 from typing import Any, NamedTuple
+
+import pandas as pd
 
 from common.arguments import make_parser
 from common.console import markdown_table
@@ -111,12 +112,12 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
 
 def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibility:
     """How the unseen numbers are understood, measured again if the checkpoint is newer."""
-    found = out / INTELLIGIBILITY_FILE
-    if not found.exists() or found.stat().st_mtime < checkpoint.stat().st_mtime:
+    result = out / INTELLIGIBILITY_FILE
+    if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
         given += ("--language", language) if language != ENGLISH else ()
-        run("scripts/listen.py", *given, "--speech", out / "speech", "-o", found)
-    return read_findings(found, Intelligibility)
+        run("scripts/listen.py", *given, "--speech", out / "speech", "-o", result)
+    return read_findings(result, Intelligibility)
 
 
 def export(out: Path, checkpoint: Path) -> Path:
@@ -131,14 +132,16 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
     """A table of what an epoch takes under either batching, from the lines of metrics.jsonl."""
-    rows, random_minutes = [], median(epoch["minutes"] for epoch in epochs[:random_epochs])
-    for name, own in (("RAND", epochs[:random_epochs]), ("SSB-DBS-BR", epochs[random_epochs:])):
-        minutes, speed = (median(e[key] for e in own) for key in ("minutes", "frames_per_second"))
-        keys = ("zero_padding_rate", "average_batch_length", "num_batches")
-        padding, length, batches = (mean(epoch[key] for epoch in own) for key in keys)
-        shown = [f"{100 * padding:.2f}", f"{length:.1f}", f"{batches:.1f}", f"{minutes:.3f}"]
-        saving = "–" if name == "RAND" else f"{1 - minutes / random_minutes:.1%}"
-        rows.append([name, len(own), *shown, f"{speed:,.0f}", saving])
+    names = ["RAND"] * random_epochs + ["SSB-DBS-BR"] * (len(epochs) - random_epochs)
+    by_name = pd.DataFrame(epochs).groupby(names, sort=False)
+    means = by_name[["zero_padding_rate", "average_batch_length", "num_batches"]].mean()
+    medians = by_name[["minutes", "frames_per_second"]].median()
+    rows = []
+    for name, (padding, length, batches) in zip(means.index, means.to_numpy(), strict=True):
+        minutes, speed = medians.loc[name]
+        saving = "–" if name == "RAND" else f"{1 - minutes / medians.loc['RAND', 'minutes']:.1%}"
+        cells = f"{100 * padding:.2f}", f"{length:.1f}", f"{batches:.1f}", f"{minutes:.3f}"
+        rows.append([name, names.count(name), *cells, f"{speed:,.0f}", saving])
     titles = "batching epochs ZPR% ABL batches min/epoch frames/s saving".split()
     return markdown_table(titles, rows) + "\n"
 
@@ -146,8 +149,8 @@ def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, help="default: demo, demo-de or demo-de-phones")
-    shown = "eSpeak's name of it; num2words must have it too (%(default)s)"
-    parser.add_argument("--language", default=ENGLISH, help=shown)
+    about = "eSpeak's name of it; num2words must have it too (%(default)s)"
+    parser.add_argument("--language", default=ENGLISH, help=about)
     parser.add_argument("--phones", action="store_true", help="train on phones, not on letters")
     parser.add_argument("--full", action="store_true", help="the full-size model, in an hour")
     parser.add_argument("--clips", type=int, default=1000)

@@ -51,7 +51,7 @@ def compose(runs: Runs, command: str) -> dict:
         },
         "findings": findings(measured),
         "tables": paper_tables(measured),
-        "lengths_of": next(iter(runs.found)),
+        "lengths_of": next(iter(runs.by_folder)),
         "figures": draw_all(measured),
     }
 
@@ -66,7 +66,7 @@ def table_in_markdown(table: Table) -> str:
     for column in table.columns:
         sides = [] if column.published is None else column.sides
         titles += [f"{column.heading}: {side}" for side in sides] or [column.heading]
-    titles, *rows = [list(map(escape_markdown, line)) for line in (titles, *table.shown()[0])]
+    titles, *rows = [list(map(escape_markdown, line)) for line in (titles, *table.in_text()[0])]
     return markdown_table(titles, rows, len(table.headings))
 
 
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = read_runs(args.runs)
     for problem in runs.left_out:
         print(f"left out: {problem}", file=sys.stderr)
-    print(f"{len(runs.found)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
+    print(f"{len(runs.by_folder)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
     write_report(runs, command, args.out)
 
 

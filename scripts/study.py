@@ -186,10 +186,10 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
         compared = against_first(at_budget(values, quantity, spent, budget, least), names)
         column = cells[budget] = []
         for mean, sem, above, p in compared.itertuples(index=False):
-            shown = "–" if np.isnan(mean) else f"{mean:.3f}"
-            shown += "" if np.isnan(sem) else f" ± {sem:.3f}"
+            cell = "–" if np.isnan(mean) else f"{mean:.3f}"
+            cell += "" if np.isnan(sem) else f" ± {sem:.3f}"
             star = "\\*" if p < LEVEL else ""
-            column.append(shown + ("" if np.isnan(above) else f" ({above:+.0f} %{star})"))
+            column.append(cell + ("" if np.isnan(above) else f" ({above:+.0f} %{star})"))
     titles = [f"{x:,.{0 if x % 1 == 0 else 3}f} {SPENT[spent]}" for x in cells]
     return markdown_table(["", *titles], [*zip(names, *cells.values(), strict=True)])
 

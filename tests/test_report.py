@@ -145,7 +145,7 @@ def test_a_missing_validation_gives_a_dash_and_footnote(tmp_path):
     measured = Measured(read_runs([folder]))
     assert measured.values["vl1"].item() == pytest.approx((96 + 100 + 104) / 3)
     table = paper_tables(measured)[1]
-    [rand, *_], notes = table.shown()
+    [rand, *_], notes = table.in_text()
     assert rand[-3].startswith("– [")
     assert any(note.startswith(str(folder)) for note in notes)
 
@@ -329,7 +329,7 @@ def test_markdown_and_csv_have_every_number(made):
         assert part in text
     lines = [re.sub(" +", " ", line) for line in text.splitlines()]
     for table in paper_tables(Measured(read_runs([made / "runs"]))):
-        for line in table.shown()[0]:
+        for line in table.in_text()[0]:
             assert "| " + " | ".join(map(report.escape_markdown, line)) + " |" in lines
     cells = pd.read_csv(made / "report" / "report.csv", index_col=["table", "row", "quantity"])
     saved = cells.sort_index().loc["table_3", BEST, "saved (%)"].squeeze()

@@ -39,7 +39,7 @@ def test_epochs_have_validations_hours_and_updates(tmp_path):
     again = lines[0] | {"epoch": 3, "hparams": lines[0]["hparams"] | {"learning_rate": 0.5}}
     write_lines(folder, [*lines[:4], "", again, *(line | {"new": [1]} for line in lines[4:])])
     runs = read_runs([folder])
-    [run] = runs.found.values()
+    [run] = runs.by_folder.values()
     assert run.hparams.learning_rate == 0.5
     np.testing.assert_array_equal(run.lengths, LENGTHS)
     assert runs.epochs["hours"].tolist() == [0.5, 1.5, 3.0, 5.0]
@@ -72,7 +72,7 @@ def test_a_bad_line_is_refused(tmp_path, lines, message):
 def test_an_incomplete_last_line_is_ignored(tmp_path):
     folder = write_run(tmp_path / "a")
     write_lines(folder, [*metrics(folder), '{"kind": "r'], end="")
-    assert len(read_runs([tmp_path]).found) == 1
+    assert len(read_runs([tmp_path]).by_folder) == 1
 
 
 JSON = st.recursive(
@@ -94,7 +94,9 @@ def test_any_line_is_read_or_refused(tmp_path_factory, data):
     line = data.draw(st.sampled_from([line, line[:40], "[" * 5000, "7" * 5000, "\0", "{}"]))
     message = "metrics.jsonl"
     try:
-        assert read_runs([write_lines(folder, [*valid[:place], line, *valid[place + 1 :]])]).found
+        assert read_runs(
+            [write_lines(folder, [*valid[:place], line, *valid[place + 1 :]])]
+        ).by_folder
     except UserError as refusal:
         message = str(refusal)
     assert str(folder) in message or message == "metrics.jsonl"
@@ -146,7 +148,7 @@ def test_of_a_seed_twice_the_later_run_stays(tmp_path):
     write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
     write_run(tmp_path / "warm", started_from="other.pt")  # no run of the same
     runs = read_runs([tmp_path])
-    assert set(runs.found) == {str(tmp_path / "a"), str(tmp_path / "warm")}
+    assert set(runs.by_folder) == {str(tmp_path / "a"), str(tmp_path / "warm")}
     assert runs.left_out[0].startswith(f"{tmp_path / 'b'}: the same settings and seed")
 
 

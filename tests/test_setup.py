@@ -268,7 +268,7 @@ def test_refused_list_ends_all_processes_with_one_message(lists, tmp_path):
 
 
 def test_processes_wait_long_for_one_that_works(monkeypatch, capsys):
-    for name in ("SECONDS_BETWEEN_SIGNS", "SECONDS_BETWEEN_LINES"):
+    for name in ("SECONDS_BETWEEN_HEARTBEATS", "SECONDS_BETWEEN_LINES"):
         monkeypatch.setattr(processes_module, name, 0.1)
 
     def work(processes):
