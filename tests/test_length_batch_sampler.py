@@ -31,10 +31,9 @@ from length_batching import (
     BatchCosts,
     BatchingError,
     LengthBatchSampler,
-    ShortLastUpdateSampler,
     plan_epoch,
 )
-from length_batching.sampler import cut_evenly
+from length_batching.updates import cut_evenly
 
 RECIPE = {"dynamic_batch_size": True, "batch_randomization": True, "seed": 11}
 TWENTY = [9, 31, 12, 28, 17, 5, 40, 22, 35, 8, 14, 26, 39, 11, 19, 33, 7, 24, 37, 16]
