@@ -40,6 +40,13 @@ MAX_WORKERS = 1024  # of a loader
 ANYWHERE = -1  # as the start of a pass: the framework that resumes knows it, and skips up to there
 
 
+class Dealt(int):
+    """The number of a batch, and the pass for which `InOrder` dealt it out. A worker that persists
+    may be asked late for a batch of a pass that was broken off."""
+
+    dealt_pass: int
+
+
 class LengthBatches(Dataset[Any]):
     """A map-style dataset of collated batches: `batches[i]` is batch i of this epoch. Call
     `set_epoch` before every pass, unless a framework does. `len(batches)` is the same in every
@@ -92,19 +99,22 @@ class LengthBatches(Dataset[Any]):
         self.dataset, self.collate = dataset, collate
         self._updates = self._planner.updates_of(0)
         # Shared with a loader's workers, also while they persist. In words: the epoch, how often it
-        # was set or loaded, the batch with which its pass begins, and whether it was set.
-        self._told = torch.tensor([0, 1, 0, 0]).share_memory_()
-        # Of each worker: the turn in which it began its pass, the number it must be asked for next,
-        # the epoch, and whether that was set before the pass began.
+        # was set or loaded, the batch with which its pass begins, whether it was set, and the
+        # number of the pass that InOrder deals out.
+        self._told = torch.tensor([0, 1, 0, 0, 0]).share_memory_()
+        # Of each worker: the pass that it works at, the batch it must be asked for next, the epoch,
+        # and whether that was set before the pass began.
         self._workers = torch.zeros((MAX_WORKERS, 4), dtype=torch.int64).share_memory_()
         self._loaded: tuple[int, ...] = ()  # epochs that may be set first, after a state was loaded
         self._is_begun, self._drawn = False, 0  # of a pass of InOrder
-        if record is not None and self._agrees_with(Path(record)):
+        self._has_record = record is not None and self._agrees_with(Path(record))
+        if self._has_record:
             self._tell(0, ANYWHERE, is_set=False)
 
-    def _tell(self, epoch: int, start: int, is_set: bool) -> None:
-        turn = int(self._told[1]) + 1
-        self._told[:] = torch.tensor([epoch, turn, start, int(is_set)])
+    def _tell(self, epoch: int, start: int, is_set: bool, ends_pass: bool = True) -> None:
+        _, turn, _, _, passes = self._told.tolist()
+        values = [epoch, turn + 1, start, int(is_set), passes + int(ends_pass)]
+        self._told[:] = torch.tensor(values)
         self._is_begun, self._drawn = False, 0
 
     @property
@@ -133,11 +143,14 @@ class LengthBatches(Dataset[Any]):
         if self._loaded and epoch not in self._loaded:
             expected = " or ".join(map(str, self._loaded))
             raise BatchingError(f"set_epoch({epoch}): a state of epoch {expected} was loaded")
-        current, _, start, was_set = self._told.tolist()
-        is_same = epoch == current and not (self._is_begun and was_set)
-        keeps = is_same or (start == ANYWHERE and not was_set)
+        current, _, start, was_set, _ = self._told.tolist()
+        first = (
+            epoch == current and not was_set
+        )  # Lightning begins its first pass before it says so
+        keeps = first or (epoch == current and not self._is_begun)
+        keeps = keeps or (start == ANYWHERE and not was_set)
         self._loaded = ()
-        self._tell(epoch, start if keeps else 0, is_set=True)
+        self._tell(epoch, start if keeps else 0, is_set=True, ends_pass=not first)
 
     def __getitem__(self, number: int) -> Any:
         if not 0 <= number < len(self):
@@ -169,20 +182,26 @@ class LengthBatches(Dataset[Any]):
         index, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         if workers > MAX_WORKERS:
             raise BatchingError(f"num_workers={workers}: expected at most {MAX_WORKERS}")
-        epoch, turn, start, is_set = self._told.tolist()
-        begun_in, expected, begun_epoch, was_set = self._workers[index].tolist()
-        is_next = begun_in > 0 and number == expected and begun_epoch == epoch
-        # Worker w begins a pass with the rank's w-th batch; its number, less that of rank 0:
-        lead = number - self.world_size * index - max(start, 0)
-        if begun_in == turn:
-            is_right = is_next
-        elif is_next:  # an epoch was set inside the pass: right if it had not been set before
-            is_right = not was_set or 0 <= lead < self.world_size
+        epoch, turn, start, is_set, dealt_pass = self._told.tolist()
+        works_at, expected, its_epoch, was_set = self._workers[index].tolist()
+        follows = works_at != 0 and (number, epoch) == (expected, its_epoch)
+        ahead = number - max(start, 0)  # of the batch with which rank 0 begins the pass
+        if isinstance(number, Dealt):
+            # torchdata resumes with the worker after the one that it took the last batch from.
+            begins = 0 <= ahead < self.world_size * workers
+            current = number.dealt_pass
+            is_right = current == dealt_pass and (follows if works_at == current else begins)
         else:
-            is_right = lead >= 0 and (start == ANYWHERE or lead < self.world_size)
-            expected = self.world_size * index + max(start, 0)
+            lead = ahead - self.world_size * index  # worker w begins with the rank's w-th batch
+            begins = lead >= 0 and (start == ANYWHERE or lead < self.world_size)
+            current = -turn  # all that is known of the pass
+            is_right = follows if works_at == current else begins
+            if follows and works_at != current and not was_set:
+                is_right, current = True, works_at  # the epoch was set after the pass had begun
         if not is_right:
-            inside = "; resuming inside an epoch needs the saved state, or record=" * (lead > 0)
+            if works_at != current:
+                expected = self.world_size * index + max(start, 0)
+            inside = "; resuming inside an epoch needs the saved state, or record=" * (ahead > 0)
             raise BatchingError(
                 f"LengthBatches: batch {number} of epoch {epoch} was asked for where {expected} is "
                 "next. Call set_epoch before every pass and never inside one, and deal the batches "
@@ -190,7 +209,7 @@ class LengthBatches(Dataset[Any]):
                 f"processes{inside}"
             )
         following = number + self.world_size * workers
-        self._workers[index] = torch.tensor([turn, following, epoch, is_set])
+        self._workers[index] = torch.tensor([current, following, epoch, is_set])
 
     def state_dict(self, trained: int | None = None) -> dict[str, Any]:
         """Where to resume: after `trained` batches that this process has trained since `set_epoch`.
@@ -223,27 +242,35 @@ class LengthBatches(Dataset[Any]):
             )
         if trained != 0:
             self._planner.updates_of(epoch).refuse_other(state, self.world_size)
+        self._has_record = False
         self._loaded = (epoch, epoch + 1) if may_be_over else (epoch,)
         self._tell(epoch, ANYWHERE if trained is None else trained, is_set=False)
 
     def begin(self, position: int | None) -> int:
         """Begin a pass of `InOrder`, at this batch if a loader resumed there. Returns it."""
-        epoch, _, start, is_set = self._told.tolist()
+        epoch, _, start, is_set, _ = self._told.tolist()
+        if position == len(self):
+            return position  # what a loader does with a pass that was over when it was saved
         if self._is_begun:
             raise BatchingError(
                 f"epoch {epoch} was begun already: call set_epoch before every pass"
             )
-        if position is None and start == ANYWHERE and self._loaded:
+        if position is None and start == ANYWHERE and not self._has_record:
             raise BatchingError("the loaded state has no position: expected state_dict(trained)")
         if position is None and start == len(self) and not is_set:
             self._tell(epoch + 1, 0, is_set=False)  # by a loader that sets the next epoch later
             start = 0
         self._is_begun, self._loaded = True, ()
         self._told[2] = max(start, 0) if position is None else position
+        self._told[4] += 1
         return int(self._told[2])
 
-    def count_drawn(self) -> None:
+    def deal(self, number: int) -> "Dealt":
+        """A batch of the pass that `begin` began last."""
         self._drawn += 1
+        dealt = Dealt(number)
+        dealt.dealt_pass = int(self._told[4])
+        return dealt
 
     def _agrees_with(self, record: Path) -> bool:
         """Whether the record is there, which is written if not; BatchingError if it is of other
@@ -273,10 +300,9 @@ class InOrder(DistributedSampler[int]):
 
     def __init__(self, batches: LengthBatches, rank: int = 0):
         if not 0 <= rank < batches.world_size:
-            given = f"InOrder(batches, rank={rank}), world_size={batches.world_size}"
-            raise BatchingError(
-                f"{given}: give LengthBatches the number of processes as world_size"
-            )
+            given = f"rank={rank}, world_size={batches.world_size}"
+            expected = "expected LengthBatches(..., world_size=the number of processes)"
+            raise BatchingError(f"{given}: {expected}")
         super().__init__(batches, num_replicas=batches.world_size, rank=rank, shuffle=False)
         self.batches = batches
 
@@ -308,8 +334,7 @@ class InOrderPass(Iterator[int]):
         if number >= len(self.batches):
             raise StopIteration
         self.position += self.batches.world_size
-        self.batches.count_drawn()
-        return number
+        return self.batches.deal(number)
 
     def state_dict(self) -> dict[str, Any]:
         if self.position is None:

@@ -171,6 +171,4 @@ def refuse_more_than_drawn(trained: int, drawn: int) -> None:
     check_count("trained", trained, 0)
     if trained > drawn:
         counted = "count this process's batches from set_epoch on"
-        raise BatchingError(
-            f"trained={trained}: {drawn} batches were drawn in this pass; {counted}"
-        )
+        raise BatchingError(f"trained={trained}: this pass has drawn {drawn} batches; {counted}")

@@ -148,7 +148,9 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         if not self._knows_ranks and worker is None:
             refuse_missing_ranks()
         if self._begun_in[index] == times_set:
-            raise BatchingError(f"epoch {epoch} was begun before: call set_epoch before every pass")
+            raise BatchingError(
+                f"epoch {epoch} was begun already: call set_epoch before every pass"
+            )
         self._begun_in[index] = times_set
         loaded = self._loaded if self._times_set == times_set else None
         self._begin(loaded or START | {"epoch": epoch})

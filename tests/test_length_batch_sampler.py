@@ -226,7 +226,9 @@ def test_resume_refuses_one_order_cut_otherwise():
 def samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch=0, **options):
     options = {"batches_per_update": world_size, "world_size": world_size} | options
     samplers = [
-        ShortLastUpdateSampler(lengths, batch_size, strategy, rank=rank, **options)
+        LengthBatchSampler(
+            lengths, batch_size, strategy, rank=rank, short_last_update=True, **options
+        )
         for rank in range(world_size)
     ]
     for sampler in samplers:
