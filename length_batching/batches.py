@@ -148,7 +148,7 @@ class LengthBatches(Dataset[Any]):
             epoch == current and not was_set
         )  # Lightning begins its first pass before it says so
         keeps = first or (epoch == current and not self._is_begun)
-        keeps = keeps or (start == ANYWHERE and not was_set)
+        keeps = keeps or (self._has_record and not was_set)
         self._loaded = ()
         self._tell(epoch, start if keeps else 0, is_set=True, ends_pass=not first)
 
