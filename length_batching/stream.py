@@ -29,7 +29,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
     """Batches, lists of items, from a stream: `window` items at a time are read and planned like
     the clips of an epoch. For a DataLoader with `batch_size=None`.
 
-    Call `set_epoch` before every pass. Every process, and every worker of a loader, reads the whole
+    Call `set_epoch` before every pass; one that was broken off may be repeated. Every process, and every worker of a loader, reads the whole
     stream and yields its share of the batches, so items should be small, such as paths, and be
     loaded by `collate_fn`. Processes get equally many batches. Nothing else may deal the batches
     out: accelerate must not prepare the loader.
@@ -71,9 +71,9 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._knows_ranks = world_size is not None
         self.arguments: dict[str, Any] = {"batch_size": batch_size, "strategy": strategy, **options}
         # Shared with a loader's workers, also while they persist: the epoch, how often it was set,
-        # and, of each worker, the count of the latter when it began its last pass.
+        # and, of each worker, the count of the latter when it ended a pass.
         self._shared = torch.zeros(2, dtype=torch.int64).share_memory_()
-        self._begun_in = torch.full((MAX_WORKERS,), -1).share_memory_()
+        self._finished_in = torch.full((MAX_WORKERS,), -1).share_memory_()
         self._loaded: Mapping[str, int] | None = None  # until the epoch is set
         self._times_set = 0  # when it was loaded
         self._begin(START)
@@ -88,7 +88,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
     def set_epoch(self, epoch: int) -> None:
         """Begin this epoch with the next pass. A position in it that was just loaded stays;
         BatchingError if that is inside another epoch."""
-        if self._loaded is not None and not self._is_begun():
+        if self._loaded is not None and not self._is_finished():
             if epoch == self._loaded["epoch"]:
                 return
             if self._start > 0:
@@ -98,9 +98,9 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._shared[:] = torch.tensor([epoch, self._shared[1] + 1])
         self._begin(START | {"epoch": epoch})
 
-    def _is_begun(self) -> bool:
-        """Whether the pass of the epoch that was set or loaded has begun in a worker, or here."""
-        return bool((self._begun_in == self._shared[1]).any())
+    def _is_finished(self) -> bool:
+        """Whether a pass of the epoch that was set or loaded has ended in a worker, or here."""
+        return bool((self._finished_in == self._shared[1]).any())
 
     def state_dict(self, trained: int | None = None) -> dict[str, int]:
         """Where to resume: after `trained` batches that this process has trained since `set_epoch`.
@@ -147,11 +147,10 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         index, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         if not self._knows_ranks and worker is None:
             refuse_missing_ranks()
-        if self._begun_in[index] == times_set:
+        if self._finished_in[index] == times_set:
             raise BatchingError(
-                f"epoch {epoch} was begun already: call set_epoch before every pass"
+                f"epoch {epoch} was passed already: call set_epoch before every pass"
             )
-        self._begun_in[index] = times_set
         loaded = self._loaded if self._times_set == times_set else None
         self._begin(loaded or START | {"epoch": epoch})
         start, [(before, items, number)] = self.drawn, self.windows
@@ -172,3 +171,4 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         if items == 0:
             raise BatchingError("read(0) gave no item; expected all, each time it is called")
         self._finished = True
+        self._finished_in[index] = times_set
