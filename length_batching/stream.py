@@ -29,10 +29,10 @@ class LengthBatchStream(IterableDataset[list[Any]]):
     """Batches, lists of items, from a stream: `window` items at a time are read and planned like
     the clips of an epoch. For a DataLoader with `batch_size=None`.
 
-    Call `set_epoch` before every pass; one that was broken off may be repeated. Every process, and every worker of a loader, reads the whole
-    stream and yields its share of the batches, so items should be small, such as paths, and be
-    loaded by `collate_fn`. Processes get equally many batches. Nothing else may deal the batches
-    out: accelerate must not prepare the loader.
+    Call `set_epoch` before every pass; one that was broken off may be repeated. Every process, and
+    every worker of a loader, reads the whole stream and yields its share of the batches, so items
+    should be small, such as paths, and be loaded by `collate_fn`. Processes get equally many
+    batches. Nothing else may deal the batches out: accelerate must not prepare the loader.
 
     Args:
         read: gives the stream's items after the first `skip`: read(skip). They must come in the
@@ -171,4 +171,6 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         if items == 0:
             raise BatchingError("read(0) gave no item; expected all, each time it is called")
         self._finished = True
-        self._finished_in[index] = times_set
+        if not (worker and loaded and loaded["batches_trained"] == 0):
+            # Else torchdata resumed an epoch that was over, and begins the pass once more.
+            self._finished_in[index] = times_set

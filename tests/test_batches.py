@@ -6,6 +6,7 @@ import re
 import time
 import traceback
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -180,7 +181,8 @@ def train(batches, loader, epochs=2):
         list(loader)
 
 
-LEAVES = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
+TEN: Any = range(10)
+LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -191,9 +193,9 @@ LEAVES = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         (1, {"batch_size": 1, "collate_fn": list, "shuffle": True}),
         (1, {"batch_size": 2, "collate_fn": LengthBatches.unwrap}),
         (2, LEAVES),  # one process alone
-        (1, LEAVES | {"sampler": DistributedSampler(range(10), 2, 0, shuffle=False)}),
-        (2, LEAVES | {"sampler": DistributedSampler(range(10), 2, 0, shuffle=True)}),
-        (2, LEAVES | {"sampler": DistributedSampler(range(10), 4, 1, shuffle=False)}),
+        (1, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=False)}),
+        (2, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=True)}),
+        (2, LEAVES | {"sampler": DistributedSampler(TEN, 4, 1, shuffle=False)}),
     ],
     ids=str,
 )

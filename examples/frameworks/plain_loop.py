@@ -21,10 +21,11 @@ def main(argv: list[str] | None = None) -> None:
         rank, processes = distributed.get_rank(), distributed.get_world_size()
     clips = Clips()
     batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
+    sampler = InOrder(batches, rank)
     loader = DataLoader(
         batches,
         batch_size=None,
-        sampler=InOrder(batches, rank),
+        sampler=sampler,
         num_workers=args.workers,
         persistent_workers=args.workers > 0,
     )
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
         model.load_state_dict(state["model"])
         step = state["step"]
     for epoch in range(batches.epoch, args.epochs):
-        loader.sampler.set_epoch(epoch)  # before every pass
+        sampler.set_epoch(epoch)  # before every pass
         for trained, batch in enumerate(loader, start=1):
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()

@@ -21,9 +21,8 @@ def main(argv: list[str] | None = None) -> None:
         rank, processes = distributed.get_rank(), distributed.get_world_size()
     clips = Clips()
     batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
-    loader = StatefulDataLoader(
-        batches, batch_size=None, sampler=InOrder(batches, rank), num_workers=args.workers
-    )
+    sampler = InOrder(batches, rank)
+    loader = StatefulDataLoader(batches, batch_size=None, sampler=sampler, num_workers=args.workers)
     model = Model(args.folder / "steps")
     parallel = DistributedDataParallel(model) if distributed.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -34,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
         model.load_state_dict(state["model"])
         epoch, step = state["epoch"], state["step"]
     for current in range(epoch, args.epochs):
-        loader.sampler.set_epoch(current)  # before every pass
+        sampler.set_epoch(current)  # before every pass
         for batch in loader:
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()
