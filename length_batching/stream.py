@@ -171,6 +171,6 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         if items == 0:
             raise BatchingError("read(0) gave no item; expected all, each time it is called")
         self._finished = True
-        if not (worker and loaded and loaded["batches_trained"] == 0):
-            # Else torchdata resumed an epoch that was over, and begins the pass once more.
+        if not (worker and loaded):
+            # Else torchdata resumed, and where the epoch was over begins a second pass.
             self._finished_in[index] = times_set
