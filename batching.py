@@ -25,7 +25,6 @@ from hparams import HParams, batching_options
 from length_batching import (
     BatchingError,
     LengthBatchSampler,
-    ShortLastUpdateSampler,
     padding_stats,
     plan_epoch,
 )
@@ -47,10 +46,11 @@ def make_sampler(
         UserError: for options that these clips, or this number of processes, do not allow.
     """
     try:
-        return ShortLastUpdateSampler(
+        return LengthBatchSampler(
             lengths,
             random_epochs=hparams.random_epochs,
             batches_per_update=hparams.batches_per_update,
+            short_last_update=True,
             rank=rank,
             world_size=world_size,
             **batching_options(hparams),

@@ -40,8 +40,8 @@ from data_utils import synthetic_batch
 from hparams import HParams, batching_options, create_hparams
 from length_batching import (
     STRATEGIES,
+    LengthBatchSampler,
     PaddingStats,
-    ShortLastUpdateSampler,
     batching_name,
     padding_stats,
 )
@@ -86,7 +86,9 @@ def make_plan(clips: CorpusLengths, hparams: HParams, epoch: int = 0) -> Plan:
     h, r = hparams, hparams.n_frames_per_step
     more: dict[str, Any] = {"random_epochs": h.random_epochs, "world_size": 1}
     more |= {"batches_per_update": h.batches_per_update}
-    sampler = ShortLastUpdateSampler(clips.frames, **batching_options(h), **more)
+    sampler = LengthBatchSampler(
+        clips.frames, short_last_update=True, **batching_options(h), **more
+    )
     sampler.set_epoch(epoch)
     updates, shapes = [], []
     for start, end in itertools.pairwise([*sampler.update_starts, len(sampler.plan)]):

@@ -13,7 +13,9 @@ costs. Plans need numpy alone. torch is imported where datasets of torch are ask
 
     strategies.py  which clips are next to each other: a function for each strategy
     plan.py        an epoch's batches: `plan_epoch`
+    updates.py     the batches of an epoch in updates that several processes share
     sampler.py     `LengthBatchSampler`, for loops of one's own
+    batches.py     `LengthBatches`, a dataset whose items are batches, for training frameworks
     segments.py    groups of clips that stay together, segments of long clips
     stream.py      `LengthBatchStream`: batches of items whose lengths are not known beforehand
     costs.py       what batches cost in padding, how they mix clips
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from length_batching.checks import BatchingError
 from length_batching.costs import PaddingStats, padding_stats, pair_novelty
 from length_batching.plan import BatchCosts, EpochPlan, check_options, plan_epoch
-from length_batching.sampler import LengthBatchSampler, ShortLastUpdateSampler
+from length_batching.sampler import LengthBatchSampler
 from length_batching.strategies import (
     PARAMETERS,
     REGISTRY,
@@ -39,6 +41,7 @@ from length_batching.strategies import (
 )
 
 if TYPE_CHECKING:
+    from length_batching.batches import InOrder, LengthBatches
     from length_batching.segments import SegmentDataset, Segments, groups_of, segments_of
     from length_batching.stream import LengthBatchStream
 
@@ -49,14 +52,15 @@ __all__ = [
     "BatchCosts",
     "BatchingError",
     "EpochPlan",
+    "InOrder",
     "LengthBatchSampler",
     "LengthBatchStream",
+    "LengthBatches",
     "Order",
     "PaddingStats",
     "Parameter",
     "SegmentDataset",
     "Segments",
-    "ShortLastUpdateSampler",
     "ShuffledClips",
     "Strategy",
     "batching_name",
@@ -69,6 +73,7 @@ __all__ = [
 ]
 # The files that import torch, and what is in them
 WITH_TORCH = {
+    "batches": ("InOrder", "LengthBatches"),
     "segments": ("SegmentDataset", "Segments", "groups_of", "segments_of"),
     "stream": ("LengthBatchStream",),
 }

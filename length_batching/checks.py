@@ -1,5 +1,6 @@
 """Checks of lengths and counts, and the error that names what is wrong with them."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -43,3 +44,32 @@ def count_problems(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -
     if not (whole and low <= value <= high):
         limits = f"at least {low}" if high == MAX_COUNT else f"{low} to {high}"
         yield f"{name}={value}: expected a whole number, {limits}"
+
+
+def check_ranks(
+    rank: int | None, world_size: int | None, batches_per_update: int | None
+) -> tuple[int, int, int]:
+    """The rank, the world size and the batches an update with their defaults: one process, which
+    trains alone, and a batch for each process."""
+    if rank is not None or world_size not in (None, 1):
+        check_count("world_size", world_size)
+        check_count("rank", rank, 0, (world_size or 1) - 1)
+    count = world_size or 1
+    size = count if batches_per_update is None else batches_per_update
+    check_count("batches_per_update", size)
+    if size % count:
+        expected = f"expected a multiple of {count}, the number of processes"
+        raise BatchingError(f"batches_per_update={size}: {expected}")
+    return rank or 0, count, size
+
+
+def refuse_missing_ranks() -> None:
+    """Raise BatchingError where several processes train: each would train all batches."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        count = distributed.get_world_size()
+        if count > 1:
+            raise BatchingError(
+                f"rank, world_size: not given, and torch.distributed has {count} processes; give "
+                "those that share the batches, or world_size=1 if each is to train all of them"
+            )

@@ -10,16 +10,16 @@ for epoch in range(100):
 """
 
 import itertools
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from length_batching.checks import BatchingError
-from length_batching.sampler import LengthBatchSampler, _callers, _find_ranks
+from length_batching.checks import BatchingError, check_ranks, refuse_missing_ranks
+from length_batching.updates import UpdatePlanner
 
+MAX_WORKERS = 1024  # of a loader
 START = dict.fromkeys(
     ("epoch", "batches_trained", "dealt_from", "batches_before", "items_before", "window"), 0
 )
@@ -29,10 +29,10 @@ class LengthBatchStream(IterableDataset[list[Any]]):
     """Batches, lists of items, from a stream: `window` items at a time are read and planned like
     the clips of an epoch. For a DataLoader with `batch_size=None`.
 
-    Call `set_epoch` before every epoch but the first: another pass is the same one, from where it
-    began. Every process, and every worker of a loader, reads the whole stream and yields its share
-    of the batches, so items should be small, such as paths, and be loaded by `collate_fn`.
-    Processes get equally many batches. accelerate must not prepare the loader.
+    Call `set_epoch` before every pass; one that was broken off may be repeated. Every process, and
+    every worker of a loader, reads the whole stream and yields its share of the batches, so items
+    should be small, such as paths, and be loaded by `collate_fn`. Processes get equally many
+    batches. Nothing else may deal the batches out: accelerate must not prepare the loader.
 
     Args:
         read: gives the stream's items after the first `skip`: read(skip). They must come in the
@@ -41,9 +41,9 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         batch_size, strategy, options: of `LengthBatchSampler`. Dynamic sizes need `batch_capacity`.
         window: items planned together; a last one of less than half belongs to that before. Two
             are in memory at once.
-        batches_per_update: a multiple of world_size, W, which is the default. With the same
+        batches_per_update: a multiple of world_size, which is the default. With the same
             number, training resumes with any number of processes.
-        rank, world_size: as `LengthBatchSampler` finds them by default.
+        rank, world_size: this process, and how many share the batches. By default one trains alone.
     """
 
     def __init__(
@@ -65,61 +65,56 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         if window < 1:
             raise BatchingError(f"window={window}: expected a whole number, at least 1")
         self.read, self.length, self.window = read, length, window
-        self.batches_per_update = batches_per_update
+        self.rank, self.world_size, self.batches_per_update = check_ranks(
+            rank, world_size, batches_per_update
+        )
+        self._knows_ranks = world_size is not None
         self.arguments: dict[str, Any] = {"batch_size": batch_size, "strategy": strategy, **options}
-        self._given = None if world_size is None else (rank or 0, world_size)
-        self._ranks()
         # Shared with a loader's workers, also while they persist: the epoch, how often it was set,
-        # and whether a pass of it is finished.
-        self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
+        # and, of each worker, the count of the latter when it ended a pass.
+        self._shared = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._finished_in = torch.full((MAX_WORKERS,), -1).share_memory_()
         self._loaded: Mapping[str, int] | None = None  # until the epoch is set
         self._times_set = 0  # when it was loaded
         self._begin(START)
 
     def _begin(self, state: Mapping[str, int]) -> None:
-        self.epoch, self.drawn = state["epoch"], state["batches_trained"]  # of all processes
+        self.epoch, self._start = state["epoch"], state["batches_trained"]
+        self.drawn = self._start  # batches of this epoch, by all processes
         self.dealt_from = state["dealt_from"]  # the batch that the first worker yields first
         self.windows = [(state["batches_before"], state["items_before"], state["window"])]
         self._finished = False
 
-    def _ranks(self) -> tuple[int, int, int]:
-        """This process, how many there are, and the batches that they train in an update."""
-        rank, world_size = self._given or _find_ranks()[:2]
-        size = self.batches_per_update or world_size
-        if not 0 <= rank < world_size or size % world_size:
-            given = f"rank={rank}, world_size={world_size}, batches_per_update={size}"
-            expected = "0 <= rank < world_size, which divides batches_per_update"
-            raise BatchingError(f"{given}: expected {expected}")
-        return rank, world_size, size
-
-    def __getstate__(self) -> dict[str, Any]:
-        """As spawned workers get it, which cannot find out themselves."""
-        return self.__dict__ | {"_given": self._ranks()[:2]}
-
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch with the next pass; a position just loaded inside it stays."""
-        if not self._loaded or epoch != self._loaded["epoch"] or self._shared[2]:
-            self._loaded = None
-            self._shared[:] = torch.tensor([epoch, self._shared[1] + 1, 0])
-            self._begin(START | {"epoch": epoch})
+        """Begin this epoch with the next pass. A position in it that was just loaded stays;
+        BatchingError if that is inside another epoch."""
+        if self._loaded is not None and not self._is_finished():
+            if epoch == self._loaded["epoch"]:
+                return
+            if self._start > 0:
+                loaded = f"a position inside epoch {self._loaded['epoch']} was loaded"
+                raise BatchingError(f"set_epoch({epoch}): {loaded}; train the rest of that first")
+        self._loaded = None
+        self._shared[:] = torch.tensor([epoch, self._shared[1] + 1])
+        self._begin(START | {"epoch": epoch})
 
-    def state_dict(self, batches_trained: int | None = None) -> dict[str, int]:
-        """Where to resume: after `batches_trained` of this epoch's batches, of all processes, as
-        the trainer counts them. Without it, after those drawn in this process, as torchdata's
-        StatefulDataLoader asks its workers; other loaders with workers draw ahead."""
-        trained = self.drawn if batches_trained is None else batches_trained
-        world_size = self._ranks()[1]
-        if trained % world_size:
-            expected = f"a multiple of world_size={world_size}"
-            raise BatchingError(f"batches_trained={trained}: expected {expected}")
-        if batches_trained is None and self._finished:
+    def _is_finished(self) -> bool:
+        """Whether a pass of the epoch that was set or loaded has ended in a worker, or here."""
+        return bool((self._finished_in == self._shared[1]).any())
+
+    def state_dict(self, trained: int | None = None) -> dict[str, int]:
+        """Where to resume: after `trained` batches that this process has trained since `set_epoch`.
+        Without it, after those drawn in this process, as torchdata's StatefulDataLoader asks its
+        workers; other loaders with workers draw ahead."""
+        if trained is None and self._finished:
             return START | {"epoch": self.epoch + 1}
-        before, items, window = max(known for known in self.windows if known[0] <= trained)
-        in_worker = batches_trained is None and get_worker_info()
+        position = self.drawn if trained is None else self._start + trained * self.world_size
+        before, items, window = max(known for known in self.windows if known[0] <= position)
+        in_worker = trained is None and get_worker_info()
         return {
             "epoch": self.epoch,
-            "batches_trained": trained,
-            "dealt_from": self.dealt_from if in_worker else trained,
+            "batches_trained": position,
+            "dealt_from": self.dealt_from if in_worker else position,
             "batches_before": before,
             "items_before": items,
             "window": window,
@@ -127,7 +122,11 @@ class LengthBatchStream(IterableDataset[list[Any]]):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Resume inside the saved epoch. The stream is read from the last window known then."""
+        trained = state["batches_trained"]
         if get_worker_info() is None:  # in workers, torchdata calls this
+            if trained % self.world_size:
+                expected = f"expected an equal number in each of {self.world_size} processes"
+                raise BatchingError(f"batches_trained={trained}: {expected}")
             self._loaded = None
             self.set_epoch(state["epoch"])
         self._loaded, self._times_set = dict(state), int(self._shared[1])
@@ -144,36 +143,34 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             window = following
 
     def __iter__(self) -> Iterator[list[Any]]:
-        worker, (epoch, times_set, is_finished) = get_worker_info(), self._shared.tolist()
+        worker, (epoch, times_set) = get_worker_info(), self._shared.tolist()
         index, workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        own_rank, world_size, size = self._ranks()
-        if {"DataLoaderDispatcher", "IterableDatasetShard"} & _callers().keys():
-            problem = "accelerate would share the batches of a stream out once more"
-            raise BatchingError(f"{problem}; expected a loader that it does not prepare")
-        if is_finished and index == 0:
-            warnings.warn(f"epoch {epoch} is repeated: call set_epoch before each", stacklevel=2)
-        # Another pass is the same one, from where it began.
+        if not self._knows_ranks and worker is None:
+            refuse_missing_ranks()
+        if self._finished_in[index] == times_set:
+            raise BatchingError(
+                f"epoch {epoch} was passed already: call set_epoch before every pass"
+            )
         loaded = self._loaded if self._times_set == times_set else None
         self._begin(loaded or START | {"epoch": epoch})
         start, [(before, items, number)] = self.drawn, self.windows
         for window in self._read_windows(items):
-            sampler = LengthBatchSampler(
+            planner = UpdatePlanner(
                 [self.length(item) for item in window],
-                rank=0,
-                world_size=1,
-                batches_per_update=size,
+                batches_per_update=self.batches_per_update,
                 **self.arguments,
             )
-            sampler.set_epoch(self.epoch * 10**6 + number)
-            for place, batch in enumerate(sampler.plan, start=before):
-                turn, rank = divmod(place - self.dealt_from, world_size)
-                if place >= start and rank == own_rank and turn % workers == index:
-                    self.drawn = place - rank + world_size
+            plan = planner.updates_of(self.epoch * 10**6 + number).plan
+            for place, batch in enumerate(plan, start=before):
+                turn, rank = divmod(place - self.dealt_from, self.world_size)
+                if place >= start and rank == self.rank and turn % workers == index:
+                    self.drawn = place - rank + self.world_size
                     yield [window[i] for i in batch]
-            before, items, number = before + len(sampler.plan), items + len(window), number + 1
+            before, items, number = before + len(plan), items + len(window), number + 1
             self.windows.append((before, items, number))
         if items == 0:
             raise BatchingError("read(0) gave no item; expected all, each time it is called")
         self._finished = True
-        if index == 0:
-            self._shared[2] = 1
+        if not (worker and loaded):
+            # Else torchdata resumed, and where the epoch was over begins a second pass.
+            self._finished_in[index] = times_set

@@ -5,11 +5,11 @@ import re
 import textwrap
 from collections import Counter
 from contextlib import nullcontext
-from importlib.util import find_spec
 from itertools import combinations, islice, pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batching import (
@@ -31,10 +31,9 @@ from length_batching import (
     BatchCosts,
     BatchingError,
     LengthBatchSampler,
-    ShortLastUpdateSampler,
     plan_epoch,
 )
-from length_batching.sampler import cut_evenly
+from length_batching.updates import cut_evenly
 
 RECIPE = {"dynamic_batch_size": True, "batch_randomization": True, "seed": 11}
 TWENTY = [9, 31, 12, 28, 17, 5, 40, 22, 35, 8, 14, 26, 39, 11, 19, 33, 7, 24, 37, 16]
@@ -57,86 +56,71 @@ def epochs_of(count, **changed):
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"persistent_workers": True}])
-def test_passes_move_on_or_repeat_what_broke_off(workers):
-    """Whatever the user forgets, and although workers draw to the end ahead of him."""
+def test_every_pass_needs_its_epoch_set(workers):
+    """After a whole pass or a broken one; a look before the first is allowed."""
     if "persistent_workers" in workers:
         workers = workers | {"num_workers": 1}
     first, second, third = epochs_of(3)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     loader = loader_of(sampler, **workers)
-    for left_after in (1, len(first) - 1):
-        repeats = pytest.warns(UserWarning, match="epoch 0 was left")
-        with repeats if left_after > 1 else nullcontext():
-            drawn = [batch for _, batch in zip(range(left_after), loader, strict=False)]
-        assert drawn == first[:left_after]
-    with pytest.warns(UserWarning, match=rf"of {len(first)} batches and is repeated"):
-        assert list(loader) == first
-    iterator = iter(loader)
-    assert [next(iterator) for _ in range(len(loader))] == second  # and no StopIteration is seen
-    assert list(loader) == third
-    sampler.set_epoch(1)
-    sampler.set_epoch(1)
-    assert len(loader) == len(second)
-    assert list(loader) == second
-    sampler.set_epoch(1)
-    assert list(loader) == second
-    assert list(loader) == third
-    assert sampler.epoch == 2
+    assert next(iter(loader)) == first[0]
+    with pytest.raises(BatchingError, match="epoch 0 was begun already: call set_epoch"):
+        next(iter(loader))
+    for epoch, batches in ((0, first), (1, second), (2, third), (1, second)):
+        sampler.set_epoch(epoch)
+        sampler.set_epoch(epoch)
+        assert len(loader) == len(batches)
+        assert list(loader) == batches
+        with pytest.raises(BatchingError, match=f"epoch {epoch} was begun already"):
+            list(loader)
+    for drawn in (1, len(third) - 1):
+        sampler.set_epoch(2)
+        assert list(islice(loader, drawn)) == third[:drawn]
 
 
 ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 
 
-@pytest.mark.filterwarnings("ignore:LengthBatchSampler. epoch")
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12), st.booleans())
-def test_whatever_is_done_passes_give_whole_epochs(actions, torchdata):
-    """Beside a model: passes of `epoch` begin with batch `start`; `last` batches of it were drawn,
+@given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
+def test_whatever_is_done_passes_give_whole_epochs(actions):
+    """Beside a model: passes of `epoch` begin with batch `start`; `drawn` batches of it were drawn,
     or None if no pass began."""
-    loader_type = DataLoader
-    if torchdata and find_spec("torchdata"):
-        from torchdata.stateful_dataloader import StatefulDataLoader as loader_type
 
     def made():
         sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-        return sampler, loader_type(range(20), batch_sampler=sampler, collate_fn=list)
+        return sampler, loader_of(sampler)
 
     plans = epochs_of(20)
     sampler, loader = made()
-    epoch, start, last = 0, 0, None
+    epoch, start, drawn = 0, 0, None
     for action, number in actions:
         if action == "set_epoch":
-            refused = last is None and number != epoch and 0 < start < len(plans[epoch])
+            refused = drawn is None and number != epoch and 0 < start < len(plans[epoch])
             with pytest.raises(BatchingError) if refused else nullcontext():
                 sampler.set_epoch(number)
-                if number != epoch or last is not None:
-                    epoch, start, last = number, 0, None
-            continue
-        if last == len(plans[epoch]):
-            epoch, start = epoch + 1, 0
-        left = plans[epoch][start:]
-        count = len(left) if action == "whole pass" else 1 + number
-        assert list(islice(loader, count or None)) == left[:count]
-        last = min(start + count, len(plans[epoch]))
-        if action == "resume" and loader_type is DataLoader:
-            state = sampler.state_dict(last)
+                if number != epoch or drawn is not None:
+                    epoch, start, drawn = number, 0, None
+        elif action == "resume":
+            state = sampler.state_dict(drawn or 0)
             sampler, loader = made()
             sampler.load_state_dict(state)
-            start, last = last, None
-        elif action == "resume":
-            state = loader.state_dict()
-            sampler, loader = made()
-            loader.load_state_dict(state)
-            if count <= len(left):  # else the loader has seen the end, and begins the next epoch
-                assert list(loader) == left[count:]
-            start, last = start + min(count, len(left)), len(plans[epoch])
+            start, drawn = start + (drawn or 0), None
+        elif drawn is not None:
+            with pytest.raises(BatchingError, match="was begun already"):
+                next(iter(loader))
+        else:
+            left = plans[epoch][start:]
+            count = len(left) if action == "whole pass" else min(1 + number, len(left))
+            assert list(islice(loader, max(count, 1))) == left[:count]
+            drawn = count
 
 
 def test_an_iterator_of_an_epoch_set_aside_is_refused():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     drawing = iter(loader_of(sampler, 1))  # draws ahead
     sampler.set_epoch(3)
-    with pytest.raises(RuntimeError, match=r"epoch 3 was set after .* epoch 0"):
+    with pytest.raises(BatchingError, match=r"set_epoch\(3\) was called inside a pass"):
         list(drawing)
     with pytest.raises(TypeError, match="epoch"):
         LengthBatchSampler(TWENTY, 3, "random", epoch=3)
@@ -180,12 +164,13 @@ def test_resume_gives_the_rest_of_the_epoch(strategy, set_epoch_again):
     following = list(sampler)
     sampler.set_epoch(6)
     for trained in range(len(whole) + 1):
-        resumed = fresh_from(sampler.state_dict(trained), strategy, **options)
+        resumed = fresh_from(sampler.state_at(trained), strategy, **options)
         if set_epoch_again:
             resumed.set_epoch(6)
         assert resumed.epoch == 6
         assert len(resumed) == len(whole)
         assert list(resumed) == whole[trained:]
+        resumed.set_epoch(7)
         assert list(resumed) == following
         assert len(resumed) == len(following)
 
@@ -209,14 +194,14 @@ def test_resume_refuses_another_plan(changed):
     with pytest.raises(
         BatchingError, match=r"epoch 3 was left after 2 of \d+ batches.*other batches"
     ):
-        other.load_state_dict(sampler.state_dict(2))
-    other.load_state_dict(sampler.state_dict(0))
+        other.load_state_dict(sampler.state_at(2))
+    other.load_state_dict(sampler.state_at(0))
     assert other.epoch == 3
     assert len(list(other)) == len(other.plan)
 
 
 def test_resume_refuses_one_order_cut_otherwise():
-    state = LengthBatchSampler(TWENTY, 4, "sorted").state_dict(2)
+    state = LengthBatchSampler(TWENTY, 4, "sorted").state_at(2)
     with pytest.raises(BatchingError, match="other batches"):
         LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)
 
@@ -227,7 +212,9 @@ def test_resume_refuses_one_order_cut_otherwise():
 def samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch=0, **options):
     options = {"batches_per_update": world_size, "world_size": world_size} | options
     samplers = [
-        ShortLastUpdateSampler(lengths, batch_size, strategy, rank=rank, **options)
+        LengthBatchSampler(
+            lengths, batch_size, strategy, rank=rank, short_last_update=True, **options
+        )
         for rank in range(world_size)
     ]
     for sampler in samplers:
@@ -327,7 +314,7 @@ def test_ranks_and_numbers_of_batches_are_checked(options, said):
         LengthBatchSampler(TWENTY, 3, "random", **options)
     for trained in (-1, 1.5, 10_000):
         with pytest.raises(BatchingError, match=f"batches_trained={trained}: expected"):
-            LengthBatchSampler(TWENTY, 3, "random").state_dict(trained)
+            LengthBatchSampler(TWENTY, 3, "random").state_at(trained)
 
 
 def parts_of_ranks(world_size, *args, **options):
@@ -373,7 +360,10 @@ def test_ranks_get_equally_many_batches(strategy, mode, data, world_size, batche
         assert max(map(most, batches)) <= max(limit, *map(most, plans[0]))
     if wanted is not None:
         sampler = LengthBatchSampler(lengths, batch_size, strategy, world_size=1, **options)
-        counts = {len(list(sampler)) for _ in range(3)}
+        counts = set()
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            counts.add(len(list(sampler)))
         assert counts == {len(batches)} == ({wanted} if isinstance(wanted, int) else counts)
 
 
@@ -393,22 +383,14 @@ def test_a_constant_number_of_batches_costs_little():
     assert len(counts) == 1
 
 
-def test_ranks_are_found_when_an_epoch_begins(monkeypatch, capfd):
+def test_missing_ranks_are_refused_where_several_train(monkeypatch):
+    distributed = torch.distributed
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-    alone, both = list(sampler), []
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank in range(2):  # each of which says it, for nobody else knows of the other
-        monkeypatch.setenv("RANK", str(rank))
-        sampler.set_epoch(0)
-        assert len(sampler) == -(-len(alone) // 2)
-        both += list(sampler)
-        said = f"as RANK={rank} and WORLD_SIZE=2 say, without a process group"
-        assert f"shared by 2 processes, {said}" in capfd.readouterr().err
-    assert sorted(laid_out(both)) == list(range(20))
-    for rank in ("2", "-1", "", "first"):
-        monkeypatch.setenv("RANK", rank)
-        with pytest.raises(BatchingError, match="expected 0 <= RANK < WORLD_SIZE"):
-            len(sampler)
+    with pytest.raises(BatchingError, match=r"rank, world_size: not given, .* has 2 processes"):
+        list(sampler)
+    assert list(LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE, world_size=1))
 
 
 @pytest.mark.parametrize(("trained", "world_sizes"), [(6, (1, 2, 3)), (12, (1, 2, 3, 4))])
@@ -417,7 +399,7 @@ def test_resume_with_another_number_of_ranks(trained, world_sizes):
     options = {"strategy": "semi_sorted", "batches_per_update": 12} | RECIPE
     sampler = LengthBatchSampler(range(1, 81), 2, **options)
     whole = list(sampler)
-    state = sampler.state_dict(trained)
+    state = sampler.state_at(trained)
     for world_size in world_sizes:
         ranks = []
         for rank in range(world_size):
@@ -431,18 +413,20 @@ def test_resume_with_another_number_of_ranks(trained, world_sizes):
         left = [batch for turn in zip(*map(list, ranks), strict=True) for batch in turn]
         assert left == whole[trained:]
     four = LengthBatchSampler(range(1, 81), 2, **options, rank=0, world_size=4)
-    four.load_state_dict(sampler.state_dict(6))
     with pytest.raises(BatchingError, match=r"batches_trained=6: .* in each of 4 processes"):
-        list(four)
+        four.load_state_dict(sampler.state_at(6))
 
 
-def test_what_loaders_do_not_say_is_refused():
-    """How many batches were trained, or which."""
+def test_what_would_be_counted_wrongly_is_refused():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-    with pytest.raises(BatchingError, match=r"expected state_dict\(batches_trained\)"):
+    with pytest.raises(BatchingError, match=r"expected state_dict\(trained\)"):
         sampler.state_dict()
-    with pytest.raises(BatchingError, match=r"in_order=False: .* expected True"):
-        list(loader_of(sampler, 2, in_order=False))
+    list(islice(sampler, 2))
+    assert sampler.state_dict(2)["batches_trained"] == 2
+    with pytest.raises(BatchingError, match="trained=3: this pass has drawn 2 batches"):
+        sampler.state_dict(3)
+    with pytest.raises(BatchingError, match="give it a loader of LengthBatches"):
+        getattr(sampler, "batch_size", None)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

@@ -130,14 +130,15 @@ def test_streams_resume_at_any_update(workers):
             assert READ[-1] == state["items_before"] or workers
         assert [batch for turn in zip(*shares, strict=True) for batch in turn] == whole[trained:]
     assert state["items_before"] >= 200  # the stream is not read again from the start
-    resumed.load_state_dict(stream.state_dict(4))
-    loader = DataLoader(resumed, batch_size=None, num_workers=workers)
-    next(iter(loader))  # a look changes nothing
-    assert list(loader) == whole[5::2]
     begun = stream_of(330, batches_per_update=2)
     begun.set_epoch(5)
     assert list(itertools.islice(begun, 6)) == whole[:6]
     assert begun.state_dict() == begun.state_dict(6)
+    resumed.load_state_dict(stream.state_dict(4))
+    with pytest.raises(BatchingError, match=r"set_epoch\(6\): a position inside epoch 5 was"):
+        resumed.set_epoch(6)
+    with pytest.raises(BatchingError, match="batches_trained=3: expected an equal number in each"):
+        resumed.load_state_dict(begun.state_dict(3))
     begun.set_epoch(6)
     assert begun.state_dict()["batches_trained"] == 0
 
@@ -164,18 +165,18 @@ def test_streams_resume_in_torchdatas_loader():
 def test_streams_refuse_what_would_repeat_or_overrun():
     stream = stream_of(100)
     first = passed(stream)
-    with pytest.warns(UserWarning, match="epoch 0 is repeated: call set_epoch"):
-        assert list(stream) == first
+    assert first
+    for workers in (0, 1):
+        with pytest.raises(BatchingError, match="epoch 0 was passed already: call set_epoch"):
+            list(DataLoader(stream, batch_size=None, num_workers=workers))
     with pytest.raises(BatchingError, match=r"read\(0\) gave no item"):
         list(stream_of(0))
     with pytest.raises(BatchingError, match="window=0: expected a whole number"):
         stream_of(100, window=0)
     with pytest.raises(BatchingError, match="batch_capacity=None: the longest clip of a stream"):
         stream_of(100, batch_capacity=None)
-    with pytest.raises(BatchingError, match=r"rank=2, world_size=2.*expected 0 <= rank"):
+    with pytest.raises(BatchingError, match="rank=2: expected a whole number, 0 to 1"):
         stream_of(100, rank=2, world_size=2)
-    with pytest.raises(BatchingError, match="batches_trained=3: expected a multiple of"):
-        stream_of(100, world_size=2).state_dict(3)
     with pytest.raises(
         BatchingError, match=r"longest=5, overlap=5.*expected 0 <= overlap < longest"
     ):
@@ -184,23 +185,7 @@ def test_streams_refuse_what_would_repeat_or_overrun():
         segments_of([9.5], 5)
 
 
-def test_streams_find_their_process(monkeypatch):
-    shares = [passed(stream_of(330, rank=rank, world_size=2)) for rank in (0, 1)]
-    stream = stream_of(330)
-    for rank, share in enumerate(shares):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        assert passed(stream) == share
-        stream.set_epoch(0)
-        spawned = DataLoader(stream, batch_size=None, num_workers=1)
-        assert list(spawned) == share
-    begun = stream_of(330, rank=0, world_size=2)
-    next(iter(begun))
-    assert begun.state_dict()["batches_trained"] == 2
-
-
-@pytest.mark.parametrize("dispatch_batches", [True, False])
-def test_accelerate_must_not_prepare_streams(dispatch_batches):
+def test_accelerate_must_not_prepare_streams():
     data_loader = pytest.importorskip("accelerate.data_loader")
     pytest.importorskip("accelerate").PartialState(cpu=True)
     prepared = data_loader.prepare_data_loader(
@@ -208,7 +193,7 @@ def test_accelerate_must_not_prepare_streams(dispatch_batches):
         num_processes=2,
         process_index=0,
         put_on_device=True,
-        dispatch_batches=dispatch_batches,
+        dispatch_batches=False,
     )
-    with pytest.raises((BatchingError, TypeError), match=r"does not prepare|NoneType"):  # its own
+    with pytest.raises(TypeError, match="NoneType"):  # accelerate's own
         list(prepared)

@@ -258,7 +258,7 @@ def save(
         "hparams": asdict(trainer.hparams),
         "loop": asdict(loop),
         # Between epochs the sampler still holds the plan of the last one: the next begins at 0.
-        "sampler": sampler.state_dict(loop.batches_trained) if loop.batches_trained else None,
+        "sampler": sampler.state_at(loop.batches_trained) if loop.batches_trained else None,
         **more,
     }
     path = write_checkpoint(directory, state, trainer.hparams.keep_checkpoints)

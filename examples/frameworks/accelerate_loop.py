@@ -6,25 +6,28 @@ from accelerate import Accelerator
 from task import BATCHING, Clips, Model, arguments, pad
 from torch.utils.data import DataLoader
 
-from length_batching import LengthBatchSampler
+from length_batching import LengthBatches
 
 
 def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
     accelerator = Accelerator(cpu=True)
     clips = Clips()
-    sampler = LengthBatchSampler(clips.lengths, **BATCHING, batches_per_epoch="constant")
-    loader = DataLoader(clips, batch_sampler=sampler, collate_fn=pad, num_workers=args.workers)
+    batches = LengthBatches(
+        clips, clips.lengths, **BATCHING, collate=pad, world_size=accelerator.num_processes
+    )
+    loader = DataLoader(batches, batch_size=1, collate_fn=batches.unwrap, num_workers=args.workers)
     model = Model(args.folder / "steps")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    accelerator.register_for_checkpointing(batches)
     step = 0
     if args.resume:
         accelerator.load_state(str(args.folder / "accelerate"))
         step = int((args.folder / "accelerate" / "step").read_text())
     first, skipped = divmod(step, len(loader))
     for epoch in range(first, args.epochs):
-        loader.set_epoch(epoch)  # before skip_first_batches, which hides the sampler
+        loader.set_epoch(epoch)  # before skip_first_batches
         skip = skipped if epoch == first else 0
         for batch in accelerator.skip_first_batches(loader, skip) if skip else loader:
             optimizer.zero_grad()

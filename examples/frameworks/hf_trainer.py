@@ -3,24 +3,9 @@
 
 import torch
 from task import BATCHING, Clips, Model, arguments, pad
-from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from length_batching import LengthBatchSampler
-
-
-class LengthBatchTrainer(Trainer):
-    def get_train_dataloader(self) -> DataLoader:
-        sampler = LengthBatchSampler(
-            self.train_dataset.lengths, **BATCHING, batches_per_epoch="constant"
-        )
-        loader = DataLoader(
-            self.train_dataset,
-            batch_sampler=sampler,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-        )
-        return self.accelerator.prepare(loader)
+from length_batching import LengthBatches
 
 
 class StopAfter(TrainerCallback):
@@ -36,21 +21,33 @@ def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
     model = Model(args.folder / "steps")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = LengthBatchTrainer(
+    training = TrainingArguments(
+        str(args.folder / "trainer"),
+        per_device_train_batch_size=1,  # an item is a batch
+        train_sampling_strategy="sequential",
+        num_train_epochs=args.epochs,
+        lr_scheduler_type="constant",
+        max_grad_norm=0,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_num_workers=args.workers,
+        use_cpu=True,
+    )
+    clips = Clips()
+    batches = LengthBatches(
+        clips,
+        clips.lengths,
+        **BATCHING,
+        collate=pad,
+        world_size=training.world_size,
+        record=args.folder / "trainer" / "batches.txt",  # the Trainer saves nothing of its data
+    )
+    trainer = Trainer(
         model,
-        TrainingArguments(
-            str(args.folder / "trainer"),
-            num_train_epochs=args.epochs,
-            lr_scheduler_type="constant",
-            max_grad_norm=0,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_num_workers=args.workers,
-            use_cpu=True,
-        ),
-        data_collator=pad,
-        train_dataset=Clips(),
+        training,
+        data_collator=batches.unwrap,
+        train_dataset=batches,
         optimizers=(optimizer, None),
         callbacks=[StopAfter(args.stop)],
     )

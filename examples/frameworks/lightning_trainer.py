@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from task import BATCHING, Clips, Model, arguments, pad
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from length_batching import LengthBatchSampler
+from length_batching import InOrder, LengthBatches
 
 
 class Module(lightning.LightningModule):
@@ -26,18 +26,11 @@ class Module(lightning.LightningModule):
 
 def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
-    clips = Clips()
-    sampler = LengthBatchSampler(clips.lengths, **BATCHING, batches_per_epoch="constant")
-    # torch's DataLoader cannot be resumed inside an epoch by Lightning, this one can.
-    loader = StatefulDataLoader(
-        clips, batch_sampler=sampler, collate_fn=pad, num_workers=args.workers
-    )
     processes = int(os.environ.get("WORLD_SIZE", 1))
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=processes,
         strategy="ddp" if processes > 1 else "auto",
-        use_distributed_sampler=False,  # this sampler is distributed
         max_epochs=args.epochs,
         max_steps=args.stop or -1,
         callbacks=[
@@ -46,6 +39,15 @@ def main(argv: list[str] | None = None) -> None:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+    )
+    clips = Clips()
+    batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
+    # Lightning cannot resume torch's DataLoader inside an epoch, but this one.
+    loader = StatefulDataLoader(
+        batches,
+        batch_size=None,
+        sampler=InOrder(batches, trainer.global_rank),
+        num_workers=args.workers,
     )
     checkpoint = args.folder / "lightning" / "last.ckpt"
     trainer.fit(

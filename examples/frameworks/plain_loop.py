@@ -9,19 +9,23 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from length_batching import LengthBatchSampler
+from length_batching import InOrder, LengthBatches
 
 
 def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
     if "RANK" in os.environ and not distributed.is_initialized():
         distributed.init_process_group("gloo")
+    rank, processes = 0, 1
+    if distributed.is_initialized():
+        rank, processes = distributed.get_rank(), distributed.get_world_size()
     clips = Clips()
-    sampler = LengthBatchSampler(clips.lengths, **BATCHING, batches_per_epoch="constant")
+    batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
+    sampler = InOrder(batches, rank)
     loader = DataLoader(
-        clips,
-        batch_sampler=sampler,
-        collate_fn=pad,
+        batches,
+        batch_size=None,
+        sampler=sampler,
         num_workers=args.workers,
         persistent_workers=args.workers > 0,
     )
@@ -31,20 +35,19 @@ def main(argv: list[str] | None = None) -> None:
     checkpoint, step = args.folder / "plain.pt", 0
     if args.resume:
         state = torch.load(checkpoint)
-        sampler.load_state_dict(state["sampler"])
+        batches.load_state_dict(state["batches"])
         model.load_state_dict(state["model"])
         step = state["step"]
-    for epoch in range(sampler.epoch, args.epochs):
-        sampler.set_epoch(epoch)  # before every pass; only then is sampler.start of this epoch
-        batches_trained = sampler.start  # by all processes
-        for batch in loader:
+    for epoch in range(batches.epoch, args.epochs):
+        sampler.set_epoch(epoch)  # before every pass
+        for trained, batch in enumerate(loader, start=1):
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()
             optimizer.step()
-            step, batches_trained = step + 1, batches_trained + sampler.world_size
+            step += 1
             if step == args.stop:
                 state = {"model": model.state_dict(), "step": step}
-                save(checkpoint, state | {"sampler": sampler.state_dict(batches_trained)})
+                save(checkpoint, state | {"batches": batches.state_dict(trained)})
                 return
 
 

@@ -9,18 +9,20 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from length_batching import LengthBatchSampler
+from length_batching import InOrder, LengthBatches
 
 
 def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
     if "RANK" in os.environ and not distributed.is_initialized():
         distributed.init_process_group("gloo")
+    rank, processes = 0, 1
+    if distributed.is_initialized():
+        rank, processes = distributed.get_rank(), distributed.get_world_size()
     clips = Clips()
-    sampler = LengthBatchSampler(clips.lengths, **BATCHING, batches_per_epoch="constant")
-    loader = StatefulDataLoader(
-        clips, batch_sampler=sampler, collate_fn=pad, num_workers=args.workers
-    )
+    batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
+    sampler = InOrder(batches, rank)
+    loader = StatefulDataLoader(batches, batch_size=None, sampler=sampler, num_workers=args.workers)
     model = Model(args.folder / "steps")
     parallel = DistributedDataParallel(model) if distributed.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -31,6 +33,7 @@ def main(argv: list[str] | None = None) -> None:
         model.load_state_dict(state["model"])
         epoch, step = state["epoch"], state["step"]
     for current in range(epoch, args.epochs):
+        sampler.set_epoch(current)  # before every pass
         for batch in loader:
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()

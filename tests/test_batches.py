@@ -1,0 +1,369 @@
+"""LengthBatches and InOrder in torch's own loaders: every clip once, exact resume, refusals."""
+
+import itertools
+import random
+import re
+import time
+import traceback
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_length_batch_sampler import RECIPE, TWENTY
+from torch.utils.data import DataLoader, DistributedSampler
+
+from length_batching import BatchingError, InOrder, LengthBatches, LengthBatchSampler
+
+EPOCHS = 3
+WORKERS: list[dict] = [
+    {},
+    {"num_workers": 2},
+    {"num_workers": 3, "persistent_workers": True},
+    {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
+]
+every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
+
+
+def refusal(action) -> str:
+    """The message. The error keeps the loader in a cycle, and workers that are collected there take
+    five seconds each to end."""
+    try:
+        action()
+    except BatchingError as error:
+        traceback.clear_frames(error.__traceback__)
+        return str(error)
+    return pytest.fail("not refused")
+
+
+def make(world_size=1, lengths=TWENTY, **options):
+    arguments = {"batch_size": 3, "strategy": "semi_sorted"} | RECIPE | options
+    return LengthBatches(
+        range(len(lengths)), lengths, collate=list, world_size=world_size, **arguments
+    )
+
+
+def loader_of(batches, rank=0, **options):
+    return DataLoader(batches, batch_size=None, sampler=InOrder(batches, rank), **options)
+
+
+def plans(world_size=1, epochs=EPOCHS, **options):
+    """[epochs][batches] as LengthBatchSampler plans them."""
+    arguments = {"batch_size": 3, "strategy": "semi_sorted"} | RECIPE | options
+    sampler = LengthBatchSampler(
+        TWENTY, **arguments, batches_per_epoch="constant", batches_per_update=world_size
+    )
+    found = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        found.append(list(sampler))
+    return found
+
+
+@every_kind_of_worker
+def test_passes_are_the_epochs_that_are_set(workers):
+    whole = plans(2)
+    for rank in range(2):
+        batches = make(2)
+        loader = loader_of(batches, rank, **workers)
+        for epoch in (0, 1, 2, 1):
+            loader.sampler.set_epoch(epoch)
+            assert list(loader) == whole[epoch][rank::2]
+            assert len(loader) == len(whole[0]) // 2
+    assert {tuple(sorted(itertools.chain(*epoch))) for epoch in whole} == {tuple(range(20))}
+    assert len({len(epoch) for epoch in whole}) == 1
+
+
+@every_kind_of_worker
+def test_a_look_and_a_broken_pass_change_nothing(workers):
+    batches, whole = make(), plans()
+    loader = loader_of(batches, **workers)
+    assert next(iter(loader)) == whole[0][0]
+    loader.sampler.set_epoch(0)
+    assert list(loader) == whole[0]
+    for epoch, drawn in ((1, 1), (1, 3), (2, len(whole[2]) - 1), (1, 2), (2, 2)):
+        loader.sampler.set_epoch(epoch)
+        assert list(itertools.islice(loader, drawn)) == whole[epoch][:drawn]
+    loader.sampler.set_epoch(2)
+    assert list(loader) == whole[2]
+
+
+def run_until(stops, world_size, workers, batches_per_update=None):
+    """The batches of all ranks, epoch by epoch, of a loop that is stopped after so many steps of
+    each start, and started anew from its state."""
+    trained, state = [[] for _ in range(EPOCHS)], None
+    for stop in [*stops, 10**9]:
+        steps, states = 0, []
+        ranks = [make(world_size, batches_per_update=batches_per_update) for _ in range(world_size)]
+        for rank, batches in enumerate(ranks):
+            if state is not None:
+                batches.load_state_dict(state)
+            steps = 0
+            loader = loader_of(batches, rank, **workers)
+            for epoch in range(batches.epoch, EPOCHS):
+                loader.sampler.set_epoch(epoch)
+                for count, batch in enumerate(loader, start=1):
+                    trained[epoch].append(batch)
+                    steps += 1
+                    if steps == stop:
+                        states.append(batches.state_dict(count))
+                        break
+                if steps == stop:
+                    break
+        if not states:
+            return trained
+        assert all(each == states[0] for each in states)
+        state = states[0]
+    return trained
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
+def test_any_number_of_stops_loses_no_clip(stops, world_size):
+    """In any epochs, at any places: at an epoch's very end too."""
+    for epoch in run_until(stops, world_size, {}):
+        assert Counter(itertools.chain(*epoch)) == Counter(range(20))
+
+
+@pytest.mark.parametrize("workers", WORKERS[1:3], ids=str)
+def test_stops_with_workers_lose_no_clip(workers):
+    draw = random.Random(0)
+    for world_size in (1, 2):
+        stops = [draw.randint(1, 7) for _ in range(3)]
+        for epoch in run_until(stops, world_size, workers):
+            assert Counter(itertools.chain(*epoch)) == Counter(range(20))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (4, 2)])
+def test_resume_with_another_number_of_processes(before, after):
+    first = make(before, batches_per_update=4)
+    loader = loader_of(first)
+    loader.sampler.set_epoch(1)
+    steps = 4 // before
+    assert len(list(itertools.islice(loader, steps))) == steps
+    state, rest = first.state_dict(steps), []
+    for rank in range(after):
+        resumed = make(after, batches_per_update=4)
+        resumed.load_state_dict(state)
+        rest.append(list(loader_of(resumed, rank)))
+    whole = plans(4)[1]
+    assert [batch for turn in zip(*rest, strict=True) for batch in turn] == whole[4:]
+    odd = make(1, batches_per_update=4)
+    odd.set_epoch(1)
+    list(itertools.islice(loader_of(odd), 3))
+    with pytest.raises(BatchingError, match=r"batches_trained=3: .* in each of 2 processes"):
+        make(2, batches_per_update=4).load_state_dict(odd.state_dict(3))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
+def test_only_the_next_batch_is_given(numbers, world_size, epoch):
+    """Whatever is asked for: a prefix of the rank's share in order, and then an error."""
+    batches = make(world_size)
+    batches.set_epoch(epoch)
+    shares = [list(range(rank, len(batches), world_size)) for rank in range(world_size)]
+    given = []
+    try:
+        for number in numbers:
+            batches[number]
+            given.append(number)
+    except (BatchingError, IndexError):
+        wrong = [*given, numbers[len(given)]]
+        assert all(share[: len(wrong)] != wrong for share in shares)
+    assert not given or any(share[: len(given)] == given for share in shares)
+
+
+def train(batches, loader, epochs=2):
+    for epoch in range(epochs):
+        batches.set_epoch(epoch)
+        list(loader)
+
+
+TEN: Any = range(10)
+LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("world_size", "options"),
+    [
+        (1, {"batch_size": None, "shuffle": True}),
+        (1, {"batch_size": 1, "collate_fn": list, "shuffle": True}),
+        (1, {"batch_size": 2, "collate_fn": LengthBatches.unwrap}),
+        (2, LEAVES),  # one process alone
+        (1, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=False)}),
+        (2, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=True)}),
+        (2, LEAVES | {"sampler": DistributedSampler(TEN, 4, 1, shuffle=False)}),
+    ],
+    ids=str,
+)
+def test_other_orders_and_numbers_are_refused(world_size, options, num_workers):
+    batches = make(world_size)
+    loader = DataLoader(batches, num_workers=num_workers, **options)
+    assert re.search("is next|at once", refusal(lambda: train(batches, loader)))
+
+
+def test_a_sampler_that_deals_again_is_refused():
+    batches = make(2)
+    again = DistributedSampler(InOrder(batches, 1), 2, 1, shuffle=False)
+    with pytest.raises(BatchingError, match="is next"):
+        train(batches, DataLoader(batches, batch_size=None, sampler=again))
+    with pytest.raises(BatchingError, match="rank=1, world_size=1: expected LengthBatches"):
+        InOrder(make(), 1)
+
+
+class SlowFirst(list):
+    def __getitem__(self, index):
+        time.sleep(0.3 * (torch.utils.data.get_worker_info().id == 0))
+        return index
+
+
+def test_workers_out_of_order_are_refused():
+    """Where one is slow, so that the other is given its share."""
+    batches = make()
+    batches.dataset = SlowFirst(range(20))
+    loader = loader_of(batches, num_workers=2, in_order=False)
+    assert "in_order=True" in refusal(lambda: train(batches, loader))
+
+
+@every_kind_of_worker
+def test_a_second_pass_needs_set_epoch(workers):
+    batches = make()
+    loader = loader_of(batches, **workers)
+    list(loader)  # the first pass, of epoch 0
+    assert "set_epoch before every pass" in refusal(lambda: list(loader))
+    batches.set_epoch(1)
+    assert list(loader) == plans()[1]
+    assert "set_epoch before every pass" in refusal(lambda: list(loader))
+    batches.set_epoch(1)
+    loader = DataLoader(batches, **LEAVES, **workers)  # as frameworks have it, without InOrder
+    assert list(loader) == plans()[1]
+    assert "set_epoch before every pass" in refusal(lambda: list(loader))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("other", [1, 2])
+def test_set_epoch_inside_a_pass_is_refused(num_workers, other):
+    batches = make(batches_per_epoch=14)
+    for loader in (loader_of(batches, num_workers=num_workers), DataLoader(batches, **LEAVES)):
+        batches.set_epoch(1)
+        drawing = iter(loader)
+        next(drawing)
+        batches.set_epoch(other)
+        assert "never inside one" in refusal(lambda drawing=drawing: list(drawing))
+
+
+@pytest.mark.parametrize(
+    "changed", [{"seed": 12}, {"batch_size": 4}, {"lengths": [*TWENTY[:-1], 15]}], ids=str
+)
+@pytest.mark.parametrize("trained", [2, None])
+def test_a_state_of_other_batches_is_refused(changed, trained):
+    batches = make()
+    loader = loader_of(batches)
+    loader.sampler.set_epoch(1)
+    list(itertools.islice(loader, 2))
+    with pytest.raises(BatchingError, match=r"epoch 1 was left.*other batches"):
+        make(**changed).load_state_dict(batches.state_dict(trained))
+
+
+def test_another_epoch_than_the_loaded_one_is_refused():
+    batches = make()
+    loader = loader_of(batches)
+    loader.sampler.set_epoch(1)
+    list(itertools.islice(loader, 2))
+    for trained, wrong in ((2, 2), (2, 0), (None, 0), (None, 3)):
+        resumed = make()
+        resumed.load_state_dict(batches.state_dict(trained))
+        with pytest.raises(BatchingError, match=rf"set_epoch\({wrong}\): a state of epoch 1"):
+            resumed.set_epoch(wrong)
+        resumed.set_epoch(1)
+    late = make()
+    late.set_epoch(3)
+    with pytest.raises(BatchingError, match=r"epoch 1 was loaded after set_epoch\(3\)"):
+        late.load_state_dict(batches.state_dict(2))
+    with pytest.raises(BatchingError, match="trained=3: this pass has drawn 2 batches"):
+        batches.state_dict(3)
+    with pytest.raises(BatchingError, match="the loaded state has no position"):
+        list(loader_of(resumed))
+
+
+def skipping(batches, epoch, skipped):
+    """As a framework resumes that skips what it trained."""
+    batches.set_epoch(epoch)
+    return [batches[number] for number in range(skipped, len(batches))]
+
+
+def test_skipping_needs_a_state_or_a_record(tmp_path):
+    with pytest.raises(BatchingError, match=r"resuming inside an epoch needs .* record="):
+        skipping(make(), 0, 2)
+    saved = make()
+    saved.set_epoch(1)
+    resumed = make()
+    resumed.load_state_dict(saved.state_dict())
+    assert skipping(resumed, 1, 2) == plans()[1][2:]
+    record = tmp_path / "run" / "batches.txt"
+    assert skipping(make(record=record), 0, 0) == plans()[0]
+    again = make(record=record)
+    assert skipping(again, 1, 2) == plans()[1][2:]
+    with pytest.raises(BatchingError, match="is next"):  # later epochs begin at their start
+        skipping(again, 2, 2)
+    for changed in ({"seed": 12}, {"world_size": 2}, {"lengths": [*TWENTY[:-1], 15]}):
+        with pytest.raises(BatchingError, match=r"batches\.txt: the run in this folder"):
+            make(record=record, **changed)
+    again = make(record=record)
+    again.set_epoch(0)
+    with pytest.raises(BatchingError, match="a framework deals these batches out"):
+        again.state_dict(0)
+
+
+@pytest.mark.parametrize("sampler_too", [False, True])
+def test_schedules_of_steps_reach_their_end(sampler_too):
+    """`len(loader)` is the same before, between and after the epochs."""
+    batches = make()
+    loader, set_epoch = loader_of(batches), batches.set_epoch
+    if sampler_too:
+        sampler = LengthBatchSampler(
+            TWENTY, 3, "semi_sorted", **RECIPE, batches_per_epoch="constant"
+        )
+        loader = DataLoader(range(20), batch_sampler=sampler, collate_fn=list)
+        set_epoch = sampler.set_epoch
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 0.1, epochs=EPOCHS, steps_per_epoch=len(loader)
+    )
+    for epoch in range(EPOCHS):
+        set_epoch(epoch)
+        for _ in loader:
+            optimizer.step()
+            schedule.step()
+    assert schedule.last_epoch == EPOCHS * len(loader)
+    with pytest.raises(BatchingError, match=r'batches_per_epoch=None: .* or "constant"'):
+        make(batches_per_epoch=None)
+
+
+def test_torchdata_saves_and_resumes_the_position():
+    """Inside an epoch, at its end and between two, with workers and without."""
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader(workers):
+        batches = make()
+        return loaders.StatefulDataLoader(
+            batches, batch_size=None, sampler=InOrder(batches), num_workers=workers
+        )
+
+    whole = plans()
+    count = len(whole[1])
+    for workers, drawn in itertools.product((0, 2), (1, 4, count, count + 1)):
+        first, second = loader(workers), loader(workers)
+        first.sampler.set_epoch(0)
+        list(first)
+        first.sampler.set_epoch(1)
+        seen = list(itertools.islice(first, drawn))
+        second.load_state_dict(first.state_dict())
+        if drawn <= count:  # else the epoch's end was seen, and the loader begins the next
+            second.sampler.set_epoch(1)
+            seen += list(second)
+        second.sampler.set_epoch(2)
+        assert [seen, list(second)] == whole[1:]
