@@ -97,6 +97,16 @@ def test_sweeps_go_from_least_to_most_random(strategy):
     assert least.novelty < most.novelty
 
 
+def test_the_grid_has_eight_values_a_doubling():
+    """Factors from 0 to 1.6, rounded to two digits; bins from 1 to the number of batches."""
+    factors = np.array(parameter_values("semi_sorted", 10_000, 16))
+    assert (factors[0], factors[-1]) == (0, 1.6)
+    assert np.count_nonzero((factors >= 0.1) & (factors < 0.8)) == 8 * 3
+    bins = np.array(parameter_values("alternated_sort", 10_000, 16))
+    assert (bins[0], bins[-1]) == (1, 625)
+    assert np.count_nonzero((bins >= 64) & (bins < 512)) == 8 * 3
+
+
 def test_the_search_matches_an_exhaustive_one():
     lengths = np.random.default_rng(2).integers(80, 800, 160)
     best = search(Surveyor(lengths, epochs=3), 8, min_novelty=0.8).best
