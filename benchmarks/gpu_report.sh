@@ -180,7 +180,7 @@ call_3() {
   part kill_and_resume 150 env SOAK_ONLY=SIGKILL "${soak[@]}" "$python" -m pytest -m slow -v \
     -p no:cacheprovider --basetemp "$scratch/soak" tests/test_soak.py
   tests out_of_memory 60 "memory and gpu" tests/test_memory_check.py
-  measure synthesis 60 benchmarks/synthesis.py "${speech[@]}"
+  measure synthesis 60 benchmarks/speaking.py "${speech[@]}"
   sanitize memcheck 70 PYTORCH_NO_CUDA_MEMORY_CACHING=1
   sanitize racecheck 70
   tests tests_other $((dry_run ? 10 : 120)) "not (gpu or usual or more)" "${kernel_tests[@]}"

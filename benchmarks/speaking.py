@@ -1,8 +1,8 @@
 """How long a model takes to speak: seconds of computing for a second of speech, up to the mel.
 
-    python benchmarks/synthesis.py                                  # 1 text, then 16 in one batch
-    python benchmarks/synthesis.py --texts 1,64 --steps 300 --json synthesis.json
-    python benchmarks/synthesis.py --device cpu --voices --threads 2,1     # beside ONNX Runtime
+    python benchmarks/speaking.py                                  # 1 text, then 16 in one batch
+    python benchmarks/speaking.py --texts 1,64 --steps 300 --json synthesis.json
+    python benchmarks/speaking.py --device cpu --voices --threads 2,1     # beside ONNX Runtime
 
 The full-size model with random weights, in float32 as synthesize.py. Every text has --symbols
 symbols and takes --steps decoder steps: the gate cannot stop it. Timed is all from symbol ids to

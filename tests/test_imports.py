@@ -83,8 +83,7 @@ def test_no_circles_and_no_imported_programs():
     graph = {name: found & FILES.keys() for name, found in GRAPH.items()}
     assert list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names a circle
     programs = {path.stem for path in PATHS if top(name_of(path)) in PROGRAMS}
-    # The package synthesis comes before benchmarks/synthesis.py on the path.
-    unwanted = PROGRAMS | programs - SHARED - {"synthesis"}
+    unwanted = PROGRAMS | programs - SHARED
     shared = {f"{folder}.{name}" for folder in PROGRAMS for name in SHARED}
     for name, found in GRAPH.items():
         assert {top(other) for other in found - shared}.isdisjoint(unwanted), name

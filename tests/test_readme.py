@@ -57,7 +57,7 @@ SMALLER = {
         f"--batches 2 --clips 10 --capacities= --hparams {TINY},hop_time=400,num_bins=5"
     ),
     "benchmarks/reliability.py": "--numbers 1-2 --sounds 1",
-    "benchmarks/synthesis.py": f"--texts 1 --symbols 3 --steps 2 --repeats 1 --hparams {TINY}",
+    "benchmarks/speaking.py": f"--texts 1 --symbols 3 --steps 2 --repeats 1 --hparams {TINY}",
 }
 
 

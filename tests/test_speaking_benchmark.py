@@ -1,4 +1,4 @@
-"""benchmarks/synthesis.py: the arithmetic of its figures, and what it refuses."""
+"""benchmarks/speaking.py: the arithmetic of its figures, and what it refuses."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ import model
 from common import machine
 from hparams import create_hparams
 
-synthesis = importlib.import_module("benchmarks.synthesis")
+synthesis = importlib.import_module("benchmarks.speaking")
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (
     "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
