@@ -197,7 +197,15 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=True)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 4, 1, shuffle=False)}),
     ],
-    ids=str,
+    ids=[
+        "shuffled",
+        "shuffled, unwrapped otherwise",
+        "two at once",
+        "one process of two",
+        "dealt out once more",
+        "dealt out once more, shuffled",
+        "dealt to more processes",
+    ],
 )
 def test_other_orders_and_numbers_are_refused(world_size, options, num_workers):
     batches = make(world_size)

@@ -174,7 +174,7 @@ def test_a_filelist_names_recordings(recordings, tmp_path):
 
 def test_speech_that_stops_at_once_is_silence(recordings, tmp_path, monkeypatch):
     speaker = StandIn(lambda _: np.zeros(50, np.float32), HPARAMS)
-    monkeypatch.setattr(transcription, "load_any", lambda _: speaker)
+    monkeypatch.setattr(transcription, "load_speaker", lambda _: speaker)
     monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
     assert evaluate(tmp_path / "checkpoint_1.pt", recordings).word_error_rate == 1
 
