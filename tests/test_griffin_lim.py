@@ -37,7 +37,7 @@ def distance(samples: np.ndarray, mel: torch.Tensor) -> float:
     return float((again[:, : mel.shape[1]] - mel)[:, 4:-4].abs().mean())
 
 
-def test_griffin_lim_in_pieces_is_no_worse_than_librosa():
+def test_griffin_lim_is_no_worse_than_librosa():
     samples = read_audio(sorted(LJSPEECH_CLIPS.glob("*.wav"))[0], HParams())
     clip, filters = log_mel_spectrogram(samples[:16_000], HParams()), mel_filters(HParams()).numpy()
     magnitudes = librosa.util.nnls(filters, clip.exp().numpy())

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -160,3 +161,10 @@ def test_no_file_is_too_long_to_read():
     files = [*PATHS, *(ROOT / "tests").glob("*.py")]
     long = {path.relative_to(ROOT).as_posix() for path in files if lines(path) > 600}
     assert long <= {"fast_decoder/kernels.py"}
+
+
+def test_names_of_tests_have_eight_words():
+    """The rest of the sentence is in the docstring."""
+    for path in (ROOT / "tests").glob("*.py"):
+        for name in re.findall(r"^ *def test_(\w+)", path.read_text(encoding="utf-8"), re.M):
+            assert len(name.split("_")) <= 8, f"{path.name}: {name}"

@@ -116,7 +116,7 @@ def test_whatever_is_done_passes_give_whole_epochs(actions):
             drawn = count
 
 
-def test_an_iterator_of_an_epoch_set_aside_is_refused():
+def test_iterators_of_an_epoch_set_aside_fail():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     drawing = iter(loader_of(sampler, 1))  # draws ahead
     sampler.set_epoch(3)

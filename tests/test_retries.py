@@ -157,7 +157,7 @@ def test_a_text_without_a_mark_gets_one(text, ended):
     assert sequence_to_text(found, ENGLISH) == ended
 
 
-def test_no_mark_is_added_where_the_corpus_has_none():
+def test_no_mark_where_the_corpus_has_none():
     speaker = Scripted(GOOD)
     unknown = [replace(LJSPEECH, final_mark=mark) for mark in ("", "é")]
     for speaker.statistics in (None, *unknown):
