@@ -62,7 +62,7 @@ class HParams:
     log_interval: Count = 10  # steps between reads of the losses, of all steps but the newest
     seed: Annotated[int, limits(ge=0, le=2**64 - 1)] = 1234  # decides everything random
     num_workers: Annotated[int, limits(ge=0, le=1000)] = 2  # 0 reads clips in the training process
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # tf32 rounds products, on a GPU
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # others: for GPUs
     decoder: Literal["fast", "reference"] = "fast"  # same results; reference is simple and slower
     ignore_layers: tuple[str, ...] = ()  # tensors that --warm_start does not load
 
@@ -166,9 +166,13 @@ TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 NVIDIA_CLEANERS = ("english_cleaners",)
 # NVIDIA's names that mean nothing here, and what replaces them.
 NVIDIA_ONLY = {
-    "fp16_run": "use precision=fp16",
+    "fp16_run": "use precision=fp16, on a GPU",
+    "dynamic_loss_scaling": "precision=fp16 scales the loss, always dynamically",
     "distributed_run": "use torchrun: torchrun --nproc-per-node 4 train.py ...",
+    "dist_backend": "processes talk by NCCL on GPUs and by Gloo on CPUs",
     "dist_url": "use torchrun --rdzv-endpoint HOST:PORT",
+    "cudnn_enabled": "cuDNN is used on every GPU",
+    "cudnn_benchmark": "cuDNN takes kernels that give the same result in every run",
     "max_wav_value": "samples are read in [-1, 1]",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step",
 }

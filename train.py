@@ -50,7 +50,12 @@ from training.logging import DEFAULT_LOGS, OutputFolder
 from training.memory_check import check_memory
 from training.setup import Start
 from training.signals import StopRequest, messages
-from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
+from training.trainer import (
+    Trainer,
+    guided_attention_weight_at,
+    learning_rate_at,
+    what_precision_means,
+)
 from training.validation import log_validation, make_validation_loader, validate
 
 # ---------------------------------------------------------------------------- arguments
@@ -144,6 +149,9 @@ def build_run(
     print(describe(hparams))
     if device.type == "cpu":
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    if meaning := what_precision_means(hparams.precision, capability):
+        print(f"warning: {meaning}")
     if not hparams.load_mel_from_disk:
         mel_filters(
             hparams

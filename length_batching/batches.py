@@ -32,7 +32,7 @@ from length_batching.checks import (
     check_ranks,
     refuse_missing_ranks,
 )
-from length_batching.plan import EpochPlan
+from length_batching.plan import EpochPlan, refuse_unknown_options
 from length_batching.sampler import refuse_more_than_drawn
 from length_batching.updates import EpochUpdates, UpdatePlanner
 
@@ -82,6 +82,7 @@ class LengthBatches(Dataset[Any]):
         record: str | os.PathLike[str] | None = None,
         **options: Any,
     ):
+        refuse_unknown_options(type(self).__name__, options)
         if batches_per_epoch is None:
             raise BatchingError('batches_per_epoch=None: expected a number, or "constant"')
         rank = None if world_size is None else 0

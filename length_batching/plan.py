@@ -11,12 +11,13 @@ A strategy orders the clips (strategies.py), the order is cut into batches of fi
 import difflib
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from length_batching.checks import (
+    ELSEWHERE,
     MAX_COUNT,
     BatchingError,
     Lengths,
@@ -136,6 +137,20 @@ def plan_epoch(
     order = order if used is None else used[order]
     plan = EpochPlan(order, np.array(costs.starts(order, most, capacity, class_starts)))
     return plan.rearranged(rng.permutation(len(plan))) if batch_randomization else plan
+
+
+def refuse_unknown_options(whose: str, options: Iterable[str]) -> None:
+    """Raise BatchingError if `plan_epoch` has no such options for the class `whose`, naming what
+    replaces those of other samplers."""
+    known = [name for name in plan_epoch.__kwdefaults__ or {} if name != "epoch"]
+    problems = []
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+            problems.append(f"{whose} has no argument {name}: {ELSEWHERE.get(name, hint)}")
+    if problems:
+        raise BatchingError("\n".join(problems))
 
 
 def _drawn(share: np.ndarray, draw: int | None, rng: np.random.Generator) -> np.ndarray:
