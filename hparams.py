@@ -69,6 +69,7 @@ class HParams:
     # --- data
     training_files: str = "filelists/ljspeech/train.txt"  # lines of path|text|seconds or path|text
     validation_files: str = "filelists/ljspeech/val.txt"  # never trained on
+    clips_folder: str = ""  # where the lists' clips lie now, if they were moved; subfolders too
     load_mel_from_disk: bool = False  # filelists name .npy log-mels made by --cache-mels, not audio
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text to symbols, in order
     language: str = ""  # eSpeak's name of it, such as de: for [phones], and tr for Turkish letters
@@ -161,6 +162,7 @@ LOG_FLOOR = 1e-5  # mel magnitudes below this are raised to it before the logari
 WINDOW_BACK = 2  # symbols behind the furthest one attended that stay in the attention window
 TYPES = get_type_hints(HParams)  # by name, without the limits
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+FILELISTS = ("training_files", "validation_files")
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 
 NVIDIA_CLEANERS = ("english_cleaners",)
@@ -181,7 +183,7 @@ NVIDIA_ONLY = {
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Apply overrides, `name=value,name=[a,b]`, to the defaults or `base`; the last of a name
     counts. `@path` stands for the overrides in that file, one a line; there, `#` at the beginning
-    of a line or after a blank begins a comment.
+    of a line or after a blank begins a comment, and filelists are looked for beside the file first.
 
     `win_time` and `hop_time` (milliseconds) become lengths of ceil(time x rate) samples, and the
     filter the next power of two: Ge et al., section 3, train with 50 ms / 12.5 ms. One UserError
@@ -314,10 +316,18 @@ def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
                 continue
             for number, line in lines:
                 if entry := re.sub(r"(^|\s)#.*", "", line).strip():
+                    entry = _from_folder(entry, Path(piece[1:]).parent)
                     entries.append((f"{piece[1:]}:{number}: ", entry))
         elif piece:
             entries.append(("", piece))
     return entries, problems
+
+
+def _from_folder(entry: str, folder: Path) -> str:
+    """An override from a file in `folder`, which may name a filelist from there."""
+    name, _, value = (part.strip() for part in entry.partition("="))
+    is_there = name in FILELISTS and value and (folder / value).is_file()
+    return f"{name}={folder / value}" if is_there else entry
 
 
 def _parse(override: str) -> tuple[str, Any]:

@@ -28,7 +28,7 @@ from common.console import progress_bar
 from common.errors import UserError
 from common.files import numbered_lines, read_as, write_bytes, write_json
 from common.sound import write_wav
-from corpus.filelist import split_filelist_line
+from corpus.filelist import split_filelist_line, where_clip_lies
 from corpus.metadata import read_metadata
 from hparams import HParams
 from synthesis.griffin_lim import GriffinLim
@@ -157,7 +157,7 @@ def read_recordings(path: Path) -> list[tuple[Path, str]]:
     path|text or path|text|seconds; UserError for anything else."""
     if path.is_file():
         fields = [split_filelist_line(line) for _, line in numbered_lines(path)]
-        return [(Path(sound), text) for sound, text, _ in fields]
+        return [(Path(where_clip_lies(sound, path)[0]), text) for sound, text, _ in fields]
     entries, problems = read_metadata(path)
     if problems:
         raise UserError("\n".join(problems))

@@ -52,6 +52,10 @@ from training.trainer import choose_decoder
 FOLDERS = ("common", "corpus", "fast_decoder", "length_batching", "synthesis", "text", "training")
 CODE = ("*.py", *(f"{folder}/*.py" for folder in FOLDERS))
 WORKERS_PER_CPU = 4  # at most; workers also wait for the disk
+HOW_TO_NAME_MOVED_LISTS = (
+    "The run goes on with the same lists elsewhere: if they were moved, name them: --resume "
+    "--hparams @FOLDER/settings.txt, or training_files=...,validation_files=..."
+)
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
 
 
@@ -228,6 +232,8 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
     except UserError as error:
         if resumed and "lines refused" in str(error):
             error.args = (f"{error}\n{HOW_TO_CHANGE_CLIPS}",)
+        if resumed and "no such filelist" in str(error):
+            error.args = (f"{error}\n{HOW_TO_NAME_MOVED_LISTS}",)
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     clips.change = processes.all_or_none(lambda: change_of(clips, resumed, new_clips))
