@@ -68,7 +68,7 @@ class HParams:
 
     # --- data
     training_files: str = "filelists/ljspeech/train.txt"  # lines of path|text|seconds or path|text
-    validation_files: str = "filelists/ljspeech/val.txt"  # never trained on
+    validation_files: str = "filelists/ljspeech/val.txt"  # never trained on; empty: no validation
     clips_folder: str = ""  # where the lists' clips lie now, if they were moved; subfolders too
     load_mel_from_disk: bool = False  # filelists name .npy log-mels made by --cache-mels, not audio
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text to symbols, in order
@@ -343,6 +343,8 @@ def _parse(override: str) -> tuple[str, Any]:
         near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
         raise ValueError(f"{name}: no hyper-parameter has this name{hint}")
+    if name == "validation_files" and text.lower() == "none":
+        text = ""
     try:
         return name, _convert(text, TYPES[name])
     except ValueError as error:

@@ -151,7 +151,7 @@ def build_run(
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     if meaning := what_precision_means(hparams.precision, capability):
-        print(f"warning: {meaning}")
+        print(meaning)
     if not hparams.load_mel_from_disk:
         mel_filters(
             hparams
@@ -174,6 +174,11 @@ def build_run(
         f"{len(clips.validation):,} for validation, "
         f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
     )
+    if not len(clips.validation):
+        print(
+            "no validation, as validation_files is empty: no validation loss, no example speech, "
+            f"no best.pt; the newest {max(2, hparams.keep_checkpoints)} checkpoints are kept"
+        )
     print(describe_costs(sampler, hparams))
     if device.type == "cuda":
         peaks = processes.gather(
@@ -202,7 +207,7 @@ def train(run: Run, stop: StopRequest) -> None:
 
         validated = None
         is_due = state.epoch % hparams.epochs_per_validation == 0
-        if is_due:
+        if is_due and run.validation_loader is not None:
             save(run, stop)  # before validation, which may fail
             validated = validate(run, stop)
             if run.must_stop:

@@ -292,32 +292,51 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         "check their filelists",
     )
     # If a table could not be written, an outdated one may still be there.
-    all_saved = all(processes.gather(lists is None or all(table.is_on_disk for table in lists)))
+    all_saved = all(
+        processes.gather(lists is None or all(table.is_on_disk for table in filter(len, lists)))
+    )
     lists = processes.all_or_none_with_heartbeat(
         lambda: lists or _read_lists(hparams, new_run, just_checked=all_saved),
         "check their filelists themselves",
     )
     training, validation = lists
-    if shared := set(validation.paths()).intersection(training.paths()):
-        print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
-    for clips in lists:
+    if warning := warn_of_shared_clips(training, validation):
+        print(warning)
+    for clips in filter(len, lists):
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
         if warning := warn_of_long_clips(seconds, partial(name_of, clips)):
             print(warning)
     return lists
 
 
+def warn_of_shared_clips(training: ClipTable, validation: ClipTable) -> str | None:
+    """A warning about clips that are both trained on and validated on, or None."""
+    trained, held_out = (set(map(os.path.abspath, x.paths())) for x in (training, validation))
+    shared = trained & held_out
+    if not shared:
+        return None
+    what = f"{len(shared):,} of {len(held_out):,} validation clips are trained on too"
+    if trained == held_out:
+        what = "training_files and validation_files name the same clips"
+    return (
+        f"warning: {what}, {min(shared)} for one: their validation loss does not tell how well "
+        "other texts are spoken. Hold clips out of training, or validate not at all: "
+        "validation_files=none"
+    )
+
+
 def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
     check_text_settings(hparams)  # refuse a bad setting once, not in each line
     lists, problems = [], []
-    for filelist in (hparams.training_files, hparams.validation_files):
+    named = [hparams.training_files, *filter(None, [hparams.validation_files])]
+    for filelist in named:
         try:
             lists.append(checked_clips(filelist, hparams, new_run, just_checked))
         except UserError as error:
             problems.append(str(error))
     if problems:
         raise UserError("\n".join(problems))
-    return lists
+    return lists if len(named) == 2 else [*lists, ClipTable.of("", [])]
 
 
 # ---------------------------------------------------------------------------- the run
