@@ -40,8 +40,17 @@ STYLES = {
     "bucket_by_quantile": Style("#808080", ">"),
     "alternated_sort": Style("#E69F00", "X"),
 }
+OTHER_MARKERS = "hp*dH8"  # of strategies that were added since, in the order of the registry
 GREY = "#555555"
 RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linestyle": "none"}
+
+
+def style_of(strategy: str) -> Style:
+    """A strategy's colour and marker: yellow for one that has no entry in STYLES."""
+    others = [name for name in REGISTRY if name not in STYLES]
+    if strategy in STYLES:
+        return STYLES[strategy]
+    return Style("#F0E442", OTHER_MARKERS[others.index(strategy) % len(OTHER_MARKERS)])
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
@@ -83,7 +92,7 @@ def _draw_batches(
     hatched: dict[str, Any] = {"facecolor": "white", "hatch": "/////"}
     for axes, (strategy, dynamic) in zip(rows, batchings, strict=True):
         plan = plan_epoch(lengths, batch_size, strategy, dynamic_batch_size=dynamic, **options)
-        stats, colour = padding_stats(lengths, plan), STYLES[strategy].colour
+        stats, colour = padding_stats(lengths, plan), style_of(strategy).colour
         first = plan.rearranged(np.flatnonzero(plan.starts < shown))
         real, batch_of_clip = lengths[first.order], batch_of_place(first)
         longest = np.maximum.reduceat(real, first.starts)
@@ -124,7 +133,7 @@ def draw_parameter_sweeps(
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid, lengths = figure.subplots(3, 3, sharey="row"), surveyor.lengths
     for column, strategy in zip(grid.T, ("semi_sorted", "bucket", "alternated_sort"), strict=True):
-        parameter, style = PARAMETER[strategy], STYLES[strategy]
+        parameter, style = PARAMETER[strategy], style_of(strategy)
         value = np.clip(chosen[parameter.name], *parameter.limits(len(lengths), batch_size)).item()
         values = parameter_values(strategy, len(lengths), batch_size, per_octave, [value])
         surveys = [surveyor.survey(batch_size, strategy, value=v, epochs=epochs) for v in values]

@@ -8,7 +8,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from paper import figures
-from paper.figures import STYLES
+from paper.figures import style_of
 from paper.report import Measured
 from paper.runs import LOSSES, Runs
 from paper.survey import PARAMETERS, Surveyor
@@ -90,7 +90,7 @@ def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
     """Colour, marker and dashes of every label; rows of one name in shades of its colour."""
     colours, markers, dashes = {}, {}, {}
     for _name, same_name in runs.rows.loc[labels].groupby("name"):
-        style = STYLES[same_name["batching_strategy"].iloc[0]]
+        style = style_of(same_name["batching_strategy"].iloc[0])
         shades = sns.light_palette(style.colour, len(same_name) + 2, reverse=True)
         for place, (label, row) in enumerate(same_name.iterrows()):
             colours[label] = shades[place]

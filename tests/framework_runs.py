@@ -81,6 +81,7 @@ def accelerate_resumed(epoch, set_epoch=True, save=True, **changed):
     before = numbers(itertools.islice(loader, 2))
     if save:
         accelerator.save_state(f"state{epoch}{set_epoch}{changed}")
+        accelerator.wait_for_everyone()
     accelerator, loader = prepared(**changed)
     if save:
         accelerator.load_state(f"state{epoch}{set_epoch}{changed}")
@@ -96,6 +97,7 @@ def accelerate_stateful(num_workers=0):
     loader.set_epoch(1)
     before = numbers(itertools.islice(loader, 2))
     accelerator.save_state(f"stateful{num_workers}")
+    accelerator.wait_for_everyone()
     accelerator, loader = prepared(**options)
     accelerator.load_state(f"stateful{num_workers}")
     loader.set_epoch(1)

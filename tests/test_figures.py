@@ -1,17 +1,19 @@
-"""analysis/figures.py: what is drawn, counted from the drawing itself."""
+"""paper/figures.py: what is drawn, counted from the drawing itself."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from test_survey import sweep
 
-from length_batching import STRATEGIES, padding_stats, plan_epoch
+from length_batching import REGISTRY, STRATEGIES, batching_name, padding_stats, plan_epoch
+from paper import figures
 from paper.figures import (
-    STYLES,
     draw_epoch_excerpt,
     draw_padded_batches,
     draw_parameter_sweeps,
+    style_of,
     write_figure,
 )
 from paper.survey import Surveyor
@@ -20,8 +22,25 @@ LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 
 
 def test_strategies_differ_without_colour():
-    assert set(STYLES) == set(STRATEGIES)
-    assert len({style.marker for style in STYLES.values()}) == len(STRATEGIES)
+    assert len({style_of(name).marker for name in STRATEGIES}) == len(STRATEGIES)
+
+
+def longest_first(clips):
+    return clips.order[np.argsort(-clips.lengths[clips.order], kind="stable")], [0]
+
+
+def test_an_added_strategy_is_planned_and_drawn(monkeypatch):
+    """As CONTRIBUTING.md says, with nothing but its function."""
+    for name in ("longest_first", "longest_last"):
+        strategy = replace(REGISTRY["sorted"], name=name, order=longest_first, short_name="LF")
+        monkeypatch.setitem(REGISTRY, name, strategy)
+    plan = plan_epoch(LENGTHS, 8, "longest_first")
+    assert LENGTHS[plan.order].tolist() == sorted(LENGTHS.tolist(), reverse=True)
+    assert batching_name("longest_first", True, True) == "LF-DBS-BR"
+    markers = {style_of(name).marker for name in REGISTRY}
+    assert len(markers) == len(REGISTRY) == len(STRATEGIES) + 2
+    figure = figures._draw_batches(LENGTHS, 4, [("longest_first", True), ("random", False)])
+    assert figure.axes[0].get_title(loc="left").startswith("LF-DBS: ")
 
 
 @pytest.mark.parametrize(("count", "dynamic"), [(120, False), (120, True), (5, False), (1, True)])
