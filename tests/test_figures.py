@@ -31,15 +31,15 @@ def longest_first(clips):
 
 def test_an_added_strategy_is_planned_and_drawn(monkeypatch):
     """As CONTRIBUTING.md says, with nothing but its function."""
-    for name in ("longest_first", "longest_last"):
+    for name in ("added", "added_too"):
         strategy = replace(REGISTRY["sorted"], name=name, order=longest_first, short_name="LF")
         monkeypatch.setitem(REGISTRY, name, strategy)
-    plan = plan_epoch(LENGTHS, 8, "longest_first")
+    plan = plan_epoch(LENGTHS, 8, "added")
     assert LENGTHS[plan.order].tolist() == sorted(LENGTHS.tolist(), reverse=True)
-    assert batching_name("longest_first", True, True) == "LF-DBS-BR"
+    assert batching_name("added", True, True) == "LF-DBS-BR"
     markers = {style_of(name).marker for name in REGISTRY}
     assert len(markers) == len(REGISTRY) == len(STRATEGIES) + 2
-    figure = figures._draw_batches(LENGTHS, 4, [("longest_first", True), ("random", False)])
+    figure = figures._draw_batches(LENGTHS, 4, [("added", True), ("random", False)])
     assert figure.axes[0].get_title(loc="left").startswith("LF-DBS: ")
 
 
