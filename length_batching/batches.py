@@ -267,7 +267,7 @@ class LengthBatches(Dataset[Any]):
         self._is_begun, self._loaded, self._drawn = True, (), 0
         self._told[2] = start
         self._told[4] += 1
-        return start
+        return int(start)
 
     def deal(self, number: int) -> "Dealt":
         """A batch of the pass that `begin` began last."""
