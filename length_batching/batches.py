@@ -252,22 +252,22 @@ class LengthBatches(Dataset[Any]):
         epoch, _, start, is_set, _ = self._told.tolist()
         if position is None and start == ANYWHERE and not self._has_record:
             raise BatchingError("the loaded state has no position: expected state_dict(trained)")
-        start = max(start, 0) if position is None else position
-        if start == len(self) and not is_set:  # by a loader that says later which epoch begins
-            epoch, start = epoch + 1, 0
-            self._tell(epoch, start, is_set=False)
+        first: int = max(start, 0) if position is None else position
+        if first == len(self) and not is_set:  # by a loader that says later which epoch begins
+            epoch, first = epoch + 1, 0
+            self._tell(epoch, first, is_set=False)
         elif position == len(self):
             if epoch == saved_epoch:
                 return position
-            start = 0  # the epoch after it was set
+            first = 0  # the epoch after it was set
         if self._is_begun:
             raise BatchingError(
                 f"epoch {epoch} was begun already: call set_epoch before every pass"
             )
         self._is_begun, self._loaded, self._drawn = True, (), 0
-        self._told[2] = start
+        self._told[2] = first
         self._told[4] += 1
-        return start
+        return first
 
     def deal(self, number: int) -> "Dealt":
         """A batch of the pass that `begin` began last."""

@@ -180,9 +180,7 @@ BATCHING_PROGRAMS = fenced(DOCUMENTS["docs/batching.md"], "python")
 
 def test_the_batching_programs_run_with_the_folder_alone(tmp_path):
     three_lines, loop, with_items, with_extra = BATCHING_PROGRAMS
-    loop += (
-        "lengths, dataset, DataLoader = [*map(len, clips)], clips, torch.utils.data.DataLoader\n"
-    )
+    loop += "dataset, DataLoader = clips, torch.utils.data.DataLoader\n"
     loop += f"{three_lines}print(sum(batch.shape[1] for batch in loader))\n"
     shutil.copytree(ROOT / "length_batching", tmp_path / "length_batching")
     run = [sys.executable, "-c", loop + with_items + with_extra]
@@ -198,19 +196,18 @@ def test_the_loop_of_the_docs_loses_no_clip(seed, tmp_path, monkeypatch):
     checkpoint counts."""
     monkeypatch.chdir(tmp_path)
     draw, trained = random.Random(seed), {0: [], 1: [], 2: []}
-    program = compile(
-        BATCHING_PROGRAMS[1].replace("    pass\n", "    note(batch)\n"), "docs", "exec"
-    )
+    program = BATCHING_PROGRAMS[1].replace("    pass\n", "    note(batch)\n")
+    stop, names = 0, {}
+
+    def note(batch):
+        nonlocal stop
+        if stop == 0:
+            raise KeyboardInterrupt
+        stop -= 1
+        trained[names["epoch"]].append(batch[0].int().tolist())
+
     for left in range(6, -1, -1):
-        stop, names = draw.randint(1, 60) if left else -1, {}
-
-        def note(batch):
-            nonlocal stop
-            if stop == 0:
-                raise KeyboardInterrupt
-            stop -= 1
-            trained[names["epoch"]].append(batch[0].int().tolist())
-
+        stop = draw.randint(1, 60) if left else -1
         names["note"] = note
         try:
             exec(program, names)

@@ -35,8 +35,8 @@ rate: float = padding_stats([3, 1, 2], plan_epoch([3, 1, 2], 2, "sorted")).zero_
 sampler.set_epoch("1")
 """
 WRONG_TYPE = (
-    'error: Argument 1 to "set_epoch" of "LengthBatchSampler" has incompatible type "str"; expected '
-    '"int"  [arg-type]'
+    'error: Argument 1 to "set_epoch" of "LengthBatchSampler" has incompatible type "str"; '
+    'expected "int"  [arg-type]'
 )
 
 
