@@ -61,8 +61,8 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
         with contextlib.suppress(ValueError, IndexError):
             lengths[i] = float(row[place])
         if not 0 < lengths[i] <= MAX_COUNT:
-            shown = ",".join(row)[:60]
-            raise BatchingError(f"{path}:{number}: {shown!r}: expected a length, a number above 0")
+            line = ",".join(row)[:60]
+            raise BatchingError(f"{path}:{number}: {line!r}: expected a length, a number above 0")
     return lengths
 
 
@@ -103,11 +103,11 @@ def print_table(lengths: np.ndarray, given: dict[str, Any]) -> None:
     def print_row(strategy: str, options: dict[str, Any]) -> None:
         name = f"{strategy:24}{'dynamic' if 'dynamic_batch_size' in options else 'fixed':7}"
         try:
-            found = costs(lengths, strategy, options, random_steps).values()
+            values = costs(lengths, strategy, options, random_steps).values()
         except BatchingError as error:  # so few lengths
             print(f"{name}  not possible: {error}")
             return
-        cells = (form.format(value) for form, value in zip(FORMATS, found, strict=True))
+        cells = (form.format(value) for form, value in zip(FORMATS, values, strict=True))
         print(name, *(f"{cell:>11}" for cell in cells))
 
     for options in (fixed, dynamic):
@@ -125,8 +125,8 @@ def print_table(lengths: np.ndarray, given: dict[str, Any]) -> None:
     if math.isnan(wanted):
         return
     best = dynamic | {name: FACTORS[bisect.bisect_left(FACTORS[:-1], wanted, key=novelty)]}
-    found = costs(lengths, strategy, best)
-    if found["novelty %"] < wanted or found["steps"] > paper["steps"]:
+    cheapest = costs(lengths, strategy, best)
+    if cheapest["novelty %"] < wanted or cheapest["steps"] > paper["steps"]:
         strategy, best = "semi_sorted", dynamic
     print(
         f"\nThe cheaper noise with {wanted:.1f} % novelty, that of the dynamic semi_sorted or 99:"

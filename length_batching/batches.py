@@ -144,9 +144,8 @@ class LengthBatches(Dataset[Any]):
             expected = " or ".join(map(str, self._loaded))
             raise BatchingError(f"set_epoch({epoch}): a state of epoch {expected} was loaded")
         current, _, start, was_set, _ = self._told.tolist()
-        first = (
-            epoch == current and not was_set
-        )  # Lightning begins its first pass before it says so
+        # A loader may begin its first pass before it is told the epoch, as under Lightning.
+        first = epoch == current and not was_set
         keeps = first or (epoch == current and not self._is_begun)
         keeps = keeps or (self._has_record and not was_set)
         self._loaded = ()
@@ -218,7 +217,7 @@ class LengthBatches(Dataset[Any]):
             return {}  # torchdata's workers ask at every step
         updates, start = self.updates(), int(self._told[2])
         if trained is None:
-            return updates.state_at(0) | {"batches_trained": None}
+            return {**updates.state_at(0), "batches_trained": None}
         if start == ANYWHERE:
             raise BatchingError(
                 f"state_dict({trained}): a framework deals these batches out and counts them; "
