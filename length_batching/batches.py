@@ -144,9 +144,8 @@ class LengthBatches(Dataset[Any]):
             expected = " or ".join(map(str, self._loaded))
             raise BatchingError(f"set_epoch({epoch}): a state of epoch {expected} was loaded")
         current, _, start, was_set, _ = self._told.tolist()
-        first = (
-            epoch == current and not was_set
-        )  # Lightning begins its first pass before it says so
+        # A loader may begin its first pass before it is told the epoch, as under Lightning.
+        first = epoch == current and not was_set
         keeps = first or (epoch == current and not self._is_begun)
         keeps = keeps or (self._has_record and not was_set)
         self._loaded = ()
@@ -218,7 +217,7 @@ class LengthBatches(Dataset[Any]):
             return {}  # torchdata's workers ask at every step
         updates, start = self.updates(), int(self._told[2])
         if trained is None:
-            return updates.state_at(0) | {"batches_trained": None}
+            return {**updates.state_at(0), "batches_trained": None}
         if start == ANYWHERE:
             raise BatchingError(
                 f"state_dict({trained}): a framework deals these batches out and counts them; "
@@ -252,22 +251,22 @@ class LengthBatches(Dataset[Any]):
         epoch, _, start, is_set, _ = self._told.tolist()
         if position is None and start == ANYWHERE and not self._has_record:
             raise BatchingError("the loaded state has no position: expected state_dict(trained)")
-        start = max(start, 0) if position is None else position
-        if start == len(self) and not is_set:  # by a loader that says later which epoch begins
-            epoch, start = epoch + 1, 0
-            self._tell(epoch, start, is_set=False)
+        first: int = max(start, 0) if position is None else position
+        if first == len(self) and not is_set:  # by a loader that says later which epoch begins
+            epoch, first = epoch + 1, 0
+            self._tell(epoch, first, is_set=False)
         elif position == len(self):
             if epoch == saved_epoch:
                 return position
-            start = 0  # the epoch after it was set
+            first = 0  # the epoch after it was set
         if self._is_begun:
             raise BatchingError(
                 f"epoch {epoch} was begun already: call set_epoch before every pass"
             )
         self._is_begun, self._loaded, self._drawn = True, (), 0
-        self._told[2] = start
+        self._told[2] = first
         self._told[4] += 1
-        return int(start)
+        return first
 
     def deal(self, number: int) -> "Dealt":
         """A batch of the pass that `begin` began last."""

@@ -37,11 +37,11 @@ def numbers(batches):
 
 def planned(*epochs):
     """This process's batches."""
-    batches, found = batches_of(), []
+    batches, epochs_of_rank = batches_of(), []
     for epoch in epochs:
         batches.set_epoch(epoch)
-        found.append(numbers(batches[i] for i in range(RANK, len(batches), PROCESSES)))
-    return found
+        epochs_of_rank.append(numbers(batches[i] for i in range(RANK, len(batches), PROCESSES)))
+    return epochs_of_rank
 
 
 # ---------------------------------------------------------------------------- accelerate
