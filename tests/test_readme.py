@@ -278,7 +278,9 @@ def test_every_file_named_in_a_program_exists():
 
 
 def test_every_hyper_parameter_in_the_documents_exists():
-    settings = re.findall(r"`(?:--hparams )?((?:\w+=[^`,= ]+,?)+)`", "".join(DOCUMENTS.values()))
+    # docs/batching.md names the library's arguments.
+    documents = "".join(text for name, text in DOCUMENTS.items() if name != "docs/batching.md")
+    settings = re.findall(r"`(?:--hparams )?((?:\w+=[^`,= ]+,?)+)`", documents)
     assert "bucket_size=1024" in settings
     for setting in settings:
         assert create_hparams(setting)  # refuses unknown names and values
