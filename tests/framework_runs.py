@@ -168,7 +168,7 @@ def fit(folder, resume=None, num_workers=0, world_size=PROCESSES, dealing=None, 
     """The batches that a Lightning module trained on and was validated on."""
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
-    from lightning_trainer import SaveBatches
+    from lightning_trainer import LaterLoader, SaveBatches
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -204,7 +204,7 @@ def fit(folder, resume=None, num_workers=0, world_size=PROCESSES, dealing=None, 
         how = {"batch_size": None, "sampler": InOrder(each, trainer.global_rank)}
         if dealing:
             how = {"batch_size": 1, "collate_fn": each.unwrap, **dealing}
-        loaders.append(DataLoader(each, num_workers=num_workers, **how))
+        loaders.append(LaterLoader(each, num_workers=num_workers, **how))
     trainer.fit(module, *loaders, ckpt_path=resume)
     return module.trained, module.validated
 

@@ -24,6 +24,13 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class LaterLoader(DataLoader):
+    """Starts its workers with the first batch: Lightning calls iter() before it sets the epoch."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+
+
 class SaveBatches(Callback):
     """Keeps the position in the checkpoint: Lightning itself saves none of torch's DataLoader."""
 
@@ -63,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
         enable_model_summary=False,
     )
     sampler = InOrder(batches, trainer.global_rank)
-    loader = DataLoader(batches, batch_size=None, sampler=sampler, num_workers=args.workers)
+    loader = LaterLoader(batches, batch_size=None, sampler=sampler, num_workers=args.workers)
     checkpoint = args.folder / "lightning" / "last.ckpt"
     trainer.fit(
         Module(Model(args.folder / "steps")), loader, ckpt_path=checkpoint if args.resume else None
