@@ -128,7 +128,7 @@ def plan_epoch(
         raise BatchingError(f"group_sizes: expected at most {largest} clips in each group")
 
     rng = np.random.default_rng(hashed_seed(seed, epoch))
-    used = None if costs.share is None else _drawn(costs.share, draw, rng)
+    used = None if costs.share is None else _draw_clips(costs.share, draw, rng)
     x = costs.own if used is None else costs.own[used]
     # The shuffle lets clips of equal length change places between epochs, whatever the strategy.
     shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
@@ -153,8 +153,9 @@ def refuse_unknown_options(whose: str, options: Iterable[str]) -> None:
         raise BatchingError("\n".join(problems))
 
 
-def _drawn(share: np.ndarray, draw: int | None, rng: np.random.Generator) -> np.ndarray:
-    """So many clips, by default each that has a share, in proportion to it and in random order."""
+def _draw_clips(share: np.ndarray, draw: int | None, rng: np.random.Generator) -> np.ndarray:
+    """Draw `draw` clip indices in proportion to `share`, shuffled; by default as many as have a
+    share."""
     shuffled, draws = rng.permutation(len(share)), draw or int(np.count_nonzero(share))
     reached = np.cumsum(share[shuffled])
     # Systematic sampling: draws at equal distances along a line, on which each clip is as long as
