@@ -153,7 +153,7 @@ def test_forks_speak_with_processes_of_their_own(fragile):
     assert fragile.process.pid == parent
 
 
-def phones_and_process(text: str) -> tuple[str, int]:
+def phones_and_process(text):
     return to_phones([text], "de")[0], phones._espeak.process.pid
 
 

@@ -79,10 +79,9 @@ def dropped_symbols(
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)
-        dropped = {x: columns_of(x, text, cleaner_names, table, language) for x in unknown}
-        if PHONES in cleaner_names:
-            dropped |= _without_phones(text, language)
-        return dropped
+        lacking = {x: columns_of(x, text, cleaner_names, table, language) for x in unknown}
+        silent = _without_phones(text, language) if PHONES in cleaner_names else {}
+        return lacking | silent
 
     def letters(part: str) -> list[int]:  # spaces may take the place of what is dropped
         return [i for i in text_to_sequence(part, cleaner_names) if symbols[i] != " "]
