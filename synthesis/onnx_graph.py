@@ -65,7 +65,7 @@ class Graph:
         if isinstance(error, MemoryError) or "alloc" in str(error).lower():
             gigabytes = self.bounds.max_memory / 1e9
             return f"it asks for more than {gigabytes:.1f} GB of memory; take another"
-        return " ".join(str(error).split())[:120]
+        return " ".join(str(error).rpartition("Status Message:")[2].split())[:120]
 
 
 def refuse_operators(content: bytes, known: Set[str], which: str, fix: str) -> None:

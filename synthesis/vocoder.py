@@ -16,7 +16,8 @@ from synthesis.griffin_lim import SILENCE
 from synthesis.onnx_graph import MAX_GRAPH_BYTES, Graph, refuse_operators
 from synthesis.speaker import Vocoder
 
-ZIP_BEGINS, PICKLE_BEGINS = b"PK\x03\x04", b"\x80"  # of torch.save, and of torch.jit.save
+ONNX_BEGINS = b"\x08"  # the version of its format
+ZIP_BEGINS, PICKLE_BEGINS = b"PK\x03\x04", b"\x80"  # of what torch saves
 TRIAL_FRAMES = 16
 # Those of voices, and what vocoders consist of: none runs others, loops, draws, or knows files.
 OPERATORS = voice.OPERATORS | set(
@@ -60,13 +61,14 @@ def load_vocoder(path: str | Path, hparams: HParams, threads: int = 1) -> Vocode
 
 def _refuse_no_onnx(content: bytes) -> None:
     """What torch writes can run code of its own, so none of it is loaded."""
-    convert = "convert it to ONNX, as docs/voices.md says"
-    if content.startswith(ZIP_BEGINS):
-        is_script = b"/code/" in content and b"constants.pkl" in content
-        kind = "a TorchScript module" if is_script else "a file of weights (torch.save)"
-        raise UserError(f"{kind}, expected an ONNX file; {convert}")
-    if content.startswith(PICKLE_BEGINS):
-        raise UserError(f"a file of weights (torch.save), expected an ONNX file; {convert}")
+    if content.startswith(ONNX_BEGINS):
+        return
+    kind = "neither ONNX nor weights"
+    if content.startswith(ZIP_BEGINS) and b"/code/" in content:
+        kind = "a TorchScript module"
+    elif content.startswith((ZIP_BEGINS, PICKLE_BEGINS)):
+        kind = "a file of weights (torch.save)"
+    raise UserError(f"{kind}, expected an ONNX file; convert it to ONNX, as docs/voices.md says")
 
 
 def checked_vocoder(
