@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from common.arguments import processors
 from common.errors import UserError
 
 Result = TypeVar("Result")
@@ -156,11 +157,19 @@ def _end_process(call: Call) -> None:
 _watch = Watch()
 
 
+def refuse_threads(threads: int) -> None:
+    """UserError for more threads than there are processors: they would wait for each other, and
+    thousands hang."""
+    if not 1 <= threads <= (most := processors()):
+        raise UserError(f"threads={threads}: expected 1 to {most}, the processors that there are")
+
+
 class Bounds:
     """What the calls of one object of a library may still take."""
 
     def __init__(self, name: str | Path, threads: int):
-        """`name`: of the file."""
+        """`name`: of the file. Errors as `refuse_threads`."""
+        refuse_threads(threads)
         machine = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
         self.max_memory = self.memory = min(MAX_MEMORY_BYTES, int(SHARE_OF_MEMORY * machine))
         self.name, self.threads, self.seconds = name, threads, BASE_SECONDS

@@ -26,6 +26,7 @@ class Graph:
         # The key of a tensor that lies in another file, whatever way its length is written.
         if re.search(rb"(?:\x08|\x88\x80*\x00)location", content):
             raise UserError("a graph that reads other files; put its weights into the graph")
+        self.bounds = Bounds(path, threads)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -34,7 +35,6 @@ class Graph:
         # Or ONNX Runtime would take its own format too, which `operators` cannot read.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         providers = ["CPUExecutionProvider"]
-        self.bounds = Bounds(path, threads)
         # Constants are computed at each run, where they can be stopped.
         left_out = ["ConstantFolding"]
         try:

@@ -14,6 +14,7 @@ from corpora import refusal
 from helpers import ROOT
 from onnx import helper, numpy_helper
 
+from common.arguments import processors
 from hparams import create_hparams
 from synthesis import bounds
 from synthesis.bounds import Bounds
@@ -39,7 +40,7 @@ def write_vocoder(path, nodes, size) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", sorted({1, min(2, processors())}))
 @pytest.mark.parametrize(
     ("nodes", "size"),
     [
