@@ -143,6 +143,9 @@ def option(text: str) -> tuple[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`>&-`)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     parser = argparse.ArgumentParser(
         "python -m length_batching",
         description=__doc__,

@@ -147,3 +147,11 @@ def test_the_command_refuses_what_is_wrong(text, arguments, message, tmp_path, c
         __main__.main([str(tmp_path / "lengths"), *arguments])
     assert message in str(stop.value)
     assert "\n" not in str(stop.value) + capsys.readouterr().out
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_a_closed_output_does_not_matter(closed, tmp_path):
+    (tmp_path / "lengths").write_text("3\n4\n5\n")
+    command = f"{sys.executable} -m length_batching {tmp_path / 'lengths'} {closed}"
+    run = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True)
+    assert (run.returncode, run.stderr) == (0, b"")
