@@ -99,10 +99,10 @@ class Preparation:
                 f"--out {str(self.out)!r}: its settings.txt could not name it; rename it"
             )
         refuse_no_folder(self.out, "--out")
-        if re.search(r"[|\n\r]", f"{self.corpus}{self.mels}{self.trim}"):
+        if re.search("[|\n\r\ud800-\udfff]", f"{self.corpus}{self.mels}{self.trim}"):
             raise UserError(
                 f"{self.corpus}, {self.mels}, {self.trim}: paths in a filelist hold no '|' or line "
-                "break; rename it"
+                "break, and are UTF-8; rename it"
             )
         if self.drop_unknown:
             object.__setattr__(self, "overrides", f"{self.overrides},drop_unknown=True")
