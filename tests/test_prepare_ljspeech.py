@@ -310,7 +310,7 @@ def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
     assert message.count("22050 Hz, expected 16000") == 10
     barred = make_corpus(tmp_path / "a|b", 1)
     assert "hold no '|' or line break" in refusal(prepare_with, barred, lists)
-    odd = make_corpus(tmp_path / "caf\udce9", 1)
+    odd = tmp_path / "caf\udce9"
     assert "and are UTF-8; rename it" in refusal(prepare_with, odd, lists)
     for name in ("a\nb", "a,b", "a #b", "a "):
         assert "could not name it" in refusal(prepare_with, corpus, tmp_path / name)
