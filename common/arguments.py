@@ -15,8 +15,8 @@ Value = TypeVar("Value")
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses arguments that are no UTF-8, which no list or log could hold. Python keeps their bytes
-    as lone surrogates."""
+    """Refuses arguments that are no UTF-8, which no list or log could hold. Python keeps the bytes
+    of such arguments as lone surrogates."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

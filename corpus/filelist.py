@@ -21,6 +21,7 @@ import numpy as np
 
 from audio import frame_count, mel_fingerprint, read_checked, read_header
 from common.console import progress_bar
+from common.encodings import wrong_conversion
 from common.errors import UserError, lines_refused
 from common.files import (
     Identity,
@@ -64,6 +65,8 @@ def read_filelist(
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
     lines = numbered_lines(filelist, content=content)
+    if new_run and (warning := wrong_conversion(filelist, content)):
+        print(warning)
     numbered = [line for line in lines if only is None or line[0] in only]
     problems, settings = [], mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))

@@ -4,8 +4,9 @@ import csv
 import hashlib
 from pathlib import Path
 
+from common.encodings import wrong_conversion
 from common.errors import UserError
-from common.files import numbered_lines
+from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
@@ -25,7 +26,10 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
     metadata, clips, problems = corpus / "metadata.csv", [], []
     missing = f"no such file; name the folder that holds metadata.csv (lines of {LINE}) and wavs/"
     first_line: dict[str, int] = {}
-    for number, line in numbered_lines(metadata, missing):
+    content = read_bytes(metadata, if_missing=missing)
+    if warning := wrong_conversion(metadata, content):
+        print(warning)
+    for number, line in numbered_lines(metadata, content=content):
         name, *others = fields = [field.strip() for field in line.split("|")]
         where = f"{metadata}:{number}"
         if len(fields) != 3:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.arguments import at_least_one, checked, whole_number
+from common.encodings import wrong_conversion
 from common.errors import MAX_LINES_SHOWN, UserError, about_lines, lines_refused
 from common.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
 from hparams import HParams
@@ -97,6 +98,8 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
         content = read_stream(args.text_file, MAX_FILE_BYTES)
         source = STANDARD_INPUT if args.text_file in STANDARD_INPUTS else str(args.text_file)
         lines = numbered_lines(source, content=content)
+        if warning := wrong_conversion(source, content):
+            print(warning, file=sys.stderr, flush=True)
     if not lines:
         raise UserError(f"{source}: no text in it; write one per line")
     return source, lines
