@@ -62,8 +62,8 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
         # Not of an argument, which are checked: of the working folder, or in a folder that is read.
         around = error.object[max(0, error.start - 40) : error.end + 20]
-        path = ascii(around).replace("\\udc", "\\x")
-        _say(f"{path}: a path that is no UTF-8; rename it, or work in another folder")
+        named = ascii(around).replace("\\udc", "\\x")
+        _say(f"{named}: a path that is no UTF-8; rename it, or work in another folder")
         sys.exit(1)
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0].replace("_", "-")

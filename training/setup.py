@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from audio import unusual_frames
 from common.errors import UserError
 from common.files import naming, read_bytes, remove_leftovers, write_bytes
 from common.machine import describe_environment, fingerprint_of_code, versions
@@ -294,6 +295,8 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     training, validation = lists
     if shared := set(validation.paths()).intersection(training.paths()):
         print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
+    if warning := unusual_frames(hparams):
+        print(warning)
     for clips in lists:
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
         if warning := warn_of_long_clips(seconds, partial(name_of, clips)):
