@@ -7,10 +7,9 @@ warning = wrong_conversion("metadata.csv", content)  # to be printed, or None
 import codecs
 import os
 import re
-import shlex
 from pathlib import Path
 
-from common.errors import UserError
+from common.errors import UserError, in_place
 
 MAX_FOREIGN_SHARE = 0.3  # of the bytes of a text in Latin letters, above 127: accents, quotes
 MAX_LINES_NAMED = 5
@@ -90,8 +89,7 @@ def _conversion(path: str | Path, command: str, then_from: str = "") -> str:
     then = f" | {_from(then_from)}" if then_from else ""
     if not os.path.isfile(path):
         return f"pipe it through {command}{then}"
-    target, original = shlex.quote(str(path)), shlex.quote(f"{path}.old")
-    return f"cp -n {target} {original} && {command} {original}{then} > {target}"
+    return in_place(path, command + then)
 
 
 def _named(lines: list[int]) -> str:

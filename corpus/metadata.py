@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from common.encodings import wrong_conversion
-from common.errors import UserError
+from common.errors import UserError, in_place
 from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
 from corpus.missing_sounds import id_fix
@@ -70,10 +70,11 @@ def several_speakers(second: Counter[str], metadata: Path) -> str | None:
         return None
     commonest = second.most_common(MAX_NAMED)
     values = ", ".join(f"{value[:20]!r} in {count:,}" for value, count in commonest)
+    keep = in_place(metadata, f"grep -F {shlex.quote(f'|{commonest[0][0]}|')}")
     return (
         f"warning: {metadata}: the second field has {len(second):,} values in {second.total():,} "
-        f"lines: {values}. If they are speakers, all are trained as one voice: keep the lines of "
-        f"one, grep -F {shlex.quote(f'|{commonest[0][0]}|')} (docs/own-data.md)"
+        f"lines: {values}. If they are speakers, all are trained as one voice (docs/own-data.md); "
+        f"keep the lines of one: {keep}"
     )
 
 

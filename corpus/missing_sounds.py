@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from audio import conversion
+from common.errors import in_place
 from corpus.clip_table import Clip
 from hparams import HParams
 
@@ -42,11 +43,11 @@ class SoundsThere:
             convert = conversion(self.hparams, '"$f"', '"${f%.*}.wav"')
             return f"convert it: for f in {files}; do {convert}; done"
         if path.parent != self.wavs:
-            return f"move it: mv {files} {shlex.quote(str(self.wavs))}"
+            return f"move it: mv -n {files} {shlex.quote(str(self.wavs))}"
         if path.stem == name:
-            return f'rename it: for f in {files}; do mv "$f" "${{f%.*}}{kind}"; done'
+            return f'rename it: for f in {files}; do mv -n "$f" "${{f%.*}}{kind}"; done'
         target = path.with_name(f"{name}{kind}")
-        return f"rename it: mv {shlex.quote(str(path))} {shlex.quote(str(target))}"
+        return f"rename it: mv -n {shlex.quote(str(path))} {shlex.quote(str(target))}"
 
     def without_wavs(self) -> str:
         """The message where there is no folder `wavs`."""
@@ -56,10 +57,10 @@ class SoundsThere:
             return message
         folder, count = Counter(path.parent for path in files).most_common(1)[0]
         source, wavs = shlex.quote(str(folder)), shlex.quote(str(self.wavs))
-        command = f"mv {source} {wavs}"
+        command = f"mv -n {source} {wavs}"
         if folder == self.corpus:
             kind = next(path.suffix for path in files if path.parent == folder)
-            command = f"mkdir {wavs} && mv {source}/*{kind} {wavs}"
+            command = f"mkdir {wavs} && mv -n {source}/*{kind} {wavs}"
         return f"{message}. {folder} has {count:,} sound files: {command}"
 
 
@@ -72,5 +73,5 @@ def id_fix(name: str, metadata: Path) -> str:
     """How to mend an id with a folder or a suffix, in every line of metadata.csv."""
     kinds = "|".join(f"{kind[1:]}|{kind[1:].upper()}" for kind in KINDS)
     edit = rf"s#^[^|]*[/\\]##; s#^([^|]*)[.]({kinds})[|]#\1|#"
-    command = f"sed -i.old -E '{edit}' {shlex.quote(str(metadata))}"
+    command = in_place(metadata, f"sed -E '{edit}'")
     return f"write {without_folder_and_suffix(name)!r}, in every line by: {command}"

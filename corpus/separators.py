@@ -1,11 +1,10 @@
 """Recognises lists whose fields are separated by something else than a bar."""
 
 import csv
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import UserError
+from common.errors import UserError, in_place
 
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas", " ": "spaces"}
 MIN_SHARE = 0.9  # of the lines, that have the separator and no bar
@@ -24,11 +23,10 @@ def refuse_other_separators(
         first = {text.partition(separator)[0] for text in having}
         is_field = len(first) >= MIN_SHARE * len(having) and not any(" " in x for x in first)
         if len(having) >= max(1, MIN_SHARE * len(texts)) and (is_field or separator == "\t"):
-            target, original = shlex.quote(str(path)), shlex.quote(f"{path}.old")
-            command = f"{_command(separator, texts)} < {original} > {target}"
+            command = in_place(path, _command(separator, texts))
             raise UserError(
                 f"{path}: fields are separated by {name}, expected {expected}: {texts[0][:60]!r}; "
-                f"convert it: cp -n {target} {original} && {command}"
+                f"convert it: {command}"
             )
 
 

@@ -50,6 +50,24 @@ def test_western_text_is_converted_from_windows(tmp_path, text):
     assert path.with_name("a list.csv.old").read_bytes() == text.encode("cp1252")
 
 
+@needs_iconv
+def test_every_conversion_keeps_its_own_original(tmp_path):
+    """One that began again from the first original would undo the others."""
+    path = tmp_path / "metadata.csv"
+    path.write_bytes("a\tIt’s five.\nb\tCafé.\n".encode("cp1252"))
+    command = run_advice(refusal(path))
+    subprocess.run(command, shell=True, check=True)  # a second time, by mistake
+    with pytest.raises(UserError, match="separated by tabs") as caught:
+        read_metadata(tmp_path)
+    run_advice(str(caught.value))
+    assert texts(path) == "a|It’s five.\nb|Café.\n"
+    assert sorted(x.name for x in tmp_path.iterdir()) == [
+        "metadata.csv",
+        "metadata.csv.old",
+        "metadata.csv.old+",
+    ]
+
+
 @pytest.mark.parametrize(
     "content",
     ["1|Дом и сад\n".encode("cp1251"), "1|語学の本\n".encode("shift_jis"), b"1|It\x81s 5 o'clock"],

@@ -46,11 +46,11 @@ CASES = {
     "another folder": (lambda c: rename_sounds(c, lambda x: f"wavs/{x}/"[:8] + f"/{x}"), "mv "),
     "folder of another name": (lambda c: rename_sounds(c, lambda x: f"wav/{x}"), "mv "),
     "beside metadata.csv": (lambda c: rename_sounds(c, lambda x: x), "mkdir "),
-    "ids with a suffix": (lambda c: rename_ids(c, lambda x: x.replace("|", ".wav|", 1)), "sed "),
-    "ids with a folder": (lambda c: rename_ids(c, lambda x: f"wavs/{x}"), "sed "),
+    "ids with a suffix": (lambda c: rename_ids(c, lambda x: x.replace("|", ".wav|", 1)), "cp "),
+    "ids with a folder": (lambda c: rename_ids(c, lambda x: f"wavs/{x}"), "cp "),
     "ids of Windows": (
         lambda c: rename_ids(c, lambda x: "C:\\a b\\wavs\\" + x.replace("|", ".WAV|", 1)),
-        "sed ",
+        "cp ",
     ),
     "another format": (convert_sounds, "for f in"),
 }
