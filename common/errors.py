@@ -86,4 +86,4 @@ def in_place(path: str | Path, command: str) -> str:
 def _fault(problem: str) -> str:
     """The key by which problems are grouped: the fix, without numbers, quotations and paths."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
-    return plain.rpartition("; ")[2]
+    return plain.partition("; ")[2] or plain

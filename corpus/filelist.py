@@ -34,6 +34,7 @@ from common.files import (
     write_bytes,
 )
 from corpus.clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
+from corpus.missing_sounds import beside
 from corpus.separators import refuse_other_separators
 from hparams import HParams
 from text import can_be_spoken, clean, in_words, unknown_symbols
@@ -89,7 +90,8 @@ def read_filelist(
             num_frames = length(path, seconds, hparams, new_run)
             return Clip(path, text, num_frames=num_frames, identity=identity)
         except UserError as error:
-            return UserError(f"{path}: {error}" if path else str(error))
+            there = "" if os.path.exists(path) else beside(path, hparams)
+            return UserError(f"{path}: {error}{there}" if path else str(error))
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 
 from audio import conversion
@@ -40,8 +41,7 @@ class SoundsThere:
         kind = path.suffix.lower()
         files = f"{shlex.quote(str(path.parent))}/*{path.suffix}"
         if kind not in KINDS:
-            convert = conversion(self.hparams, '"$f"', '"${f%.*}.wav"')
-            return f"convert it: for f in {files}; do {convert}; done"
+            return _conversion_of(path, self.hparams)
         if path.parent != self.wavs:
             return f"move it: mv -n {files} {shlex.quote(str(self.wavs))}"
         if path.stem == name:
@@ -62,6 +62,33 @@ class SoundsThere:
             kind = next(path.suffix for path in files if path.parent == folder)
             command = f"mkdir {wavs} && mv -n {source}/*{kind} {wavs}"
         return f"{message}. {folder} has {count:,} sound files: {command}"
+
+
+def beside(path: str, hparams: HParams) -> str:
+    """What lies beside a sound of a filelist that is missing, and what to do; empty for nothing."""
+    folder, name = os.path.split(path)
+    there = _sounds_of(folder or ".").get(os.path.splitext(name)[0].lower())
+    if there is None:
+        return ""
+    other = Path(folder, there)
+    is_read = other.suffix.lower() in KINDS
+    fix = f"write {there!r} in the list" if is_read else _conversion_of(other, hparams)
+    return f", where {there!r} lies; {fix}"
+
+
+@lru_cache(maxsize=1000)
+def _sounds_of(folder: str) -> dict[str, str]:
+    """The names of sound files in a folder by their names without suffix, in lower case."""
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    kinds = KINDS + OTHER_KINDS
+    return {os.path.splitext(x)[0].lower(): x for x in names if x.lower().endswith(kinds)}
+
+
+def _conversion_of(path: Path, hparams: HParams) -> str:
+    """The shell's command that converts all files of a folder that have this one's suffix."""
+    convert = conversion(hparams, '"$f"', '"${f%.*}.wav"')
+    files = f"{shlex.quote(str(path.parent))}/*{path.suffix}"
+    return f"convert it: for f in {files}; do {convert}; done"
 
 
 def without_folder_and_suffix(name: str) -> str:

@@ -278,6 +278,20 @@ def test_the_same_fault_is_said_once(tmp_path, line):
         assert [x.partition(" more: ")[0] for x in others] == ["    the same in 12,999"]
 
 
+def test_sounds_under_another_name_are_named(tmp_path):
+    for name in ("a.WAV", "B.wav", "c.mp3"):
+        (tmp_path / name).touch()
+    names = [f"{tmp_path}/{x}.wav" for x in "abcd"]
+    path = write_list(tmp_path, *(f"{name}|Go on." for name in names))
+    with pytest.raises(UserError) as caught:
+        read_filelist(path, HParams())
+    a, b, c, d = str(caught.value).splitlines()[1:]
+    assert a.endswith(", where 'a.WAV' lies; write 'a.WAV' in the list")
+    assert b.endswith(", where 'B.wav' lies; write 'B.wav' in the list")
+    assert f", where 'c.mp3' lies; convert it: for f in {tmp_path}/*.mp3; do ffmpeg " in c
+    assert d.endswith(": no such file; check the corpus folder and the paths in the list")
+
+
 def test_a_third_field_may_be_a_speaker(sounds):
     path = write_list(sounds, f"{sounds}/a.wav|Go on.|0")
     with pytest.raises(UserError, match="or take the third field out where it names a speaker"):
