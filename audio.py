@@ -29,6 +29,7 @@ MAX_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could exhaust
 UNKNOWN_SAMPLES = 2**36 - 1
 # From here on a size is unknown: a WAV written to a pipe.
 UNKNOWN_BYTES = {b"RIFF": 0x7FFFF000, b"RF64": 2**63}
+MAX_OVERSHOOT = 100  # a float that reaches more is a whole number of a file of 16 bits or more
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
@@ -47,6 +48,38 @@ def frame_count(num_samples: int, hparams: HParams) -> int:
 def minimum_samples(hparams: HParams) -> int:
     """The shortest clip whose ends can be mirrored by half a filter, as the mel needs."""
     return hparams.filter_length // 2 + 1
+
+
+def conversion(hparams: HParams, source: str, target: str) -> str:
+    """The shell's command that makes a mono sound file at the sampling rate of the settings."""
+    return f"ffmpeg -nostdin -i {source} -ac 1 -ar {hparams.sampling_rate} {target}"
+
+
+def settings_at(sampling_rate: int) -> str:
+    """Overrides of the settings at another sampling rate: windows and hops as long as those of the
+    defaults, mels up to the same share of the rate, or to 8,000 Hz where it has them."""
+    window, hop = (
+        1000 * x / HParams.sampling_rate for x in (HParams.win_length, HParams.hop_length)
+    )
+    share = HParams.mel_fmax / HParams.sampling_rate
+    mel_fmax = min(max(HParams.mel_fmax, round(share * sampling_rate, -2)), sampling_rate / 2)
+    times = f"win_time={window:.1f},hop_time={hop:.1f}"
+    return f"sampling_rate={sampling_rate},{times},mel_fmax={mel_fmax:g}"
+
+
+def unusual_frames(hparams: HParams) -> str | None:
+    """A warning if the sampling rate was set, but not the window and the hop, which are in samples:
+    frames would then be much shorter or longer than with the defaults."""
+    usual, rate = HParams.sampling_rate, hparams.sampling_rate
+    lengths = hparams.hop_length, hparams.win_length
+    if lengths != (HParams.hop_length, HParams.win_length) or 1 / 1.2 < rate / usual < 1.2:
+        return None
+    hop, usual_hop = (1000 * hparams.hop_length / x for x in (rate, usual))
+    return (
+        f"warning: sampling_rate={rate} with hop_length={hparams.hop_length} makes frames of "
+        f"{hop:.1f} ms, {usual_hop:.1f} ms at {usual} Hz: {rate / usual:.2g} times as many decoder "
+        f"steps. Set {settings_at(rate)}, or convert the clips to {usual} Hz (docs/own-data.md)"
+    )
 
 
 @contextlib.contextmanager
@@ -100,13 +133,13 @@ def _with_unknown_length(file: BinaryIO) -> Patched:
 
 def _header_problem(sound: Any, hparams: HParams) -> str | None:
     rate = hparams.sampling_rate
+    convert = f"convert it: {conversion(hparams, 'in.wav', 'out.wav')}"
     if sound.format not in FORMATS:
-        fix = f"ffmpeg -i in -ac 1 -ar {rate} out.wav"
-        return f"{sound.format_info}, expected WAV or FLAC; convert it: {fix}"
+        return f"{sound.format_info}, expected WAV or FLAC; {convert}"
     if sound.channels != 1:
-        return f"{sound.channels} channels, expected mono; mix down: sox in out remix -"
+        return f"{sound.channels} channels, expected mono; {convert}"
     if sound.samplerate != rate:
-        fix = f"resample it (sox in -r {rate} out) or set sampling_rate={sound.samplerate}"
+        fix = f"if all clips have this rate, set {settings_at(sound.samplerate)}; else {convert}"
         return f"{sound.samplerate} Hz, expected {rate}; {fix}"
     return None if sound.frames >= UNKNOWN_SAMPLES else _length_problem(sound.frames, hparams)
 
@@ -184,10 +217,19 @@ def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
         )
     peak = max(-low, high)
     if peak > 1:
-        raise UserError(f"samples reach {peak:g}, expected [-1, 1]; scale it: sox --norm=-1 in out")
+        raise UserError(f"samples reach {peak:g}, expected [-1, 1]; {_scaling(peak)}")
     if high - low <= SILENT_RANGE:
         raise UserError("silent from beginning to end; record it again or leave the clip out")
     return samples
+
+
+def _scaling(peak: float) -> str:
+    """How to scale a file of floating-point numbers that reach `peak`, above 1."""
+    what, volume = "scale it", f"{0.99 / peak:.6g}"
+    if peak > MAX_OVERSHOOT:
+        bits = next((bits for bits in (16, 24, 32) if peak <= 2 ** (bits - 1)), 32)
+        what, volume = f"these are numbers of {bits} bits, divide them", f"1/{2 ** (bits - 1)}"
+    return f"{what}: ffmpeg -nostdin -i in.wav -af volume={volume} out.wav"
 
 
 def _is_cut_off_wav(file: BinaryIO) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from common.errors import UserError
+from common.errors import UserError, grouped
 from common.files import numbered_lines
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 def _refuse(problems: list[str]) -> None:
     if problems:
-        raise UserError("\n  ".join(["hyper-parameters refused:", *problems]))
+        raise UserError("\n  ".join(["hyper-parameters refused:", *grouped(problems)]))
 
 
 def _field_problems(values: Mapping[str, Any]) -> dict[str, str]:

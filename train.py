@@ -26,6 +26,7 @@ import torch
 
 from audio import mel_filters
 from batching import describe_costs, make_sampler
+from common.arguments import make_parser
 from common.console import duration, print_nothing, print_without_failing, progress_bar
 from common.errors import UserError
 from common.files import METRICS_FILE
@@ -62,9 +63,7 @@ from training.validation import log_validation, make_validation_loader, validate
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("-o", "--output_directory", required=True, help="checkpoints and metrics.jsonl")
     add("-l", "--log_directory", default=DEFAULT_LOGS, help="TensorBoard events, inside -o (logs)")
@@ -75,7 +74,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--new-clips", action="store_true", help="with --resume: allow other clips than before")
     add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
     add("--process-timeout", type=float, default=300, help="seconds to wait for the others (300)")
-    add("--version", action="version", version=__version__)
     add("--n_gpus", type=int, default=1, help="use torchrun for several processes")
     add("--rank", type=int, default=0, help="set by torchrun")
     add("--group_name", default="", help="accepted for compatibility, not used")

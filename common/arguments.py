@@ -4,7 +4,8 @@ import argparse
 import contextlib
 import math
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,10 +14,27 @@ from common.version import __version__
 Value = TypeVar("Value")
 
 
+class Parser(argparse.ArgumentParser):
+    """Refuses arguments that are no UTF-8, which no list or log could hold. Python keeps the bytes
+    of such arguments as lone surrogates."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        args = sys.argv[1:] if args is None else list(args)
+        for number, argument in enumerate(args, 1):
+            if any("\ud800" <= character <= "\udfff" for character in argument):
+                after = f" (after {args[number - 2]})" if number > 1 else ""
+                value = ascii(argument[:60]).replace("\\udc", "\\x")
+                fix = "write it in UTF-8, which your terminal should send, or rename the file"
+                self.error(f"argument {number}{after}: {value} is no UTF-8; {fix}")
+        return super().parse_known_args(args, namespace)
+
+
 def make_parser(description: str | None, **options: Any) -> argparse.ArgumentParser:
     """A parser that prints a program's docstring as it stands, with --version. `options` are those
     of argparse."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **options,
@@ -37,11 +55,6 @@ def checked(
         raise argparse.ArgumentTypeError(f"{text[:60]!r}: expected {expected}")
 
     return check
-
-
-def in_utf8(expected: str) -> Callable[[str], str]:
-    """The type of a text in UTF-8; Python keeps other bytes of a command as lone surrogates."""
-    return checked(lambda text: text.encode().decode(), expected, lambda _: True)
 
 
 def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:

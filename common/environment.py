@@ -4,8 +4,8 @@ Idle OpenMP threads sleep instead of spinning. Ctrl-C ends a program with one li
 130, during imports too, where KeyboardInterrupt may be lost in a library's C code. A closed output
 pipe (`| head`) ends it silently with exit code 141. Errors that the user can fix are one line and
 no traceback: a UserError, a system error, a full disk, a missing package with its requirements
-file. Closed descriptors (`>&-`) are opened on /dev/null: otherwise the next file opened would get
-their number, and with it the terminal output.
+file, a path that is no UTF-8. Closed descriptors (`>&-`) are opened on /dev/null: otherwise the
+next file opened would get their number, and with it the terminal output.
 """
 
 import atexit
@@ -59,6 +59,12 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
     kinds = {base.__name__ for base in kind.__mro__}  # by name: their modules import much
     if kinds & {"UserError", "BatchingError", "OSError"} and "BrokenPipeError" not in kinds:
         say(str(error))
+        sys.exit(1)
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        # Not of an argument, which are checked: of the working folder, or in a folder that is read.
+        around = error.object[max(0, error.start - 40) : error.end + 20]
+        named = ascii(around).replace("\\udc", "\\x")
+        say(f"{named}: a path that is no UTF-8; rename it, or work in another folder")
         sys.exit(1)
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0].replace("_", "-")

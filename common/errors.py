@@ -1,7 +1,10 @@
 """`UserError`, for faults that the user must fix, and messages about the bad lines of a file."""
 
 import errno
+import os
 import re
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 MAX_LINES_SHOWN = 20  # bad lines of a file, one by one
@@ -35,27 +38,52 @@ def about_lines(
 ) -> str:
     """Return one message about all bad lines of a file; `done` says what happened to them.
 
-    Each of `problems` is "PATH:LINE: what is wrong; fix". If there are more than `one_by_one`,
-    those with the same fix are grouped: the message shows the first one and the line numbers of
-    the others."""
+    Each of `problems` is "PATH:LINE: what is wrong; fix"; more than `one_by_one` are `grouped`."""
+    shown = grouped(problems, one_by_one, prefix=f"{path}:")
+    return "\n  ".join([f"{path}: {len(problems):,} of {num_lines:,} lines {done}:", *shown])
+
+
+def grouped(
+    problems: Sequence[str], one_by_one: int = MAX_LINES_SHOWN, prefix: str = ""
+) -> list[str]:
+    """Lines that report these problems, each "PLACE: what is wrong; fix".
+
+    If there are more than `one_by_one`, those with the same fix are grouped: the first one, then
+    the places of others, without `prefix` and folders."""
     faults: dict[str, list[str]] = {}
     for problem in problems:
         same = _fault(problem) if len(problems) > one_by_one else problem
         faults.setdefault(same, []).append(problem)
-    lines = [f"{path}: {len(problems):,} of {num_lines:,} lines {done}:"]
+    lines = []
     for first, *others in [*faults.values()][:MAX_LINES_SHOWN]:
         lines.append(first)
         if others:
-            numbers = [
-                x.removeprefix(f"{path}:").partition(":")[0] for x in others[:MAX_LINES_SHOWN]
-            ]
+            places = [_place(problem, prefix) for problem in others[:MAX_LINES_SHOWN]]
             more = ", ..." if len(others) > MAX_LINES_SHOWN else ""
-            lines.append(f"  the same in {len(others):,} more: {', '.join(numbers)}{more}")
+            lines.append(f"  the same in {len(others):,} more: {', '.join(places)}{more}")
     if len(faults) > MAX_LINES_SHOWN:
-        lines.append(f"... and {len(faults) - MAX_LINES_SHOWN:,} other faults")
-    return "\n  ".join(lines)
+        rest = [len(x) for x in faults.values()][MAX_LINES_SHOWN:]
+        lines.append(f"... and {sum(rest):,} more, of {len(rest):,} other faults")
+    return lines
+
+
+def _place(problem: str, prefix: str) -> str:
+    return os.path.basename(problem.removeprefix(prefix).partition(": ")[0])
+
+
+def in_place(path: str | Path, command: str) -> str:
+    """The shell's command that changes a file by another one, from standard input to output. The
+    file is kept under a name that is not in use; to run it twice does no harm."""
+    original = f"{path}.old"
+    while os.path.lexists(original):
+        original += "+"
+    target, original = shlex.quote(str(path)), shlex.quote(original)
+    first, *others = command.split(" | ", 1)
+    then = " | ".join([f"{first} < {original}", *others])
+    return f"cp -n {target} {original} && {then} > {target}"
 
 
 def _fault(problem: str) -> str:
-    """The key by which problems are grouped: the fix, without numbers and quotations."""
-    return re.sub(r"""(['"]).*\1|\d+""", "", problem).rpartition("; ")[2]
+    """The key by which problems are grouped: the fix, without numbers, quotations and paths."""
+    plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
+    return plain.partition("; ")[2] or plain

@@ -5,14 +5,12 @@ folders. Reading opens regular files only, never blocks, and refuses files above
 Writing replaces the whole file or leaves it as it was, and never follows a link.
 """
 
-import codecs
 import contextlib
 import errno
 import fcntl
 import json
 import math
 import os
-import shlex
 import stat
 import tempfile
 from collections import deque
@@ -22,6 +20,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from common.encodings import decoded
 from common.errors import UserError
 
 Record = TypeVar("Record")
@@ -183,25 +182,7 @@ def numbered_lines(
     file's bytes if they were read before. Errors as `read_bytes`; if the encoding is not UTF-8, the
     message says how to convert the file."""
     content = read_bytes(path, if_missing=if_missing) if content is None else content
-    try:
-        encoding, note = "LATIN1", " (if it is Latin-1)"
-        marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        if marked or b"\0" in content[:4]:  # the other half of an ASCII character
-            encoding, note = "UTF-32" if b"\0\0" in content[:4] else "UTF-16", ""
-            if encoding == "UTF-16" and not marked:
-                encoding += "LE" if content[0] else "BE"
-            raise UnicodeDecodeError("utf-8", content, 0, 1, f"{encoding} text")
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        source, target = shlex.quote(str(path)), shlex.quote(f"{path}.utf8")
-        if os.path.isfile(path):
-            fix = f"convert it: iconv -f {encoding} -t UTF-8 {source} > {target}{note}"
-        else:
-            fix = f"pipe it through iconv -f {encoding} -t UTF-8{note}"
-        raise UserError(
-            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); {fix}"
-        ) from None
+    text = decoded(path, content)
     # Not splitlines, which breaks lines at odd characters inside a text too.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]

@@ -1,17 +1,20 @@
 """Warnings about faults of a corpus that keep the alignment from forming (docs/own-data.md)."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from corpus.clip_table import Clip
+from corpus.filelist import OTHER_LANGUAGE, foreign_letters
 from hparams import HParams
-from text import PHONES
+from text import PHONES, sequence_to_text
 from text.unspoken import dropped_symbols, with_columns
 
 MAX_SILENCE_SECONDS = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
+MAX_FOREIGN_SHARE = 0.05  # of the texts; names and foreign words in English are fewer
 
 
 def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
@@ -47,7 +50,7 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
             ],
         ),
         (
-            "clipping (three samples or more in a row at full scale)",
+            "clipping (three samples or more in a row at full scale, or often at the clip's peak)",
             "Record at a lower level, restore the clip with a declipper, or leave it out",
             [
                 f"{clips[i].id} ({clipped[i]:,} samples, {1000 * clipped[i] / rate:.1f} ms)"
@@ -73,6 +76,25 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
         if notes:
             warnings.append(f"warning: {summary}. {advice} (docs/own-data.md)")
     return warnings
+
+
+def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
+    """A warning if many texts have letters that English lacks, but are read as English."""
+    if not hparams.table.is_english:
+        return None
+    letters = [foreign_letters(clip.text) for clip in clips]
+    indices = [i for i, x in enumerate(letters) if x]
+    if len(indices) <= MAX_FOREIGN_SHARE * len(clips):
+        return None
+    counts = Counter(letter for x in letters for letter in x)
+    commonest = ", ".join(sorted(counts, key=lambda x: (-counts[x], x))[:WORST_SHOWN])
+    example = clips[indices[0]]
+    return (
+        f"warning: {len(indices):,} of {len(clips):,} texts have letters that English lacks "
+        f"({commonest}), and are read as English: {example.text[:40]!r} becomes "
+        f"{sequence_to_text(example.symbols)[:60]!r}. If they are in another language, prepare "
+        f"with {OTHER_LANGUAGE}"
+    )
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:

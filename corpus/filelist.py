@@ -11,6 +11,7 @@ import io
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,6 +22,7 @@ import numpy as np
 
 from audio import frame_count, mel_fingerprint, read_checked, read_header
 from common.console import progress_bar
+from common.encodings import wrong_conversion
 from common.errors import UserError, lines_refused
 from common.files import (
     Identity,
@@ -32,6 +34,8 @@ from common.files import (
     write_bytes,
 )
 from corpus.clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
+from corpus.missing_sounds import beside
+from corpus.separators import refuse_other_separators
 from hparams import HParams
 from text import can_be_spoken, clean, in_words, unknown_symbols
 
@@ -47,6 +51,10 @@ CHANGED_IN_CHECK = "changed while it was checked; start again when nothing write
 IF_MOVED = "if the folder of the clips was moved, name it: --hparams clips_folder=FOLDER"
 MAX_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
 HOW_TO_KNOW = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
+OTHER_LANGUAGE = (
+    "--hparams symbols=corpus,text_cleaners=[basic_cleaners], or text_cleaners=[phones] and "
+    "language=de, ru, cmn and so on (docs/languages.md)"
+)
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
 
@@ -65,6 +73,9 @@ def read_filelist(
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
     lines = numbered_lines(filelist, content=content)
+    if new_run and (warning := wrong_conversion(filelist, content)):
+        print(warning)
+    refuse_other_separators(filelist, lines, "path|text|seconds or path|text")
     numbered = [line for line in lines if only is None or line[0] in only]
     problems, settings = [], mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
@@ -88,7 +99,8 @@ def read_filelist(
                 path, text, num_frames=num_frames, identity=identity, is_relative=is_relative
             )
         except UserError as error:
-            return UserError(f"{path}: {error}" if path else str(error))
+            there = "" if os.path.exists(path) else beside(path, hparams)
+            return UserError(f"{path}: {error}{there}" if path else str(error))
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
@@ -128,6 +140,8 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
             f"text {text[:40]!r} has what symbols={hparams.symbols} lacks: {unknown}; {HOW_TO_KNOW}"
         )
     if not symbols or (new_run and not can_be_spoken(symbols, table)):
+        if table.is_english and foreign_letters(text):
+            raise UserError(f"text {text[:40]!r} has no English letter; set {OTHER_LANGUAGE}")
         raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
     return symbols
 
@@ -145,6 +159,12 @@ def where_clip_lies(listed: str, filelist: str | Path, clips_folder: str = "") -
         return listed, False
     is_there = os.path.lexists(in_lists_folder) or not os.path.lexists(listed)
     return (in_lists_folder, True) if is_there else (listed, False)
+
+
+def foreign_letters(text: str) -> set[str]:
+    """The letters of a text, in lower case, that English lacks."""
+    composed = unicodedata.normalize("NFC", text.lower())
+    return {x for x in composed if not x.isascii() and x.isalpha()}
 
 
 def split_filelist_line(line: str) -> tuple[str, str, float | None]:
@@ -166,10 +186,11 @@ def sound_length(path: str, seconds: float | None, hparams: HParams, read_conten
     whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
     rate = hparams.sampling_rate
     if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
-        raise UserError(
-            f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file; the clip changed "
-            "after the list was made: make the list again"
-        )
+        lengths = f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file"
+        fix = "the clip changed after the list was made: make the list again"
+        if seconds % 1 == 0:
+            fix = "make the list again, or take the third field out where it names a speaker"
+        raise UserError(f"{lengths}; {fix}")
     return frame_count(whole, hparams)
 
 

@@ -2,20 +2,29 @@
 
 import csv
 import hashlib
+import re
+import shlex
+from collections import Counter
 from pathlib import Path
 
-from common.errors import UserError
-from common.files import numbered_lines
+from common.encodings import wrong_conversion
+from common.errors import UserError, in_place
+from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
+from corpus.missing_sounds import id_fix
+from corpus.separators import refuse_other_separators
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
 VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
+MAX_SPEAKERS_SHARE = 0.2  # of the lines: raw texts repeat less
+MAX_NAMED = 3
 LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
 
 
 def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
     """Read `corpus`/metadata.csv, whose last field is the text. Returns the clips and the problems
-    of bad lines. UserError if the folder or the file is missing, empty or not UTF-8."""
+    of bad lines. UserError if the folder or the file is missing, empty or not UTF-8, or has no
+    bars. If no line has three fields, two are enough: id|text."""
     if not corpus.is_dir():
         what = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
@@ -25,23 +34,48 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
     metadata, clips, problems = corpus / "metadata.csv", [], []
     missing = f"no such file; name the folder that holds metadata.csv (lines of {LINE}) and wavs/"
     first_line: dict[str, int] = {}
-    for number, line in numbered_lines(metadata, missing):
+    content = read_bytes(metadata, if_missing=missing)
+    if warning := wrong_conversion(metadata, content):
+        print(warning)
+    lines = numbered_lines(metadata, content=content)
+    refuse_other_separators(metadata, lines, LINE)
+    num_fields = 3 if any(line.count("|") == 2 for _, line in lines) else 2
+    second: Counter[str] = Counter()
+    for number, line in lines:
         name, *others = fields = [field.strip() for field in line.split("|")]
         where = f"{metadata}:{number}"
-        if len(fields) != 3:
+        if len(fields) != num_fields:
             problem = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
             problems.append(f"{where}: {problem}; fix the line")
-        elif "/" in name:  # mels and trimmed copies would get the name of another clip's
-            problems.append(f"{where}: id {name!r}, expected a file's name without '/'; rename it")
+        elif re.search(r"[/\\]", name):  # mels and trimmed copies would get another clip's name
+            expected = "expected a file's name, without folder and suffix"
+            problems.append(f"{where}: id {name!r}, {expected}; {id_fix(name, metadata)}")
         elif name in first_line:
             problem = f"id {name!r} is also in line {first_line[name]}"
             problems.append(f"{where}: {problem}; delete one of them, or give it another id")
         else:
             first_line[name] = number
             clips.append(Clip(str(corpus / "wavs" / f"{name}.wav"), others[-1], where=where))
+            second.update(others[:-1] if others[0] not in ("", others[-1]) else ())
     if not clips and not problems:
         raise UserError(f"{metadata}: no clip in it; expected lines of {LINE}")
+    if warning := several_speakers(second, metadata):
+        print(warning)
     return clips, problems
+
+
+def several_speakers(second: Counter[str], metadata: Path) -> str | None:
+    """A warning if few values of the second field are in many lines, as names of speakers are."""
+    if not 2 <= len(second) <= MAX_SPEAKERS_SHARE * second.total():
+        return None
+    commonest = second.most_common(MAX_NAMED)
+    values = ", ".join(f"{value[:20]!r} in {count:,}" for value, count in commonest)
+    keep = in_place(metadata, f"grep -F {shlex.quote(f'|{commonest[0][0]}|')}")
+    return (
+        f"warning: {metadata}: the second field has {len(second):,} values in {second.total():,} "
+        f"lines: {values}. If they are speakers, all are trained as one voice (docs/own-data.md); "
+        f"keep the lines of one: {keep}"
+    )
 
 
 def read_split(path: Path) -> dict[str, str]:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from audio import unusual_frames
 from common.console import markdown_table
-from common.errors import UserError
+from common.errors import UserError, grouped
 from common.files import Identity, naming, refuse_no_folder
 from corpus.clip_table import Clip, ClipTable
 from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
-from corpus.faults import fault_warnings
+from corpus.faults import fault_warnings, other_language
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
@@ -56,7 +57,7 @@ def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
 def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
     """Report the bad clips: UserError, or a notice with `skip_bad`."""
     count = f"{len(problems):,} of {total:,} clips"
-    listed = "\n".join(f"  {problem}" for problem in problems)
+    listed = "\n".join(f"  {line}" for line in grouped(problems))
     advice = "no filelist was written. Fix them, or leave them out with --skip-bad"
     if problems and not skip_bad:
         raise UserError(f"{count} are bad:\n{listed}\n{count} are bad; {advice}")
@@ -101,10 +102,10 @@ class Preparation:
                 f"--out {str(self.out)!r}: its settings.txt could not name it; rename it"
             )
         refuse_no_folder(self.out, "--out")
-        if re.search(r"[|\n\r]", f"{self.corpus}{self.mels}{self.trim}"):
+        if re.search("[|\n\r\ud800-\udfff]", f"{self.corpus}{self.mels}{self.trim}"):
             raise UserError(
                 f"{self.corpus}, {self.mels}, {self.trim}: paths in a filelist hold no '|' or line "
-                "break; rename it"
+                "break, and are UTF-8; rename it"
             )
         if self.drop_unknown:
             object.__setattr__(self, "overrides", f"{self.overrides},drop_unknown=True")
@@ -207,6 +208,7 @@ def describe(sets: dict[str, list[Clip]], clips: list[Clip], origin: str, hparam
     print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
     print(statistics_of(clips, hparams).describe())
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
+    warnings += [unusual_frames(hparams), other_language(clips, hparams)]
     warnings += [*fault_warnings(clips, hparams), rare_symbols(clips, hparams)]
     for warning in filter(None, warnings):
         print(warning)

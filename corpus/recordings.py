@@ -1,5 +1,6 @@
 """Check and measure the sound files of a corpus in LJSpeech's layout."""
 
+import math
 import unicodedata
 import zlib
 from collections.abc import Sequence
@@ -14,11 +15,15 @@ from common.errors import UserError
 from common.files import Identity, map_in_threads
 from corpus.clip_table import Clip, Sound
 from corpus.filelist import symbols_of
+from corpus.missing_sounds import KINDS, SoundsThere
 from hparams import HParams
 
 WINDOW_SECONDS = 0.02  # the level of a sound is measured in windows of this length
 SILENCE_DECIBELS = 40  # a window so far below the clip's loudest one is silent
 MIN_CLIPPED_RUN = 3  # samples; a peak that just reaches full scale has fewer
+# Of 87 real clips none has a run within 2 steps of its peak; clipped to 70 %, each has three.
+MIN_FLAT_TOPS = 3
+FLAT_STEPS, FLAT_SHARE = 2, 1e-3  # steps of 16 bits, as dither moves; share of the peak
 
 
 def check_recordings(
@@ -28,15 +33,14 @@ def check_recordings(
     others, and the sound files that no line names. UserError if the folder wavs is missing."""
     wavs = corpus / "wavs"
     if not wavs.is_dir():
-        raise UserError(f"{wavs}: no such folder; it should hold the clips of metadata.csv")
-    kinds = (".wav", ".flac")
-    files = [path for path in wavs.iterdir() if path.suffix in kinds and path.name[0] != "."]
+        raise UserError(SoundsThere(corpus, hparams).without_wavs())
+    files = [path for path in wavs.iterdir() if path.suffix in KINDS and path.name[0] != "."]
     sounds = {path.name: path for path in files}
     # macOS and some archives write é as e and an accent, metadata.csv as one letter.
     composed = {unicodedata.normalize("NFC", name): path for name, path in sounds.items()}
 
     def sound_of(clip: Clip) -> Path | None:
-        names = [f"{clip.id}{kind}" for kind in kinds]
+        names = [f"{clip.id}{kind}" for kind in KINDS]
         normal = [unicodedata.normalize("NFC", name) for name in names]
         candidates = [*map(sounds.get, names), *map(composed.get, normal)]
         return next(filter(None, candidates), None)
@@ -44,7 +48,8 @@ def check_recordings(
     def measured_or_problem(clip: Clip) -> Clip | str:
         path = paths[clip.where]
         if path is None:
-            return f"{clip.path} (or .flac): no such file; copy it there, or delete {clip.where}"
+            assert others is not None
+            return f"{clip.path}: no such file, nor a .flac; {others.fix(clip, clip.id)}"
         clip = replace(clip, path=str(path), identity=Identity.of(path))  # before it is opened
         try:
             sound = measure_sound(path, hparams)
@@ -53,6 +58,7 @@ def check_recordings(
         return replace(clip, num_frames=frame_count(sound.num_samples, hparams), sound=sound)
 
     paths = {clip.where: sound_of(clip) for clip in clips}
+    others = None if all(paths.values()) else SoundsThere(corpus, hparams)
     good, problems = [], []
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
     for clip, result in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
@@ -102,12 +108,26 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def count_clipped(samples: np.ndarray) -> int:
-    """Count the int16 or float32 samples [N] at full scale in runs of at least MIN_CLIPPED_RUN.
+    """Count the int16 or float32 samples [N] in runs of at least MIN_CLIPPED_RUN at full scale or,
+    if there are MIN_FLAT_TOPS runs, at the clip's highest or lowest value: clipped, then scaled.
     Full scale is 32767 of 32768, the largest positive value of 16 bits."""
-    limit = 32767 if samples.dtype == np.int16 else 32767 / 32768
-    if samples.max() < limit and samples.min() > -limit:  # almost all clips, and much faster
-        return 0
-    full = (samples >= limit) | (samples <= -limit)
-    edges = np.flatnonzero(np.diff(full, prepend=False, append=False))
+    step = 1 if samples.dtype == np.int16 else 1 / 32768
+    high, low = float(samples.max()), float(samples.min())
+    peak, limit = max(high, -low), 32767 * step
+    if peak >= limit:
+        clipped = _runs((samples >= limit) | (samples <= -limit))
+        if len(clipped):
+            return int(clipped.sum())
+    near = min(FLAT_STEPS * step, FLAT_SHARE * peak)
+    top, bottom = high - near, low + near
+    if samples.dtype == np.int16:  # whole numbers compare faster
+        top, bottom = math.ceil(top), math.floor(bottom)
+    flat = np.concatenate([_runs(samples >= top), _runs(samples <= bottom)])
+    return int(flat.sum()) if len(flat) >= MIN_FLAT_TOPS else 0
+
+
+def _runs(chosen: np.ndarray) -> np.ndarray:
+    """The lengths of runs of at least MIN_CLIPPED_RUN True in booleans [N]."""
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
-    return int(runs[runs >= MIN_CLIPPED_RUN].sum())
+    return runs[runs >= MIN_CLIPPED_RUN]

@@ -8,7 +8,7 @@ from corpus.clip_table import Clip
 from corpus.filelist import MAX_CHARACTERS
 from hparams import HParams, with_table
 from text import clean
-from text.symbols import can_be_symbol, table_of
+from text.symbols import PADDING, can_be_symbol, table_of
 
 RARE = 10  # clips; a symbol in fewer of them is hardly learnt
 MAX_SYMBOLS_SHOWN = 20  # rare symbols in a report, and
@@ -21,8 +21,9 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
         characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
-    # Other characters are refused or dropped later, line by line.
-    return with_table(hparams, table_of(filter(can_be_symbol, characters)).symbols)
+    # Other characters are refused or dropped later, line by line; if there are no others, all are.
+    usable = [*filter(can_be_symbol, characters - {PADDING})]
+    return with_table(hparams, table_of(usable).symbols) if usable else hparams
 
 
 def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:

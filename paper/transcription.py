@@ -25,7 +25,7 @@ from scipy.signal import resample_poly
 
 from audio import log_mel_spectrogram, mel_filters, mel_fingerprint, read_audio
 from common.console import progress_bar
-from common.errors import UserError
+from common.errors import UserError, grouped, lines_refused
 from common.files import numbered_lines, read_as, write_bytes, write_json
 from common.sound import write_wav
 from corpus.filelist import split_filelist_line, where_clip_lies
@@ -156,11 +156,19 @@ def read_recordings(path: Path) -> list[tuple[Path, str]]:
     """(sound file, text) of every recording of a folder in LJSpeech's layout, or of a filelist,
     path|text or path|text|seconds; UserError for anything else."""
     if path.is_file():
-        fields = [split_filelist_line(line) for _, line in numbered_lines(path)]
-        return [(Path(where_clip_lies(sound, path)[0]), text) for sound, text, _ in fields]
+        recordings, bad, lines = [], list[str](), numbered_lines(path)
+        for number, line in lines:
+            try:
+                sound, text, _ = split_filelist_line(line)
+                recordings.append((Path(where_clip_lies(sound, path)[0]), text))
+            except UserError as error:
+                bad.append(f"{path}:{number}: {error}")
+        if bad:
+            raise lines_refused(path, bad, len(lines))
+        return recordings
     entries, problems = read_metadata(path)
     if problems:
-        raise UserError("\n".join(problems))
+        raise UserError("\n".join(grouped(problems)))
     return [(path / "wavs" / f"{entry.id}.wav", entry.text) for entry in entries]
 
 

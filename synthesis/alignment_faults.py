@@ -59,7 +59,14 @@ def find_faults(
         )
     if end is End.LIMIT:
         what = f"no stop within {seconds:.1f} s, the most that {len(words)} symbols take"
-        faults.append(Fault("no stop", 1, f"{what}: {fix}; or lower gate_threshold"))
+        advice = f"{fix}; or lower gate_threshold"
+        is_set = len(alignment) == hparams.max_decoder_steps  # and not that of the text
+        if is_set and statistics and seconds < statistics.longest_time(len(words)):
+            what = f"no stop within {seconds:.1f} s, for max_decoder_steps is "
+            what += f"{hparams.max_decoder_steps}"
+            advice = f"leave it out, {len(words)} symbols take up to "
+            advice += f"{statistics.longest_time(len(words)):.1f} s"
+        faults.append(Fault("no stop", 1, f"{what}: {advice}"))
     if end is End.STUCK:
         place = f"symbol {focus[-1] + 1} of {len(words)}"
         what = f"attention rested on {place} for {STUCK:g} s, and speech was ended there"

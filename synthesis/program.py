@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from common.arguments import checked, in_utf8, output_file, thread_count
+from common.arguments import checked, output_file, thread_count
 from common.console import print_without_failing, progress_bar
 from common.errors import UserError
 from common.files import refuse_no_folder
@@ -28,7 +28,6 @@ SOUNDS = set(".mp3 .flac .ogg .opus .m4a".split())  # which are not written
 
 def output_path(text: str) -> Path:
     """The type of a WAV or folder to write."""
-    in_utf8("a name in UTF-8; choose another")(text)
     if Path(text).suffix.lower() == ".wav":
         return output_file(text)
     convert = "other formats can be made of a WAV: ffmpeg -i out.wav out.mp3"

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.arguments import at_least_one, checked, in_utf8, whole_number
+from common.arguments import at_least_one, checked, whole_number
+from common.encodings import wrong_conversion
 from common.errors import MAX_LINES_SHOWN, UserError, about_lines, lines_refused
 from common.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
 from hparams import HParams
@@ -20,8 +21,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     """What is spoken, and how: for `read_texts` and `speaking_options`."""
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
-    text = "text in UTF-8, which your terminal should send; or give it by --text-file"
-    source.add_argument("--text", type=in_utf8(text), help="one text")
+    source.add_argument("--text", help="one text")
     file_help = "one text per line, UTF-8; - for standard input"
     source.add_argument("--text-file", metavar="FILE", help=file_help)
     seed = checked(int, "a whole number from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
@@ -98,6 +98,8 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
         content = read_stream(args.text_file, MAX_FILE_BYTES)
         source = STANDARD_INPUT if args.text_file in STANDARD_INPUTS else str(args.text_file)
         lines = numbered_lines(source, content=content)
+        if warning := wrong_conversion(source, content):
+            print(warning, file=sys.stderr, flush=True)
     if not lines:
         raise UserError(f"{source}: no text in it; write one per line")
     return source, lines

@@ -1,5 +1,7 @@
 """synthesis/alignment_faults.py: what an alignment says went wrong, and which try is the best."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_torch_speaker import TEXTS, TWENTY, diagonal, spoken, symbols_of
@@ -52,6 +54,15 @@ def test_pace_is_judged_by_the_corpus(steps, kind):
     """20 symbols of LJSpeech take 1.4 s, which is 122 steps; 0.7 to 2.8 s are usual."""
     faults = faults_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
     assert [fault.kind for fault in faults] == ([kind] if kind else [])
+
+
+def test_a_limit_that_was_set_is_named():
+    hparams = replace(H, max_decoder_steps=20)
+    (fault,) = find_faults(diagonal(20, 20), TWENTY, End.LIMIT, hparams, ENGLISH, LJSPEECH)
+    assert fault.message == (
+        "no stop within 0.2 s, for max_decoder_steps is 20: leave it out, 20 symbols take up to "
+        "2.8 s"
+    )
 
 
 def test_no_advice_names_the_limit_of_steps():

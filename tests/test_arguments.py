@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import ROOT
 
 from common.arguments import make_parser, output_file, positive, share, whole_numbers
 from common.version import __version__
 
+PROGRAMS = ["train", "synthesize", "synthesis.__main__"]
+PROGRAMS += [
+    f"scripts.{x.stem}" for x in sorted(ROOT.glob("scripts/*.py")) if x.stem != "project_root"
+]
 options = importlib.import_module("benchmarks.options")
 
 
@@ -44,3 +49,15 @@ def test_values_out_of_range_are_refused(kind, good, value, bad):
     for text in bad.split():
         with pytest.raises(argparse.ArgumentTypeError, match=r"^'.+': expected "):
             kind(text)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_arguments_that_are_no_text_are_refused(program, capsys):
+    """Python keeps the bytes of such an argument or path as lone surrogates."""
+    main = importlib.import_module(program).main
+    for arguments in (["caf\udce9"], ["--out", "caf\udce9"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        after = " (after --out)" * (len(arguments) - 1)
+        message = rf"argument {len(arguments)}{after}: 'caf\xe9' is no UTF-8; write it in UTF-8"
+        assert message in capsys.readouterr().err.splitlines()[-1]

@@ -2,6 +2,8 @@
 
 import os
 import re
+import shutil
+import subprocess
 import tracemalloc
 
 import numpy as np
@@ -17,6 +19,8 @@ from audio import (
     read_audio,
     read_checked,
     read_header,
+    settings_at,
+    unusual_frames,
 )
 from common.errors import UserError
 from common.sound import write_wav
@@ -173,8 +177,8 @@ def faulty_file(path, fault):
         ("missing", ["no such file", "check"]),
         *((kind, [f"{kind}, expected a file"]) for kind in OTHER_THAN_FILES),
         ("text", ["not readable as sound", "convert"]),
-        ("stereo", ["2 channels, expected mono", "mix"]),
-        ("rate", ["16000 Hz, expected 22050", "resample", "sampling_rate=16000"]),
+        ("stereo", ["2 channels, expected mono", "convert it: ffmpeg"]),
+        ("rate", ["16000 Hz, expected 22050", "convert", "sampling_rate=16000,"]),
         ("no samples", ["empty", "at least 513 samples", "leave the clip out"]),
         ("short", ["512 samples, expected at least 513"]),
     ],
@@ -213,7 +217,7 @@ def test_good_sounds_pass_in_every_format(tmp_path, options, peak):
     [
         (np.nan, r"sample 2205 \(at 0.10 s\) is nan, expected finite numbers; .* leave the clip"),
         (-np.inf, r"sample 2205 \(at 0.10 s\) is -inf"),
-        (-1.5, r"samples reach 1.5, expected \[-1, 1\]; scale it: sox --norm"),
+        (-1.5, r"samples reach 1.5, expected \[-1, 1\]; scale it: ffmpeg .*volume=0.66 out.wav$"),
     ],
 )
 def test_bad_samples_are_found(tmp_path, bad, words):
@@ -223,6 +227,54 @@ def test_bad_samples_are_found(tmp_path, bad, words):
     assert read_header(tmp_path / "a.wav", REFERENCE) == len(samples)  # does not tell
     with pytest.raises(ValueError, match=words):
         read_checked(tmp_path / "a.wav", REFERENCE)
+
+
+@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no ffmpeg")
+@pytest.mark.parametrize(
+    ("factor", "gain"), [(32768, 1 / 32768), (2**31, 2**-31), (1.7, 0.99 / 1.7), (1.0005, 0.98)]
+)
+def test_advised_scaling_keeps_the_wave(tmp_path, factor, gain):
+    wave = speech_like(0.3).numpy()
+    wave = factor * wave / np.abs(wave).max()
+    soundfile.write(tmp_path / "in.wav", wave, 22050, subtype="FLOAT")
+    run_advice(tmp_path, "in.wav")
+    scaled = read_audio(tmp_path / "out.wav", REFERENCE).numpy()
+    np.testing.assert_allclose(scaled / np.abs(scaled).max(), wave / np.abs(wave).max(), atol=1e-3)
+    assert np.abs(scaled).max() == pytest.approx(min(factor * gain, 1), abs=0.01)
+
+
+@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no ffmpeg")
+@pytest.mark.parametrize(
+    ("channels", "rate", "kind"), [(1, 48000, "WAV"), (2, 22050, "WAV"), (1, 22050, "OGG")]
+)
+def test_advised_conversion_makes_a_clip(tmp_path, channels, rate, kind):
+    samples = np.stack([speech_like(0.5).numpy()] * channels, axis=1)
+    soundfile.write(tmp_path / "in.wav", samples, rate, format=kind)
+    run_advice(tmp_path, "in.wav")
+    seconds = len(samples) / rate
+    assert len(read_checked(tmp_path / "out.wav", REFERENCE)) == pytest.approx(
+        22050 * seconds, abs=500
+    )
+
+
+def run_advice(folder, name):
+    """Run the command that ends the message about a file."""
+    with pytest.raises(UserError) as caught:
+        read_checked(folder / name, REFERENCE)
+    command = re.search("ffmpeg .*", str(caught.value))[0]
+    subprocess.run(command, shell=True, check=True, cwd=folder, capture_output=True)
+
+
+@pytest.mark.parametrize(("rate", "mel_fmax"), [(8000, 4000), (16000, 8000), (44100, 16000)])
+def test_advised_settings_keep_the_frames_length(rate, mel_fmax):
+    assert "with hop_length=256 makes frames of" in unusual_frames(
+        create_hparams(f"sampling_rate={rate},mel_fmax=4000")
+    )
+    h = create_hparams(settings_at(rate))
+    assert unusual_frames(h) is None
+    assert h.hop_length / rate == pytest.approx(256 / 22050, rel=0.01)
+    assert h.win_length / rate == pytest.approx(1024 / 22050, rel=0.01)
+    assert h.mel_fmax == mel_fmax
 
 
 @pytest.mark.parametrize("silence", ["zeros", "offset", "dither"])

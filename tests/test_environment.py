@@ -110,6 +110,10 @@ ENDS = {
         "raise OSError('a\\x1b[31m')",
         *("", 1, r"program.py: a\\x1b\[31m\n"),
     ),
+    "a path that is no UTF-8": (
+        "open(b'caf\\xe9'.decode('utf-8', 'surrogateescape').encode())",
+        *("", 1, r"program.py: 'caf\\xe9': a path that is no UTF-8; rename it, or work in .*"),
+    ),
     "a missing package": (
         "import some_package.part",
         *(

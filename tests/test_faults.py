@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 from corpora import RATE, contents, prepare_with, refusal
+from helpers import ROOT
 
 from audio import log_mel_spectrogram, read_audio
 from corpus import preparation
@@ -87,6 +88,22 @@ def test_clipping_is_three_samples_at_full_scale(dtype, full):
     assert count(1, 1, 1, 0.5, -1, -1, -1, -1) == 7
     assert count(0.9, 0.9, 0.9, 0.9) == 0
     assert count_clipped(np.array([-32768] * 3 + [5], np.int16)) == 3
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32])
+def test_flat_tops_below_full_scale_are_clipping(dtype):
+    """Of a wave that was clipped, then scaled with dither; no real clip has them."""
+    scale = 32768 if dtype == np.float32 else 1
+    files = sorted((ROOT / "tests/data/ljspeech").rglob("*.wav"))
+    assert files
+    for path in files:
+        real = soundfile.read(path, dtype="int16")[0].astype(float)
+        limit = 0.7 * np.abs(real).max()
+        dither = np.random.default_rng(0).uniform(-0.5, 0.5, (2, len(real))).sum(axis=0)
+        for gain in (0.2, 0.9):
+            clipped = np.rint(gain * np.clip(real, -limit, limit) + dither)
+            assert count_clipped((clipped / scale).astype(dtype)) > 9
+            assert count_clipped((np.rint(gain * real + dither) / scale).astype(dtype)) == 0
 
 
 def test_usual_rates_follow_the_spread():

@@ -14,6 +14,7 @@ from clips import write_list
 from helpers import make_other_than_file
 
 from audio import mel_fingerprint
+from common.errors import UserError
 from corpus.clip_table import Clip, ClipTable
 from corpus.filelist import (
     cache_table,
@@ -26,6 +27,7 @@ from data_utils import (
     TextMelDataset,
 )
 from hparams import HParams, create_hparams
+from paper.transcription import read_recordings
 from text import text_to_sequence
 
 H = HParams()
@@ -291,3 +293,40 @@ def test_bad_cached_mels_are_listed_together(cached_mels):
     for number, (name, line) in enumerate(zip(expected, lines, strict=True), 1):
         assert line.startswith(f"  {filelist}:{number}: {cached_mels}/{name}.npy: {expected[name]}")
     assert len(refusal(filelist, CACHED).splitlines()) == len(expected)  # a resumed run takes nan
+
+
+@pytest.mark.parametrize(
+    "line", ['a.wav|It\'s {0}; "no"|a|b', "a{0}.wav|Go on.|x", "/none/{0}.wav|Go on.|1.5"]
+)
+def test_the_same_fault_is_said_once(tmp_path, line):
+    path = tmp_path / "train.txt"
+    path.write_text("".join(f"{line.format(i)}\n" for i in range(13_000)))
+    for read in (read_recordings, lambda path: read_filelist(path, HParams(), new_run=True)):
+        if "none" in line and read is read_recordings:
+            continue  # it opens none of them
+        with pytest.raises(UserError) as caught:
+            read(path)
+        refused, first, *others = str(caught.value).splitlines()
+        assert refused == f"{path}: 13,000 of 13,000 lines refused:"
+        assert first.startswith(f"  {path}:1: ")
+        assert [x.partition(" more: ")[0] for x in others] == ["    the same in 12,999"]
+
+
+def test_sounds_under_another_name_are_named(tmp_path):
+    for name in ("a.WAV", "B.wav", "c.mp3"):
+        (tmp_path / name).touch()
+    names = [f"{tmp_path}/{x}.wav" for x in "abcd"]
+    path = write_list(tmp_path, *(f"{name}|Go on." for name in names))
+    with pytest.raises(UserError) as caught:
+        read_filelist(path, HParams())
+    a, b, c, d = str(caught.value).splitlines()[1:]
+    assert a.endswith(", where 'a.WAV' lies; write 'a.WAV' in the list")
+    assert b.endswith(", where 'B.wav' lies; write 'B.wav' in the list")
+    assert f", where 'c.mp3' lies; convert it: for f in {tmp_path}/*.mp3; do ffmpeg " in c
+    assert d.endswith(": no such file; check the corpus folder and the paths in the list")
+
+
+def test_a_third_field_may_be_a_speaker(sounds):
+    path = write_list(sounds, f"{sounds}/a.wav|Go on.|0")
+    with pytest.raises(UserError, match="or take the third field out where it names a speaker"):
+        read_filelist(path, HParams())

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import re
-import shlex
 import subprocess
 import sys
 import threading
@@ -151,32 +149,6 @@ def test_lines_are_numbered_and_stripped(tmp_path):
     for name in ("a\0b", "x" * 300):
         with pytest.raises(UserError, match=r"make it first|File name too long"):
             open_file(tmp_path / name, "make it first")
-
-
-@pytest.mark.parametrize(
-    ("encoding", "name", "mark"),
-    [
-        ("utf-16", "UTF-16", ""),  # python writes a byte-order mark
-        ("utf-16-be", "UTF-16", "\ufeff"),
-        ("utf-16-le", "UTF-16LE", ""),
-        ("utf-16-be", "UTF-16BE", ""),
-        ("utf-16", "UTF-16", "語"),  # no zero in its first bytes
-        ("utf-32", "UTF-32", ""),
-    ],
-)
-def test_wide_encodings_get_the_command_to_convert(tmp_path, encoding, name, mark):
-    path = tmp_path / "a list.csv"
-    path.write_bytes(f"{mark}id|Größe\nid2|b\n".encode(encoding))
-    with pytest.raises(UserError, match=rf"a list.csv: .* \({name} text in line 1\)") as caught:
-        numbered_lines(path, "")
-    command = re.search("iconv .*", str(caught.value))[0]
-    assert f"-f {name} -t UTF-8 {shlex.quote(str(path))} >" in command
-    subprocess.run(command, shell=True, check=True)
-    converted = shlex.split(command)[-1]
-    assert numbered_lines(converted, "") == [
-        (1, f"{mark.strip(chr(0xFEFF))}id|Größe"),
-        (2, "id2|b"),
-    ]
 
 
 def test_thread_results_are_ordered_and_bounded():

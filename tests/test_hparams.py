@@ -336,3 +336,15 @@ def test_arguments_of_plan_epoch_are_settings():
         assert getattr(HParams(), parameter.name) == parameters[parameter.name].default
     for strategy in length_batching.STRATEGIES:
         assert HParams(batching_strategy=strategy).batching_strategy == strategy
+
+
+@pytest.mark.parametrize("line", ["foo {0}", "foo{0}=1", "batch_size=x{0}", "seed=1;{0}"])
+def test_the_same_fault_is_said_once(tmp_path, line):
+    path = tmp_path / "settings.txt"
+    path.write_text("".join(f"{line.format(i)}\n" for i in range(13_000)))
+    with pytest.raises(UserError) as caught:
+        create_hparams(f"@{path}")
+    first, *others = str(caught.value).splitlines()[1:]
+    assert first.startswith(f"  {path}:1: ")
+    assert others[0].startswith("    the same in 12,999 more: settings.txt:2, settings.txt:3, ")
+    assert len(others) == 1

@@ -4,8 +4,10 @@ import csv
 import hashlib
 import io
 import os
+import re
 import shutil
 import signal
+import subprocess
 import time
 import unicodedata
 import wave
@@ -212,21 +214,119 @@ def make_bad_corpus(folder):
     add_line(corpus, "c03|raw|Said twice.")
     add_line(corpus, "both|raw|...")
     return corpus, {
-        f"{wavs}/rate.wav": "16000 Hz, expected 22050; resample",
+        f"{wavs}/rate.wav": "16000 Hz, expected 22050; if all clips have",
         f"{wavs}/cut.flac": "so truncated or damaged inside; copy",
         f"{wavs}/pipe.wav": "a named pipe, expected a file",
-        f"{wavs}/missing.wav": f"no such file; copy it there, or delete {metadata}:14",
+        f"{wavs}/missing.wav": f"no such file, nor a .flac; copy it there, or delete {metadata}:14",
         f"{metadata}:15": "mute: normalised text '...' has no letter left after cleaning; write",
         f"{metadata}:16": "2 fields, expected id|text|normalised text: 'fields|only two'; fix",
         f"{metadata}:17": "id 'c03' is also in line 4; delete one of them",
-        f"{wavs}/both.wav": f"no such file; copy it there, or delete {metadata}:18; and",
+        f"{wavs}/both.wav": f"copy it there, or delete {metadata}:18; and {metadata}:18: both: ",
     }
 
 
 def test_ids_are_names_of_files(tmp_path):
     """Another folder's clip would share the name of its mel with one of this folder."""
     (tmp_path / "metadata.csv").write_text("../a|Raw.|Text.\n")
-    assert "id '../a', expected a file's name without '/'" in read_metadata(tmp_path)[1][0]
+    expected = "id '../a', expected a file's name, without folder and suffix; write 'a', in every"
+    assert expected in read_metadata(tmp_path)[1][0]
+
+
+def test_two_fields_are_id_and_text(tmp_path):
+    """Of a whole file: in one of three fields a line of two lacks something."""
+    (tmp_path / "metadata.csv").write_text("a|One.\nb|Two.\n")
+    clips, problems = read_metadata(tmp_path)
+    assert ([(clip.id, clip.text) for clip in clips], problems) == (
+        [("a", "One."), ("b", "Two.")],
+        [],
+    )
+
+
+def test_fields_that_repeat_may_be_speakers(tmp_path, capsys):
+    path = tmp_path / "metadata.csv"
+    path.write_text("".join(f"c{i}|p{225 + (i > 6)}|Text {i}.\n" for i in range(20)))
+    read_metadata(tmp_path)
+    warning = capsys.readouterr().out
+    assert (
+        f"warning: {path}: the second field has 2 values in 20 lines: 'p226' in 13, 'p225' in 7. "
+        "If they are speakers, all are trained as one voice"
+    ) in warning
+    command = warning.partition("keep the lines of one: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    assert len(read_metadata(tmp_path)[0]) == 13
+    assert capsys.readouterr().out == ""
+    for second in ("", "raw", "Text {0}.", "No. {0}"):
+        lines = [f"c{i}|{second.format(i)}|Text {i}.\n" for i in range(20)]
+        path.write_text("".join(lines))
+        read_metadata(tmp_path)
+        assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("line", ["a b c", "c{i}|two|three|four"])
+def test_bad_lines_come_before_their_symbols(tmp_path, line):
+    """With symbols=corpus no line is left to take symbols from."""
+    (tmp_path / "wavs").mkdir()
+    (tmp_path / "metadata.csv").write_text("".join(f"{line.format(i=i)}\n" for i in range(3)))
+    overrides = "symbols=corpus,text_cleaners=[basic_cleaners]"
+    message = refusal(prepare_with, tmp_path, tmp_path / "lists", overrides)
+    assert f"{line.count('|') + 1} fields, expected id|text|normalised text" in message
+
+
+@pytest.mark.parametrize(
+    "line", ["c{0}|a|b|c", "c1|a|b {0}", 'c{0}|a|It\'s {0}; "no"', "a/c{0}|a|b", "c{0}|a|..."]
+)
+def test_the_same_fault_is_said_once(tmp_path, line):
+    (tmp_path / "wavs").mkdir()
+    lines = "".join(f"{line.format(i)}\n" for i in range(13_000))
+    (tmp_path / "metadata.csv").write_text(lines)
+    message = refusal(prepare_with, tmp_path, tmp_path / "lists")
+    assert message.startswith("13,000 of 13,000 clips are bad:\n")
+    assert re.search(r"\n    the same in 12,99[89] more: ", message)
+    assert len(message.splitlines()) <= 5
+    assert len(message) < 2500
+
+
+@pytest.mark.parametrize(
+    ("text", "letters", "becomes"),
+    [
+        ("Für 3,50 € über die Straße.", "ß, ü", "'fur three,fifty euro uber die strasse.'"),
+        ("Дом и сад, 5 лет.", "а, д, е, и, л", "'dom i sad, five let.'"),
+    ],
+)
+def test_other_languages_are_named(corpus, tmp_path, capsys, text, letters, becomes):
+    for i in range(4):
+        write_tone(corpus / "wavs" / f"x{i}.wav", 9000 + i)
+        add_line(corpus, f"x{i}|raw|{text}")
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    printed = capsys.readouterr().out
+    assert f"warning: 4 of 14 texts have letters that English lacks ({letters})" in printed
+    assert f"and are read as English: {text[:40]!r} becomes {becomes}" in printed
+    assert "prepare with --hparams symbols=corpus,text_cleaners=[basic_cleaners]" in printed
+    add_line(corpus, "c|raw|语言。")
+    write_tone(corpus / "wavs" / "c.wav", 9000)
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
+    assert "text '语言。' has no English letter; set --hparams symbols=corpus" in message
+
+
+def test_rates_without_hop_are_warned_of(tmp_path, capsys):
+    corpus = tmp_path / "corpus"
+    (corpus / "wavs").mkdir(parents=True)
+    for i in range(5):
+        write_tone(corpus / "wavs" / f"c{i}.wav", 9000 + i, rate=48000)
+        add_line(corpus, f"c{i}|raw|Some words.")
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
+    (settings,) = {*re.findall(r"48000 Hz, .*have this rate, set (\S+); else", message)}
+    prepare(Preparation(corpus, tmp_path / "lists", "sampling_rate=48000"))
+    printed = capsys.readouterr().out
+    assert (
+        "warning: sampling_rate=48000 with hop_length=256 makes frames of 5.3 ms, 11.6" in printed
+    )
+    assert f"2.2 times as many decoder steps. Set {settings}, or convert" in printed
+    prepare(Preparation(corpus, tmp_path / "lists", settings))
+    assert "makes frames of" not in capsys.readouterr().out
+    h = settings_of(tmp_path / "lists")
+    assert (h.hop_length, h.win_length, h.filter_length) == (557, 2228, 4096)
+    assert h.mel_fmax == 17400
 
 
 def test_bad_clips_are_listed_or_left_out(tmp_path, capsys):
@@ -341,6 +441,8 @@ def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
     assert message.count("22050 Hz, expected 16000") == 10
     barred = make_corpus(tmp_path / "a|b", 1)
     assert "hold no '|' or line break" in refusal(prepare_with, barred, lists)
+    odd = tmp_path / "caf\udce9"
+    assert "and are UTF-8; rename it" in refusal(prepare_with, odd, lists)
     for name in ("a\nb", "a,b", "a #b", "a "):
         assert "could not name it" in refusal(prepare_with, corpus, tmp_path / name)
     assert "hold no '|' or line break" in refusal(

@@ -298,7 +298,7 @@ def test_texts_come_from_pipes_too(tmp_path):
         assert spoken_of(name, b"One.\n\nTwo.") == ["One.", "Two."]
     threading.Timer(0.1, pipe.write_bytes, [b"Three."]).start()
     assert [x.text for x in texts_of(pipe)[0]] == ["Three."]
-    message = r"standard input: not .* in line 2\); pipe it through iconv -f LATIN1 -t UTF-8 \("
+    message = r"standard input: not .* in line 2\); .*: pipe it through iconv -f CP1252 -t UTF-8$"
     with pytest.raises(UserError, match=message):
         spoken_of("-", b"One.\nGr\xf6\xdfe.\n")
     with pytest.raises(UserError, match="standard input: no text in it"):
@@ -312,9 +312,6 @@ def test_texts_come_from_pipes_too(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text", "a\udcff"], r"--text: 'a\udcff': expected text in UTF-8"),
-        (["--text", "a", "-o", "\udcff.wav"], r"'\udcff.wav': expected a name in UTF-8"),
-        (["--text", "a", "-o", "\udcff"], r"'\udcff': expected a name in UTF-8"),
         (["--text", "a", "-o", "a.mp3"], "'a.mp3': expected a folder, or a name that ends in .wav"),
         (["--text", "a", "-o", "none/a.wav"], "expected a file that can be written, in an"),
         (["--text", "a", "-o", "out", "--stream", "raw"], "not allowed with argument -o"),

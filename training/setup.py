@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from audio import unusual_frames
 from common.errors import UserError
 from common.files import naming, read_bytes, remove_leftovers, write_bytes
 from common.machine import describe_environment, fingerprint_of_code, versions
@@ -301,6 +302,8 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     )
     training, validation = lists
     if warning := warn_of_shared_clips(training, validation):
+        print(warning)
+    if warning := unusual_frames(hparams):
         print(warning)
     for clips in filter(len, lists):
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)

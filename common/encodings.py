@@ -1,0 +1,99 @@
+"""Texts in UTF-8. For other encodings messages say which one it looks like, and how to convert it.
+
+text = decoded("metadata.csv", content)
+warning = wrong_conversion("metadata.csv", content)  # to be printed, or None
+"""
+
+import codecs
+import os
+import re
+from pathlib import Path
+
+from common.errors import UserError, in_place
+
+MAX_FOREIGN_SHARE = 0.3  # of the bytes of a text in Latin letters, above 127: accents, quotes
+MAX_LINES_NAMED = 5
+# What a wrong conversion from Windows-1252 leaves of quotation marks, dashes and the euro sign.
+CONTROLS = re.compile("[\x80-\x9f]")
+
+
+def decoded(path: str | Path, content: bytes) -> str:
+    """The text of a file's bytes, without a byte-order mark. UserError if they are not UTF-8; it
+    says how to convert the file, and keeps its original."""
+    encoding = _wide_encoding(content)
+    try:
+        if not encoding:
+            return content.decode("utf-8-sig")
+        reason, line = f"{encoding} text", 1
+        fix = f"convert it: {_conversion(path, _from(encoding))}"
+    except UnicodeDecodeError as error:
+        reason, line = error.reason, content[: error.start].count(b"\n") + 1
+        fix = _fix(path, content)
+    raise UserError(f"{path}: not readable as UTF-8 text ({reason} in line {line}); {fix}")
+
+
+def wrong_conversion(path: str | Path, content: bytes) -> str | None:
+    """A warning if a text in UTF-8 has control characters from U+0080 to U+009F."""
+    text = content.decode(errors="replace")
+    controls = sorted(set(CONTROLS.findall(text)))
+    if not controls:
+        return None
+    lines = [number for number, x in enumerate(text.split("\n"), 1) if CONTROLS.search(x)]
+    meant = {x: x.encode("latin-1").decode("cp1252", "replace") for x in controls}
+    pairs = [f"U+{ord(x):04X} for {mark}" for x, mark in meant.items() if mark != "\ufffd"]
+    fix = f"replace them ({', '.join(pairs[:MAX_LINES_NAMED])})" if pairs else "delete them"
+    if max(text) <= "\xff" and len(pairs) == len(controls):
+        fix = f"convert it again: {_conversion(path, 'iconv -f UTF-8 -t LATIN1', 'CP1252')}"
+    return (
+        f"warning: {path}: control characters in {_named(lines)}, as a conversion of Windows-1252 "
+        f"text from Latin-1 leaves of quotation marks and dashes; {fix}"
+    )
+
+
+def _wide_encoding(content: bytes) -> str:
+    """UTF-16 or UTF-32, if that is what a text is in; else empty."""
+    is_marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if not is_marked and b"\0" not in content[:4]:  # the other half of an ASCII character
+        return ""
+    if b"\0\0" in content[:4]:
+        return "UTF-32"
+    return "UTF-16" if is_marked else "UTF-16LE" if content[0] else "UTF-16BE"
+
+
+def _fix(path: str | Path, content: bytes) -> str:
+    """How to mend a text that is not UTF-8."""
+    text, high = content.decode(errors="replace"), [x for x in content if x > 127]
+    lines = [number for number, x in enumerate(text.split("\n"), 1) if "\ufffd" in x]
+    if sum(x > "\x7f" for x in text) > 2 * text.count("\ufffd"):
+        return f"the rest is UTF-8: write the damaged characters of {_named(lines)} again"
+    others = "such as CP1250 for Polish, CP1251 for Russian, GB18030 for Chinese"
+    try:
+        content.decode("cp1252")  # which lacks five bytes
+        is_western = len(high) <= MAX_FOREIGN_SHARE * len(content)
+    except UnicodeDecodeError:
+        is_western = False
+    if is_western:
+        when, name = "if it is English or Western European, convert it from Windows-1252", "CP1252"
+        return f"{when} (else name its encoding, {others}): {_conversion(path, _from(name))}"
+    when = f"find out its encoding, {others}, and write it in place of ENCODING"
+    return f"{when}: {_conversion(path, _from('ENCODING'))}"
+
+
+def _from(encoding: str) -> str:
+    return f"iconv -f {encoding} -t UTF-8"
+
+
+def _conversion(path: str | Path, command: str, then_from: str = "") -> str:
+    """A shell's command that converts a file in place and keeps the original beside it; of what is
+    no file, the command to pipe it through."""
+    then = f" | {_from(then_from)}" if then_from else ""
+    if not os.path.isfile(path):
+        return f"pipe it through {command}{then}"
+    return in_place(path, command + then)
+
+
+def _named(lines: list[int]) -> str:
+    """Lines by their numbers, as in "lines 2, 5 and 7 more"."""
+    numbers = ", ".join(map(str, lines[:MAX_LINES_NAMED]))
+    more = f" and {len(lines) - MAX_LINES_NAMED:,} more" if len(lines) > MAX_LINES_NAMED else ""
+    return f"line{'s' * (len(lines) > 1)} {numbers}{more}"

@@ -1,0 +1,89 @@
+"""missing_sounds.py: what lies there in place of a clip's sound, and commands that mend it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import soundfile
+from corpora import make_corpus, prepare_with, refusal
+
+from corpus import preparation
+from corpus.metadata import read_metadata
+from hparams import HParams
+
+IDS = [f"c{i:02}" for i in range(5)]
+
+
+@pytest.fixture(autouse=True)
+def no_picture(monkeypatch):
+    for name in ("draw_lengths", "draw_faults"):
+        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
+
+
+def rename_sounds(corpus: Path, change) -> None:
+    for path in sorted((corpus / "wavs").iterdir()):
+        target = corpus / change(path.name)
+        target.parent.mkdir(exist_ok=True)
+        path.rename(target)
+
+
+def rename_ids(corpus: Path, change) -> None:
+    lines = (corpus / "metadata.csv").read_text().splitlines()
+    (corpus / "metadata.csv").write_text("".join(f"{change(line)}\n" for line in lines))
+
+
+def convert_sounds(corpus: Path) -> None:
+    for path in sorted((corpus / "wavs").iterdir()):
+        samples, _ = soundfile.read(path)
+        soundfile.write(path.with_suffix(".mp3"), samples.repeat(2), 44100)
+        path.unlink()
+
+
+CASES = {
+    "upper-case suffix": (lambda c: rename_sounds(c, lambda x: f"wavs/{x[:-4]}.WAV"), "for f in"),
+    "upper-case name": (lambda c: rename_sounds(c, lambda x: f"wavs/{x[:-4].upper()}.wav"), "mv "),
+    "another folder": (lambda c: rename_sounds(c, lambda x: f"wavs/{x}/"[:8] + f"/{x}"), "mv "),
+    "folder of another name": (lambda c: rename_sounds(c, lambda x: f"wav/{x}"), "mv "),
+    "beside metadata.csv": (lambda c: rename_sounds(c, lambda x: x), "mkdir "),
+    "ids with a suffix": (lambda c: rename_ids(c, lambda x: x.replace("|", ".wav|", 1)), "cp "),
+    "ids with a folder": (lambda c: rename_ids(c, lambda x: f"wavs/{x}"), "cp "),
+    "ids of Windows": (
+        lambda c: rename_ids(c, lambda x: "C:\\a b\\wavs\\" + x.replace("|", ".WAV|", 1)),
+        "cp ",
+    ),
+    "another format": (convert_sounds, "for f in"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_advice_makes_the_corpus_usable(tmp_path, case):
+    """Each command, one after the other as the messages name them, until nothing is missing."""
+    if case == "another format" and not shutil.which("ffmpeg"):
+        pytest.skip("no ffmpeg")
+    corpus, (break_it, command) = make_corpus(tmp_path / "my corpus", 5), CASES[case]
+    (corpus / "wav").mkdir()
+    break_it(corpus)
+    if "folder of" in case or "beside" in case:
+        (corpus / "wavs").rmdir()
+    for _ in range(5):
+        message = refusal(prepare_with, corpus, tmp_path / "lists")
+        line = next(line for line in message.splitlines() if f": {command}" in line)
+        advice = command + line.partition(f": {command}")[2]
+        subprocess.run(advice, shell=True, check=True, capture_output=True)
+        if [clip.id for clip in read_metadata(corpus)[0]] == IDS and is_complete(corpus):
+            break
+    prepare_with(corpus, tmp_path / "lists")
+
+
+def is_complete(corpus: Path) -> bool:
+    return all((corpus / "wavs" / f"{name}.wav").exists() for name in IDS)
+
+
+def test_other_formats_name_the_conversion(tmp_path):
+    corpus = make_corpus(tmp_path / "corpus", 5)
+    convert_sounds(corpus)
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
+    rate = HParams.sampling_rate
+    assert f"{corpus}/wavs/c00.mp3 lies there: convert it: for f in {corpus}/wavs/*.mp3" in message
+    assert f'; do ffmpeg -nostdin -i "$f" -ac 1 -ar {rate} "${{f%.*}}.wav"; done' in message

@@ -1,0 +1,64 @@
+"""separators.py: lists whose fields are separated by something else than a bar."""
+
+import subprocess
+import sys
+
+import pytest
+
+from common.errors import UserError
+from common.files import numbered_lines
+from corpus.filelist import read_filelist
+from corpus.metadata import read_metadata
+from corpus.separators import refuse_other_separators
+from hparams import HParams
+
+LINES = ["a1{0}It's five, she said.", 'a2{0}He said "no" again.', "a3{0}Well, go; then, go on."]
+BARS = [line.format("|") for line in LINES]
+
+
+def refusal(path) -> str:
+    with pytest.raises(UserError) as caught:
+        refuse_other_separators(path, numbered_lines(path), "id|text")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("tabs", [line.format("\t") for line in LINES]),
+        ("semicolons", [line.format(";") for line in LINES]),
+        ("commas", [line.format(",") for line in LINES]),
+        (
+            "commas",
+            ['a1,"It\'s five, she said."', 'a2,"He said ""no"" again."', f'a3,"{LINES[2][5:]}"'],
+        ),
+        ("spaces", [line.format(" ") for line in LINES]),
+    ],
+)
+def test_advised_command_makes_bars(tmp_path, name, lines):
+    path = tmp_path / "a list.csv"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    message = refusal(path)
+    assert f"{path}: fields are separated by {name}, expected id|text: " in message
+    command = "cp -n " + message.partition("; convert it: cp -n ")[2]
+    command = command.replace("python ", f"{sys.executable} ")
+    subprocess.run(command, shell=True, check=True)
+    assert [line for _, line in numbered_lines(path)] == BARS
+
+
+def test_lists_of_both_kinds_are_recognised(tmp_path):
+    for name in ("metadata.csv", "train.txt"):
+        (tmp_path / name).write_text("a.wav\tGo on.\nb.wav\tCome on.\n")
+    for read in (
+        lambda: read_metadata(tmp_path),
+        lambda: read_filelist(tmp_path / "train.txt", HParams()),
+    ):
+        with pytest.raises(UserError, match=r"fields are separated by tabs, .*; convert it: cp -n"):
+            read()
+
+
+@pytest.mark.parametrize("line", ["a|It is, she said.", "It is, she said.", "word"])
+def test_other_lines_are_left_alone(tmp_path, line):
+    path = tmp_path / "list"
+    path.write_text(f"{line}\n" * 20)
+    refuse_other_separators(path, numbered_lines(path), "id|text")
