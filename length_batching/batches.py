@@ -106,6 +106,7 @@ class LengthBatches(Dataset[Any]):
         # Of each worker: the pass that it works at, the batch it must be asked for next, the epoch,
         # and whether that was set before the pass began.
         self._workers = torch.zeros((MAX_WORKERS, 4), dtype=torch.int64).share_memory_()
+        self._in_stateful_worker = False  # known in the worker's own copy
         self._loaded: tuple[int, ...] = ()  # epochs that may be set first, after a state was loaded
         self._is_begun, self._drawn = False, 0  # of a pass of InOrder
         self._has_record = record is not None and self._agrees_with(Path(record))
@@ -182,6 +183,12 @@ class LengthBatches(Dataset[Any]):
         index, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         if workers > MAX_WORKERS:
             raise BatchingError(f"num_workers={workers}: expected at most {MAX_WORKERS}")
+        if self._in_stateful_worker and not isinstance(number, Dealt):
+            raise BatchingError(
+                "a stateful loader starts its workers before an epoch can be set, which then draw "
+                "batches of another; expected sampler=InOrder(batches, rank), or num_workers=0 "
+                "(under accelerate that, or use_stateful_dataloader=False)"
+            )
         epoch, turn, start, is_set, dealt_pass = self._told.tolist()
         works_at, expected, its_epoch, was_set = self._workers[index].tolist()
         follows = works_at != 0 and (number, epoch) == (expected, its_epoch)
@@ -214,8 +221,9 @@ class LengthBatches(Dataset[Any]):
     def state_dict(self, trained: int | None = None) -> dict[str, Any]:
         """Where to resume: after `trained` batches that this process has trained since `set_epoch`.
         Without it, somewhere in this epoch, for frameworks that count and skip themselves."""
-        if get_worker_info() is not None:
-            return {}  # torchdata's workers ask at every step
+        if get_worker_info() is not None:  # a stateful loader's workers ask, from their start on
+            self._in_stateful_worker = True
+            return {}
         updates, start = self.updates(), int(self._told[2])
         if trained is None:
             return {**updates.state_at(0), "batches_trained": None}

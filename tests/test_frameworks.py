@@ -139,7 +139,7 @@ COMPLETE = {
     "accelerate": [
         "accelerate_epochs", "accelerate_epochs num_workers=2",
         "accelerate_resumed epoch=0", "accelerate_resumed epoch=1",
-        "accelerate_stateful", "accelerate_stateful num_workers=2",
+        "accelerate_stateful",
     ],
     "transformers": [
         "trainer_resumed", "trainer_resumed steps_per_update=2",
@@ -169,6 +169,7 @@ NEXT, AT_ONCE = "where .* is next", "each is a whole batch|batches in one"
 REFUSED = {
     "accelerate": {
         "accelerate_epochs shuffle=True": NEXT,
+        "accelerate_stateful num_workers=2": "a stateful loader starts its workers before an epoch",
         "accelerate_epochs batch_size=2": AT_ONCE,
         "accelerate_epochs world_size=4": NEXT,
         "accelerate_resumed epoch=1 set_epoch=False": r"set_epoch\(0\): a state of epoch 1 or 2",
@@ -184,7 +185,8 @@ REFUSED = {
         "trainer_refused seed=1": "the run in this folder has other batches",
     },
     "lightning": {
-        "fit folder='shuffled' dealing={'shuffle':True}": NEXT,
+        # The first batch may happen to be the right one, and then be saved.
+        "fit folder='shuffled' dealing={'shuffle':True}": f"{NEXT}|has drawn 0 batches",
         "fit folder='pairs' dealing={'batch_size':2}": AT_ONCE,
         "fit folder='four' world_size=4 dealing={'shuffle':False}": NEXT,
     },
