@@ -32,7 +32,8 @@ test: .venv/installed
 # small tables of the papers' systems that train with it.
 test-frameworks: .venv-frameworks/installed
 	OMP_NUM_THREADS=1 $(FRAMEWORKS) -m pytest tests/test_frameworks.py \
-	  tests/test_length_batch_sampler.py tests/test_speech_recognition.py tests/test_speech_enhancement.py
+	  tests/test_length_batch_sampler.py tests/test_batches.py tests/test_segments_and_streams.py \
+	  tests/test_speech_recognition.py tests/test_speech_enhancement.py
 
 say: $(DEMO_VOICE)/voice.json .venv/installed
 	@$(PYTHON) synthesize.py --voice $(DEMO_VOICE) $(NUMBERS) --text="$$TEXT" -o $(DEMO)/said.wav

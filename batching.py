@@ -68,8 +68,8 @@ def validation_batches(
 
 
 def describe_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
-    """The padding of the sampler's epoch, or of the first that is not meant to be of random
-    batches, and its cost against random batches of the same clips."""
+    """Lines that compare the sampler's epoch with random batches of the same clips, in padding,
+    decoder steps and frames. During `random_epochs` the first epoch after them is described."""
     random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
     plan = sampler.plan_of(max(sampler.epoch, hparams.random_epochs))
     frames_per_step = hparams.n_frames_per_step

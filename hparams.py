@@ -62,13 +62,14 @@ class HParams:
     log_interval: Count = 10  # steps between reads of the losses, of all steps but the newest
     seed: Annotated[int, limits(ge=0, le=2**64 - 1)] = 1234  # decides everything random
     num_workers: Annotated[int, limits(ge=0, le=1000)] = 2  # 0 reads clips in the training process
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # tf32 rounds products, on a GPU
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # others: for GPUs
     decoder: Literal["fast", "reference"] = "fast"  # same results; reference is simple and slower
     ignore_layers: tuple[str, ...] = ()  # tensors that --warm_start does not load
 
     # --- data
     training_files: str = "filelists/ljspeech/train.txt"  # lines of path|text|seconds or path|text
-    validation_files: str = "filelists/ljspeech/val.txt"  # never trained on
+    validation_files: str = "filelists/ljspeech/val.txt"  # never trained on; empty: no validation
+    clips_folder: str = ""  # where the lists' clips lie now, if they were moved; subfolders too
     load_mel_from_disk: bool = False  # filelists name .npy log-mels made by --cache-mels, not audio
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text to symbols, in order
     language: str = ""  # eSpeak's name of it, such as de: for [phones], and tr for Turkish letters
@@ -161,14 +162,19 @@ LOG_FLOOR = 1e-5  # mel magnitudes below this are raised to it before the logari
 WINDOW_BACK = 2  # symbols behind the furthest one attended that stay in the attention window
 TYPES = get_type_hints(HParams)  # by name, without the limits
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+FILELISTS = ("training_files", "validation_files")
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 
 NVIDIA_CLEANERS = ("english_cleaners",)
 # NVIDIA's names that mean nothing here, and what replaces them.
 NVIDIA_ONLY = {
-    "fp16_run": "use precision=fp16",
+    "fp16_run": "use precision=fp16, on a GPU",
+    "dynamic_loss_scaling": "precision=fp16 scales the loss, always dynamically",
     "distributed_run": "use torchrun: torchrun --nproc-per-node 4 train.py ...",
+    "dist_backend": "processes talk by NCCL on GPUs and by Gloo on CPUs",
     "dist_url": "use torchrun --rdzv-endpoint HOST:PORT",
+    "cudnn_enabled": "cuDNN is used on every GPU",
+    "cudnn_benchmark": "cuDNN takes kernels that give the same result in every run",
     "max_wav_value": "samples are read in [-1, 1]",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step",
 }
@@ -177,7 +183,7 @@ NVIDIA_ONLY = {
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Apply overrides, `name=value,name=[a,b]`, to the defaults or `base`; the last of a name
     counts. `@path` stands for the overrides in that file, one a line; there, `#` at the beginning
-    of a line or after a blank begins a comment.
+    of a line or after a blank begins a comment, and filelists are looked for beside the file first.
 
     `win_time` and `hop_time` (milliseconds) become lengths of ceil(time x rate) samples, and the
     filter the next power of two: Ge et al., section 3, train with 50 ms / 12.5 ms. One UserError
@@ -310,10 +316,18 @@ def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
                 continue
             for number, line in lines:
                 if entry := re.sub(r"(^|\s)#.*", "", line).strip():
+                    entry = _from_folder(entry, Path(piece[1:]).parent)
                     entries.append((f"{piece[1:]}:{number}: ", entry))
         elif piece:
             entries.append(("", piece))
     return entries, problems
+
+
+def _from_folder(entry: str, folder: Path) -> str:
+    """An override from a file in `folder`, which may name a filelist from there."""
+    name, _, value = (part.strip() for part in entry.partition("="))
+    is_there = name in FILELISTS and value and (folder / value).is_file()
+    return f"{name}={folder / value}" if is_there else entry
 
 
 def _parse(override: str) -> tuple[str, Any]:
@@ -329,6 +343,8 @@ def _parse(override: str) -> tuple[str, Any]:
         near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
         raise ValueError(f"{name}: no hyper-parameter has this name{hint}")
+    if name == "validation_files" and text.lower() == "none":
+        text = ""
     try:
         return name, _convert(text, TYPES[name])
     except ValueError as error:

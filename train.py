@@ -51,7 +51,12 @@ from training.logging import DEFAULT_LOGS, OutputFolder
 from training.memory_check import check_memory
 from training.setup import Start
 from training.signals import StopRequest, messages
-from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
+from training.trainer import (
+    Trainer,
+    guided_attention_weight_at,
+    learning_rate_at,
+    what_precision_means,
+)
 from training.validation import log_validation, make_validation_loader, validate
 
 # ---------------------------------------------------------------------------- arguments
@@ -142,6 +147,9 @@ def build_run(
     print(describe(hparams))
     if device.type == "cpu":
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    if meaning := what_precision_means(hparams.precision, capability):
+        print(meaning)
     if not hparams.load_mel_from_disk:
         mel_filters(
             hparams
@@ -164,6 +172,11 @@ def build_run(
         f"{len(clips.validation):,} for validation, "
         f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
     )
+    if not len(clips.validation):
+        print(
+            "no validation, as validation_files is empty: no validation loss, no example speech, "
+            f"no best.pt; the newest {max(2, hparams.keep_checkpoints)} checkpoints are kept"
+        )
     print(describe_costs(sampler, hparams))
     if device.type == "cuda":
         peaks = processes.gather(
@@ -192,7 +205,7 @@ def train(run: Run, stop: StopRequest) -> None:
 
         validated = None
         is_due = state.epoch % hparams.epochs_per_validation == 0
-        if is_due:
+        if is_due and run.validation_loader is not None:
             save(run, stop)  # before validation, which may fail
             validated = validate(run, stop)
             if run.must_stop:

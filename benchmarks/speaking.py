@@ -119,13 +119,13 @@ def measure(
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, symbols=120, steps=600, repeats=5)
-    shown = "at once (%(default)s)"
-    parser.add_argument("--texts", type=whole_numbers, default="1,16", help=shown)
-    shown = "of the CPU (%(default)s)"
+    about = "at once (%(default)s)"
+    parser.add_argument("--texts", type=whole_numbers, default="1,16", help=about)
+    about = "of the CPU (%(default)s)"
     threads = str(torch.get_num_threads())
-    parser.add_argument("--threads", type=whole_numbers, default=threads, help=shown)
-    shown = "beside ONNX Runtime, on a CPU; needs requirements/onnx.txt"
-    parser.add_argument("--voices", action="store_true", help=shown)
+    parser.add_argument("--threads", type=whole_numbers, default=threads, help=about)
+    about = "beside ONNX Runtime, on a CPU; needs requirements/onnx.txt"
+    parser.add_argument("--voices", action="store_true", help=about)
     args = parser.parse_args(arguments)
     hparams = create_hparams(args.hparams)
     args.hparams = replace(hparams, max_decoder_steps=args.steps, gate_threshold=1.0)
@@ -137,9 +137,9 @@ def main(arguments: list[str] | None = None) -> None:
     cells = []
     for row in rows:
         factors, same = row["real_time_factors"], row["bitwise_the_same"]
-        shown = median_and_range(factors, 4) if factors else "not measured"
+        factor = median_and_range(factors, 4) if factors else "not measured"
         same_mel = {True: "yes", False: "NO"}.get(same, "")
-        cells.append([row["texts"], row["way"], row["threads"], shown, same_mel])
+        cells.append([row["texts"], row["way"], row["threads"], factor, same_mel])
     table = markdown_table(["texts", "steps", "threads", "real-time factor", "same mel"], cells, 2)
     text = f"{args.steps} steps each; medians and ranges of {args.repeats}\n\n{table}"
     publish(args, result | {"rows": rows}, text)

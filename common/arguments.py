@@ -63,6 +63,21 @@ def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:
     return checked(int, expected, lambda value: least <= value <= most)
 
 
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def thread_count(text: str) -> int:
+    """The type of a number of threads; more than there are processors would wait for each other,
+    and thousands hang."""
+    most = processors()
+    expected = f"a whole number from 1 to {most}, the processors that this program may use"
+    return checked(int, expected, lambda value: 1 <= value <= most)(text)
+
+
 def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
     """The type of a list as in 1,4,16; an empty text is an empty list."""
     return lambda text: [convert(part.strip()) for part in text.split(",")] if text.strip() else []

@@ -18,7 +18,8 @@ import sys
 from types import FrameType, TracebackType
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
+    """Print a message on standard error, with the program's name."""
     message = "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in message)
     folder, name = os.path.split(sys.argv[0])
     if name == "__main__.py":  # of `python -m`
@@ -41,29 +42,29 @@ def _imports(frame: FrameType | None) -> bool:
 
 def _ctrl_c(number: int, frame: FrameType | None) -> None:
     if _imports(frame):
-        _say("interrupted")
+        say("interrupted")
         os._exit(128 + signal.SIGINT)  # nothing is written yet, so nothing needs cleaning up
     raise KeyboardInterrupt
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, KeyboardInterrupt):
-        _say(str(error) or "interrupted")  # a program may have said what is done
+        say(str(error) or "interrupted")  # a program may have said what is done
         sys.exit(128 + signal.SIGINT)
     if isinstance(error, BrokenPipeError) and _has_no_reader(1):
         sys.exit(128 + signal.SIGPIPE)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        _say(f"{error}; make room")  # on the disk of a file, or of what is printed
+        say(f"{error}; make room")  # on the disk of a file, or of what is printed
         sys.exit(1)
     kinds = {base.__name__ for base in kind.__mro__}  # by name: their modules import much
     if kinds & {"UserError", "BatchingError", "OSError"} and "BrokenPipeError" not in kinds:
-        _say(str(error))
+        say(str(error))
         sys.exit(1)
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
         # Not of an argument, which are checked: of the working folder, or in a folder that is read.
         around = error.object[max(0, error.start - 40) : error.end + 20]
         named = ascii(around).replace("\\udc", "\\x")
-        _say(f"{named}: a path that is no UTF-8; rename it, or work in another folder")
+        say(f"{named}: a path that is no UTF-8; rename it, or work in another folder")
         sys.exit(1)
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0].replace("_", "-")
@@ -73,7 +74,7 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         for path in (root / "requirements.txt", *root.glob("requirements/*.txt")):
             if path.is_file() and f"\n{package}==" in f"\n{path.read_text('utf-8')}":
                 name = path.relative_to(root)
-                _say(f"{error.name} is not installed: pip install -r {name}")
+                say(f"{error.name} is not installed: pip install -r {name}")
                 sys.exit(1)
     sys.__excepthook__(kind, error, trace)
 

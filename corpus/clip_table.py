@@ -6,7 +6,7 @@ a machine share it, and a file that is truncated during a run gives a message.
 
 Format of the file: a line with the CRC-32 of all that follows, a line of JSON, for each clip the
 bytes "path|text\\n" and its symbols (16 bits each), then for each clip a row of 64-bit integers
-(`COLUMNS`).
+(`COLUMNS`). A path after a zero byte starts at the list's folder, wherever that is moved.
 """
 
 import hashlib
@@ -35,12 +35,13 @@ from common.files import (
 )
 
 SUFFIX = ".clips"  # of the file beside a filelist
-VERSION = 4
+VERSION = 5
 CHUNK = 10_000  # clips that are decoded at a time
 # For each clip: line in the list, lengths, where its content ends, identity of its file.
 COLUMNS = ("line", "num_frames", "num_symbols", "end", *Identity._fields)
 ROW = 8 * len(COLUMNS)
 SYMBOL = np.dtype("<u2")
+IN_LISTS_FOLDER = "\0"  # before a path in a table, which no path can have
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Clip:
     where: str = ""  # "file:line", for messages
     sound: Sound = Sound()  # of clips that prepare has checked
     identity: Identity = UNKNOWN  # of its file, from before it was checked
+    is_relative: bool = False  # whether its filelist names it from the list's own folder
 
     @property
     def id(self) -> str:
@@ -105,6 +107,7 @@ class ClipTable:
     ):
         self.filelist, self.complete, self.made_from = filelist, complete, made_from
         self._body, self._rows_at = body, body.size - ROW * num_clips
+        self._folder = os.path.dirname(filelist)
         rows = self.rows(0, num_clips)
         self.num_frames, self.num_symbols = rows["num_frames"].copy(), rows["num_symbols"].copy()
         self.fingerprint = fingerprint or self._fingerprint()
@@ -121,7 +124,11 @@ class ClipTable:
         rows, content = array("q"), bytearray()
         for line, clip in numbered:
             symbols = np.array(clip.symbols, SYMBOL).tobytes()
-            content += _encoded(f"{clip.path}|{clip.text}\n") + symbols
+            path = clip.path
+            if clip.is_relative:
+                listed = path[len(os.path.join(os.path.dirname(filelist), "")) :]
+                path = IN_LISTS_FOLDER + listed
+            content += _encoded(f"{path}|{clip.text}\n") + symbols
             lengths = (clip.num_frames, len(clip.symbols), len(content))
             rows.extend((line, *lengths, *clip.identity))
         body = Body(bytes(content + rows.tobytes()))
@@ -171,10 +178,11 @@ class ClipTable:
         [content] = self._contents(i, i + 1)
         line, num_frames, num_symbols, _, *identity = self.rows(i, i + 1)[0].item()
         symbols_at = len(content) - num_symbols * SYMBOL.itemsize
-        path, text = _path_and_text(content[: symbols_at - 1])
+        path, text = self._path_and_text(content[: symbols_at - 1])
+        is_relative = content.startswith(IN_LISTS_FOLDER.encode())
         where, symbols = f"{self.filelist}:{line}", np.frombuffer(content[symbols_at:], SYMBOL)
         ids, whose = tuple(symbols.tolist()), Identity(*identity)
-        return Clip(path, text, ids, num_frames, where, identity=whose)
+        return Clip(path, text, ids, num_frames, where, identity=whose, is_relative=is_relative)
 
     def __iter__(self) -> Iterator[Clip]:
         return (self[i] for i in range(len(self)))
@@ -192,7 +200,13 @@ class ClipTable:
             end = min(start + CHUNK, stop or len(self), len(self))
             sizes = (self.num_symbols[start:end] * SYMBOL.itemsize).tolist()
             for content, size in zip(self._contents(start, end), sizes, strict=True):
-                yield _path_and_text(content[: -size - 1])
+                yield self._path_and_text(content[: -size - 1])
+
+    def _path_and_text(self, content: bytes) -> tuple[str, str]:
+        path, _, text = content.decode("utf-8", "surrogateescape").partition("|")
+        if path.startswith(IN_LISTS_FOLDER):
+            path = os.path.join(self._folder, path[len(IN_LISTS_FOLDER) :])
+        return path, text
 
     def symbols(self) -> Iterator[np.ndarray]:
         """The ids of each clip's text, faster than through clips."""
@@ -255,11 +269,6 @@ class Body:
                 "When training starts or resumes, it is made again"
             )
         return content
-
-
-def _path_and_text(content: bytes) -> tuple[str, str]:
-    path, _, text = content.decode("utf-8", "surrogateescape").partition("|")
-    return path, text
 
 
 def _encoded(text: str) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 from corpus.clip_table import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
 from hparams import HParams
-from text import sequence_to_text
+from text import PHONES, sequence_to_text
 from text.unspoken import dropped_symbols, with_columns
 
 MAX_SILENCE_SECONDS = 0.3  # seconds before or after speech
@@ -23,9 +23,10 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     rates = symbol_rates(clips, rate)
     low, median, high = usual_rates(rates)
-    english = hparams.table.is_english  # others refuse what they lack, or drop it if told so
-    cleaners = hparams.text_cleaners
-    dropped = [dropped_symbols(clip.text, cleaners) if english else {} for clip in clips]
+    # Other tables refuse what they lack, or drop it if told so; but eSpeak drops without a word.
+    may_drop = hparams.table.is_english or PHONES in hparams.text_cleaners
+    facts = hparams.text_cleaners, hparams.table, hparams.language
+    dropped = [dropped_symbols(clip.text, *facts) if may_drop else {} for clip in clips]
     clipped = [clip.sound.clipped for clip in clips]
     lines = [Path(clip.where).name for clip in clips]
 

@@ -48,6 +48,7 @@ NO_FILELIST = (
     "--hparams training_files=...,validation_files=..."
 )
 CHANGED_IN_CHECK = "changed while it was checked; start again when nothing writes to it"
+IF_MOVED = "if the folder of the clips was moved, name it: --hparams clips_folder=FOLDER"
 MAX_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
 HOW_TO_KNOW = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
 OTHER_LANGUAGE = (
@@ -62,7 +63,7 @@ def read_filelist(
 ) -> ClipTable:
     """Read and check a filelist: one clip a line, `path|text|seconds` or NVIDIA's `path|text`.
 
-    Fields are split at every `|` and stripped; relative paths start at the working directory.
+    Fields are split at every `|` and stripped; `where_clip_lies` says where relative paths start.
     Lengths come from the files' headers. Seconds, if given, must agree with them to half a sample
     plus one millionth of a second, or to the frame of a cached mel. A new run also checks all
     samples or mel values, and refuses texts without a letter. `only`: numbers of the lines to read.
@@ -82,13 +83,21 @@ def read_filelist(
     def clip_or_problem(numbered_line: tuple[int, str]) -> Clip | UserError:
         path, length = "", mel_length if hparams.load_mel_from_disk else sound_length
         try:
-            path, text, seconds = split_filelist_line(numbered_line[1])
+            listed, text, seconds = split_filelist_line(numbered_line[1])
+            path, is_relative = where_clip_lies(listed, filelist, hparams.clips_folder)
             identity = Identity.of(path)  # before it is opened
+            is_mel = path.endswith(".npy")
+            if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
+                also = f", nor {listed} in the working directory" if is_relative else ""
+                made = "run prepare_ljspeech.py --cache-mels, or " if is_mel else ""
+                raise UserError(f"no such file{also}; {made}{IF_MOVED}")
             if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
                 fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
                 raise UserError(f"mels {problem}; {fix}")
             num_frames = length(path, seconds, hparams, new_run)
-            return Clip(path, text, num_frames=num_frames, identity=identity)
+            return Clip(
+                path, text, num_frames=num_frames, identity=identity, is_relative=is_relative
+            )
         except UserError as error:
             there = "" if os.path.exists(path) else beside(path, hparams)
             return UserError(f"{path}: {error}{there}" if path else str(error))
@@ -135,6 +144,21 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
             raise UserError(f"text {text[:40]!r} has no English letter; set {OTHER_LANGUAGE}")
         raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
     return symbols
+
+
+def where_clip_lies(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:
+    """The path of a clip that a filelist names, and whether it starts at the list's folder. A
+    relative path starts there or, if nothing is there, at the working directory. In a
+    `clips_folder` as much of the end of the path is looked for as exists there."""
+    if clips_folder:
+        parts = [part for part in Path(listed).parts if part not in ("/", "..")]
+        ends = [os.path.join(clips_folder, *parts[i:]) for i in range(len(parts))]
+        return next(filter(os.path.lexists, ends), ends[-1] if ends else clips_folder), False
+    in_lists_folder = os.path.join(os.path.dirname(filelist), listed)
+    if os.path.isabs(listed) or in_lists_folder == listed:
+        return listed, False
+    is_there = os.path.lexists(in_lists_folder) or not os.path.lexists(listed)
+    return (in_lists_folder, True) if is_there else (listed, False)
 
 
 def foreign_letters(text: str) -> set[str]:
@@ -262,6 +286,7 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
     return {
         "filelist": hashlib.sha256(filelist).hexdigest(),
         "text_code": [hashlib.sha256(path.read_bytes()).hexdigest() for path in code],
+        "clips_folder": hparams.clips_folder,
         "load_mel_from_disk": hparams.load_mel_from_disk,
         "audio": audio,
         "text_cleaners": list(hparams.text_cleaners),

@@ -27,6 +27,8 @@ from hparams import HParams, check_text_settings, create_hparams, override_lines
 from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 from text.symbol_files import SYMBOLS_FILE
 
+MAX_FOLDERS_UP = 2  # from filelists/NAME to the project's folder, where data/ and mels/ lie
+
 
 def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
     """Markdown table of the sets' clips and their lengths in three units."""
@@ -63,12 +65,12 @@ def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
         print(f"--skip-bad leaves out {count}:\n{listed}")
 
 
-def settings(overrides: str, out: Path, suffix: str) -> str:
-    """Content of the settings file for train.py: `overrides` and the filelists in `out`."""
+def settings(overrides: str, suffix: str) -> str:
+    """Content of the settings file for train.py: `overrides`, and the filelists beside it."""
     ours = {
         "load_mel_from_disk": bool(suffix),
-        "training_files": out / f"train{suffix}.txt",
-        "validation_files": out / f"val{suffix}.txt",
+        "training_files": f"train{suffix}.txt",
+        "validation_files": f"val{suffix}.txt",
     }
     lines = ["# By scripts/prepare_ljspeech.py, for: train.py --hparams @this_file,name=value,..."]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
@@ -212,13 +214,28 @@ def describe(sets: dict[str, list[Clip]], clips: list[Clip], origin: str, hparam
         print(warning)
 
 
+def listed_path(path: str, out: Path) -> str:
+    """How a list in `out` names a clip: from the list's own folder, so that both may be moved
+    together, if they share a folder at most MAX_FOLDERS_UP above it; else by the absolute path."""
+    relative = os.path.relpath(path, os.path.realpath(out))  # ".." leads out of the real folder
+    folders_up = Path(relative).parts.count("..")
+    meets_at_root = folders_up == len(Path(os.path.realpath(out)).parts) - 1
+    if (
+        folders_up > MAX_FOLDERS_UP
+        or (folders_up and meets_at_root)
+        or relative != relative.strip()
+    ):
+        return path
+    return relative
+
+
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, chart: bytes
 ) -> list[Path]:
     """Write all files to `out`; none is moved into place before all are written. Returns them."""
     out, mels = asked.out, asked.mels
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
-    contents["settings.txt"] = settings(asked.overrides, out, "_mel" if mels else "").encode()
+    contents["settings.txt"] = settings(asked.overrides, "_mel" if mels else "").encode()
     if hparams.symbols == "corpus":
         table = json.dumps(hparams.symbol_table, ensure_ascii=False, indent=0)
         contents[SYMBOLS_FILE] = f"{table}\n".encode()
@@ -231,9 +248,16 @@ def write_lists(
                 for clip, path in zip(clips, files, strict=True)
             ]
     for name, clips in lists.items():
-        lengths = zip(clips, seconds_of(clips, hparams), strict=True)
-        lines = [f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths]
+        paths = [listed_path(clip.path, out) for clip in clips]
+        columns = zip(paths, clips, seconds_of(clips, hparams), strict=True)
+        lines = [f"{path}|{clip.text}|{length:.6f}\n" for path, clip, length in columns]
         contents[name] = "".join(lines).encode()
+        lists[name] = [
+            clip
+            if os.path.isabs(path)
+            else replace(clip, path=os.path.join(out, path), is_relative=True)
+            for path, clip in zip(paths, clips, strict=True)
+        ]
     out.mkdir(parents=True, exist_ok=True)
     with naming(out), tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
         for name, content in contents.items():

@@ -7,7 +7,7 @@ its training time, memory, padding and what it improves.
 Gonzalez, Alstrøm, May, "On batching variable size inputs for training end-to-end speech enhancement
 systems", ICASSP 2023, trained a causal Conv-TasNet on speech in noise and reverberation. Here a
 small one learns to clean spoken numbers, which eSpeak NG speaks, in synthetic rooms and noise.
-Lightning trains; LengthBatchSampler makes every batch. OUT gets report.md and the finished runs; a
+Lightning trains; LengthBatches makes every batch. OUT gets report.md and the finished runs; a
 table that was stopped resumes. Needs requirements/frameworks.txt and -pesq.txt.
 """
 
@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader
 from corpus.demo_corpus import SAMPLE_RATE as SPOKEN_RATE
 from examples.numbers_in_noise import Utterance, make_noise, make_room, mix, speak_corpus
 from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
-from length_batching import LengthBatchSampler, SegmentDataset, padding_stats, segments_of
+from length_batching import InOrder, LengthBatches, SegmentDataset, padding_stats, segments_of
 
 SAMPLE_RATE = 8_000  # that of narrow-band PESQ
 LEVELS = (-5, 10)  # of speech over noise, dB
@@ -190,9 +190,9 @@ class Experiment:
         torch.manual_seed(seed)
         lengths = [len(clip) for clip in self.train]
         segments = segments_of(lengths, row.options.get("batch_capacity", max(lengths)))
-        options = {"batch_randomization": True, "batches_per_epoch": "constant", **row.options}
-        sampler = LengthBatchSampler(segments.lengths, seed=seed, **options)
+        options = {"batch_randomization": True, **row.options}
         clips = SegmentDataset(self.train, segments)
+        batches = LengthBatches(clips, segments.lengths, seed=seed, collate=pad, **options)
 
         class Task(lightning.LightningModule):
             def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -205,19 +205,19 @@ class Experiment:
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", ".*(does not have many workers|LeafSpec)")
         off = ("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar")
-        options = dict.fromkeys((*off, "use_distributed_sampler"), False)
+        options = dict.fromkeys(off, False)
         epochs, task, start = self.settings.epochs, Task(), time.process_time()
         task.model = ConvTasNet()
         trainer = lightning.Trainer("cpu", max_epochs=epochs, gradient_clip_val=5, **options)
-        trainer.fit(task, DataLoader(clips, batch_sampler=sampler, collate_fn=pad))
+        trainer.fit(task, DataLoader(batches, batch_size=None, sampler=InOrder(batches)))
         seconds = time.process_time() - start
-        largest = max(sampler.plan, key=lambda batch: len(batch) * segments.lengths[batch].max())
+        largest = max(batches.plan, key=lambda batch: len(batch) * segments.lengths[batch].max())
         batch, after = pad([clips[i] for i in largest]), self.scores(task.model)
         return {
             "seconds": seconds,
             "memory": memory_of(lambda: task.training_step(batch).backward()),
-            "padding": 100 * padding_stats(segments.lengths, sampler.plan).padded_to_original_rate,
-            "updates": float(len(sampler.plan)),
+            "padding": 100 * padding_stats(segments.lengths, batches.plan).padded_to_original_rate,
+            "updates": float(len(batches.plan)),
             **{key: float(after[key] - before) for key, before in self.unprocessed.items()},
         }
 

@@ -27,7 +27,7 @@ from audio import log_mel_spectrogram
 from examples.numbers_in_noise import NOISES, Utterance, make_noise, mix, speak_corpus
 from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
 from hparams import create_hparams
-from length_batching import LengthBatchSampler, SegmentDataset, padding_stats, segments_of
+from length_batching import LengthBatches, SegmentDataset, padding_stats, segments_of
 
 MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # frames of 10 ms
 FRAMES_PER_STEP = 3  # of the LSTM
@@ -195,9 +195,9 @@ class Experiment:
         lengths = [len(clip.frames) for clip in self.train]
         segments = segments_of(lengths, chunk or max(lengths))
         options |= {"dynamic_batch_size": True, "batch_capacity": settings.frames_per_batch}
-        sampler = LengthBatchSampler(segments.lengths, 8, seed=seed, **options)
         clips = SegmentDataset(self.train, segments, Clip.cut)
-        loader = torch.utils.data.DataLoader(clips, batch_sampler=sampler, collate_fn=pad)
+        batches = LengthBatches(clips, segments.lengths, 8, seed=seed, collate=pad, **options)
+        loader = torch.utils.data.DataLoader(batches, batch_size=1, collate_fn=batches.unwrap)
         model = AcousticModel(settings.cells, 1 + len(self.labels))
         optimizer = torch.optim.Adam(model.parameters())
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -221,13 +221,13 @@ class Experiment:
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
         seconds = time.process_time() - start
-        largest = max(sampler.plan, key=lambda batch: len(batch) * segments.lengths[batch].max())
+        largest = max(batches.plan, key=lambda batch: len(batch) * segments.lengths[batch].max())
         padded = pad([clips[i] for i in largest])
         return {
             "speed": settings.epochs * len(self.train) / seconds,
             "memory": memory_of(lambda: loss_of(padded).backward()),
-            "updates": float(len(sampler.plan)),
-            "padding": 100 * padding_stats(segments.lengths, sampler.plan).padded_fraction,
+            "updates": float(len(batches.plan)),
+            "padding": 100 * padding_stats(segments.lengths, batches.plan).padded_fraction,
             **self.word_errors(model, chunk),
         }
 

@@ -62,8 +62,8 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
         with contextlib.suppress(ValueError, IndexError):
             lengths[i] = float(row[place])
         if not 0 < lengths[i] <= MAX_COUNT:
-            shown = ",".join(row)[:60]
-            raise BatchingError(f"{path}:{number}: {shown!r}: expected a length, a number above 0")
+            line = ",".join(row)[:60]
+            raise BatchingError(f"{path}:{number}: {line!r}: expected a length, a number above 0")
     return lengths
 
 
@@ -92,12 +92,12 @@ def without_capacity(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in own}
 
 
-def print_table(lengths: np.ndarray, given: dict[str, Any]) -> None:
+def print_table(lengths: np.ndarray, options: dict[str, Any]) -> None:
     """A row for each strategy with fixed and with dynamic sizes, and the call that costs least."""
-    fixed = {name: value for name, value in given.items() if name != "batch_capacity"}
-    dynamic = given | {"dynamic_batch_size": True}
+    fixed = {name: value for name, value in options.items() if name != "batch_capacity"}
+    dynamic = options | {"dynamic_batch_size": True}
     plan_epoch(lengths, strategy="random", **dynamic)  # refuses what no strategy allows
-    surveyor, size = Surveyor(lengths), given["batch_size"]
+    surveyor, size = Surveyor(lengths), options["batch_size"]
     shortest, longest = lengths.min(), lengths.max()
     print(f"{len(lengths):,} lengths, {shortest:,.10g} to {longest:,.10g}; batch size {size}\n")
     print(f"{'strategy':24}{'sizes':7}", *(f"{title:>11}" for title in TITLES))
@@ -115,13 +115,13 @@ def print_table(lengths: np.ndarray, given: dict[str, Any]) -> None:
     for sizes in (fixed, dynamic):
         for strategy in STRATEGIES:
             print_row(sizes | {"strategy": strategy})
-    if "draw" in given:  # every epoch has other clips, so nothing tells how they mix
+    if "draw" in options:  # every epoch has other clips, so nothing tells how they mix
         return
-    advice = search(surveyor, size, **{k: v for k, v in given.items() if k != "batch_size"})
+    advice = search(surveyor, size, **{k: v for k, v in options.items() if k != "batch_size"})
     if not advice.best:
         return
     own = advice.best.options()
-    others = {k: v for k, v in without_capacity(given).items() if k not in DEFAULTS}
+    others = {k: v for k, v in without_capacity(options).items() if k not in DEFAULTS}
     call = own | others
     print(f"\nThe cheapest with {100 * advice.min_novelty:.1f} % novelty or more:")
     print_row(call)
@@ -143,6 +143,9 @@ def option(text: str) -> tuple[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`>&-`)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     parser = argparse.ArgumentParser(
         "python -m length_batching",
         description=__doc__,

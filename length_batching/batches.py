@@ -32,7 +32,7 @@ from length_batching.checks import (
     check_ranks,
     refuse_missing_ranks,
 )
-from length_batching.plan import EpochPlan
+from length_batching.plan import EpochPlan, refuse_unknown_options
 from length_batching.sampler import refuse_more_than_drawn
 from length_batching.updates import EpochUpdates, UpdatePlanner
 
@@ -82,6 +82,7 @@ class LengthBatches(Dataset[Any]):
         record: str | os.PathLike[str] | None = None,
         **options: Any,
     ):
+        refuse_unknown_options(type(self).__name__, options)
         if batches_per_epoch is None:
             raise BatchingError('batches_per_epoch=None: expected a number, or "constant"')
         rank = None if world_size is None else 0
@@ -115,7 +116,7 @@ class LengthBatches(Dataset[Any]):
         _, turn, _, _, passes = self._told.tolist()
         values = [epoch, turn + 1, start, int(is_set), passes + int(ends_pass)]
         self._told[:] = torch.tensor(values)
-        self._is_begun, self._drawn = False, 0
+        self._is_begun, self._drawn = False, 0 if ends_pass else self._drawn
 
     @property
     def epoch(self) -> int:
@@ -144,9 +145,8 @@ class LengthBatches(Dataset[Any]):
             expected = " or ".join(map(str, self._loaded))
             raise BatchingError(f"set_epoch({epoch}): a state of epoch {expected} was loaded")
         current, _, start, was_set, _ = self._told.tolist()
-        first = (
-            epoch == current and not was_set
-        )  # Lightning begins its first pass before it says so
+        # A loader may begin its first pass before it is told the epoch, as under Lightning.
+        first = epoch == current and not was_set
         keeps = first or (epoch == current and not self._is_begun)
         keeps = keeps or (self._has_record and not was_set)
         self._loaded = ()
@@ -218,7 +218,7 @@ class LengthBatches(Dataset[Any]):
             return {}  # torchdata's workers ask at every step
         updates, start = self.updates(), int(self._told[2])
         if trained is None:
-            return updates.state_at(0) | {"batches_trained": None}
+            return {**updates.state_at(0), "batches_trained": None}
         if start == ANYWHERE:
             raise BatchingError(
                 f"state_dict({trained}): a framework deals these batches out and counts them; "
@@ -244,26 +244,30 @@ class LengthBatches(Dataset[Any]):
             self._planner.updates_of(epoch).refuse_other(state, self.world_size)
         self._has_record = False
         self._loaded = (epoch, epoch + 1) if may_be_over else (epoch,)
-        self._tell(epoch, ANYWHERE if trained is None else trained, is_set=False)
+        self._tell(epoch, ANYWHERE if trained is None else trained, is_set=was_set)
 
-    def begin(self, position: int | None) -> int:
-        """Begin a pass of `InOrder`, at this batch if a loader resumed there. Returns it."""
+    def begin(self, position: int | None, saved_epoch: int) -> int:
+        """Begin a pass of `InOrder`, at this batch if a loader resumed it from its state in
+        `saved_epoch`. Returns the batch."""
         epoch, _, start, is_set, _ = self._told.tolist()
-        if position == len(self):
-            return position  # what a loader does with a pass that was over when it was saved
+        if position is None and start == ANYWHERE and not self._has_record:
+            raise BatchingError("the loaded state has no position: expected state_dict(trained)")
+        first: int = max(start, 0) if position is None else position
+        if first == len(self) and not is_set:  # by a loader that says later which epoch begins
+            epoch, first = epoch + 1, 0
+            self._tell(epoch, first, is_set=False)
+        elif position == len(self):
+            if epoch == saved_epoch:
+                return position
+            first = 0  # the epoch after it was set
         if self._is_begun:
             raise BatchingError(
                 f"epoch {epoch} was begun already: call set_epoch before every pass"
             )
-        if position is None and start == ANYWHERE and not self._has_record:
-            raise BatchingError("the loaded state has no position: expected state_dict(trained)")
-        if position is None and start == len(self) and not is_set:
-            self._tell(epoch + 1, 0, is_set=False)  # by a loader that sets the next epoch later
-            start = 0
-        self._is_begun, self._loaded = True, ()
-        self._told[2] = max(start, 0) if position is None else position
+        self._is_begun, self._loaded, self._drawn = True, (), 0
+        self._told[2] = first
         self._told[4] += 1
-        return int(self._told[2])
+        return first
 
     def deal(self, number: int) -> "Dealt":
         """A batch of the pass that `begin` began last."""
@@ -324,11 +328,12 @@ class InOrderPass(Iterator[int]):
         self.position: int | None = (
             None  # batches that all processes have drawn; None: at its start
         )
-        self.is_begun = False
+        self.is_begun, self.saved_epoch = False, 0
 
     def __next__(self) -> int:
         if not self.is_begun:
-            self.position, self.is_begun = self.batches.begin(self.position), True
+            self.position = self.batches.begin(self.position, self.saved_epoch)
+            self.is_begun = True
         assert self.position is not None  # from here on
         number = self.position + self.rank
         if number >= len(self.batches):
@@ -343,4 +348,4 @@ class InOrderPass(Iterator[int]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.batches.load_state_dict(state)
-        self.position = state["batches_trained"]
+        self.position, self.saved_epoch = state["batches_trained"], self.batches.epoch

@@ -15,6 +15,34 @@ class BatchingError(ValueError):
     """Lengths or options that cannot be batched, or a saved position inside another plan."""
 
 
+# Arguments of other samplers and loaders, and what replaces them here.
+ELSEWHERE = {
+    "drop_last": "leave it out: every clip is in a batch, and the last batch may be smaller",
+    "shuffle": 'strategy="random" shuffles clips, batch_randomization=True finished batches',
+    "generator": "seed=... decides everything random, together with set_epoch",
+    "max_batch_size": "max_clips=..., or batch_size=... for fixed sizes",
+    "required_batch_size_multiple": "size_multiple=...",
+    "bucket_boundaries": 'strategy="bucket_by_width" or "bucket_by_quantile", num_buckets=...',
+    "rank": "InOrder(batches, rank) takes it",
+    "num_replicas": "world_size=...",
+    "epoch": "call set_epoch before every pass",
+}
+ELSEWHERE |= dict.fromkeys(
+    ("max_tokens", "max_frames", "max_samples", "max_duration", "frames_per_batch"),
+    "dynamic_batch_size=True, batch_capacity=..., which counts padding too",
+)
+ELSEWHERE |= dict.fromkeys(("max_sentences", "max_examples"), ELSEWHERE["max_batch_size"])
+ELSEWHERE |= dict.fromkeys(
+    ("sampler", "batch_sampler", "dataset", "data_source"),
+    "lengths, one of each clip, are all that is needed",
+)
+ELSEWHERE |= dict.fromkeys(("key", "sort_key", "length_fn"), ELSEWHERE["sampler"])
+ELSEWHERE |= dict.fromkeys(
+    ("batch_first", "padding_value", "collate_fn", "num_workers", "pin_memory"),
+    "give it to the DataLoader or to its collate_fn",
+)
+
+
 def check_lengths(lengths: Lengths, name: str = "lengths", shape: Any = None) -> np.ndarray:
     """`lengths` as a float64 array, [clips] or [clips, kinds], or of the shape given;
     BatchingError if one cannot be a length. With a shape or several kinds, some may be 0."""

@@ -11,12 +11,13 @@ A strategy orders the clips (strategies.py), the order is cut into batches of fi
 import difflib
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from length_batching.checks import (
+    ELSEWHERE,
     MAX_COUNT,
     BatchingError,
     Lengths,
@@ -127,7 +128,7 @@ def plan_epoch(
         raise BatchingError(f"group_sizes: expected at most {largest} clips in each group")
 
     rng = np.random.default_rng(hashed_seed(seed, epoch))
-    used = None if costs.share is None else _drawn(costs.share, draw, rng)
+    used = None if costs.share is None else _draw_clips(costs.share, draw, rng)
     x = costs.own if used is None else costs.own[used]
     # The shuffle lets clips of equal length change places between epochs, whatever the strategy.
     shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
@@ -138,8 +139,23 @@ def plan_epoch(
     return plan.rearranged(rng.permutation(len(plan))) if batch_randomization else plan
 
 
-def _drawn(share: np.ndarray, draw: int | None, rng: np.random.Generator) -> np.ndarray:
-    """So many clips, by default each that has a share, in proportion to it and in random order."""
+def refuse_unknown_options(whose: str, options: Iterable[str]) -> None:
+    """Raise BatchingError if `plan_epoch` has no such options for the class `whose`, naming what
+    replaces those of other samplers."""
+    known = [name for name in plan_epoch.__kwdefaults__ or {} if name != "epoch"]
+    problems = []
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+            problems.append(f"{whose} has no argument {name}: {ELSEWHERE.get(name, hint)}")
+    if problems:
+        raise BatchingError("\n".join(problems))
+
+
+def _draw_clips(share: np.ndarray, draw: int | None, rng: np.random.Generator) -> np.ndarray:
+    """Draw `draw` clip indices in proportion to `share`, shuffled; by default as many as have a
+    share."""
     shuffled, draws = rng.permutation(len(share)), draw or int(np.count_nonzero(share))
     reached = np.cumsum(share[shuffled])
     # Systematic sampling: draws at equal distances along a line, on which each clip is as long as

@@ -24,7 +24,7 @@ from length_batching.checks import (
     check_ranks,
     refuse_missing_ranks,
 )
-from length_batching.plan import EpochPlan
+from length_batching.plan import EpochPlan, refuse_unknown_options
 from length_batching.updates import UpdatePlanner
 
 
@@ -60,6 +60,7 @@ class LengthBatchSampler:
         short_last_update: bool = False,
         **options: Any,
     ):
+        refuse_unknown_options(type(self).__name__, options)
         self.rank, self.world_size, size = check_ranks(rank, world_size, batches_per_update)
         self._knows_ranks = world_size is not None
         self._planner = UpdatePlanner(

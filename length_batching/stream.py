@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from length_batching.checks import BatchingError, check_ranks, refuse_missing_ranks
+from length_batching.plan import refuse_unknown_options
 from length_batching.updates import UpdatePlanner
 
 MAX_WORKERS = 1024  # of a loader
@@ -59,6 +60,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         world_size: int | None = None,
         **options: Any,
     ):
+        refuse_unknown_options(type(self).__name__, options)
         if options.get("dynamic_batch_size") and options.get("batch_capacity") is None:
             unknown = "the longest clip of a stream is not known; expected a number"
             raise BatchingError(f"batch_capacity=None: {unknown}")

@@ -206,9 +206,9 @@ def cut_evenly(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
         starts = costs.starts(plan.order, most, large)
         while large - small > 1e-4 * large:
             middle = (small + large) / 2
-            found = costs.starts(plan.order, most, middle)
-            if len(found) > count:
+            middle_starts = costs.starts(plan.order, most, middle)
+            if len(middle_starts) > count:
                 small = middle
             else:
-                large, starts = middle, found
+                large, starts = middle, middle_starts
     return EpochPlan(plan.order, np.array(starts))

@@ -30,7 +30,8 @@ BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomizat
 # corpus, win_length and hop_length for the times, started_from for a warm start.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
-    "training_files validation_files win_time hop_time max_decoder_steps gate_threshold".split()
+    "training_files validation_files clips_folder win_time hop_time max_decoder_steps "
+    "gate_threshold".split()
 )
 CLIPS = ["training clips", "validation clips"]
 HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]

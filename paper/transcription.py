@@ -28,7 +28,7 @@ from common.console import progress_bar
 from common.errors import UserError, grouped, lines_refused
 from common.files import numbered_lines, read_as, write_bytes, write_json
 from common.sound import write_wav
-from corpus.filelist import split_filelist_line
+from corpus.filelist import split_filelist_line, where_clip_lies
 from corpus.metadata import read_metadata
 from hparams import HParams
 from synthesis.griffin_lim import GriffinLim
@@ -160,7 +160,7 @@ def read_recordings(path: Path) -> list[tuple[Path, str]]:
         for number, line in lines:
             try:
                 sound, text, _ = split_filelist_line(line)
-                recordings.append((Path(sound), text))
+                recordings.append((Path(where_clip_lies(sound, path)[0]), text))
             except UserError as error:
                 bad.append(f"{path}:{number}: {error}")
         if bad:

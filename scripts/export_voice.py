@@ -28,8 +28,9 @@ NUM_COMPARED = 20  # texts
 
 
 def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[list[int]]:
-    """Ids of NUM_COMPARED texts: the first lines of a file, or of the run's validation list."""
-    chosen = path or Path(hparams.validation_files)
+    """Ids of NUM_COMPARED texts: the first lines of a file, or of the run's validation list, or of
+    its training list if it had no other."""
+    chosen = path or Path(hparams.validation_files or hparams.training_files)
     missing = "no such file; name one with a text on each line, by --text-file, or choose --fp32"
     lines = [line for _, line in numbered_lines(chosen, missing)[:NUM_COMPARED]]
     texts = lines if path else [split_filelist_line(line)[1] for line in lines]

@@ -15,6 +15,7 @@ from project_root import ROOT
 
 import asyncio
 import html
+import itertools
 import logging
 import os
 import re
@@ -79,7 +80,9 @@ def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
             if name.startswith("seed_"):
                 name = f"{experiment}, {name.replace('_', ' ')}"
             name = name if file in (BEST, VOICE) else f"{name}/{file}"
-            by_name[str(checkpoint) if name in by_name else name] = checkpoint
+            name = str(checkpoint) if name in by_name else name
+            # A page is UTF-8; a path may hold other bytes.
+            by_name[os.fsencode(name).decode(errors="replace")] = checkpoint
     return by_name
 
 
@@ -114,20 +117,36 @@ class Reader:
             long = f"The text is too long: {len(utterance):,} symbols after cleaning"
             raise UserError(f"{long}, and this page accepts {MAX_SYMBOLS:,}. Shorten it.")
         speech = speaker.speak_text(utterance, max_symbols=self.max_symbols)
-        self.results += 1
-        shutil.rmtree(self.folder / str(self.results - KEPT_RESULTS), ignore_errors=True)
-        (self.folder / str(self.results)).mkdir()
+        notes = self._make_folder()
         # The name is what a browser saves the files as.
         base = f"{self.results}/{re.sub('[^0-9A-Za-z]+', '-', inputs.checkpoint).strip('-')}"
         seconds = speaker.write_speech(self.folder / base, speech)
         draw_mels(mel=speech.mel).savefig(self.folder / f"{base}-mel.png")
         return {
-            "notes": [f"{seconds:.2f} s of sound", *speech.notes],
+            "notes": [f"{seconds:.2f} s of sound", *speech.notes, *notes],
             "warnings": speech.warnings,
             "sound": f"results/{base}.wav",
             "alignment": f"results/{base}.png",
             "mel": f"results/{base}-mel.png",
         }
+
+    def _make_folder(self) -> list[str]:
+        """Make the folder of the next result, delete that of the oldest, and return what was odd:
+        somebody else may have cleaned up, or have files there."""
+        notes = []
+        if not self.folder.is_dir():
+            self.folder.mkdir(mode=0o700, parents=True)
+            notes.append("the folder of results was gone, with the earlier sounds: made again")
+        for number in itertools.count(self.results + 1):
+            try:
+                (self.folder / str(number)).mkdir()
+                break
+            except FileExistsError:
+                notes.append(f"result {number} was there already: left as it is")
+        for old in range(self.results, number):
+            shutil.rmtree(self.folder / str(old + 1 - KEPT_RESULTS), ignore_errors=True)
+        self.results = number
+        return notes
 
 
 def in_address(host: str) -> str:
@@ -165,13 +184,18 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
             return JSONResponse({"problem": "expected a text and the name of a checkpoint"}, 400)
         except UserError as error:
             return JSONResponse({"problem": str(error)}, 422)
+        except OSError as error:
+            fix = f"Make room, or make {reader.folder} a folder that can be written."
+            return JSONResponse({"problem": f"The sound could not be written: {error}. {fix}"}, 507)
         except asyncio.CancelledError:
             return JSONResponse({"problem": "The page was closed."}, 503)
         finally:
             waiting -= 1
 
     routes = [Route("/", show), Route("/speak", speak, methods=["POST"])]
-    app = Starlette(routes=[*routes, Mount("/results", StaticFiles(directory=reader.folder))])
+    files = StaticFiles(directory=reader.folder)
+    files.config_checked = True  # or it is an error of the server when the folder is gone
+    app = Starlette(routes=[*routes, Mount("/results", files)])
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_REQUEST_BYTES)
     names = [in_address(host).lower() for host in ("localhost", "127.0.0.1", "::1", *hosts)]
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=names)
@@ -200,8 +224,9 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     checkpoint_help = "a checkpoint, a run's folder, a folder of runs, or a voice"
     add("--checkpoint", type=Path, nargs="+", required=True, metavar="C", help=checkpoint_help)
-    add("--host", default="127.0.0.1", help="default: %(default)s")
-    name = checked(str, "a host name or address, without *", lambda name: "*" not in name)
+    is_name = lambda name: "*" not in name and name.encode("idna")  # noqa: E731
+    name = checked(str, "a host name or address, without *", is_name)
+    add("--host", type=name, default="127.0.0.1", help="default: %(default)s")
     host_help = "other names of this machine, by which browsers may open the page"
     add("--allow-host", type=name, nargs="+", default=[], metavar="NAME", help=host_help)
     add("--port", type=int, default=7860, help="default: %(default)s; 0: any free one")

@@ -50,6 +50,29 @@ class Progress:
     epoch: CountFrom1
 
 
+# The settings that say how large a model is, each by a tensor and a dimension of its shape.
+SIZES = {
+    "symbols_embedding_dim": ("embedding.weight", 1),
+    "encoder_embedding_dim": ("encoder.convolutions.0.0.conv.weight", 0),
+    "encoder_kernel_size": ("encoder.convolutions.0.0.conv.weight", 2),
+    "prenet_dim": ("decoder.prenet.layers.0.linear_layer.weight", 0),
+    "attention_rnn_dim": ("decoder.attention_rnn.weight_hh", 1),
+    "attention_dim": ("decoder.attention_layer.query_layer.linear_layer.weight", 0),
+    "attention_location_n_filters": (
+        "decoder.attention_layer.location_layer.location_conv.conv.weight",
+        0,
+    ),
+    "attention_location_kernel_size": (
+        "decoder.attention_layer.location_layer.location_conv.conv.weight",
+        2,
+    ),
+    "decoder_rnn_dim": ("decoder.decoder_rnn.weight_hh", 1),
+    "n_mel_channels": ("postnet.convolutions.0.0.conv.weight", 1),
+    "postnet_embedding_dim": ("postnet.convolutions.0.0.conv.weight", 0),
+    "postnet_kernel_size": ("postnet.convolutions.0.0.conv.weight", 2),
+}
+FRAMES = "decoder.linear_projection.linear_layer.weight"  # rows: bands of the frames of a step
+
 # What speaking takes from a checkpoint besides weights and settings, where they are there.
 KINDS: dict[str, Any] = {
     "loop": Progress,
@@ -123,11 +146,13 @@ def load_weights(
     """Copy a checkpoint's weights into `model`, all but the tensors named in `ignore_layers`.
 
     Raises:
-        UserError: listing the tensors that are missing, unknown or of another shape.
+        UserError: listing the settings of another size; if there is none, the tensors that are
+            missing, unknown or of another shape.
     """
     # Of a model that was wrapped for several GPUs, as NVIDIA's recipe saves it.
     weights = {name.removeprefix("module."): x for name, x in state["state_dict"].items()}
     own = model.state_dict()
+    theirs, ours = sizes_of(weights), sizes_of(own)
     for name in ignore_layers:
         if name not in own:
             raise UserError(f"ignore_layers: the model has no tensor {name!r}")
@@ -135,14 +160,39 @@ def load_weights(
     problems = [f"lacks {name}" for name in own if name not in weights]
     problems += [f"has {name}, which this model lacks" for name in weights if name not in own]
     for name in (name for name in own if name in weights):
-        theirs, ours = weights[name], own[name]
-        if theirs.shape != ours.shape:
-            problems.append(f"{name} is {list(theirs.shape)}, the model's is {list(ours.shape)}")
-        elif theirs.is_floating_point() != ours.is_floating_point():
-            problems.append(f"{name} is {theirs.dtype}, the model's is {ours.dtype}")
+        loaded, kept = weights[name], own[name]
+        if loaded.shape != kept.shape:
+            problems.append(f"{name} is {list(loaded.shape)}, the model's is {list(kept.shape)}")
+        elif loaded.is_floating_point() != kept.is_floating_point():
+            problems.append(f"{name} is {loaded.dtype}, the model's is {kept.dtype}")
     if problems:
-        raise refused(path, problems, " does not fit the model these hyper-parameters make")
+        differing = {x: theirs[x] for x in ours if theirs.get(x, ours[x]) != ours[x]}
+        advice = ",".join(f"{name}={value}" for name, value in differing.items())
+        sizes = [f"{name}={value} there, {ours[name]} here" for name, value in differing.items()]
+        error = refused(path, sizes or problems, " does not fit the model of these settings")
+        if sizes:
+            error.args = (f"{error}\n  To take the checkpoint's sizes: --hparams {advice}",)
+        raise error
     model.load_state_dict(weights)
+
+
+def sizes_of(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """The settings of a model's size that its tensors' shapes tell, by name. Those whose tensor is
+    missing, or has too few dimensions, are left out."""
+    sizes = {
+        setting: weights[name].shape[dimension]
+        for setting, (name, dimension) in SIZES.items()
+        if name in weights and weights[name].dim() > dimension
+    }
+    for part in ("encoder", "postnet"):
+        numbers = {
+            name.split(".")[2] for name in weights if name.startswith(f"{part}.convolutions.")
+        }
+        if numbers:
+            sizes[f"{part}_n_convolutions"] = len(numbers)
+    if FRAMES in weights and sizes.get("n_mel_channels"):
+        sizes["n_frames_per_step"] = weights[FRAMES].shape[0] // sizes["n_mel_channels"]
+    return sizes
 
 
 def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:

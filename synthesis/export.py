@@ -138,8 +138,10 @@ class CheckedVoice(Voice):
     model: Tacotron2
     difference = 0.0  # the largest so far, over the largest value, or 1
 
-    def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        arrays = super()._run(name, length, inputs)
+    def _run(
+        self, name: str, length: int, inputs: Mapping[str, np.ndarray], frames: int
+    ) -> list[np.ndarray]:
+        arrays = super()._run(name, length, inputs, frames)
         given = [torch.from_numpy(inputs[x]) for x in GRAPHS[name][0]]
         with torch.no_grad():
             expected = [x.numpy() for x in FUNCTIONS[name](self.model, *given)]

@@ -6,6 +6,7 @@ speaker = load_speaker("runs/ljspeech/best.pt")  # or "voice/"
 from pathlib import Path
 
 from common.errors import UserError
+from synthesis.bounds import refuse_threads
 from synthesis.speaker import Speaker
 from synthesis.voice import SETTINGS, Voice
 
@@ -23,7 +24,8 @@ def load_speaker(path: str | Path, overrides: str = "", threads: int | None = No
             checkpoint.
 
     Raises:
-        UserError: if there is neither, or if it cannot be read.
+        UserError: if there is neither, or if it cannot be read, and for more threads than there are
+            processors.
     """
     path = Path(path)
     folder = path.parent if path.name == SETTINGS else path
@@ -42,5 +44,6 @@ def load_speaker(path: str | Path, overrides: str = "", threads: int | None = No
     if threads is not None:
         import torch
 
+        refuse_threads(threads)
         torch.set_num_threads(threads)
     return load_model_speaker(path, overrides)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from common.arguments import at_least_one, checked, output_file
+from common.arguments import checked, output_file, thread_count
 from common.console import print_without_failing, progress_bar
 from common.errors import UserError
 from common.files import refuse_no_folder
@@ -16,11 +16,13 @@ from hparams import HParams
 from synthesis.loading import load_speaker
 from synthesis.outputs import FileFolder, GrowingWav, Output, Stream
 from synthesis.speaker import Speaker
+from synthesis.speech_end import End
 from synthesis.spoken import key_of, settings_key
 from synthesis.texts import Text, add_text_options, read_texts, speaking_options
 from synthesis.vocoder import load_vocoder
 from synthesis.voice import SETTINGS
 
+MAX_UNENDED = 20  # texts in a row that run to their limit
 SOUNDS = set(".mp3 .flac .ogg .opus .m4a".split())  # which are not written
 
 
@@ -46,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     mel_help = "write the log-mel as .npy too, in a folder"
     parser.add_argument("--save-mel", action="store_true", help=mel_help)
     threads_help = "of the computing; default: 1 for a voice, PyTorch's for a checkpoint"
-    parser.add_argument("--threads", type=at_least_one, metavar="N", help=threads_help)
+    parser.add_argument("--threads", type=thread_count, metavar="N", help=threads_help)
     parser.add_argument("--time", action="store_true", help="print how long it took")
 
 
@@ -73,6 +75,7 @@ def speak_texts(path: Path, args: argparse.Namespace) -> None:
     one_bar = args.stream or len(texts) == 1 or num_before == len(texts)
     bar = progress_bar("Speaking", len(texts), " texts", initial=num_before, disable=one_bar)
     speaker.shows_progress = not args.stream and len(texts) == 1
+    unended = list[Text]()
     try:
         with output, bar:
             for text in texts:
@@ -81,6 +84,10 @@ def speak_texts(path: Path, args: argparse.Namespace) -> None:
                         timer.count(num_samples / h.sampling_rate)
                     report(text, output.made, speaker, bar.write, numbered=args.text is None)
                     bar.update()
+                    has_ended = any(x.end is not End.LIMIT for x in speaker.attempts)
+                    unended = [] if has_ended else [*unended, text]
+                    if len(unended) == MAX_UNENDED:
+                        raise _unended(path, unended)
     except KeyboardInterrupt:
         if kept := output.kept(len(texts)):
             raise KeyboardInterrupt(f"interrupted: {kept}; the same command resumes") from None
@@ -89,6 +96,13 @@ def speak_texts(path: Path, args: argparse.Namespace) -> None:
         print(description + summary(num_before, num_skipped, output.num_warnings))
     if args.time and timer.seconds:
         print(timer, file=sys.stderr)
+
+
+def _unended(path: Path, texts: list[Text]) -> UserError:
+    lines = f"lines {int(texts[0].name)} to {int(texts[-1].name)}"
+    what = f"{len(texts)} texts in a row ran to their limit without an end ({lines})"
+    fix = "train it longer, or lower gate_threshold by --hparams"
+    return UserError(f"{path}: {what}: the voice does not know when to stop; {fix}")
 
 
 def _refuse_unusable(args: argparse.Namespace) -> None:

@@ -36,9 +36,11 @@ from text import sequence_to_text
 from text.unspoken import left_out
 
 RETRIES = 3  # times that a part is spoken again at most
+MAX_PART_SECONDS = 120.0  # of sound, whatever max_decoder_steps, or a voice's statistics, may be
 PAUSE = 0.3  # seconds after a sentence
 FIRST_PIECE, MAX_PIECE = 16, 128  # frames; each piece is twice as long as the one before
 FADE = 0.1  # seconds in which a sound that has not died away by itself is faded out
+MAX_VOCODER_FRAMES = 1024  # at once: HiFi-GAN takes some 0.3 MB of memory for each
 VOCODER_CONTEXT = 32  # frames on either side that a vocoder's sample may depend on
 
 Vocoder = Callable[[np.ndarray], np.ndarray]  # from log-mel [n_mels, T] to sound [T * hop_length]
@@ -148,11 +150,11 @@ class Speaker(ABC):
 
     def max_steps(self, num_symbols: int) -> int:
         """Steps that a part takes at most: the time of the corpus's slowest speech, and that in
-        which attention rests at the end."""
-        h = self.hparams
-        if self.statistics is None:
-            return h.max_decoder_steps
-        seconds = self.statistics.longest_time(num_symbols) + h.attention_rest_time / 1000
+        which attention rests at the end; never more than MAX_PART_SECONDS."""
+        h, seconds = self.hparams, MAX_PART_SECONDS
+        if self.statistics is not None:
+            slowest = self.statistics.longest_time(num_symbols) + h.attention_rest_time / 1000
+            seconds = min(slowest, seconds)
         steps = seconds * h.sampling_rate / (h.hop_length * h.n_frames_per_step)
         return min(math.ceil(steps), h.max_decoder_steps)
 
@@ -208,7 +210,12 @@ class Speaker(ABC):
     def sound(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Samples [N] in pieces, of log-mels [n_mels, frames] that follow one another."""
         if self.vocoder:
-            return windowed(mels, self.vocoder, VOCODER_CONTEXT, self.hparams.hop_length)
+            pieces = (
+                mel[:, start : start + MAX_VOCODER_FRAMES]
+                for mel in mels
+                for start in range(0, mel.shape[1], MAX_VOCODER_FRAMES)
+            )
+            return windowed(pieces, self.vocoder, VOCODER_CONTEXT, self.hparams.hop_length)
         return self.griffin_lim.stream(mels)
 
     def write_speech(self, base: Path, speech: Speech, *, save_mel: bool = False) -> float:

@@ -3,7 +3,6 @@
 speaker.vocoder = load_vocoder(Path("hifigan.onnx"), speaker.hparams)
 """
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -12,61 +11,64 @@ import numpy as np
 from common.errors import UserError
 from common.files import naming, read_bytes
 from hparams import HParams
+from synthesis import voice
 from synthesis.griffin_lim import SILENCE
-from synthesis.onnx_graph import MAX_GRAPH_BYTES, Graph
+from synthesis.onnx_graph import MAX_GRAPH_BYTES, Graph, refuse_operators
 from synthesis.speaker import Vocoder
 
-TORCHSCRIPT_BEGINS = b"PK\x03\x04"  # it is a zip; an ONNX file never begins so
+ONNX_BEGINS = b"\x08"  # the version of its format
+ZIP_BEGINS, PICKLE_BEGINS = b"PK\x03\x04", b"\x80"  # of what torch saves
 TRIAL_FRAMES = 16
+# Those of voices, and what vocoders consist of: none runs others, loops, draws, or knows files.
+OPERATORS = voice.OPERATORS | set(
+    "Abs And AveragePool BatchNormalization Ceil Clip ConvInteger ConvTranspose Cos CumSum "
+    "DepthToSpace DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor GRU "
+    "GatherElements GatherND Gelu GlobalAveragePool Greater GreaterOrEqual HardSigmoid HardSwish "
+    "Identity InstanceNormalization LayerNormalization LeakyRelu Less LessOrEqual Log Max MaxPool "
+    "Min Mish Mod Neg Not Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear Range "
+    "Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Resize Round "
+    "ScatterElements ScatterND Selu Sign Sin Softplus Softsign SpaceToDepth Sqrt Sub Sum Tile "
+    "TopK Trilu Upsample".split()
+)
 
 
 def load_vocoder(path: str | Path, hparams: HParams, threads: int = 1) -> Vocoder:
-    """A vocoder in a file of ONNX, or of TorchScript, which needs torch.
+    """A vocoder in an ONNX file, whose graph is checked before it runs, as a voice's are.
 
     Args:
-        path: a file from log-mel [1, n_mels, T] to sound [1, 1, T * hop_length]. The metadata of an
-            ONNX file, or an attribute of a TorchScript module, may give a `sampling_rate`.
-        threads: of an ONNX graph.
+        path: a file from log-mel [1, n_mels, T] to sound [1, 1, T * hop_length]. Its metadata may
+            give a `sampling_rate`.
+        threads: of the computing.
 
     Raises:
         UserError: if there is no vocoder in the file, and as `checked_vocoder`.
     """
     with naming(path):
         content = read_bytes(path, MAX_GRAPH_BYTES)
-        load = _load_torchscript if content.startswith(TORCHSCRIPT_BEGINS) else _load_onnx
-        run, sampling_rate = load(content, threads)
-    return checked_vocoder(path, run, sampling_rate, hparams)
-
-
-def _load_onnx(content: bytes, threads: int) -> tuple[Vocoder, Any]:
-    graph = Graph(content, threads)
-    if not graph.inputs:
-        raise UserError("a graph without inputs, expected mel [1, n_mels, T]; take another")
-    run = lambda mel: graph.run({graph.inputs[0].name: mel[None]})[0]  # noqa: E731
-    return run, graph.session.get_modelmeta().custom_metadata_map.get("sampling_rate")
-
-
-def _load_torchscript(content: bytes, threads: int) -> tuple[Vocoder, Any]:
-    try:
-        import torch
-    except ModuleNotFoundError:
-        fix = "pip install torch, or convert it to ONNX (docs/voices.md)"
-        raise UserError(f"a TorchScript module, which needs PyTorch; {fix}") from None
-    try:
-        module = torch.jit.load(io.BytesIO(content), "cpu").eval()
-    except RuntimeError as error:
-        reason = (str(error).splitlines() or [""])[0][:120]
-        raise UserError(f"no TorchScript ({reason}); name a TorchScript or ONNX file") from None
+        _refuse_no_onnx(content)
+        refuse_operators(content, OPERATORS, "no vocoder needs", "export it without them")
+        graph = Graph(path, content, threads)
+        if not graph.inputs:
+            raise UserError("a graph without inputs, expected mel [1, n_mels, T]; take another")
+    rate = graph.session.get_modelmeta().custom_metadata_map.get("sampling_rate")
 
     def run(mel: np.ndarray) -> np.ndarray:
-        try:
-            with torch.no_grad():
-                return module(torch.from_numpy(mel)[None]).numpy()
-        except Exception as error:  # of many kinds
-            last = (str(error).strip().splitlines() or [""])[-1]
-            raise UserError(f"a module that cannot be run on a mel ({last:.120})") from None
+        seconds = mel.shape[1] * hparams.hop_length / hparams.sampling_rate
+        return graph.run({graph.inputs[0].name: mel[None]}, seconds)[0]
 
-    return run, getattr(module, "sampling_rate", None)
+    return checked_vocoder(path, run, rate, hparams)
+
+
+def _refuse_no_onnx(content: bytes) -> None:
+    """What torch writes can run code of its own, so none of it is loaded."""
+    if content.startswith(ONNX_BEGINS):
+        return
+    kind = "neither ONNX nor weights"
+    if content.startswith(ZIP_BEGINS) and b"/code/" in content:
+        kind = "a TorchScript module"
+    elif content.startswith((ZIP_BEGINS, PICKLE_BEGINS)):
+        kind = "a file of weights (torch.save)"
+    raise UserError(f"{kind}, expected an ONNX file; convert it to ONNX, as docs/voices.md says")
 
 
 def checked_vocoder(

@@ -7,7 +7,8 @@ of a checkpoint.
 
 It holds `voice.json` (`About`), ONNX graphs of encoder, decoder step and postnet, and the mel
 filters. Everything is checked before it is used: a folder from elsewhere can do no more than speak
-badly, or slowly. What is needed is requirements/onnx.txt and the text rules.
+badly, or slowly, within the bounds of memory and time of bounds.py. What is needed is
+requirements/onnx.txt and the text rules.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ from hparams import (
     hparams_from_dict,
     limits,
 )
-from synthesis.onnx_graph import MAX_GRAPH_BYTES, Graph, operators
+from synthesis.onnx_graph import MAX_GRAPH_BYTES, Graph, refuse_operators
 from synthesis.speaker import DecoderSteps, Speaker
 from synthesis.speech_statistics import SpeechStatistics
 
@@ -89,12 +90,10 @@ class About:
     files: dict[str, str]  # their SHA-256
 
 
-def open_graph(content: bytes, name: str, h: HParams, threads: int) -> Graph:
-    """The graph of that name in GRAPHS; UserError for another, before it runs."""
-    if unknown := operators(content) - OPERATORS:
-        names = ", ".join(sorted(unknown))
-        raise UserError(f"operators that no voice needs: {names:.200}; export the voice again")
-    graph, (inputs, outputs) = Graph(content, threads), GRAPHS[name]
+def open_graph(path: Path, content: bytes, h: HParams, threads: int) -> Graph:
+    """The graph in GRAPHS that has the name of a file; UserError for another, before it runs."""
+    refuse_operators(content, OPERATORS, "no voice needs", "export the voice again")
+    graph, (inputs, outputs) = Graph(path, content, threads), GRAPHS[path.stem]
     shapes = {x.name: [n if type(n) is int else None for n in x.shape] for x in graph.inputs}
     expected = {x: shape_of(x, h) for x in inputs}
     if shapes != expected or [x.name for x in graph.outputs] != outputs:
@@ -126,8 +125,8 @@ class Voice(Speaker):
             h = check_text_settings(h)
         self.graphs = {}
         for name in GRAPHS:
-            with naming(self.folder / f"{name}.onnx"):
-                self.graphs[name] = open_graph(self._read(f"{name}.onnx"), name, h, threads)
+            with naming(path := self.folder / f"{name}.onnx"):
+                self.graphs[name] = open_graph(path, self._read(path.name), h, threads)
         with naming(self.folder / FILTERS):
             content, bins = self._read(FILTERS), h.filter_length // 2 + 1
             filters = np.frombuffer(content[: len(content) // 4 * 4], "<f4")
@@ -145,10 +144,14 @@ class Voice(Speaker):
             raise UserError(f"not the file that {SETTINGS} describes; copy the voice again")
         return content
 
-    def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """What a graph gives for so many symbols or frames, in the shapes that it should have."""
+    def _run(
+        self, name: str, length: int, inputs: Mapping[str, np.ndarray], frames: int
+    ) -> list[np.ndarray]:
+        """What a graph gives for so many symbols or frames, in the shapes that it should have, in
+        the time that it may take for so many `frames`."""
+        seconds = frames * self.hparams.hop_length / self.hparams.sampling_rate
         with naming(self.folder / f"{name}.onnx"):
-            arrays = self.graphs[name].run(inputs)
+            arrays = self.graphs[name].run(inputs, seconds)
             for output, array in zip(GRAPHS[name][1], arrays, strict=True):
                 expected = tuple(size or length for size in shape_of(output, self.hparams))
                 if (array.shape, array.dtype) != (expected, np.float32):
@@ -160,12 +163,13 @@ class Voice(Speaker):
         return arrays
 
     def refine(self, mel: np.ndarray) -> np.ndarray:
-        return self._run("postnet", mel.shape[1], {"mel": mel[None]})[0][0]
+        return self._run("postnet", mel.shape[1], {"mel": mel[None]}, mel.shape[1])[0][0]
 
     def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
         h, rng, length = self.hparams, np.random.default_rng(seed), len(words)
         p, shape = h.p_prenet_dropout, (1, h.n_frames_per_step, h.n_mel_channels)
-        memory = self._run("encoder", length, {"symbols": np.array([words], np.int64)})
+        symbols = {"symbols": np.array([words], np.int64)}
+        memory = self._run("encoder", length, symbols, length)  # a frame or more is made of each
         shapes = [[size or length for size in shape_of(name, h)] for name in STATE]
         state = [np.zeros(shape, np.float32) for shape in shapes]
         outside, furthest = np.zeros((1, length), np.float32), 0
@@ -176,6 +180,6 @@ class Voice(Speaker):
                 outside[:, max(0, furthest - WINDOW_BACK) : furthest + h.attention_window + 1] = 0
             given = [*memory, outside, keep, *state]
             inputs = dict(zip(GRAPHS["decoder"][0], given, strict=True))
-            gate, *state = self._run("decoder", length, inputs)
+            gate, *state = self._run("decoder", length, inputs, h.n_frames_per_step)
             furthest = max(furthest, int(state[2][0].argmax()))
             yield DecoderSteps(state[0].reshape(shape), gate, state[2][:1])

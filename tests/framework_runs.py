@@ -5,10 +5,10 @@ what each returned, batches of clips by epochs, or how it ended."""
 import ast
 import faulthandler
 import importlib
+import itertools
 import json
 import os
 import sys
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -19,15 +19,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "frameworks")]
 
 from task import BATCHING, Clips, Model, pad  # noqa: E402
 
-from length_batching import LengthBatchSampler  # noqa: E402
+from length_batching import InOrder, LengthBatches  # noqa: E402
 
 CLIPS = Clips(90)
 RANK, PROCESSES = (int(os.environ.get(*name)) for name in (("RANK", 0), ("WORLD_SIZE", 1)))
 
 
-def loader_of(num_workers=0, **options):
-    sampler = LengthBatchSampler(CLIPS.lengths, **BATCHING, **options)
-    return DataLoader(CLIPS, batch_sampler=sampler, collate_fn=pad, num_workers=num_workers)
+def batches_of(world_size=PROCESSES, **options):
+    return LengthBatches(
+        CLIPS, CLIPS.lengths, **(BATCHING | options), collate=pad, world_size=world_size
+    )
 
 
 def numbers(batches):
@@ -36,103 +37,138 @@ def numbers(batches):
 
 def planned(*epochs):
     """This process's batches."""
-    sampler = LengthBatchSampler(CLIPS.lengths, **BATCHING, rank=RANK, world_size=PROCESSES)
-    batches = []
+    batches, epochs_of_rank = batches_of(), []
     for epoch in epochs:
-        sampler.set_epoch(epoch)
-        batches.append(list(sampler))
-    return batches
+        batches.set_epoch(epoch)
+        epochs_of_rank.append(numbers(batches[i] for i in range(RANK, len(batches), PROCESSES)))
+    return epochs_of_rank
 
 
-def prepared(wrapped=False, num_workers=0, ranks=None, **configuration):
-    from accelerate import Accelerator, skip_first_batches
+# ---------------------------------------------------------------------------- accelerate
+
+
+def prepared(world_size=PROCESSES, batch_size=1, shuffle=False, num_workers=0, **configuration):
+    from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
 
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**configuration))
-    loader = loader_of(num_workers, **(ranks or {}))
-    return accelerator.prepare(skip_first_batches(loader, 0) if wrapped else loader)
+    batches = batches_of(world_size)
+    loader = DataLoader(
+        batches,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        collate_fn=batches.unwrap,
+        num_workers=num_workers,
+    )
+    loader = accelerator.prepare(loader)
+    accelerator.register_for_checkpointing(batches)
+    return accelerator, loader
 
 
-def accelerate_forgetful(ranks_given=False, **options):
-    """No set_epoch at all: a look, a whole epoch, one broken off and repeated, the next."""
-    ranks = {"rank": RANK, "world_size": PROCESSES} if ranks_given else {}
-    loader = prepared(ranks=ranks, **options)
-    numbers(islice(loader, 1))
-    epochs = [numbers(loader)]
-    # With workers, accelerate's loader holds the last batch where the one before is handed out, and
-    # nobody can see that.
-    for count in (1, len(loader) - (2 if options.get("num_workers") else 1)):
-        numbers(islice(loader, count))
-    epochs += [numbers(loader), numbers(loader)]
+def accelerate_epochs(**options):
+    """A look, and three epochs, of which nobody sets any: accelerate counts them."""
+    _, loader = prepared(**options)
+    next(iter(loader))
+    epochs = [numbers(loader) for _ in range(3)]
     assert epochs == planned(0, 1, 2)
     return epochs
 
 
-def accelerate_skipping(epoch=None):
-    """Resumed inside an epoch; then the next one, for which set_epoch is forgotten."""
-    from accelerate import skip_first_batches
-
-    loader = prepared()
-    if epoch is not None:
+def accelerate_resumed(epoch, set_epoch=True, save=True, **changed):
+    """Stopped after two steps of an epoch."""
+    accelerator, loader = prepared()
+    loader.set_epoch(epoch)
+    before = numbers(itertools.islice(loader, 2))
+    if save:
+        accelerator.save_state(f"state{epoch}{set_epoch}{changed}")
+        accelerator.wait_for_everyone()
+    accelerator, loader = prepared(**changed)
+    if save:
+        accelerator.load_state(f"state{epoch}{set_epoch}{changed}")
+    if set_epoch:
         loader.set_epoch(epoch)
-    rest = numbers(skip_first_batches(loader, 2))
-    epochs = planned(epoch, epoch + 1)
-    assert [rest, numbers(loader)] == [epochs[0][2:], epochs[1]]
-    return epochs
+    return [before + numbers(accelerator.skip_first_batches(loader, 2))]
 
 
-def accelerate_stateful(epoch=None, **options):
-    """Resumed inside epoch 1; the same one whole."""
-    loader = prepared(use_stateful_dataloader=True, **options)
-    numbers(loader)
-    before = numbers(islice(loader, 2))
-    resumed = prepared(use_stateful_dataloader=True)
-    resumed.load_state_dict(loader.state_dict())
-    if epoch is not None:
-        resumed.set_epoch(epoch)
+def accelerate_stateful(num_workers=0):
+    """The same with torchdata's loader inside accelerate's."""
+    options = {"use_stateful_dataloader": True, "num_workers": num_workers}
+    accelerator, loader = prepared(**options)
     loader.set_epoch(1)
-    return [before + numbers(resumed), numbers(loader)]
+    before = numbers(itertools.islice(loader, 2))
+    accelerator.save_state(f"stateful{num_workers}")
+    accelerator.wait_for_everyone()
+    accelerator, loader = prepared(**options)
+    accelerator.load_state(f"stateful{num_workers}")
+    loader.set_epoch(1)
+    return [before + numbers(loader)]
 
 
-def trainer_resumed(prepare=True, batches_per_epoch="constant", steps_per_update=1):
-    """Whole, and resumed in the first epoch and in the second."""
+# ---------------------------------------------------------------------------- transformers
+
+
+def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=None, **arguments):
+    """The batches of a Trainer's run of two epochs, which saves every step."""
     from transformers import Trainer, TrainingArguments
 
-    class OurTrainer(Trainer):
-        def get_train_dataloader(self):
-            size = steps_per_update * PROCESSES
-            loader = loader_of(batches_per_epoch=batches_per_epoch, batches_per_update=size)
-            return self.accelerator.prepare(loader) if prepare else loader
+    folder = Path(folder)
+    training = TrainingArguments(
+        folder,
+        num_train_epochs=2,
+        save_steps=1,
+        gradient_accumulation_steps=steps_per_update,
+        use_cpu=True,
+        disable_tqdm=True,
+        report_to="none",
+        **{"per_device_train_batch_size": 1, "train_sampling_strategy": "sequential"} | arguments,
+    )
+    batches = batches_of(
+        batches_per_update=PROCESSES * steps_per_update,
+        record=folder / "batches.txt" if record else None,
+        seed=seed,
+    )
+    steps = folder / f"steps.{RANK}"
+    steps.unlink(missing_ok=True)
+    model = Model(folder / "steps")
+    Trainer(model, training, train_dataset=batches, data_collator=batches.unwrap).train(
+        resume_from_checkpoint=resume
+    )
+    return [json.loads(line)["clips"] for line in steps.read_text().splitlines()]
 
-    def train(**resume):
-        record.unlink(missing_ok=True)
-        arguments = TrainingArguments(
-            folder,
-            num_train_epochs=2,
-            save_steps=1,
-            gradient_accumulation_steps=steps_per_update,
-            use_cpu=True,
-            disable_tqdm=True,
-            report_to="none",
-        )
-        OurTrainer(Model(folder / "steps"), arguments, train_dataset=CLIPS).train(**resume)
-        return [json.loads(line)["clips"] for line in record.read_text().splitlines()]
 
-    folder = Path(f"trainer-{prepare}-{steps_per_update}")
-    folder.mkdir(exist_ok=True)
-    record = folder / f"steps.{RANK}"
-    whole = train()
+def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
+    """Whole, and resumed in the first epoch and in the second."""
+    options = {
+        "steps_per_update": steps_per_update,
+        "dataloader_num_workers": dataloader_num_workers,
+    }
+    folder = f"trainer-{steps_per_update}-{dataloader_num_workers}"
+    whole = trained(folder, **options)
     middle = len(whole) // 2
-    for step in (1, middle // steps_per_update, middle // steps_per_update + 1):
-        rest = train(resume_from_checkpoint=folder / f"checkpoint-{step}")
+    updates = middle // steps_per_update
+    for step in (1, updates - 1, updates, updates + 1):
+        rest = trained(folder, f"{folder}/checkpoint-{step}", **options)
         assert rest == whole[step * steps_per_update :], step
     return [whole[:middle], whole[middle:]]
 
 
-def fit(folder, resume=None, num_workers=0, batches_per_epoch="constant", **options):
+def trainer_refused(**arguments):
+    """Resumed inside an epoch with other arguments than those of the first run."""
+    folder = "refused-" + "-".join(map(str, arguments.values()))
+    if not arguments.keys() & {"record", "seed"}:
+        return trained(folder, **arguments)
+    trained(folder, **{"record": arguments.get("record", True)})
+    return trained(folder, f"{folder}/checkpoint-1", **arguments)
+
+
+# ---------------------------------------------------------------------------- Lightning
+
+
+def fit(folder, resume=None, num_workers=0, world_size=PROCESSES, dealing=None, **options):
     """The batches that a Lightning module trained on and was validated on."""
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning_trainer import LaterLoader, SaveBatches
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -150,34 +186,39 @@ def fit(folder, resume=None, num_workers=0, batches_per_epoch="constant", **opti
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    module, checkpoint = Module(), "{step}"
+    module, batches, to_validate = Module(), batches_of(world_size), batches_of(world_size)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=PROCESSES,
         strategy="ddp" if PROCESSES > 1 else "auto",
-        callbacks=[ModelCheckpoint(folder, checkpoint, save_top_k=-1, every_n_train_steps=1)],
+        callbacks=[
+            SaveBatches(batches),
+            ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=1),
+        ],
         logger=False,
         enable_progress_bar=False,
-        **{"use_distributed_sampler": False, "max_epochs": 3} | options,
+        **{"max_epochs": 3} | options,
     )
-    loader = loader_of(num_workers, batches_per_epoch=batches_per_epoch)
-    trainer.fit(module, loader, loader_of(batches_per_epoch="constant"), ckpt_path=resume)
+    loaders = []
+    for each in (batches, to_validate):
+        how = {"batch_size": None, "sampler": InOrder(each, trainer.global_rank)}
+        if dealing:
+            how = {"batch_size": 1, "collate_fn": each.unwrap, **dealing}
+        loaders.append(LaterLoader(each, num_workers=num_workers, **how))
+    trainer.fit(module, *loaders, ckpt_path=resume)
     return module.trained, module.validated
 
 
-def lightning_forgetful():
-    """torch's DataLoader with workers, a sanity check of validation; resumed between epochs."""
-    trained, validated = fit("forgetful", num_workers=2)
+def lightning_epochs(**options):
+    """A sanity check of validation, three epochs; resumed between two, and inside one."""
+    folder = "-".join(["epochs", *map(str, options.values())])
+    trained, validated = fit(folder, **options)
     size = len(trained) // 3
-    again, _ = fit("resumed", f"forgetful/step={2 * size}.ckpt", num_workers=2)
-    assert again == trained[2 * size :]
+    for step in (size, 2 * size, 2 * size + 1, size - 1):
+        again, _ = fit(f"{folder} again {step}", f"{folder}/step={step}.ckpt", **options)
+        assert again == trained[step:], step
     parts = trained, validated[2:]  # two batches in the sanity check
     return [part[start : start + size] for part in parts for start in range(0, 3 * size, size)]
-
-
-def lightning_refused(**options):
-    fit("refused", max_epochs=1, **options)
-    fit("refused again", "refused/step=2.ckpt", **options)
 
 
 def run(job):

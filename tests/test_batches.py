@@ -55,11 +55,11 @@ def plans(world_size=1, epochs=EPOCHS, **options):
     sampler = LengthBatchSampler(
         TWENTY, **arguments, batches_per_epoch="constant", batches_per_update=world_size
     )
-    found = []
+    epochs_planned = []
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
-        found.append(list(sampler))
-    return found
+        epochs_planned.append(list(sampler))
+    return epochs_planned
 
 
 @every_kind_of_worker

@@ -254,6 +254,43 @@ def test_weights_that_do_not_fit_are_listed():
     assert_same(dict(model.state_dict()), dict(random_model(2).state_dict()))
 
 
+OTHER_SIZES = {
+    "symbols_embedding_dim": 16,
+    "encoder_embedding_dim": 6,
+    "encoder_kernel_size": 3,
+    "encoder_n_convolutions": 2,
+    "prenet_dim": 12,
+    "attention_rnn_dim": 24,
+    "attention_dim": 10,
+    "attention_location_n_filters": 4,
+    "attention_location_kernel_size": 7,
+    "decoder_rnn_dim": 32,
+    "n_mel_channels": 20,
+    "n_frames_per_step": 3,
+    "postnet_embedding_dim": 14,
+    "postnet_kernel_size": 3,
+    "postnet_n_convolutions": 4,
+}
+
+
+@pytest.mark.parametrize(
+    "sizes", [{name: OTHER_SIZES[name]} for name in OTHER_SIZES] + [OTHER_SIZES]
+)
+def test_settings_of_another_size_are_named(sizes):
+    """Also without settings in the checkpoint; what the message advises makes it fit."""
+    ours = create_hparams(tiny())
+    theirs = Tacotron2(create_hparams(tiny(**sizes)))
+    saved = {"state_dict": {f"module.{name}": x for name, x in theirs.state_dict().items()}}
+    with pytest.raises(UserError) as refusal:
+        checkpoint_file.load_weights(Tacotron2(ours), saved, "some.pt")
+    _, *lines, advice = str(refusal.value).splitlines()
+    expected = {f"  {x}={value} there, {getattr(ours, x)} here" for x, value in sizes.items()}
+    assert set(lines) <= expected | {"  ... and 5 more"}
+    assert len(lines) == min(len(sizes), 11)
+    advised = advice.partition(" --hparams ")[2]
+    checkpoint_file.load_weights(Tacotron2(create_hparams(advised, ours)), saved, "some.pt")
+
+
 # ---------------------------------------------------------------------------- hostile parts
 
 

@@ -114,7 +114,7 @@ def test_table_of_other_key_or_version_is_ignored(filelist, change, monkeypatch)
     assert read(filelist) is None
     listed(filelist, SMALL).write()
     assert read(filelist, KEY | change) is None
-    monkeypatch.setattr("corpus.clip_table.VERSION", 5)
+    monkeypatch.setattr("corpus.clip_table.VERSION", 6)
     assert read(filelist) is None
 
 

@@ -22,7 +22,7 @@ LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 
 def test_strategies_differ_without_colour(monkeypatch):
     """New ones too, which have no entry in STYLES."""
-    strategies = (*STRATEGIES, "longest_first", "paired")
+    strategies = (*STRATEGIES, "one more", "another")
     monkeypatch.setattr(figures, "STRATEGIES", strategies)
     assert len({style_of(strategy).marker for strategy in strategies}) == len(strategies)
 

@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +57,38 @@ def test_both_filelist_formats_are_read(sounds):
     assert [clip.where for clip in clips] == [f"{filelist}:{n}" for n in (1, 2, 3)]
     ids = [text_to_sequence(clip.text, ["english_cleaners"]) for clip in clips]
     assert [list(clip.symbols) for clip in clips] == ids
+
+
+def test_relative_paths_start_at_the_lists_folder(sounds, tmp_path, monkeypatch):
+    """Or at the working directory, if nothing is there; a missing clip is named with both."""
+    (tmp_path / "work" / "here").mkdir(parents=True)
+    shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
+    monkeypatch.chdir(tmp_path / "work")
+    filelist = write_list(sounds, "a.wav|One.", "here/a.wav|Two.", f"{sounds}/a.wav|Three.")
+    clips = list(read_filelist(filelist, H))
+    assert [clip.path for clip in clips] == [f"{sounds}/a.wav", "here/a.wav", f"{sounds}/a.wav"]
+    assert [clip.is_relative for clip in clips] == [True, False, False]
+    lost = write_list(sounds, "lost/a.wav|One.")
+    place = f"{sounds}/lost/a.wav: no such file, nor lost/a.wav in the working directory; "
+    assert (
+        place + "if the folder of the clips was moved, name it: --hparams clips_folder"
+        in refusal(lost)
+    )
+
+
+def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
+    """By as much of the end of the listed path as exists there."""
+    (tmp_path / "new" / "wavs").mkdir(parents=True)
+    shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
+    shutil.copy(sounds / "a.wav", tmp_path / "new" / "b.wav")
+    filelist = write_list(sounds, "/old/wavs/a.wav|One.", "../../old/b.wav|Two.")
+    moved = replace(H, clips_folder=f"{tmp_path}/new")
+    clips = list(cache_table(read_filelist(filelist, moved), moved))
+    assert [clip.path for clip in clips] == [f"{tmp_path}/new/wavs/a.wav", f"{tmp_path}/new/b.wav"]
+    assert cached_table(filelist, moved)
+    assert not cached_table(filelist, H)  # it was made for other paths
+    lost = write_list(sounds, "/old/c.wav|One.")
+    assert f"{tmp_path}/new/c.wav: no such file" in refusal(lost, moved)
 
 
 def test_text_is_kept_letter_by_letter(sounds, monkeypatch):

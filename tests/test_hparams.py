@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hparams
 import length_batching
 from common.errors import UserError
-from hparams import HParams, create_hparams, describe, hparams_from_dict
+from hparams import TYPES, HParams, create_hparams, describe, hparams_from_dict
 
 # From the published description of NVIDIA's recipe and its configuration, not from hparams.py.
 # The model's sizes are held by test_model.py, which counts the weights.
@@ -122,6 +122,26 @@ def test_all_problems_are_listed_together():
     for words in expected:
         assert sum(all(word in line for word in words) for line in lines) == 1, (words, message)
     assert len(lines) == len(expected), message
+
+
+NVIDIA_NAMES = """
+    epochs iters_per_checkpoint seed dynamic_loss_scaling fp16_run distributed_run dist_backend
+    dist_url cudnn_enabled cudnn_benchmark ignore_layers load_mel_from_disk training_files
+    validation_files text_cleaners max_wav_value sampling_rate filter_length hop_length win_length
+    n_mel_channels mel_fmin mel_fmax n_symbols symbols_embedding_dim encoder_kernel_size
+    encoder_n_convolutions encoder_embedding_dim n_frames_per_step decoder_rnn_dim prenet_dim
+    max_decoder_steps gate_threshold p_attention_dropout p_decoder_dropout attention_rnn_dim
+    attention_dim attention_location_n_filters attention_location_kernel_size
+    postnet_embedding_dim postnet_kernel_size postnet_n_convolutions use_saved_learning_rate
+    learning_rate weight_decay grad_clip_thresh batch_size mask_padding
+"""
+
+
+@pytest.mark.parametrize("name", NVIDIA_NAMES.split())
+def test_every_name_of_nvidia_is_answered(name):
+    """It is a setting here too, or the message says what replaces it."""
+    if name not in TYPES:
+        assert f"  {name}: leave it out; " in refusal(f"{name}=1")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ OWNERS = {
     "librosa": "audio.py",
     "inflect": "text/numbers.py",
     "unidecode": "text/cleaners.py",
-    "phonemizer": "text/phones.py",
+    "phonemizer": "text/espeak.py",
     "triton": "fast_decoder/kernels.py",
 }
 REPORT_PACKAGES = {"jinja2", "pandas", "seaborn", "statsmodels"}

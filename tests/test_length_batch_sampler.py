@@ -116,13 +116,39 @@ def test_whatever_is_done_passes_give_whole_epochs(actions):
             drawn = count
 
 
+@pytest.mark.parametrize(
+    ("argument", "replacement"),
+    [
+        ("drop_last", "leave it out: every clip is in a batch"),
+        ("shuffle", 'strategy="random" shuffles clips'),
+        ("max_tokens", "dynamic_batch_size=True, batch_capacity=..."),
+        ("batch_first", "give it to the DataLoader"),
+        ("sampler", "lengths, one of each clip"),
+        ("num_replicas", "world_size=..."),
+        ("batch_capacitiy", r"did you mean batch_capacity\?"),
+        ("zzz", "expected one of seed, .*max_clips"),
+    ],
+)
+def test_arguments_of_other_samplers_are_answered(argument, replacement):
+    classes = {
+        "LengthBatchSampler": (TWENTY, 3, "random"),
+        "LengthBatches": (TWENTY, TWENTY, 3, "random"),
+        "LengthBatchStream": (iter, len, 3, "random"),
+    }
+    for name, arguments in classes.items():
+        with pytest.raises(
+            BatchingError, match=f"{name} has no argument {argument}: {replacement}"
+        ):
+            getattr(length_batching, name)(*arguments, **{argument: True})
+
+
 def test_iterators_of_an_epoch_set_aside_fail():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     drawing = iter(loader_of(sampler, 1))  # draws ahead
     sampler.set_epoch(3)
     with pytest.raises(BatchingError, match=r"set_epoch\(3\) was called inside a pass"):
         list(drawing)
-    with pytest.raises(TypeError, match="epoch"):
+    with pytest.raises(BatchingError, match="no argument epoch: call set_epoch before every pass"):
         LengthBatchSampler(TWENTY, 3, "random", epoch=3)
     with pytest.raises(BatchingError, match="epoch=-1"):
         sampler.set_epoch(-1)

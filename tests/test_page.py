@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -113,6 +114,53 @@ def test_a_model_of_numbers_gets_numbers_in_words(reader, monkeypatch):
     assert spoken == ["Four thousand seventy two."]
     with pytest.raises(UserError, match="it does not know hello"):
         reader.read(page.Inputs(**asked("hello")))
+
+
+def test_a_folder_that_went_away_is_made_again(client, reader):
+    before = client.post("/speak", json=asked("a")).json()
+    shutil.rmtree(reader.folder)
+    assert client.get(before["sound"]).status_code == 404
+    again = client.post("/speak", json=asked("a")).json()
+    assert again["notes"][-1].startswith("the folder of results was gone")
+    assert client.get(again["sound"]).status_code == 200
+
+
+def test_numbers_that_are_taken_are_left_out(client, reader):
+    (reader.folder / "1").write_text("mine")
+    (reader.folder / "2").mkdir()
+    made = client.post("/speak", json=asked("a")).json()
+    assert made["sound"].startswith("results/3/")
+    assert made["notes"][-2:] == [f"result {i} was there already: left as it is" for i in (1, 2)]
+    assert (reader.folder / "1").read_text() == "mine"
+    assert client.post("/speak", json=asked("a")).json()["sound"].startswith("results/4/")
+
+
+def test_results_that_cannot_be_written_are_explained(client, reader):
+    shutil.rmtree(reader.folder)
+    assert client.get("results/1").status_code == 404
+    reader.folder.write_text("a file")
+    refused = client.post("/speak", json=asked("a"))
+    assert refused.status_code == 507
+    assert "could not be written" in refused.json()["problem"]
+    reader.folder.unlink()
+    assert client.post("/speak", json=asked("a")).status_code == 200
+
+
+def test_names_of_other_bytes_are_shown(reader, tmp_path):
+    run = tmp_path / os.fsdecode(b"r\xff")
+    run.mkdir()
+    (run / "best.pt").touch()
+    reader.speakers = dict.fromkeys(page.find_checkpoints([run]), reader.speakers["<b>"])
+    client = TestClient(page.make_app(reader, []), HERE)
+    assert "<option>r\ufffd</option>" in client.get("/").text
+    assert client.post("/speak", json=asked("a", "r\ufffd")).status_code == 200
+
+
+@pytest.mark.parametrize("option", ["--host", "--allow-host"])
+def test_host_names_of_other_bytes_are_refused(option, checkpoint_path, capsys):
+    with pytest.raises(SystemExit):
+        page.main(["--checkpoint", str(checkpoint_path), option, "\udcff"])
+    assert r"'\udcff': expected a host name or address" in capsys.readouterr().err
 
 
 def test_only_the_newest_results_are_kept(client, monkeypatch):

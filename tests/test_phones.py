@@ -1,13 +1,22 @@
 """text/phones.py: phones by eSpeak NG 1.52."""
 
+import contextlib
+import multiprocessing
+import signal
+import subprocess
 import sys
+import time
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from corpora import refusal
+from helpers import ROOT
 
+from common.errors import UserError
 from text import phones
-from text.phones import check_language, espeak_version, to_phones
+from text.phones import COMMAND, check_language, espeak_version, to_phones
 
 
 @pytest.mark.parametrize(
@@ -59,11 +68,11 @@ def test_unknown_languages_get_the_list_and_nearest():
 
 
 def test_a_missing_package_is_named_with_its_file(monkeypatch):
-    for cached in (phones._backends, phones._languages, phones._backend):
-        cached.cache_clear()
-    monkeypatch.setitem(sys.modules, "phonemizer.backend", None)
+    phones._about.cache_clear()
+    monkeypatch.setattr(phones, "COMMAND", [sys.executable, "-S", *phones.COMMAND[1:]])
+    monkeypatch.setattr(phones, "_espeak", phones.Espeak())
     message = refusal(to_phones, ["eins"], "de")
-    assert "phonemizer" in message
+    assert message.startswith("phones: No module named 'espeakng_loader'; ")
     assert message.endswith(
         "; pip install espeakng-loader phonemizer, or all of requirements/phones.txt"
     )
@@ -73,3 +82,102 @@ def test_the_version_is_that_of_the_library():
     found = espeak_version().split(".")
     assert len(found) == 3
     assert [int(number) for number in found] >= [1, 52, 0]
+
+
+# eSpeak's process, but some texts end it as eSpeak's own faults do, or keep it for ever.
+FRAGILE = """
+import os, runpy, signal, sys
+signal.alarm = lambda seconds, alarm=signal.alarm: alarm(min(seconds, 1))
+espeak = runpy.run_path(sys.argv[1])
+phones = espeak["_phones"]
+def fragile(text, language):
+    if "sechs" in text:
+        os.abort()
+    if "sieben" in text:
+        signal.alarm(30)
+        while True: pass
+    return phones(text, language)
+espeak["main"].__globals__["_phones"] = fragile
+espeak["main"]()
+"""
+
+
+@pytest.fixture
+def fragile(monkeypatch):
+    """A process of eSpeak that ends with "sechs" and hangs with "sieben"."""
+    monkeypatch.setattr(phones, "COMMAND", [*phones.COMMAND[:2], "-c", FRAGILE, COMMAND[-1]])
+    espeak = phones.Espeak()
+    monkeypatch.setattr(phones, "_espeak", espeak)
+    yield espeak
+    espeak.close()
+
+
+def test_a_text_that_crashes_espeak_is_named(fragile):
+    message = refusal(to_phones, ["eins", "fünf, sechs!", "acht"], "de")
+    fix = "write it otherwise, or leave it out"
+    assert message == f"'fünf, sechs!': eSpeak NG crashes on 'sechs'; {fix}"
+    assert to_phones(["eins"], "de") == ["ˈaɪns"]
+    assert refusal(to_phones, ["sieben"], "de").startswith("'sieben': eSpeak NG crashes on")
+
+
+def test_odd_texts_do_not_end_the_program():
+    """A segmentation fault in eSpeak NG 1.52."""
+    with contextlib.suppress(UserError):
+        to_phones(["1908"], "kl")
+    assert to_phones(["eins"], "de") == ["ˈaɪns"]
+
+
+def test_threads_get_the_phones_of_their_texts(fragile):
+    texts = ["eins", "zwei, drei", "sechs", "acht"] * 10
+
+    def phones_or_message(text):
+        try:
+            return to_phones([text], "de")[0]
+        except UserError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as threads:
+        together = [*threads.map(phones_or_message, texts)]
+    assert together[:4] == ["ˈaɪns", "tsvˈaɪ, dɾˈaɪ", together[2], "ˈaxt"]
+    assert together[2].startswith("'sechs': eSpeak NG crashes")
+    assert together == together[:4] * 10
+
+
+def test_forks_speak_with_processes_of_their_own(fragile):
+    to_phones(["eins"], "de")
+    parent = fragile.process.pid
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        made = pool.map(phones_and_process, ["eins", "zwei", "drei", "vier"] * 4)
+    assert [x for x, _ in made] == to_phones(["eins", "zwei", "drei", "vier"] * 4, "de")
+    assert parent not in {process for _, process in made}
+    assert fragile.process.pid == parent
+
+
+def phones_and_process(text):
+    return to_phones([text], "de")[0], phones._espeak.process.pid
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_of_espeak_is_left_behind(number):
+    script = "import os, common.environment; from text import phones\n"
+    script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
+    script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"
+    program = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE)
+    process = int(program.stdout.readline())
+    program.send_signal(number)
+    assert program.wait(10) != 0
+    program.stdout.close()
+    for _ in range(100):
+        if not Path(f"/proc/{process}").exists():
+            break
+        time.sleep(0.05)
+    assert not Path(f"/proc/{process}").exists()
+
+
+def test_digits_of_all_scripts_are_read():
+    written = to_phones(["34", "৩৪ ٣٤", "Ⅷ.", "VIII.", "③kg", "3 kg"], "de")
+    assert written[1] == f"{written[0]} {written[0]}"
+    assert written[2] == written[3]
+    assert written[4] == written[5]
+    nepali = to_phones(["३४", "34"], "ne")  # eSpeak reads 34 as English there
+    assert nepali[0] != nepali[1]

@@ -31,7 +31,7 @@ from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
 from corpus import derived_files, preparation, recordings
 from corpus.clip_table import Sound
-from corpus.filelist import cached_table, changed_clips, read_filelist
+from corpus.filelist import cached_table, changed_clips, checked_clips, read_filelist
 from corpus.metadata import SPLIT_FILE, choose_split, read_metadata, read_split
 from corpus.preparation import Preparation, prepare
 from data_utils import TextMelDataset
@@ -59,9 +59,14 @@ def corpus(tmp_path):
 
 
 def read_lists(out, suffix=""):
-    """The lines of train.txt and val.txt, split at every bar."""
+    """The lines of train.txt and val.txt, split at every bar, with absolute paths."""
+
+    def fields(line):
+        path, *others = line.split("|")
+        return [os.path.normpath(out / path), *others]
+
     return tuple(
-        [line.split("|") for line in (out / f"{name}{suffix}.txt").read_text("utf-8").splitlines()]
+        [fields(line) for line in (out / f"{name}{suffix}.txt").read_text("utf-8").splitlines()]
         for name in ("train", "val")
     )
 
@@ -139,6 +144,32 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
         expected = [min(lengths), np.mean(lengths), np.median(lengths), max(lengths), sum(lengths)]
         assert numbers["all", "10", unit] == [f"{number:.2f}" for number in expected]
     assert {("train", "8", "frames"), ("val", "2", "frames")} <= numbers.keys()
+
+
+@pytest.mark.parametrize(
+    ("clip", "out", "listed"),
+    [
+        ("/p/data/c/wavs/a.wav", "/p/filelists/c", "../../data/c/wavs/a.wav"),
+        ("/p/c/wavs/a.wav", "/p/c", "wavs/a.wav"),
+        ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),  # only the root is common
+        ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # far away
+        ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),  # fields are stripped
+    ],
+)
+def test_lists_name_near_clips_by_relative_paths(clip, out, listed):
+    assert preparation.listed_path(clip, Path(out)) == listed
+
+
+def test_prepared_folder_may_be_moved_with_its_table(tmp_path, monkeypatch):
+    """Neither clips nor the table are read anew, and settings.txt names the lists beside it."""
+    make_corpus(tmp_path / "old" / "data")
+    prepare(Preparation(tmp_path / "old" / "data", tmp_path / "old" / "filelists" / "mine"))
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    monkeypatch.setattr("corpus.filelist.read_filelist", None)
+    h = settings_of(tmp_path / "new" / "filelists" / "mine")
+    for filelist in (h.training_files, h.validation_files):
+        for clip in checked_clips(filelist, h, new_run=True):
+            assert os.path.samefile(Path(clip.path).parent, tmp_path / "new" / "data" / "wavs")
 
 
 # ---------------------------------------------------------------------------- settings.txt

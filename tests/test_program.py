@@ -1,5 +1,7 @@
 """synthesis/program.py, loading.py: the same program speaks with a checkpoint and with a voice."""
 
+import os
+import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -7,9 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import soundfile
+from corpora import refusal
 from helpers import ROOT
 
 import synthesize
+from common.arguments import processors
 from common.errors import UserError
 from synthesis.loading import load_speaker
 from synthesis.program import report
@@ -65,3 +69,55 @@ def test_messages_name_the_line_of_a_file():
         ("'A dog.': in 2 parts", sys.stderr),
         ("warning: 'A dog.': odd", sys.stderr),
     ]
+
+
+def test_texts_that_never_end_are_ended(voices, tmp_path):
+    """After twenty in a row; what is spoken is kept."""
+    (tmp_path / "book.txt").write_text("A dog.\n" * 1000)
+    options = ["--text-file", str(tmp_path / "book.txt"), "-o", str(tmp_path / "out.wav")]
+    limit = "gate_threshold=2,attention_rest_time=0,max_decoder_steps=3"
+    options += ["--retries", "0", "--hparams", limit]
+    with pytest.raises(UserError, match=r"^\S+: 20 texts in a row ran .* \(lines 1 to 20\): "):
+        synthesize.main(["--voice", str(voices.fp32[0]), *options])
+    assert len((tmp_path / "out.part.jsonl").read_text().splitlines()) == 20
+
+
+@pytest.mark.parametrize("threads", ["0", "1000", str(10**30)])
+def test_more_threads_than_processors_are_refused(threads, voices, checkpoint_path, capsys):
+    most = processors()
+    for option, path in ("--voice", voices.fp32[0]), ("--checkpoint", checkpoint_path):
+        with pytest.raises(SystemExit):
+            synthesize.main([option, str(path), "--text", "a", "--threads", threads])
+        expected = f"'{threads}': expected a whole number from 1 to {most}, the processors"
+        assert expected in capsys.readouterr().err
+        message = refusal(load_speaker, path, threads=int(threads) or most + 1)
+        assert message.endswith(f": expected 1 to {most}, the processors that there are")
+
+
+def test_bytes_that_are_no_text_are_answered(voices, tmp_path):
+    """On the command line and in every path; a file of that name is read."""
+    odd, program = b"\xff", [sys.executable, "synthesize.py"]
+    (tmp_path / "texts").write_text("A dog.\n")
+    (tmp_path / "texts").rename(os.fsdecode(os.fsencode(tmp_path / "t") + odd))
+    for options, code in {
+        (b"--text", odd): 2,
+        (b"--text", b"a", b"-o", odd): 2,
+        (b"--text-file", odd): 1,
+        (b"--text", b"a", b"--voice", odd): 1,
+        (b"--text", b"a", b"--checkpoint", odd): 2,  # beside --voice
+        (b"--text", b"a", b"--vocoder", odd): 1,
+        (b"--text", b"a", b"--threads", odd): 2,
+        (b"--text-file", os.fsencode(tmp_path / "t") + odd): 0,
+    }.items():
+        command = [*program, "--voice", voices.fp32[0], "-o", tmp_path / "a.wav", *options]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True)
+        assert (run.returncode, b"Traceback" in run.stderr) == (code, False), options
+
+
+def test_a_closed_output_does_not_matter(voices, tmp_path):
+    words = [sys.executable, "-m", "synthesis", str(voices.fp32[0]), "--text", "A dog."]
+    words += ["-o", str(tmp_path / "a.wav")]
+    run = subprocess.run(f"{shlex.join(words)} >&-", shell=True, cwd=ROOT, capture_output=True)
+    assert run.returncode == 0
+    assert b"Traceback" not in run.stderr
+    assert (tmp_path / "a.wav").exists()

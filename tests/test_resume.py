@@ -11,6 +11,7 @@ import torch
 from helpers import (
     LONG,
     Child,
+    Corpus,
     act_at,
     assert_same,
     assert_same_run,
@@ -299,10 +300,10 @@ def test_changed_batching_between_epochs_is_said(copied, capsys):
     assert load(newest(copied))["scaler"]["scale"] > 1
 
 
-def test_changed_model_is_refused_naming_tensors(copied, capsys):
+def test_changed_model_is_refused_naming_settings(copied, capsys):
     before = snapshot(copied)
     message = refused(flags(copied, "epochs=5,prenet_dim=9", "--resume"), capsys)
-    assert "layers.0.linear_layer.weight is [8, 40], the model's is [9, 40]" in message
+    assert "prenet_dim=8 there, 9 here" in message
     assert snapshot(copied) == before
 
 
@@ -381,6 +382,53 @@ def test_missing_clip_advises_new_clips(corpus, tmp_path, capsys):
     assert "new clips: 0 added, 1 gone, 0 changed" in capsys.readouterr().out
     assert load(newest(out))["loop"]["epoch"] == 3
     assert len((out / "lengths.csv").read_text().splitlines()) == 14
+
+
+def with_relative_paths(corpus, folder):
+    """A copy of the corpus whose lists name clips from their own folder."""
+    shutil.copytree(corpus.folder, folder)
+    for name in ("train.txt", "val.txt"):
+        lines = (folder / name).read_text().replace(f"{corpus.folder}/", "")
+        (folder / name).write_text(lines)
+        (folder / f"{name}.clips").unlink(missing_ok=True)
+    return Corpus(folder, folder / "train.txt", folder / "val.txt")
+
+
+def test_renamed_corpus_resumes_by_its_lists(corpus, whole, tmp_path, capsys):
+    old, out = tmp_path / "old", tmp_path / "out"
+    stopped_inside_an_epoch(with_relative_paths(corpus, old), out)
+    new = old.rename(tmp_path / "new")
+    message = refused(flags(out, "", "--resume"), capsys)
+    assert f"{old}/train.txt: no such filelist" in message
+    assert "if they were moved, name them: --resume --hparams @FOLDER/settings.txt" in message
+    (new / "settings.txt").write_text("training_files=train.txt\nvalidation_files=val.txt\n")
+    capsys.readouterr()
+    train.main(flags(out, f"@{new}/settings.txt", "--resume"))
+    assert "reading" not in capsys.readouterr().out  # the kept tables have moved along
+    assert_same_run(out, whole)
+
+
+def test_clips_folder_resumes_lists_of_absolute_paths(corpus, whole, tmp_path, capsys):
+    """The setting stays with the run, and a clip that is another one is refused."""
+    old, out = tmp_path / "old", tmp_path / "out"
+    filelist = copied_corpus(corpus, old)
+    moved = {"training_files": tmp_path / "train.txt"}
+    shutil.copy(filelist, moved["training_files"])
+    arguments = flags(out, corpus.hparams(**LONG, **moved))
+    assert Child(arguments, kill_at, "inside an epoch").end().code == -9
+    old.rename(tmp_path / "new")
+    assert "--hparams clips_folder=FOLDER" in refused(flags(out, "", "--resume"), capsys)
+    clip, other = tmp_path / "new" / "train03.wav", tmp_path / "kept.wav"
+    clip.rename(other)
+    shutil.copy(tmp_path / "new" / "train09.wav", clip)
+    there = f"clips_folder={tmp_path}/new"
+    assert f"{moved['training_files']}:4: {clip}: " in refused(
+        flags(out, there, "--resume"), capsys
+    )
+    other.rename(clip)
+    train.main(flags(out, f"{there},epochs=3", "--resume"))
+    train.main(flags(out, "epochs=4", "--resume"))
+    assert_same_run(out, whole)
 
 
 def train_on_when_told(path: Path) -> None:

@@ -162,3 +162,14 @@ def test_no_mark_where_the_corpus_has_none():
     unknown = [replace(LJSPEECH, final_mark=mark) for mark in ("", "é")]
     for speaker.statistics in (None, *unknown):
         assert speaker.with_final_mark(TEXT[:3]) == TEXT[:3]
+
+
+def test_no_part_takes_longer_than_two_minutes():
+    """Whatever the settings say, and a voice of its corpus."""
+    settings = create_hparams("n_frames_per_step=2,n_mel_channels=4,max_decoder_steps=100000")
+    speaker = Scripted(GOOD, settings=settings)
+    most = 120 * settings.sampling_rate / (2 * settings.hop_length)
+    speaker.statistics = None
+    assert speaker.max_steps(LETTERS) == pytest.approx(most, abs=1)
+    speaker.statistics = replace(LJSPEECH, seconds_per_symbol=1e9)
+    assert speaker.max_steps(LETTERS) == pytest.approx(most, abs=1)

@@ -78,6 +78,30 @@ def opened(monkeypatch):
 ALL = ["train-a", "train-b", "val-a", "val-b"]
 
 
+def test_same_list_for_both_is_remarked(lists, capsys):
+    read_clips(replace(lists, validation_files=lists.training_files), new_run=True)
+    printed = capsys.readouterr().out
+    assert "training_files and validation_files name the same clips, " in printed
+    assert "validate not at all: validation_files=none" in printed
+
+
+def test_shared_clips_are_counted_and_named(lists, tmp_path, capsys):
+    """Under whichever path a list names them."""
+    (tmp_path / "val.txt").write_text("val-a.wav|Text.\n./train-b.wav|Text.\n")
+    read_clips(lists, new_run=True)
+    shared = f"1 of 2 validation clips are trained on too, {tmp_path}/train-b.wav for one"
+    assert f"warning: {shared}" in capsys.readouterr().out
+
+
+def test_lists_without_validation_are_read(lists, opened):
+    """But an empty name of the training list is refused."""
+    training, validation = read_clips(replace(lists, validation_files=""), new_run=True)
+    assert (len(training), len(validation)) == (2, 0)
+    assert read_in_two(replace(lists, validation_files=""))[1][1].fingerprint
+    with pytest.raises(UserError):
+        read_clips(replace(lists, training_files="", validation_files=""), new_run=True)
+
+
 def test_new_run_reads_every_clip_without_table(lists, tmp_path, capsys):
     for name in ("train", "val"):
         write_sound(tmp_path / f"{name}-b.wav", np.nan)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from training.trainer import (
     Trainer,
     choose_decoder,
     guided_attention_weight_at,
+    what_precision_means,
 )
 
 CPU = torch.device("cpu")
@@ -41,6 +43,24 @@ def test_only_tf32_rounds_products(precision, before):
     expected = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     assert product.dtype == expected
     assert trainer.scaler.is_enabled() == (precision == "fp16")
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "meaning"),
+    [
+        ("fp32", None, ""),
+        ("tf32", None, "precision=tf32 has no effect on a CPU.*; use precision=fp32"),
+        ("bf16", None, "precision=bf16 .* only where .*; use precision=fp32"),
+        ("fp16", None, "precision=fp16 is for GPUs: .*; use precision=fp32"),
+        ("tf32", (7, 5), "precision=tf32 has no effect on this GPU; use precision=fp32"),
+        ("bf16", (7, 5), "precision=bf16 is emulated on this GPU.*; use precision=fp16"),
+        ("fp16", (7, 5), ""),
+        ("bf16", (8, 0), ""),
+    ],
+)
+def test_what_a_precision_loses_is_said(precision, capability, meaning):
+    printed = what_precision_means(precision, capability)
+    assert re.match(meaning or "$", printed), printed
 
 
 def test_setting_decides_which_decoder_trains():

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from text import SymbolTable, symbols, text_to_sequence
+from text.symbols import table_of
 from text.unspoken import dropped_symbols, left_out
 
 
@@ -57,3 +58,16 @@ def test_characters_left_out_are_named_with_columns():
     )
     assert left_out("a a", *own) == []
     assert left_out("a [pause 0.5] é", *own)[0].endswith("symbol for it: 'é' at column 15")
+
+
+def test_what_espeak_leaves_out_is_named():
+    """Not what others are said by, such as the hard sign, nor phones by hand."""
+    facts = ["phones"], table_of("абвꜰəɪɛnʌbjkt⅛ ")
+    text = "объект € и ⅛ /⅛n/"
+    dropped = dropped_symbols(text, *facts, "ru")
+    assert dropped["€"] == [8]
+    assert dropped["⅛"] == [12]
+    assert "ъ" not in dropped
+    [warning] = left_out("Пять €", *facts, "ru")
+    assert "eSpeak NG says nothing for it" in warning
+    assert "'€' at column 6" in warning

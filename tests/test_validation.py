@@ -6,10 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import HOP, LONG, SAMPLING_RATE, assert_same, curves, load, metrics, newest
+from helpers import (
+    HOP,
+    LONG,
+    SAMPLING_RATE,
+    TINY,
+    Child,
+    assert_same,
+    curves,
+    flags,
+    load,
+    metrics,
+    newest,
+)
 from same_run import without_times
 from test_train import poison_mel
-from training_runs import act_at_patched, copied_corpus, run
+from training_runs import act_at_patched, copied_corpus, kill_at, refused, run
 
 import train
 from corpus.filelist import read_filelist
@@ -18,6 +30,7 @@ from hparams import hparams_from_dict
 from length_batching import plan_epoch
 from loss import Tacotron2Loss
 from model import Tacotron2
+from scripts import report
 from synthesis.torch_speaker import load_model_speaker
 from training import logging, validation
 from training.alignment import NOTICED, alignment_sums
@@ -108,6 +121,32 @@ def test_alignment_not_formed_is_said_once(corpus, tmp_path, monkeypatch, capsys
         assert setting in printed
     run(out, corpus, "--resume", **settings, epochs=4)
     assert "has not formed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("nothing", ["", "none"])
+def test_training_without_validation_list(nothing, corpus, tmp_path, capsys):
+    """Interrupted, resumed, reported, and the same weights as with one."""
+    with_list, out = tmp_path / "with", tmp_path / "out"
+    settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}
+    run(with_list, corpus, **settings)
+    capsys.readouterr()
+    settings["validation_files"] = nothing
+    assert (
+        Child(flags(out, corpus.hparams(**settings)), kill_at, "inside an epoch").end().code == -9
+    )
+    train.main(flags(out, "", "--resume"))
+    printed = capsys.readouterr().out
+    assert "no validation, as validation_files is empty: no validation loss" in printed
+    assert f"the newest {TINY['keep_checkpoints']} checkpoints are kept" in printed
+    last = newest(out)
+    assert f"--checkpoint {last} --text" in printed
+    assert len(list(out.glob("*.pt"))) == TINY["keep_checkpoints"]
+    assert_same(load(last)["state_dict"], load(newest(with_list))["state_dict"])
+    assert metrics(out, "validation") == []
+    assert metrics(out, "run")[-1]["corpus"]["validation_clips"] == 0
+    report.main([str(out), "-o", str(tmp_path / "report")])
+    assert "validation clips: 0" in (tmp_path / "report" / "report.md").read_text()
+    assert "no such checkpoint" in refused(flags(out, "", "--resume-from", "best"), capsys)
 
 
 def test_validation_leaves_no_trace(corpus, tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,6 +22,22 @@ import length_batching
 print(len(length_batching.plan_epoch([3, 1, 2], 2, "sorted")))
 print(list(length_batching.LengthBatchSampler([3, 1, 2], 2, "sorted")))
 """
+
+
+TYPED_USE = """
+from length_batching import InOrder, LengthBatches, LengthBatchSampler, padding_stats, plan_epoch
+
+sampler = LengthBatchSampler([3, 1, 2], 2, "sorted", rank=0, world_size=2)
+state: dict[str, int] = sampler.state_dict(0)
+batches = LengthBatches([1, 2, 3], [3, 1, 2], 2, "sorted", world_size=1)
+first: int = next(iter(InOrder(batches, 0)))
+rate: float = padding_stats([3, 1, 2], plan_epoch([3, 1, 2], 2, "sorted")).zero_padding_rate
+sampler.set_epoch("1")
+"""
+WRONG_TYPE = (
+    'error: Argument 1 to "set_epoch" of "LengthBatchSampler" has incompatible type "str"; '
+    'expected "int"  [arg-type]'
+)
 
 
 def build(kind: str, folder, out) -> str:
@@ -49,11 +66,19 @@ def test_the_wheel_is_batching_alone_and_typed(tmp_path):
     assert re.findall(r"^Requires-Dist: (\w+)[^;]*$", metadata.read_text("utf-8"), re.M) == [
         "numpy"
     ]
+    (site / "torch").mkdir()  # which plans and the command must not import
+    (site / "torch" / "__init__.py").write_text("raise ImportError('no torch')")
     np.savetxt(tmp_path / "lengths.csv", LENGTHS)
     command = [sys.executable, "-m", "length_batching", "lengths.csv"]
     environment = os.environ | {"PYTHONPATH": str(site)}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert run.stdout.startswith("320 lengths"), run.stderr
+    shutil.rmtree(site / "torch")
+    (tmp_path / "use.py").write_text(TYPED_USE)
+    command = [sys.executable, "-m", "mypy", "--strict", "use.py"]
+    environment |= {"MYPYPATH": str(site)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert re.findall(r"error: .*", run.stdout) == [WRONG_TYPE], run.stdout + run.stderr
 
 
 def test_plans_and_the_sampler_need_no_torch():
@@ -122,3 +147,11 @@ def test_the_command_refuses_what_is_wrong(text, arguments, message, tmp_path, c
         __main__.main([str(tmp_path / "lengths"), *arguments])
     assert message in str(stop.value)
     assert "\n" not in str(stop.value) + capsys.readouterr().out
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_a_closed_output_does_not_matter(closed, tmp_path):
+    (tmp_path / "lengths").write_text("3\n4\n5\n")
+    command = f"{sys.executable} -m length_batching {tmp_path / 'lengths'} {closed}"
+    run = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True)
+    assert (run.returncode, run.stderr) == (0, b"")

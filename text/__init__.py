@@ -15,6 +15,8 @@ from text.symbols import ENGLISH, SymbolTable, symbols
 
 __all__ = [
     "ENGLISH",
+    "IPA_SPAN",
+    "PHONES",
     "SymbolTable",
     "at_columns",
     "can_be_spoken",
@@ -31,7 +33,7 @@ __all__ = [
 
 PHONES = "phones"  # the cleaner that writes a text in the International Phonetic Alphabet
 _ARPABET_SPAN = re.compile(r"\{(.+?)\}")
-_IPA_SPAN = re.compile(r"(?<!\w)/(\S(?:[^/\n]*\S)?)/(?!\w)")
+IPA_SPAN = re.compile(r"(?<!\w)/(\S(?:[^/\n]*\S)?)/(?!\w)")
 
 
 def clean(
@@ -46,7 +48,7 @@ def clean(
     """
     text, by_hand = unicodedata.normalize("NFC", text), None
     if PHONES in cleaner_names:
-        by_hand = _IPA_SPAN
+        by_hand = IPA_SPAN
     elif table.has_phones:
         by_hand = _ARPABET_SPAN
     pieces = [text]

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from text import (
     ENGLISH,
+    IPA_SPAN,
+    PHONES,
     SymbolTable,
     at_columns,
     clean,
@@ -32,8 +34,30 @@ def left_out(
 ) -> list[str]:
     """A warning for who has a text spoken, if there are `dropped_symbols`; pauses are none."""
     dropped = dropped_symbols(without_pauses(text), cleaner_names, table, language)
-    reason = "left out, because the model has no symbol for it: "
-    return [reason + with_columns(dropped)] if dropped else []
+    reason = "the model has no symbol for it"
+    if PHONES in cleaner_names:
+        reason = "eSpeak NG says nothing for it, or the model has no symbol"
+    return [f"left out, because {reason}: {with_columns(dropped)}"] if dropped else []
+
+
+def _without_phones(text: str, language: str) -> dict[str, list[int]]:
+    """Characters for which eSpeak says nothing, and their columns; phones between slashes are none,
+    and letters that change how others are said, as the hard sign of Russian."""
+    from text.phones import is_silent, to_phones
+
+    spans = [range(*span.span()) for span in IPA_SPAN.finditer(text)]
+    dropped: dict[str, list[int]] = {}
+    for character in dict.fromkeys(text):
+        if (character.isascii() and character.isalnum()) or not is_silent(character, language):
+            continue
+        if character.isalpha():
+            with_it, without = to_phones([text, text.replace(character, "")], language)
+            if with_it != without:
+                continue
+        places = [i for i, x in enumerate(text) if x == character]
+        if columns := [i + 1 for i in places if not any(i in span for span in spans)]:
+            dropped[character] = columns
+    return dropped
 
 
 def with_columns(dropped: Mapping[str, list[int]]) -> str:
@@ -49,12 +73,15 @@ def dropped_symbols(
 
     With a table that is not English, that is what the table lacks. In English, it is characters
     without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
-    phones in braces that are not in the ARPAbet. Quotation marks, brackets and dashes never count:
-    LJSpeech has hundreds, and nobody speaks them.
+    phones in braces that are not in the ARPAbet. Where a text becomes phones, it is letters,
+    numbers and signs that have none ("€" in Russian) too. Quotation marks, brackets and dashes
+    never count: LJSpeech has hundreds, and nobody speaks them.
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)
-        return {x: columns_of(x, text, cleaner_names, table, language) for x in unknown}
+        lacking = {x: columns_of(x, text, cleaner_names, table, language) for x in unknown}
+        silent = _without_phones(text, language) if PHONES in cleaner_names else {}
+        return lacking | silent
 
     def letters(part: str) -> list[int]:  # spaces may take the place of what is dropped
         return [i for i in text_to_sequence(part, cleaner_names) if symbols[i] != " "]

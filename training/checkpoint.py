@@ -90,7 +90,7 @@ class LoopState:
     best_validation_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # unpadded
     best_iteration: Annotated[int, limits(strict=True, ge=-1, le=MAX_COUNT)] = -1
     lowest_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # padded, of a step
-    alignment_warned: Count = 0  # 1 once it was said that the alignment has not formed
+    alignment_warned: Count = 0  # 1 after the warning that the alignment has not formed
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """The state before the first batch of an epoch, this one or the next."""
@@ -299,20 +299,20 @@ def link_as(name: str, path: Path, directory: Path) -> None:
     write_atomically(directory / name, link)
 
 
-def mark_if_best(found: Checkpoint) -> None:
+def mark_if_best(source: Checkpoint) -> None:
     """A run may be killed between writing its best checkpoint and marking it."""
-    if found.state["loop"]["best_iteration"] == found.state["iteration"]:
-        link_as(BEST, found.path, found.path.parent)
+    if source.state["loop"]["best_iteration"] == source.state["iteration"]:
+        link_as(BEST, source.path, source.path.parent)
 
 
-def put_in_place(found: Checkpoint, directory: Path) -> Checkpoint:
+def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
     """A checkpoint of any name, as the one of its number; another that has it is set aside."""
-    path = directory / f"checkpoint_{found.state['iteration']}.pt"
-    if path.exists() and not filecmp.cmp(path, found.path, shallow=False):
+    path = directory / f"checkpoint_{source.state['iteration']}.pt"
+    if path.exists() and not filecmp.cmp(path, source.path, shallow=False):
         print(f"set aside another checkpoint of the same step: {_set_aside(path)}")
     if not path.exists():
-        link_as(path.name, found.path, directory)
-    return found._replace(path=path)
+        link_as(path.name, source.path, directory)
+    return source._replace(path=path)
 
 
 def _set_aside(path: Path) -> Path:
@@ -373,13 +373,13 @@ def load_newest(directory: Path) -> Checkpoint:
     damaged = []
     for path in [*(path for _, path in reversed(list_checkpoints(directory))), *best]:
         try:
-            found = Checkpoint.read(path)
+            source = Checkpoint.read(path)
         except DamagedCheckpoint as error:
             damaged.append(str(error))
             continue
         for message in damaged:
             print(f"warning: skipped {message}")
-        return found
+        return source
     raise UserError(
         "\n  ".join([f"{directory} holds a run, but no good checkpoint is left", *damaged])
         + "\nNothing was touched. Put a good checkpoint back, or start again elsewhere: choose "
@@ -393,22 +393,22 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     return read_checkpoint(path, problems_of_run)
 
 
-def complete(found: Checkpoint) -> Checkpoint:
+def complete(source: Checkpoint) -> Checkpoint:
     """The checkpoint; UserError if it lacks a part which a run needs to resume."""
-    missing = sorted(PARTS - MADE_ANEW - found.state.keys())
+    missing = sorted(PARTS - MADE_ANEW - source.state.keys())
     if not missing:
-        return found
+        return source
     problem = ", ".join(f"{part}: missing" for part in missing)
-    if not is_of_this_recipe(found.state):
+    if not is_of_this_recipe(source.state):
         problem = "weights of another recipe, not the state of a run"
     raise UserError(
-        f"{found.path}: {problem}; a run cannot resume from it: start from its weights with -c and "
-        "--warm_start, and an output folder of its own"
+        f"{source.path}: {problem}; a run cannot resume from it: start from its weights with -c "
+        "and --warm_start, and an output folder of its own"
     )
 
 
 def restore(
-    found: Checkpoint, trainer: Trainer, sampler: LengthBatchSampler, *, new_clips: bool = False
+    source: Checkpoint, trainer: Trainer, sampler: LengthBatchSampler, *, new_clips: bool = False
 ) -> LoopState:
     """Put a checkpoint's state into a new trainer and sampler. Returns where the run stands. With
     `new_clips` the clips are not those of the checkpoint: its epoch begins anew.
@@ -416,7 +416,7 @@ def restore(
     Raises:
         UserError: if it is of another model, or of other batches inside an epoch.
     """
-    path, saved = found
+    path, saved = source
     load_weights(trainer.model, saved, path)
     if problems := _optimizer_problems(saved["optimizer"], trainer.optimizer):
         raise refused(path, problems)

@@ -68,7 +68,7 @@ class Run:
     clips: Clips
     sampler: LengthBatchSampler
     loader: DataLoader[Any]  # of training batches
-    validation_loader: DataLoader[Any]
+    validation_loader: DataLoader[Any] | None  # None without a validation list
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
     logger: RunLogger | None = None  # in the first process only; opened last

@@ -73,7 +73,8 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
         problems = _problems(trainer, step, training_clips, size, capacity, setting)
         trainer.model.eval()
         size, setting = hparams.validation_batch_size, "validation_batch_size"
-        problems += _problems(trainer, validation_step, validation_clips, size, None, setting)
+        if len(validation_clips):
+            problems += _problems(trainer, validation_step, validation_clips, size, None, setting)
         if problems:
             raise UserError("\n".join(problems))
         return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

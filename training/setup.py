@@ -53,6 +53,10 @@ from training.trainer import choose_decoder
 FOLDERS = ("common", "corpus", "fast_decoder", "length_batching", "synthesis", "text", "training")
 CODE = ("*.py", *(f"{folder}/*.py" for folder in FOLDERS))
 WORKERS_PER_CPU = 4  # at most; workers also wait for the disk
+HOW_TO_NAME_MOVED_LISTS = (
+    "The run goes on with the same lists elsewhere: if they were moved, name them: --resume "
+    "--hparams @FOLDER/settings.txt, or training_files=...,validation_files=..."
+)
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
 
 
@@ -229,6 +233,8 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
     except UserError as error:
         if resumed and "lines refused" in str(error):
             error.args = (f"{error}\n{HOW_TO_CHANGE_CLIPS}",)
+        if resumed and "no such filelist" in str(error):
+            error.args = (f"{error}\n{HOW_TO_NAME_MOVED_LISTS}",)
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     clips.change = processes.all_or_none(lambda: change_of(clips, resumed, new_clips))
@@ -287,34 +293,53 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         "check their filelists",
     )
     # If a table could not be written, an outdated one may still be there.
-    all_saved = all(processes.gather(lists is None or all(table.is_on_disk for table in lists)))
+    all_saved = all(
+        processes.gather(lists is None or all(table.is_on_disk for table in filter(len, lists)))
+    )
     lists = processes.all_or_none_with_heartbeat(
         lambda: lists or _read_lists(hparams, new_run, just_checked=all_saved),
         "check their filelists themselves",
     )
     training, validation = lists
-    if shared := set(validation.paths()).intersection(training.paths()):
-        print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
+    if warning := warn_of_shared_clips(training, validation):
+        print(warning)
     if warning := unusual_frames(hparams):
         print(warning)
-    for clips in lists:
+    for clips in filter(len, lists):
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
         if warning := warn_of_long_clips(seconds, partial(name_of, clips)):
             print(warning)
     return lists
 
 
+def warn_of_shared_clips(training: ClipTable, validation: ClipTable) -> str | None:
+    """A warning about clips that are both trained on and validated on, or None."""
+    trained, held_out = (set(map(os.path.abspath, x.paths())) for x in (training, validation))
+    shared = trained & held_out
+    if not shared:
+        return None
+    what = f"{len(shared):,} of {len(held_out):,} validation clips are trained on too"
+    if trained == held_out:
+        what = "training_files and validation_files name the same clips"
+    return (
+        f"warning: {what}, {min(shared)} for one: their validation loss does not tell how well "
+        "other texts are spoken. Hold clips out of training, or validate not at all: "
+        "validation_files=none"
+    )
+
+
 def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
     check_text_settings(hparams)  # refuse a bad setting once, not in each line
     lists, problems = [], []
-    for filelist in (hparams.training_files, hparams.validation_files):
+    named = [hparams.training_files, *filter(None, [hparams.validation_files])]
+    for filelist in named:
         try:
             lists.append(checked_clips(filelist, hparams, new_run, just_checked))
         except UserError as error:
             problems.append(str(error))
     if problems:
         raise UserError("\n".join(problems))
-    return lists
+    return lists if len(named) == 2 else [*lists, ClipTable.of("", [])]
 
 
 # ---------------------------------------------------------------------------- the run

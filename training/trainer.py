@@ -20,6 +20,7 @@ from training.distributed import ALONE, Processes, batch_norm_alone
 # The dtype of autocast in each precision; None trains in float32. tf32 is float32 whose products
 # a GPU may round.
 AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+CAPABILITY_OF_BF16 = (8, 0)  # of the first GPUs that compute in bf16 and tf32
 PRECISIONS = tuple(AUTOCAST_DTYPES)
 DECODERS = ("reference", "fast")
 ENVIRONMENT = {
@@ -337,6 +338,29 @@ def checked_decoder(
     worst = max(answers, key=lambda answer: self_check.MODES.index(answer.mode))
     decoder, description = self_check.settle(worst, warn=processes.is_first)
     return decoder, f"fast ({description})"
+
+
+def what_precision_means(precision: str, capability: tuple[int, int] | None) -> str:
+    """What is lost by a precision that the device does not compute in; empty if it does. None as
+    the compute capability is a CPU."""
+    if precision == "fp32":
+        return ""
+    if capability is None:
+        meaning = {
+            "tf32": "has no effect on a CPU, which trains in fp32",
+            "bf16": "rounds products on a CPU too, and saves time only where it multiplies in "
+            "bfloat16 (AMX, AVX512_BF16)",
+            "fp16": "is for GPUs: a CPU rounds products to float16, mostly without instructions "
+            "for it, and torch lacks some operations of it there",
+        }[precision]
+        return f"precision={precision} {meaning}; use precision=fp32 here"
+    if precision == "fp16" or capability >= CAPABILITY_OF_BF16:
+        return ""
+    meaning = {
+        "tf32": "has no effect on this GPU; use precision=fp32",
+        "bf16": "is emulated on this GPU, which is slow; use precision=fp16 or fp32",
+    }[precision]
+    return f"precision={precision} {meaning}: bf16 and tf32 need compute capability 8.0"
 
 
 def hashed_seed(seed: int, *place: int) -> int:

@@ -32,8 +32,11 @@ STEPS_TO_ALIGN = (
 
 def make_validation_loader(
     clips: ClipTable, hparams: HParams, pin_memory: bool, processes: Processes = ALONE
-) -> DataLoader[Any]:
-    """Load this process's share of random batches, the same in every run and every epoch."""
+) -> DataLoader[Any] | None:
+    """Load this process's share of random batches, the same in every run and every epoch. None
+    without validation clips."""
+    if not len(clips):
+        return None
     share = (processes.rank, processes.world_size)
     mine = validation_batches(clips.num_frames, hparams, *share)
     return make_loader(clips, hparams, pin_memory, mine)
@@ -49,6 +52,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | Non
     Prenet masks depend on the batch's number alone. The padded loss weights batches by clips, the
     unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage.
     """
+    assert run.validation_loader is not None  # a run without validation clips does not call this
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
     generator = torch.Generator()
     example: Example | None = None

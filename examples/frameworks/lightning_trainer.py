@@ -5,9 +5,9 @@ import os
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from task import BATCHING, Clips, Model, arguments, pad
-from torchdata.stateful_dataloader import StatefulDataLoader
+from torch.utils.data import DataLoader
 
 from length_batching import InOrder, LengthBatches
 
@@ -24,9 +24,37 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class LaterLoader(DataLoader):
+    """Starts its workers with the first batch: Lightning calls iter() before it sets the epoch."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+
+
+class SaveBatches(Callback):
+    """Keeps the position in the checkpoint: Lightning itself saves none of torch's DataLoader."""
+
+    def __init__(self, batches: LengthBatches):
+        self.batches, self.trained = batches, 0
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        self.trained = 0
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.trained += 1
+
+    def state_dict(self):
+        return self.batches.state_dict(self.trained)
+
+    def load_state_dict(self, state_dict):
+        self.batches.load_state_dict(state_dict)
+
+
 def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
     processes = int(os.environ.get("WORLD_SIZE", 1))
+    clips = Clips()
+    batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=processes,
@@ -34,21 +62,15 @@ def main(argv: list[str] | None = None) -> None:
         max_epochs=args.epochs,
         max_steps=args.stop or -1,
         callbacks=[
-            ModelCheckpoint(args.folder / "lightning", save_last=True, every_n_train_steps=1)
+            SaveBatches(batches),
+            ModelCheckpoint(args.folder / "lightning", save_last=True, every_n_train_steps=1),
         ],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    clips = Clips()
-    batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
-    # Lightning cannot resume torch's DataLoader inside an epoch, but this one.
-    loader = StatefulDataLoader(
-        batches,
-        batch_size=None,
-        sampler=InOrder(batches, trainer.global_rank),
-        num_workers=args.workers,
-    )
+    sampler = InOrder(batches, trainer.global_rank)
+    loader = LaterLoader(batches, batch_size=None, sampler=sampler, num_workers=args.workers)
     checkpoint = args.folder / "lightning" / "last.ckpt"
     trainer.fit(
         Module(Model(args.folder / "steps")), loader, ckpt_path=checkpoint if args.resume else None

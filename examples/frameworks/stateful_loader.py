@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     checkpoint, epoch, step = args.folder / "stateful.pt", 0, 0
     if args.resume:
-        state = torch.load(checkpoint, weights_only=False)
+        state = torch.load(checkpoint, weights_only=True)
         loader.load_state_dict(state["loader"])
         model.load_state_dict(state["model"])
         epoch, step = state["epoch"], state["step"]
