@@ -90,7 +90,8 @@ def read_filelist(
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
                 also = f", nor {listed} in the working directory" if is_relative else ""
                 made = "run prepare_ljspeech.py --cache-mels, or " if is_mel else ""
-                raise UserError(f"no such file{also}; {made}{IF_MOVED}")
+                fix = "" if is_mel else beside(path, hparams)
+                raise UserError(f"no such file{also}; {fix or made + IF_MOVED}")
             if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
                 fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
                 raise UserError(f"mels {problem}; {fix}")
@@ -99,8 +100,7 @@ def read_filelist(
                 path, text, num_frames=num_frames, identity=identity, is_relative=is_relative
             )
         except UserError as error:
-            there = "" if os.path.exists(path) else beside(path, hparams)
-            return UserError(f"{path}: {error}{there}" if path else str(error))
+            return UserError(f"{path}: {error}" if path else str(error))
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)

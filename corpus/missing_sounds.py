@@ -73,7 +73,7 @@ def beside(path: str, hparams: HParams) -> str:
     other = Path(folder, there)
     is_read = other.suffix.lower() in KINDS
     fix = f"write {there!r} in the list" if is_read else _conversion_of(other, hparams)
-    return f", where {there!r} lies; {fix}"
+    return f"{there!r} lies there: {fix}"
 
 
 @lru_cache(maxsize=1000)

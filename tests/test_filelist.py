@@ -320,10 +320,10 @@ def test_sounds_under_another_name_are_named(tmp_path):
     with pytest.raises(UserError) as caught:
         read_filelist(path, HParams())
     a, b, c, d = str(caught.value).splitlines()[1:]
-    assert a.endswith(", where 'a.WAV' lies; write 'a.WAV' in the list")
-    assert b.endswith(", where 'B.wav' lies; write 'B.wav' in the list")
-    assert f", where 'c.mp3' lies; convert it: for f in {tmp_path}/*.mp3; do ffmpeg " in c
-    assert d.endswith(": no such file; check the corpus folder and the paths in the list")
+    assert a.endswith(": no such file; 'a.WAV' lies there: write 'a.WAV' in the list")
+    assert b.endswith(": no such file; 'B.wav' lies there: write 'B.wav' in the list")
+    assert f"; 'c.mp3' lies there: convert it: for f in {tmp_path}/*.mp3; do ffmpeg " in c
+    assert d.endswith("name it: --hparams clips_folder=FOLDER")
 
 
 def test_a_third_field_may_be_a_speaker(sounds):

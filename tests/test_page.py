@@ -160,7 +160,7 @@ def test_names_of_other_bytes_are_shown(reader, tmp_path):
 def test_host_names_of_other_bytes_are_refused(option, checkpoint_path, capsys):
     with pytest.raises(SystemExit):
         page.main(["--checkpoint", str(checkpoint_path), option, "\udcff"])
-    assert r"'\udcff': expected a host name or address" in capsys.readouterr().err
+    assert rf"(after {option}): '\xff' is no UTF-8; write it in UTF-8" in capsys.readouterr().err
 
 
 def test_only_the_newest_results_are_kept(client, monkeypatch):
