@@ -203,6 +203,15 @@ def test_phones_take_symbols_from_the_corpus(espeak):
     assert own.symbols == "own.json"
 
 
+def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, quick, capsys, monkeypatch):
+    without = lambda texts, language: espeak.to_phones([x.replace("₿", "") for x in texts], "")  # noqa: E731
+    monkeypatch.setattr("text.phones.to_phones", without)
+    corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {} ₿.")
+    prepare(Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x3"))
+    assert "text cleaners drop" in (printed := capsys.readouterr().out)
+    assert "'₿' at column 8" in printed
+
+
 def test_prepare_makes_phones_once(espeak, tmp_path, quick):
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
     prepare(Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x2"))
