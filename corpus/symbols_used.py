@@ -1,9 +1,11 @@
 """The symbols that a corpus's texts use: the table of a run, and warnings about rare symbols."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
 from common.console import progress_bar
+from common.errors import UserError
 from corpus.clip_table import Clip
 from corpus.filelist import MAX_CHARACTERS
 from hparams import HParams, with_table
@@ -20,8 +22,10 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
     characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
-        characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
-    # Other characters are refused or dropped later, line by line; if there are no others, all are.
+        with contextlib.suppress(UserError):  # a text that crashes eSpeak
+            characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
+    # These, and other characters, are refused or dropped later, line by line; if nothing else is
+    # left, all are.
     usable = [*filter(can_be_symbol, characters - {PADDING})]
     return with_table(hparams, table_of(usable).symbols) if usable else hparams
 

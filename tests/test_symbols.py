@@ -17,6 +17,7 @@ from training_runs import refused
 
 import synthesize
 import train
+from common.errors import UserError
 from corpus import preparation
 from corpus.filelist import cached_table, read_filelist
 from corpus.preparation import Preparation, prepare
@@ -201,6 +202,30 @@ def test_phones_take_symbols_from_the_corpus(espeak):
     assert phones.symbols == "corpus"
     own = create_hparams("text_cleaners=[phones]", replace(phones, symbols="own.json"))
     assert own.symbols == "own.json"
+
+
+def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, quick, capsys, monkeypatch):
+    without = lambda texts, language: espeak.to_phones([x.replace("₿", "") for x in texts], "")  # noqa: E731
+    monkeypatch.setattr("text.phones.to_phones", without)
+    corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {} ₿.")
+    prepare(Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x3"))
+    assert "text cleaners drop" in (printed := capsys.readouterr().out)
+    assert "'₿' at column 8" in printed
+
+
+def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, quick, capsys, monkeypatch):
+    def crashing(texts, language):
+        if any("2" in text for text in texts):
+            raise UserError("'Clip 2.': eSpeak NG crashes on 'Clip 2'")
+        return espeak.to_phones(texts, language)
+
+    monkeypatch.setattr("text.phones.to_phones", crashing)
+    corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
+    message = refusal(
+        prepare, Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x4")
+    ) + "".join(capsys.readouterr())
+    assert "1 of 5 clips are bad" in message
+    assert "metadata.csv:3: c02: normalised 'Clip 2.': eSpeak NG crashes" in message
 
 
 def test_prepare_makes_phones_once(espeak, tmp_path, quick):

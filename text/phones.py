@@ -9,7 +9,6 @@ after a crash. The packages of requirements/phones.txt are imported only there.
 import atexit
 import difflib
 import functools
-import io
 import json
 import os
 import re
@@ -55,16 +54,18 @@ class Espeak:
                 self.process = subprocess.Popen(
                     COMMAND, bufsize=0, stdin=pipe, stdout=pipe, stderr=nothing
                 )
-                assert self.process.stdout is not None
-                self._answers = io.BufferedReader(self.process.stdout)  # type: ignore[type-var]
             assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            rest, answer = memoryview(line), b""
             try:
-                rest = memoryview(line)
                 while rest:
                     rest = rest[self.process.stdin.write(rest) :]
-                answer = self._answers.readline()
+                while not answer.endswith(b"\n"):
+                    answer += (more := self.process.stdout.read(2**16))
+                    if not more:
+                        break
             except BrokenPipeError:
-                answer = b""
+                pass
             except BaseException:  # Ctrl-C: the answer would be taken for that of the next request
                 self.close()
                 raise
@@ -87,10 +88,10 @@ class Espeak:
             process.wait()
             self._close_pipes(process)
 
-    def _close_pipes(self, process: subprocess.Popen) -> None:
-        assert process.stdin is not None
-        process.stdin.close()
-        self._answers.close()
+    @staticmethod
+    def _close_pipes(process: subprocess.Popen) -> None:
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            pipe.close()
 
     def _forget(self) -> None:
         """In a fork: the process belongs to the parent, and ends when it closes its pipe."""
