@@ -19,8 +19,9 @@ from corpus.clip_table import COLUMNS, Body, Clip, ClipTable, clip_id, read_tabl
 
 # Any characters of a filelist's line, and names that are not UTF-8, as Python shows them.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|\n"), max_size=8)
-names = texts | st.binary(max_size=8).map(
-    lambda name: name.translate(None, b"|\n").decode("utf-8", "surrogateescape")
+# No path holds a zero byte: the table marks those from the list's own folder by it.
+names = texts.map(lambda name: name.replace("\0", "")) | st.binary(max_size=8).map(
+    lambda name: name.translate(None, b"|\n\0").decode("utf-8", "surrogateescape")
 )
 identities = st.builds(Identity, *[st.integers(-(2**62), 2**62)] * 3)
 clips = st.builds(

@@ -1,6 +1,5 @@
 """synthesis/program.py, loading.py: the same program speaks with a checkpoint and with a voice."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -95,23 +94,20 @@ def test_more_threads_than_processors_are_refused(threads, voices, checkpoint_pa
 
 
 def test_bytes_that_are_no_text_are_answered(voices, tmp_path):
-    """On the command line and in every path; a file of that name is read."""
+    """On the command line and in every path."""
     odd, program = b"\xff", [sys.executable, "synthesize.py"]
-    (tmp_path / "texts").write_text("A dog.\n")
-    (tmp_path / "texts").rename(os.fsdecode(os.fsencode(tmp_path / "t") + odd))
-    for options, code in {
-        (b"--text", odd): 2,
-        (b"--text", b"a", b"-o", odd): 2,
-        (b"--text-file", odd): 1,
-        (b"--text", b"a", b"--voice", odd): 1,
-        (b"--text", b"a", b"--checkpoint", odd): 2,  # beside --voice
-        (b"--text", b"a", b"--vocoder", odd): 1,
-        (b"--text", b"a", b"--threads", odd): 2,
-        (b"--text-file", os.fsencode(tmp_path / "t") + odd): 0,
-    }.items():
+    for options in (
+        (b"--text", odd),
+        (b"--text", b"a", b"-o", odd),
+        (b"--text-file", odd),
+        (b"--text", b"a", b"--voice", odd),
+        (b"--text", b"a", b"--checkpoint", odd),
+        (b"--text", b"a", b"--vocoder", odd),
+        (b"--text", b"a", b"--threads", odd),
+    ):
         command = [*program, "--voice", voices.fp32[0], "-o", tmp_path / "a.wav", *options]
         run = subprocess.run(command, cwd=ROOT, capture_output=True)
-        assert (run.returncode, b"Traceback" in run.stderr) == (code, False), options
+        assert (run.returncode, b"is no UTF-8" in run.stderr) == (2, True), options
 
 
 def test_a_closed_output_does_not_matter(voices, tmp_path):
