@@ -1,4 +1,4 @@
-# make demo: from nothing to a model that speaks. make test and make test-frameworks: what CI runs.
+# make demo: from nothing to a model that speaks. make test, test-thorough, test-frameworks: as CI.
 # make say TEXT="4,072", make page: listen to the demo's voice. All of them in another language, and
 # from phones: LANGUAGE=de PHONES=1. With FULL=1 the full-size model, which trains for an hour.
 PYTHON3 ?= python3
@@ -16,7 +16,7 @@ DEMO_VOICE := $(DEMO)/voice
 NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE))
 export TEXT  # through the environment, so that the shell does not expand it
 
-.PHONY: demo test test-frameworks say page
+.PHONY: demo test test-thorough test-frameworks say page
 
 demo: .venv/installed
 	$(PYTHON) scripts/demo.py $(patsubst %,--language=%,$(LANGUAGE)) $(if $(PHONES),--phones) $(if $(FULL),--full)
@@ -27,6 +27,10 @@ test: .venv/installed
 	$(PYTHON) -m mypy
 	# A process for each core, with one thread: the tests' models are too small for more threads.
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
+
+# What takes many seconds: every command of the documents, a study, the demo twice, restarts.
+test-thorough: .venv/installed
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m thorough --numprocesses auto --dist worksteal
 
 # The sampler in accelerate, transformers, Lightning and torchdata, in one process and in two; and
 # small tables of the papers' systems that train with it.

@@ -59,6 +59,7 @@ class ForkedProgram:
         self.returncode = ended.code
 
 
+@pytest.mark.thorough
 def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "where I work"
     folder.mkdir()

@@ -219,6 +219,7 @@ def launch(log: Path, port: int, arguments: list[str]) -> None:
     elastic_launch(config, train.main)(arguments)
 
 
+@pytest.mark.thorough
 def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
     """As on two machines."""
     settings = {"epochs": 8, "epochs_per_validation": 8, "keep_checkpoints": 2}

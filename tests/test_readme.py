@@ -135,7 +135,14 @@ def commands_of(documents: tuple[str, ...]) -> dict[str, None]:
     return dict.fromkeys(command for name in documents for command in commands(DOCUMENTS[name]))
 
 
-@pytest.mark.parametrize("documents", GROUPS, ids=" and ".join)
+@pytest.mark.parametrize(
+    "documents",
+    [
+        pytest.param(group, marks=() if "README.md" in group else pytest.mark.thorough)
+        for group in GROUPS
+    ],
+    ids=" and ".join,
+)
 def test_every_command_runs_in_the_order_given(documents, clone):
     if "README.md" not in documents:
         prepare(clone)

@@ -153,11 +153,11 @@ def call_printed(capsys, path, *options):
 
 
 CORPORA = {
-    "even": lambda rng: rng.integers(50, 800, 500),
-    "few are far longer": lambda rng: np.ceil(400 * rng.lognormal(0, 0.6, 400)).astype(int),
+    "even": lambda rng: rng.integers(50, 800, 200),
+    "few are far longer": lambda rng: np.ceil(400 * rng.lognormal(0, 0.6, 150)).astype(int),
     "equal": lambda rng: np.full(60, 300),
     "small": lambda rng: rng.integers(80, 800, 21),
-    "two lengths": lambda rng: rng.choice([100, 900], 400, p=[0.9, 0.1]),
+    "two lengths": lambda rng: rng.choice([100, 900], 150, p=[0.9, 0.1]),
 }
 
 

@@ -65,6 +65,7 @@ def test_both_ways_of_a_gpu_are_compared(same, monkeypatch):
     assert [row["bitwise_the_same"] for row in rows] == [True, same, None]
 
 
+@pytest.mark.thorough
 def test_voices_are_timed_beside_torch(tmp_path, monkeypatch):
     export = importlib.import_module("scripts.export_voice").main  # here, where torch is imported
     monkeypatch.setattr(

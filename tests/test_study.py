@@ -261,6 +261,7 @@ def test_perfect_speech_counts_as_half_a_word(values):
 # ---------------------------------------------------------------------------- with real programs
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("clean_process")
 def test_a_study_of_real_runs(tmp_path, monkeypatch, capsys):
     """Two settings, one seed, the validation list as texts; the same command adds nothing."""

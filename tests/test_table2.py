@@ -206,6 +206,7 @@ def test_ctrl_c_stops_all_rows(run):
 # --- with the real programs
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("clean_process")
 def test_real_programs_take_what_the_scripts_give(run, monkeypatch):
     """The commands that a script gave to the stand-in prepare, train and report."""
