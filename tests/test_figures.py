@@ -81,6 +81,7 @@ def test_sweeps_mark_the_value_in_use():
 def test_odd_corpora_are_drawn_without_warnings(lengths):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ResourceWarning)  # of other tests' sockets
         for figure in (
             draw_padded_batches(lengths, dynamic=True),
             draw_parameter_sweeps(Surveyor(lengths), 4),
