@@ -28,7 +28,7 @@ test: .venv/installed
 	# A process for each core, with one thread: the tests' models are too small for more threads.
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
 
-# What takes many seconds: every command of the documents, a study, the demo twice, restarts.
+# What takes many seconds: every command of the documents, a study, the demo twice, restarts, ...
 test-thorough: .venv/installed
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m thorough --numprocesses auto --dist worksteal
 

@@ -71,6 +71,7 @@ def test_memory_without_end_is_refused(nodes, size, threads, tmp_path, monkeypat
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
+@pytest.mark.thorough
 def test_time_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(bounds, "BASE_SECONDS", 0.3)
     write_vocoder(tmp_path / "v.onnx", CHAIN, [800, 800])
@@ -95,6 +96,7 @@ def test_slow_calls_use_up_what_fast_ones_leave(monkeypatch):
     assert refusal(one.call, lambda: compute(0.25), 0, lambda: None).startswith("takes over ")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["many nodes", "one node"])
 def test_ctrl_c_ends_a_graph(kind, tmp_path):
     """Between two nodes by the graph's own means, inside a node with the process."""

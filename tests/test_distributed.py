@@ -187,6 +187,7 @@ def test_run_of_two_processes_resumes_with_four(corpus, alone_of_four, tmp_path)
     assert_agrees(out, alone_of_four)
 
 
+@pytest.mark.thorough
 def test_process_killed_at_random_moments_changes_nothing(corpus, alone, tmp_path):
     """What torchrun --max-restarts does: once one process is gone it ends the others, and starts
     them all again."""

@@ -160,6 +160,7 @@ def test_a_failure_stops_no_other_part(tmp_path):
     assert "has the report of a GPU, expected one of a dry run" in refused
 
 
+@pytest.mark.thorough
 def test_what_takes_too_long_is_stopped(tmp_path):
     """And parts that no time is left for say so."""
     run_script(tmp_path, "2", "out", BUDGET="2", SLOW="benchmarks/decoder.py")

@@ -102,6 +102,7 @@ def test_symbols_are_counted_in_texts(tmp_path):
     assert second >= 1
 
 
+@pytest.mark.thorough
 def test_synthetic_lengths_are_distributed_as_ljspeech(ljspeech_metadata):
     """Quantiles against those of the real corpus."""
     samples = np.loadtxt(LJSPEECH_LENGTHS, delimiter=",", skiprows=1, usecols=1)

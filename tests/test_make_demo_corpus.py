@@ -67,6 +67,7 @@ def in_a_process(log, options):
     return process
 
 
+@pytest.mark.thorough
 def test_same_seed_gives_the_same_bytes(tmp_path):
     for name, seed in (("first", 5), ("second", 5), ("other", 6)):
         make_corpus(tmp_path / name, clips=8, seed=seed)

@@ -228,6 +228,7 @@ def test_one_text_is_synthesized_at_a_time(reader, client, monkeypatch):
     assert most == 1
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_the_page_and_leaves_nothing(checkpoint_path, tmp_path):
     """At once, though texts are being synthesized and waiting; they are refused. Neither they nor
     a client that breaks the protocol leave a traceback. And every answer has the headers."""

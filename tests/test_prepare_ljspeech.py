@@ -425,6 +425,7 @@ def test_invalid_options_are_refused(tmp_path, options, capsys):
 # ---------------------------------------------------------------------------- split
 
 
+@pytest.mark.thorough
 def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspeech_metadata):
     with open(LJSPEECH_LENGTHS, encoding="utf-8", newline="") as file:
         samples = {row["id"]: int(row["samples"]) for row in csv.DictReader(file)}
