@@ -29,7 +29,7 @@ Run = Mapping[str, float]  # what was measured, by the columns' keys
 Runs = Mapping[str, Sequence[Run]]  # of every row, by seed
 CONFIDENCE = 0.95
 CPU = torch.device("cpu")
-FORK = multiprocessing.get_context("fork")  # hands on what cannot be pickled
+FORK = multiprocessing.get_context("fork")  # passes objects that cannot be pickled
 
 
 @dataclass(frozen=True)

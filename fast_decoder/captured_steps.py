@@ -19,9 +19,8 @@ import model
 from fast_decoder.cuda_capture import captured
 from model import Decoder, DropoutMasks, SpokenSteps
 
-CHUNK = (
-    8  # steps; more take longer to capture and waste more at the end, fewer synchronize more often
-)
+# Steps. More take longer to capture and waste more at the end; fewer synchronize more often.
+CHUNK = 8
 
 
 def free_running(

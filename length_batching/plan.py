@@ -106,13 +106,13 @@ def plan_epoch(
         max_clips: no batch has more.
         too_long: clips above batch_capacity are refused ("refuse"), batches of their own ("alone"),
             or left out ("leave_out", with fixed sizes too).
-        size_multiple: a batch has a multiple of so many clips, or fewer than that.
+        size_multiple: a batch has a multiple of this number of clips, or fewer than it.
         cost: `cost(*largest)` of the largest length of each kind in a batch is what each of its
             clips costs, and replaces the length everywhere. It must not fall where one grows.
-        group_sizes: items are groups of so many clips, as long as their longest clip. They stay
-            together; sizes and the capacity count the clips.
-        draw, draw_weights: so many clips are drawn anew each epoch (default: as many as there are),
-            each in proportion to its weight: that share of `draw`, rounded up or down at random.
+        group_sizes: [items] clips of each item, where items are groups, as long as their longest
+            clip. They stay together; sizes and the capacity count the clips.
+        draw, draw_weights: `draw` clips are drawn each epoch (default: as many as there are), each
+            in proportion to its weight: its share of `draw`, rounded up or down at random.
     """
     options = dict(locals())  # the arguments, by name
     costs = BatchCosts(lengths, options)

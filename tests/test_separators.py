@@ -61,4 +61,6 @@ def test_lists_of_both_kinds_are_recognised(tmp_path):
 def test_other_lines_are_left_alone(tmp_path, line):
     path = tmp_path / "list"
     path.write_text(f"{line}\n" * 20)
-    refuse_other_separators(path, numbered_lines(path), "id|text")
+    lines = numbered_lines(path)
+    refuse_other_separators(path, lines, "id|text")  # raises nothing
+    assert numbered_lines(path) == lines

@@ -1,4 +1,4 @@
-"""Programs continue without what cannot be printed; a run ends bitwise like any other."""
+"""Programs continue where output cannot be printed; a run then has the same bits."""
 
 import importlib
 import io

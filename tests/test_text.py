@@ -166,7 +166,7 @@ def test_arpabet_in_braces(text, expected):
         ("Mr. and Mrs. Smith", "mister and missus smith"),
         ("50% or 4.5 %.", "fifty percent or four point five percent."),
         ("Smith & Wesson, AT&T", "smith and wesson, a t and t"),
-        # What cannot be spoken leaves no hole, and no space stands at the ends.
+        # Characters that cannot be spoken leave no gap, and no space is at the ends.
         ("  hello  ", "hello"),
         ('"he [Truly]" * lower_under and/or _', "he truly lower under and or"),
         (" {B} and {D} ", "{B} and {D}"),

@@ -99,9 +99,8 @@ class LoopState:
         return LoopState(epoch=epoch, **{name: getattr(self, name) for name in kept})
 
     def add_losses(self, terms: LossTerms, clips: int, frames: int) -> None:
-        """Add the losses of an update of so many clips and real frames. Its padded loss is a mean
-        over clips; every other term is one over real frames, those of updates that have the term.
-        """
+        """Add the losses of an update with `clips` clips and `frames` real frames. The padded loss
+        is a mean over clips, every other term over the real frames of updates that have it."""
         self.clips += clips
         self.frames += frames
         self.loss_sum += terms.loss * clips

@@ -54,7 +54,7 @@ FOLDERS = ("common", "corpus", "fast_decoder", "length_batching", "synthesis", "
 CODE = ("*.py", *(f"{folder}/*.py" for folder in FOLDERS))
 WORKERS_PER_CPU = 4  # at most; workers also wait for the disk
 HOW_TO_NAME_MOVED_LISTS = (
-    "The run goes on with the same lists elsewhere: if they were moved, name them: --resume "
+    "The run resumes with the same lists elsewhere: if they were moved, name them: --resume "
     "--hparams @FOLDER/settings.txt, or training_files=...,validation_files=..."
 )
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed

@@ -25,9 +25,8 @@ from training.logging import Example, FreeTake, Take, warn_on_failure
 from training.signals import StopRequest
 from training.trainer import hashed_seed
 
-STEPS_TO_ALIGN = (
-    10_000  # updates that published runs took, at one frame a step and 64 clips a batch
-)
+# Updates that published runs took, at one frame a step and 64 clips a batch.
+STEPS_TO_ALIGN = 10_000
 
 
 def make_validation_loader(
