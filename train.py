@@ -151,9 +151,8 @@ def build_run(
     if meaning := what_precision_means(hparams.precision, capability):
         print(meaning)
     if not hparams.load_mel_from_disk:
-        mel_filters(
-            hparams
-        )  # imports librosa now, so that neither workers nor the first epoch have to
+        # Imports librosa now, so that neither workers nor the first epoch have to.
+        mel_filters(hparams)
     trainer = Trainer(hparams, device, processes)
     print(f"decoder: {trainer.decoder_description}")
     pin_memory, keep = device.type == "cuda", hparams.num_workers > 0

@@ -114,9 +114,8 @@ _SIDE_STREAM_IN_USE = threading.Lock()
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(
-        device
-    )  # one for all: each stream has a workspace of tens of megabytes
+    # One for all: each stream has a workspace of tens of megabytes.
+    return torch.cuda.Stream(device)
 
 
 @contextlib.contextmanager

@@ -145,9 +145,8 @@ def graphs_for(
 def _graphs(setting: Setting) -> "Graphs | str":
     try:
         return Graphs(setting)
-    except (
-        Exception
-    ) as error:  # anything that Triton, the driver or the GPU cannot do, such as sizes
+    # Anything that Triton, the driver or the GPU cannot do, such as sizes.
+    except Exception as error:
         cause = error.__context__ or error  # what broke a capture breaks its end too
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         reason = f"{type(cause).__name__}: {lines[0] if lines else ''}"

@@ -111,9 +111,8 @@ class OutputFolder:
     def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
         self.path, self.logs, self.is_used = path, logs, is_used
         self._lock: Any = None
-        self._folder = (
-            -1
-        )  # a descriptor: an open folder keeps its inode number on every file system
+        # A descriptor: an open folder keeps its inode number on every file system.
+        self._folder = -1
         if is_used:
             refuse_no_folder(path, "-o")
             refuse_no_folder(path / logs, "--log_directory")

@@ -38,9 +38,8 @@ def worst_case_shapes(
     if capacity is None:
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
     lengths, counts = np.unique(x, return_counts=True)
-    clips = np.minimum(
-        capacity // lengths, counts.cumsum()
-    )  # at most, if no clip is longer than that
+    # At most, if no clip is longer than that.
+    clips = np.minimum(capacity // lengths, counts.cumsum())
     frames = clips * lengths
     largest = int(np.flatnonzero(frames == frames.max())[-1])  # among equals, the longest clips
     most_clips = int(clips.max())
@@ -115,9 +114,8 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
     """Whether steps on batches of these shapes fit into memory."""
     try:
         for clips, frames, symbols in shapes:
-            trainer.model.zero_grad(
-                set_to_none=True
-            )  # as before every step: nothing to accumulate into
+            # As before every step: nothing to accumulate into.
+            trainer.model.zero_grad(set_to_none=True)
             batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
             step(batch.to(trainer.device))
         return True
