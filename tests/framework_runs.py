@@ -1,6 +1,7 @@
-"""What test_frameworks.py runs, in one process or several: `framework_runs.py FOLDER JOB ...`, each
-JOB a program of examples/frameworks with its arguments, or a function below with name=value. Writes
-what each returned, batches of clips by epochs, or how it ended."""
+"""What test_frameworks.py runs, in one process or several: `framework_runs.py SECONDS FOLDER JOB
+...`, each JOB a program of examples/frameworks with its arguments, or a function below with
+name=value. Writes what each returned, batches of clips by epochs, or how it ended. After SECONDS it
+says where it waits, and ends."""
 
 import ast
 import faulthandler
@@ -8,7 +9,9 @@ import importlib
 import itertools
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -229,12 +232,22 @@ def run(job):
     return globals()[name](**{key: ast.literal_eval(value) for key, value in options.items()})
 
 
+def end_waiting():
+    """Ends the DataLoader's workers too: one that lives on keeps the pipes open, and the test waits
+    for those."""
+    print("waits for ever:", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback()
+    os.killpg(0, signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(120, exit=True)  # prints where it waits
+    watchdog = threading.Timer(float(sys.argv[1]), end_waiting)
+    watchdog.daemon = True
+    watchdog.start()
     torch.set_num_threads(1)
-    os.chdir(sys.argv[1])
+    os.chdir(sys.argv[2])
     results = []
-    for job in sys.argv[2:]:
+    for job in sys.argv[3:]:
         try:
             results.append(run(job))
         except Exception as error:

@@ -24,6 +24,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {  # and the packages that they need
     "hf_trainer": ("transformers", "accelerate"),
     "lightning_trainer": ("lightning",),
 }
+MAX_SECONDS = 240  # of jobs in two processes, which may wait for each other
 each_number_of_processes = pytest.mark.parametrize("processes", [1, 2])
 
 
@@ -46,11 +47,18 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command += [str(ROOT / "tests" / "framework_runs.py"), str(folder), *jobs]
+    command += [str(ROOT / "tests" / "framework_runs.py"), str(MAX_SECONDS), str(folder), *jobs]
     for _ in range(2):
         folder.mkdir()
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        if "Timeout (" not in done.stderr:
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=MAX_SECONDS + 60,
+            start_new_session=True,  # end_waiting ends the session's processes, not the tests
+        )
+        if "waits for ever" not in done.stderr:
             break
         # Two processes of Lightning waited for each other for ever once in some hundred runs. A
         # sampler that makes them wait does so again.
