@@ -4,6 +4,7 @@
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
+OF_FRAMEWORKS := $(addprefix requirements/,frameworks.txt pesq.txt distillmos.txt judges.txt)
 
 # Desktops set LANGUAGE for gettext: only `make LANGUAGE=...` is meant.
 unexport LANGUAGE
@@ -32,12 +33,12 @@ test: .venv/installed
 test-thorough: .venv/installed
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m thorough --numprocesses auto --dist worksteal
 
-# The sampler in accelerate, transformers, Lightning and torchdata, in one process and in two; and
-# small tables of the papers' systems that train with it.
+# The sampler in accelerate, transformers, Lightning and torchdata, in one process and in two; small
+# tables of the papers' systems that train with it; and the optional judges of speech.
 test-frameworks: .venv-frameworks/installed
 	OMP_NUM_THREADS=1 $(FRAMEWORKS) -m pytest tests/test_frameworks.py \
 	  tests/test_length_batch_sampler.py tests/test_batches.py tests/test_segments_and_streams.py \
-	  tests/test_speech_recognition.py tests/test_speech_enhancement.py
+	  tests/test_speech_recognition.py tests/test_speech_enhancement.py tests/test_judges.py
 
 say: $(DEMO_VOICE)/voice.json .venv/installed
 	@$(PYTHON) synthesize.py --voice $(DEMO_VOICE) $(NUMBERS) --text="$$TEXT" -o $(DEMO)/said.wav
@@ -48,15 +49,16 @@ page: $(DEMO_VOICE)/voice.json .venv/installed
 $(DEMO_VOICE)/voice.json:
 	@echo "$@: no such voice; run make demo first, with the same LANGUAGE, PHONES and FULL"; exit 1
 
-.venv-frameworks/installed: requirements/frameworks.txt
+.venv-frameworks/installed: requirements/frameworks.txt requirements/distillmos.txt
 	$(PYTHON3) -m venv .venv-frameworks
 	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements/frameworks.txt
+	$(FRAMEWORKS) -m pip install --disable-pip-version-check --no-deps -r requirements/distillmos.txt
 	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements/pesq.txt || \
 	  echo "PESQ needs a C compiler: the tests that measure it are skipped"
 	@touch .venv-frameworks/installed
 
 # The stamp is written last, so that an interrupted installation is repeated.
-.venv/installed: $(filter-out requirements/frameworks.txt requirements/pesq.txt,$(wildcard requirements.txt requirements/*.txt))
+.venv/installed: $(filter-out $(OF_FRAMEWORKS),$(wildcard requirements.txt requirements/*.txt))
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || \
 	  { echo "Python 3.11.4 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || \

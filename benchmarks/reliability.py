@@ -120,17 +120,18 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     counts_of = {name: Counts() for name in ways}
     chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
     if args.transcribe:
-        from paper.transcription import Recogniser, word_error_rate
+        from paper.recognisers import Pocketsphinx, words_of
+        from paper.transcription import Transcript, word_error_rate
 
-        recogniser = Recogniser(numbers_only=True)
+        recogniser = Pocketsphinx(numbers_only=True)
     for number, text in enumerate(progress_bar("Speaking", len(texts), " texts", iterable=texts)):
         is_chosen = number in chosen
         for name, (speaker, retries) in ways.items():
             speaker.shows_progress = False
             samples = speak(speaker, text, retries, counts_of[name], with_sound=is_chosen)
             if is_chosen and args.transcribe:
-                heard = recogniser.transcribe(text, samples, speaker.hparams.sampling_rate)
-                rate = word_error_rate([heard])
+                heard = recogniser.hear(samples, speaker.hparams.sampling_rate)
+                rate = word_error_rate([Transcript(words_of(text), heard)])
                 counts_of[name].half_wrong += rate > HALF
                 counts_of[name].errors += round(rate * len(text.split()))
     return counts_of

@@ -1,47 +1,52 @@
-"""How well speech is understood: word error rates of a checkpoint and of recordings, and how often
-the speech is nearest to the recording of the same text.
+"""How well speech is understood: word error rates of a checkpoint and of recordings, how often the
+speech is nearest to the recording of the same text, and how natural it sounds.
 
-The texts are those of recordings that no training has seen. pocketsphinx transcribes English: texts
-of numbers alone by a grammar of numbers, others by its own language model. It is an old recogniser,
+The texts are those of recordings that no training has seen. A recogniser mistakes words of its own,
 so a model's rate is given beside that of the recordings. The identification rate needs no
 recogniser, so any language has it.
 """
 
-import re
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jiwer
 import numpy as np
 import pandas as pd
-import pocketsphinx
 import soundfile
 import torch
 from scipy.fft import dct
-from scipy.signal import resample_poly
 
-from audio import log_mel_spectrogram, mel_filters, mel_fingerprint, read_audio
+from audio import log_mel_spectrogram, mel_fingerprint, read_audio
 from common.console import progress_bar
 from common.errors import UserError, grouped, lines_refused
-from common.files import numbered_lines, read_as, write_bytes, write_json
+from common.files import numbered_lines, read_as, read_bytes, write_bytes, write_json
 from common.sound import write_wav
 from corpus.filelist import split_filelist_line, where_clip_lies
 from corpus.metadata import read_metadata
 from hparams import HParams
-from synthesis.griffin_lim import GriffinLim
+from paper.quality import DistillMos
+from paper.recognisers import (
+    POCKETSPHINX,
+    WHISPER_MODEL,
+    Recogniser,
+    make_recogniser,
+    words_of,
+)
 from synthesis.loading import load_speaker
+from synthesis.speaker import Speaker
 from synthesis.utterance import sequence_to_speak
-from text.english import read_english
-from text.spoken_numbers import ENGLISH, GRAMMAR, WORDS, is_english
+from synthesis.vocoder import load_vocoder
+from text.spoken_numbers import ENGLISH
 
-RATE = 16_000  # Hz, of the recogniser's acoustic model
-SILENCE = 0.2  # seconds added before and after the speech, in which it adapts to the level
+GRIFFIN_LIM = "Griffin-Lim"
 INTELLIGIBILITY_FILE = "intelligibility.json"  # in a run's folder
 CEPSTRA = slice(1, 13)  # without the 0th, the loudness
-REFERENCE_FILE = "reference.json"  # in the folder of the recordings, or after a list's name
+REFERENCE_FILE = (
+    "reference_measures.json"  # in the folder of the recordings, or after a list's name
+)
 
 Result = TypeVar("Result")
 
@@ -54,12 +59,21 @@ class Transcript:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """Word error rates of recordings, the least that a model can reach."""
+class Measures:
+    """What recognisers and judges say of sounds, each a mean, None where it was not asked or where
+    the recogniser does not know the language."""
 
-    recordings: float
-    after_griffin_lim: float  # of the recordings after mel and Griffin-Lim, as the model's are
-    mels: dict[str, Any]  # the mels' settings
+    word_error_rate: float | None = None
+    quality: float | None = None  # DistillMOS, from 1 to 5
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Measures of recordings, the best that a model can reach."""
+
+    recordings: Measures
+    vocoded: Measures  # of the recordings after mel and vocoder, as the model's are
+    made_with: dict[str, Any]  # the mels' settings, the vocoder, the recogniser and the judge
 
 
 @dataclass(frozen=True)
@@ -70,64 +84,31 @@ class Intelligibility:
 
     word_error_rate: float | None
     recordings: float | None
-    recordings_after_griffin_lim: float | None
+    recordings_after_griffin_lim: float | None  # or after the vocoder that was given
     texts: int
     checkpoint: str
     epochs: int  # that it was trained, 0 where it does not say
     transcripts: list[Transcript]
     identification_rate: float | None = None
+    quality: float | None = None  # DistillMOS of the model's speech
+    quality_of_recordings: float | None = None
+    quality_after_griffin_lim: float | None = None  # or after the vocoder
+    recogniser: str = POCKETSPHINX
+    vocoder: str = GRIFFIN_LIM
 
     def summary(self) -> str:
-        """A line for each rate that was measured."""
-        rates = {
+        """A line for each value that was measured."""
+        values = {
             "the recordings": self.recordings,
-            "after mel and Griffin-Lim": self.recordings_after_griffin_lim,
+            f"after mel and {self.vocoder}": self.recordings_after_griffin_lim,
             "the model": self.word_error_rate,
             "identification rate of the model": self.identification_rate,
+            "DistillMOS of the recordings": self.quality_of_recordings,
+            f"DistillMOS after mel and {self.vocoder}": self.quality_after_griffin_lim,
+            "DistillMOS of the model": self.quality,
         }
-        measured = {name: rate for name, rate in rates.items() if rate is not None}
-        return "\n".join(f"{name:<37}{rate:.3f}" for name, rate in measured.items())
-
-
-def words_of(text: str) -> str:
-    """The words of an English text as a recogniser writes them: small letters, numbers in words, no
-    punctuation."""
-    return " ".join(re.findall(r"[a-z]+(?:'[a-z]+)*", read_english(text).lower()))
-
-
-class Recogniser:
-    """Transcribes English speech by pocketsphinx.
-
-        recogniser = Recogniser.of(texts)
-        recogniser.transcribe(text, samples, 22050).heard
-
-    With `numbers_only` it knows the words of numbers and no others, and mistakes fewer of them.
-    """
-
-    def __init__(self, *, numbers_only: bool) -> None:
-        options = {"samprate": RATE, "loglevel": "FATAL"}
-        if not numbers_only:
-            self._decoder = pocketsphinx.Decoder(**options)
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            grammar = Path(folder) / "numbers.jsgf"
-            grammar.write_text(GRAMMAR, encoding="utf-8")
-            self._decoder = pocketsphinx.Decoder(jsgf=str(grammar), **options)
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> "Recogniser":
-        """The one that suits these texts."""
-        return cls(numbers_only={word for x in texts for word in words_of(x).split()} <= WORDS)
-
-    def transcribe(self, text: str, samples: np.ndarray, sampling_rate: int) -> Transcript:
-        """What it hears in float samples [N] in [-1, 1] of a text; possibly nothing."""
-        samples = np.pad(resample_poly(samples, RATE, sampling_rate), round(SILENCE * RATE))
-        self._decoder.start_utt()
-        clipped = np.clip(np.rint(32767 * samples), -32768, 32767).astype("<i2")
-        self._decoder.process_raw(clipped.tobytes(), full_utt=True)
-        self._decoder.end_utt()
-        hypothesis = self._decoder.hyp()
-        return Transcript(words_of(text), hypothesis.hypstr if hypothesis else "")
+        measured = {name: value for name, value in values.items() if value is not None}
+        return "\n".join(f"{name:<37}{value:.3f}" for name, value in measured.items())
 
 
 def word_error_rate(transcripts: list[Transcript]) -> float:
@@ -172,23 +153,66 @@ def read_recordings(path: Path) -> list[tuple[Path, str]]:
     return [(path / "wavs" / f"{entry.id}.wav", entry.text) for entry in entries]
 
 
-def measure_reference(recordings: Path, hparams: HParams) -> Reference:
-    """The reference word error rates of `recordings`, as `read_recordings` takes them, kept beside
-    them for the next time. UserError if they or a sound cannot be read."""
-    kept, mels = recordings / REFERENCE_FILE, mel_fingerprint(hparams)
+class Listener:
+    """Transcribes and rates sounds of texts, one after another.
+
+        listener = Listener(Pocketsphinx(numbers_only=False), DistillMos(), "en-us")
+        listener.hear(text, samples, 22050)
+        listener.measures()
+
+    Args:
+        recogniser: None leaves out the word error rate.
+        judge: None leaves out the quality.
+        language: of the texts, eSpeak's name.
+    """
+
+    def __init__(self, recogniser: Recogniser | None, judge: DistillMos | None, language: str):
+        self.recogniser, self.judge, self.language = recogniser, judge, language
+        self.transcripts, self.scores = list[Transcript](), list[float]()
+
+    def hear(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
+        """Add float samples [N] in [-1, 1] of a text."""
+        words, heard = text.lower().rstrip("."), ""
+        if self.recogniser:
+            words = words_of(text, self.language)
+            heard = words_of(self.recogniser.hear(samples, sampling_rate), self.language)
+        self.transcripts.append(Transcript(words, heard))
+        if self.judge:
+            self.scores.append(self.judge.score(samples, sampling_rate))
+
+    def measures(self) -> Measures:
+        rate = word_error_rate(self.transcripts) if self.recogniser else None
+        return Measures(rate, float(np.mean(self.scores)) if self.judge else None)
+
+    def again(self) -> "Listener":
+        """One that has heard nothing yet."""
+        return Listener(self.recogniser, self.judge, self.language)
+
+
+def measure_reference(
+    recordings: Path, speaker: Speaker, vocoder: str, listener: Listener
+) -> Reference:
+    """The measures of `recordings`, as `read_recordings` takes them, kept beside them for the next
+    time. `vocoder` names the speaker's. UserError if they or a sound cannot be read."""
+    kept, hparams = recordings / REFERENCE_FILE, speaker.hparams
     if recordings.is_file():
         kept = recordings.with_name(f"{recordings.name}.{REFERENCE_FILE}")
-    if kept.exists() and (reference := read_findings(kept, Reference)).mels == mels:
+    made_with = {
+        "mels": mel_fingerprint(hparams),
+        "vocoder": vocoder,
+        "recogniser": listener.recogniser.name if listener.recogniser else "",
+        "judge": type(listener.judge).__name__ if listener.judge else "",
+    }
+    if kept.exists() and (reference := read_findings(kept, Reference)).made_with == made_with:
         return reference
-    clips, rate, recorded, rebuilt = read_recordings(recordings), hparams.sampling_rate, [], []
-    recogniser = Recogniser.of([text for _, text in clips])
-    griffin_lim = GriffinLim(hparams, mel_filters(hparams).numpy())
+    clips, rate = read_recordings(recordings), hparams.sampling_rate
+    recorded, vocoded = listener.again(), listener.again()
     for path, text in progress_bar("Transcribing recordings", len(clips), " texts", iterable=clips):
         samples = read_audio(path, hparams)
-        recorded.append(recogniser.transcribe(text, samples.numpy(), rate))
-        after_griffin_lim = griffin_lim.samples(log_mel_spectrogram(samples, hparams).numpy())
-        rebuilt.append(recogniser.transcribe(text, after_griffin_lim, rate))
-    reference = Reference(word_error_rate(recorded), word_error_rate(rebuilt), mels)
+        recorded.hear(text, samples.numpy(), rate)
+        mel = log_mel_spectrogram(samples, hparams).numpy()
+        vocoded.hear(text, np.concatenate([*speaker.sound([mel])]), rate)
+    reference = Reference(recorded.measures(), vocoded.measures(), made_with)
     write_json(kept, asdict(reference))
     return reference
 
@@ -199,26 +223,48 @@ def evaluate(
     speech: Path | None = None,
     language: str = ENGLISH,
     *,
+    recogniser: str = POCKETSPHINX,
+    whisper_model: str = WHISPER_MODEL,
+    vocoder: Path | None = None,
     words_only: bool = False,
+    quality: bool = False,
 ) -> Intelligibility:
-    """Speak the texts of `recordings` with `checkpoint`, transcribe that if it is English and,
-    unless `words_only`, find the nearest recording. The folder `speech`, if any, keeps the sounds,
-    the alignments, and an index.csv with the columns wav,text. UserError if recordings or
-    checkpoint cannot be read."""
-    speaker = load_speaker(checkpoint)
-    hparams = speaker.hparams
-    clips, recogniser, reference = read_recordings(recordings), None, None
-    if is_english(language):
-        recogniser = Recogniser.of([text for _, text in clips])
-        reference = measure_reference(recordings, hparams)
-    sounds = [read_audio(path, hparams) for path, _ in clips]
-    recorded = [] if words_only else [mel_cepstra(samples, hparams) for samples in sounds]
-    transcripts, right, index = [], 0, []
+    """Speak the texts of `recordings` with `checkpoint`, transcribe that where the recogniser knows
+    the language and, unless `words_only`, find the nearest recording.
+
+    Args:
+        checkpoint: or a voice's folder.
+        recordings: as `read_recordings` takes them.
+        speech: a folder that keeps the sounds, the alignments, and an index.csv with the columns
+            wav,text.
+        language: of the texts, eSpeak's name.
+        recogniser, whisper_model: as `make_recogniser` takes them.
+        vocoder: an ONNX file in place of Griffin-Lim.
+        words_only: no identification rate, which takes most of the time.
+        quality: rate the sounds by DistillMOS too.
+
+    Raises:
+        UserError: if recordings, checkpoint, vocoder, recogniser or judge cannot be read.
+    """
+    clips = read_recordings(recordings)
+    texts = [text for _, text in clips]
+    speaker, vocoder_name = load_speaker(checkpoint), GRIFFIN_LIM
+    if vocoder:
+        speaker.vocoder = load_vocoder(vocoder, speaker.hparams)
+        vocoder_name = f"{vocoder.name} ({sha256(read_bytes(vocoder)).hexdigest()[:8]})"
+    hparams, reference = speaker.hparams, Reference(Measures(), Measures(), {})
+    chosen = make_recogniser(recogniser, whisper_model, language, texts)
+    listener = Listener(chosen, DistillMos() if quality else None, language)
+    if listener.recogniser or listener.judge:
+        reference = measure_reference(recordings, speaker, vocoder_name, listener)
+    sounds = [] if words_only else [read_audio(path, hparams) for path, _ in clips]
+    recorded = [mel_cepstra(samples, hparams) for samples in sounds]
+    nearest, index = list[int](), []
     with tempfile.TemporaryDirectory() as temporary:
         folder = speech or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        progress = progress_bar("Speaking", len(clips), " texts", iterable=clips)
-        for number, (_, text) in enumerate(progress, 1):
+        progress = progress_bar("Speaking", len(clips), " texts", iterable=texts)
+        for number, text in enumerate(progress, 1):
             base = folder / f"{number:04d}"
             spoken, wav = speaker.speak_text(sequence_to_speak(text, hparams)), f"{base}.wav"
             if speech:
@@ -230,24 +276,35 @@ def evaluate(
             # A model that has learnt little may stop at once: a mel needs more samples.
             lacking = max(0, hparams.filter_length - len(samples))
             samples = torch.nn.functional.pad(samples, (0, lacking))
-            transcript = Transcript(text.lower().rstrip("."), "")
-            if recogniser:
-                transcript = recogniser.transcribe(text, samples.numpy(), hparams.sampling_rate)
+            listener.hear(text, samples.numpy(), hparams.sampling_rate)
             if not words_only:
                 cepstra = mel_cepstra(samples, hparams)
-                nearest = np.argmin([warped_distance(cepstra, other) for other in recorded])
-                right += int(nearest == number - 1)
-                transcript = replace(transcript, nearest=clips[nearest][1].lower().rstrip("."))
-            transcripts.append(transcript)
+                distances = [warped_distance(cepstra, other) for other in recorded]
+                nearest.append(int(np.argmin(distances)))
             index.append((f"{base.name}.wav", text))
         table = pd.DataFrame(index, columns=["wav", "text"]).to_csv(index=False)
         write_bytes(folder / "index.csv", table.encode())
-    rates: tuple[float | None, float | None, float | None] = None, None, None
-    if reference:
-        rates = word_error_rate(transcripts), reference.recordings, reference.after_griffin_lim
-    facts = len(clips), checkpoint.name, speaker.epochs
-    identified = None if words_only else right / len(clips)
-    return Intelligibility(*rates, *facts, transcripts, identified)
+    transcripts, identified = listener.transcripts, None
+    if not words_only:
+        identified = float(np.mean(np.equal(nearest, range(len(clips)))))
+        words = [texts[i].lower().rstrip(".") for i in nearest]
+        transcripts = [replace(t, nearest=x) for t, x in zip(transcripts, words, strict=True)]
+    measures = listener.measures()
+    return Intelligibility(
+        word_error_rate=measures.word_error_rate,
+        recordings=reference.recordings.word_error_rate,
+        recordings_after_griffin_lim=reference.vocoded.word_error_rate,
+        texts=len(clips),
+        checkpoint=checkpoint.name,
+        epochs=speaker.epochs,
+        transcripts=transcripts,
+        identification_rate=identified,
+        quality=measures.quality,
+        quality_of_recordings=reference.recordings.quality,
+        quality_after_griffin_lim=reference.vocoded.quality,
+        recogniser=chosen.name if chosen else "",
+        vocoder=vocoder_name,
+    )
 
 
 def read_findings(path: Path, expected: type[Result]) -> Result:

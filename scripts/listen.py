@@ -3,11 +3,11 @@
     python scripts/make_demo_corpus.py unseen --clips 100 --skip 1000
     python scripts/listen.py --checkpoint demo/best.pt --recordings unseen -o intelligibility.json
 
-It synthesizes the texts of the recordings, which it must not have been trained on, and pocketsphinx
-transcribes them, if they are English. The file holds the word error rate, the
-reference rates of the recordings and of the recordings after mel and Griffin-Lim, the transcripts,
-and the identification rate: for how many texts the nearest recording, by dynamic time warping of
-mel-cepstra, is that of the same text.
+It synthesizes the texts of the recordings, which it must not have been trained on, and a recogniser
+transcribes them. The file holds the word error rate, the reference rates of the recordings and of
+the recordings after mel and vocoder, the transcripts, and the identification rate: for how many
+texts the nearest recording, by dynamic time warping of mel-cepstra, is that of the same text.
+--quality adds DistillMOS's scores of all three.
 """
 
 import project_root
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from common.arguments import make_parser, output_file
 from common.files import write_json
+from paper.recognisers import add_recogniser_options
 from paper.transcription import evaluate
 from text.spoken_numbers import ENGLISH
 
@@ -34,9 +35,23 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--language", default=ENGLISH, help=language_help)
     words_help = "no identification rate, which takes most of the time"
     parser.add_argument("--words-only", action="store_true", help=words_help)
+    add_recogniser_options(parser)
+    vocoder_help = "an ONNX file in place of Griffin-Lim (docs/voices.md)"
+    parser.add_argument("--vocoder", type=Path, metavar="FILE", help=vocoder_help)
+    quality_help = "DistillMOS's scores too (requirements/distillmos.txt)"
+    parser.add_argument("--quality", action="store_true", help=quality_help)
     args = parser.parse_args(arguments)
-    options = args.checkpoint, args.recordings, args.speech, args.language
-    measured = evaluate(*options, words_only=args.words_only)
+    measured = evaluate(
+        args.checkpoint,
+        args.recordings,
+        args.speech,
+        args.language,
+        recogniser=args.recognizer,
+        whisper_model=args.whisper_model,
+        vocoder=args.vocoder,
+        words_only=args.words_only,
+        quality=args.quality,
+    )
     write_json(args.out, asdict(measured))
     rates = "" if measured.word_error_rate is None else "word error rates of "
     print(f"{rates}{measured.texts} texts\n{measured.summary()}")

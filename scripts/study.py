@@ -42,6 +42,7 @@ from common.errors import UserError
 from hparams import create_hparams, override_lines
 from paper.figures import draw_progress, write_figure
 from paper.findings import LEVEL, LOSS, against_first, at_budget
+from paper.recognisers import add_recogniser_options
 from paper.runs import MEASURES, SPENT, read_progress
 from paper.transcription import Intelligibility, read_findings, read_recordings
 from training.checkpoint import list_checkpoints
@@ -93,10 +94,17 @@ class Study:
     """Trains and transcribes the runs of `settings`; `stop` ends their programs."""
 
     def __init__(
-        self, out: Path, hparams: str, settings: Mapping[str, str], points: list[int], texts: Path
+        self,
+        out: Path,
+        hparams: str,
+        settings: Mapping[str, str],
+        points: list[int],
+        texts: Path,
+        listening: Sequence[str] = (),  # options of scripts/listen.py
     ):
         self.out, self.hparams = out, f"epochs_per_validation=1,{hparams}"  # a loss at each point
         self.settings, self.points, self.texts = settings, points, texts
+        self.listening = listening
         self.values = read_values(out / "values.csv")
         self.stops, self.failed = 0, list[str]()
         self._writing = threading.Lock()
@@ -136,7 +144,8 @@ class Study:
                     files.write_atomically(kept, partial(shutil.copyfile, newest))
                 if not heard.exists():
                     listen = [ROOT / "scripts/listen.py", "--checkpoint", kept, "--words-only"]
-                    self.execute([*listen, "--recordings", self.texts, "-o", heard], log)
+                    listen += ["--recordings", self.texts, *self.listening, "-o", heard]
+                    self.execute(listen, log)
                 rate = self.keep(name, seed, point, read_findings(heard, Intelligibility))
         except UserError as error:
             if self.stops:
@@ -225,6 +234,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--points", nargs="+", type=whole_number(1), required=True, help="epochs")
     add("--texts", type=Path, required=True, help="recordings as scripts/listen.py takes them")
     add("--side-by-side", type=whole_number(1), default=1, help="runs at once (%(default)s)")
+    add_recogniser_options(parser)
     args = parser.parse_args(arguments)
     files.refuse_no_folder(args.out, "OUT")
     settings = read_settings(args.settings)
@@ -232,7 +242,9 @@ def main(arguments: list[str] | None = None) -> None:
     (args.out / "logs").mkdir(parents=True, exist_ok=True)
     with files.lock(args.out):
         remember(args.out / "study.json", args.hparams, settings)
-        study = Study(args.out, args.hparams, settings, sorted({*args.points}), args.texts)
+        options = args.out, args.hparams, settings, sorted({*args.points}), args.texts
+        listening = ["--recognizer", args.recognizer, "--whisper-model", args.whisper_model]
+        study = Study(*options, listening)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # as in the background
                 signal.signal(number, study.stop)

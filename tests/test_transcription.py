@@ -19,9 +19,11 @@ from corpus.demo_corpus import EspeakVoice
 from corpus.demo_corpus import make_corpus as spoken_corpus
 from hparams import HParams, create_hparams
 from paper import transcription
+from paper.recognisers import make_recogniser, words_of
 from paper.transcription import (
     Intelligibility,
-    Recogniser,
+    Listener,
+    Measures,
     Transcript,
     evaluate,
     measure_reference,
@@ -30,7 +32,6 @@ from paper.transcription import (
     read_recordings,
     warped_distance,
     word_error_rate,
-    words_of,
 )
 from scripts import listen
 from text.spoken_numbers import WORDS, in_words
@@ -39,14 +40,18 @@ HPARAMS = create_hparams("n_frames_per_step=4")
 TEXTS = ["Seven.", "Seven hundred.", "Two."]
 
 
+def of_texts(*texts):
+    return make_recogniser("pocketsphinx", "", "en-us", texts)
+
+
 @pytest.mark.parametrize("rate", [22050, 16000])
 def test_spoken_numbers_are_mostly_understood(rate):
-    recogniser, voice, transcripts = Recogniser.of(["One."]), EspeakVoice(), []
+    recogniser, voice, transcripts = of_texts("One."), EspeakVoice(), []
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
-        transcripts.append(recogniser.transcribe(in_words(number), samples, rate))
+        transcripts.append(Transcript(in_words(number), recogniser.hear(samples, rate)))
     assert word_error_rate(transcripts) < 0.25  # of a corpus: docs/training.md
-    assert recogniser.transcribe("One.", np.zeros(rate), rate) == Transcript("one", "")
+    assert recogniser.hear(np.zeros(rate), rate) == ""
 
 
 @pytest.mark.parametrize(
@@ -68,30 +73,27 @@ def test_free_english_has_its_own_language_model():
     """On a clip of LJSpeech; numbers alone would be heard as other words."""
     samples, rate = soundfile.read(LJSPEECH_CLIPS / "LJ001-0008.wav")
     text = "has never been surpassed."
-    assert Recogniser.of([text]).transcribe(text, samples, rate) == Transcript(text[:-1], text[:-1])
-    numbers = Recogniser.of(["Two.", "Forty two."]).transcribe("Two.", samples, rate)
-    assert {*numbers.heard.split()} <= WORDS
+    assert of_texts(text).hear(samples, rate) == text[:-1]
+    assert {*of_texts("Two.", "Forty two.").hear(samples, rate).split()} <= WORDS
 
 
 def test_texts_are_compared_as_words():
     assert words_of("Mr. O'Neil's 42 cats -- sat!") == "mister o'neil's forty two cats sat"
     assert words_of("Seven hundred.") == "seven hundred"
+    assert words_of("Er kam 1921, um 3,50 Uhr: »Ja«!", "de") == (
+        "er kam eintausendneunhunderteinundzwanzig um 3 50 uhr ja"
+    )
 
 
 class StandInRecogniser:
     """Hears "seven" in all that is loud."""
 
-    used = 0
+    name, used = "pocketsphinx", 0
 
-    @classmethod
-    def of(cls, texts):
-        return cls()
-
-    def transcribe(self, text, samples, sampling_rate):
+    def hear(self, samples, sampling_rate):
         assert (samples.ndim, sampling_rate) == (1, HPARAMS.sampling_rate)
         StandInRecogniser.used += 1
-        words = "seven" if np.abs(samples).max() > 0.1 else ""
-        return Transcript(text.lower().rstrip("."), words)
+        return "seven" if np.abs(samples).max() > 0.1 else ""
 
 
 @dataclass
@@ -101,12 +103,15 @@ class StandIn:
     say: Callable[[str], np.ndarray]
     hparams: HParams
     epochs: int = 2
+    vocoder: Callable[[np.ndarray], np.ndarray] | None = None
 
     def speak_text(self, text):
         return SimpleNamespace(mel=text)
 
     def sound(self, mels):
-        return map(self.say, mels)
+        """Of the stand-in's texts, and silence of recordings' mels."""
+        silence = np.zeros(100, np.float32)
+        return (self.say(mel) if isinstance(mel, list | str) else silence for mel in mels)
 
     def write_speech(self, base, speech):
         write_wav(base.with_suffix(".wav"), self.say(speech.mel), self.hparams.sampling_rate)
@@ -114,24 +119,32 @@ class StandIn:
 
 @pytest.fixture
 def recordings(tmp_path, monkeypatch):
-    """Three tones of 4,000 and more samples; Griffin-Lim makes silence of them."""
-    monkeypatch.setattr(transcription, "Recogniser", StandInRecogniser)
-    silence = np.zeros(100, np.float32)
-    monkeypatch.setattr(transcription.GriffinLim, "samples", lambda *_: silence)
+    """Three tones of 4,000 and more samples."""
+    monkeypatch.setattr(transcription, "make_recogniser", lambda *_: StandInRecogniser())
     folder = make_corpus(tmp_path / "unseen", 3)
     lines = "".join(f"c{i:02}|{i}|{text}\n" for i, text in enumerate(TEXTS))
     (folder / "metadata.csv").write_text(lines)
     return folder
 
 
-def test_the_reference_is_measured_once_for_each_mel(recordings):
-    reference = measure_reference(recordings, HPARAMS)
-    assert reference.recordings == 2 / 4  # "hundred" left out, "two" wrong
-    assert reference.after_griffin_lim == 1
+def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", judge=None):
+    listener = Listener(StandInRecogniser(), judge, "en-us")
+    return measure_reference(recordings, StandIn(lambda _: None, hparams), vocoder, listener)
+
+
+def test_the_reference_is_measured_once(recordings):
+    """For each mel, vocoder, recogniser and judge."""
+    reference = reference_of(recordings)
+    assert reference.recordings == Measures(2 / 4, None)  # "hundred" left out, "two" wrong
+    assert reference.vocoded == Measures(1, None)
     used = StandInRecogniser.used
-    assert measure_reference(recordings, HPARAMS) == reference
+    assert reference_of(recordings) == reference
     assert StandInRecogniser.used == used
-    assert measure_reference(recordings, create_hparams("hop_length=300")).mels != reference.mels
+    other_mels = reference_of(recordings, create_hparams("hop_length=300"))
+    assert other_mels.made_with["mels"] != reference.made_with["mels"]
+    assert reference_of(recordings, vocoder="hifigan.onnx") != other_mels
+    judged = reference_of(recordings, judge=SimpleNamespace(score=lambda samples, _: len(samples)))
+    assert judged.vocoded.quality == 100
 
 
 def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, monkeypatch, capsys):
@@ -167,9 +180,9 @@ def test_a_filelist_names_recordings(recordings, tmp_path):
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
     filelist.write_text("".join(f"{sound}|{text}|0.5\n" for sound, text in clips))
     assert read_recordings(filelist) == clips
-    reference = measure_reference(filelist, HPARAMS)
-    assert reference == measure_reference(recordings, HPARAMS)
-    assert read_findings(tmp_path / "val.txt.reference.json", transcription.Reference) == reference
+    reference, kept = reference_of(filelist), tmp_path / "val.txt.reference_measures.json"
+    assert reference == reference_of(recordings)
+    assert read_findings(kept, transcription.Reference) == reference
 
 
 def test_speech_that_stops_at_once_is_silence(recordings, tmp_path, monkeypatch):
@@ -191,7 +204,6 @@ def test_another_language_is_identified_and_not_transcribed(tmp_path, monkeypatc
     speaker = StandIn(sound, create_hparams())
     monkeypatch.setattr(transcription, "load_speaker", lambda *_: speaker)
     monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
-    monkeypatch.setattr(transcription, "Recogniser", None)
     arguments = ["--checkpoint", "best.pt", "--recordings", folder, "-o", out, "--language", "de"]
     listen.main(list(map(str, arguments)))
     found = read_findings(out, Intelligibility)
