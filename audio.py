@@ -202,7 +202,7 @@ def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
     16 bits, else float32 in [-1, 1]. UserError as `read_audio`, and for a truncated file, samples
     that are not finite or outside [-1, 1], and silence throughout."""
     with _open_sound(path, hparams) as (sound, file):
-        if _is_cut_off_wav(file):
+        if is_cut_off_wav(file):
             raise UserError("truncated, shorter than its header says; copy it again")
         # 16-bit samples stay int16: three times faster, and a corpus has hours of them.
         dtype = "int16" if sound.subtype == "PCM_16" else "float32"
@@ -232,7 +232,7 @@ def _scaling(peak: float) -> str:
     return f"{what}: ffmpeg -nostdin -i in.wav -af volume={volume} out.wav"
 
 
-def _is_cut_off_wav(file: BinaryIO) -> bool:
+def is_cut_off_wav(file: BinaryIO) -> bool:
     """Whether the end of a WAV file is missing, which soundfile does not report. The file stands at
     its first sample. Some programs omit the padding of the last byte."""
     descriptor, start = file.fileno(), file.tell()

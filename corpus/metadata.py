@@ -5,6 +5,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.encodings import wrong_conversion
@@ -32,7 +33,10 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
             "--download to fetch LJSpeech-1.1 (2.7 GB) into a new one"
         )
     metadata, clips, problems = corpus / "metadata.csv", [], []
-    missing = f"no such file; name the folder that holds metadata.csv (lines of {LINE}) and wavs/"
+    missing = (
+        f"no such file; name the folder that holds metadata.csv (lines of {LINE}) and wavs/, or "
+        "add --convert NEW_FOLDER for another layout (docs/own-data.md)"
+    )
     first_line: dict[str, int] = {}
     content = read_bytes(metadata, if_missing=missing)
     if warning := wrong_conversion(metadata, content):
@@ -84,16 +88,50 @@ def read_split(path: Path) -> dict[str, str]:
         return {row["id"]: row["set"] for row in csv.DictReader(file)}
 
 
-def choose_split(ids: list[str], val_fraction: float, seed: int) -> tuple[set[str], str]:
+def choose_split(
+    clips: list[Clip], val_fraction: float, seed: int, *, by_text: bool = False
+) -> tuple[set[str], str]:
     """Choose the ids of the validation set; also returns a description of where they come from.
 
     LJSpeech-1.1 with the defaults uses filelists/ljspeech_split.csv. Any other corpus uses the
-    first ids in the order of SHA-256("seed|id"): adding or removing ids hardly changes the set."""
-    if (val_fraction, seed) == (VAL_FRACTION, SEED):
+    first ids in the order of SHA-256("seed|id"): adding or removing ids hardly changes the set.
+    With `by_text` the order is that of the texts' words, so that all takes of one sentence are in
+    one set."""
+    ids = [clip.id for clip in clips]
+    if (val_fraction, seed, by_text) == (VAL_FRACTION, SEED, False):
         pinned = read_split(SPLIT_FILE)
         if pinned.keys() == set(ids):
             validation = {name for name, which in pinned.items() if which == "val"}
             return validation, f"the pinned split of LJSpeech-1.1, {SPLIT_FILE.name}"
-    ranked = sorted(ids, key=lambda name: hashlib.sha256(f"{seed}|{name}".encode()).digest())
-    origin = f"{val_fraction:g} of the ids for validation, ordered by their hash with seed {seed}"
-    return set(ranked[: round(len(ids) * val_fraction)]), origin
+    takes: dict[str, list[str]] = {}
+    for clip in clips:
+        takes.setdefault(words_of(clip.text) if by_text else clip.id, []).append(clip.id)
+    validation, count = set[str](), round(len(ids) * val_fraction)
+    for key in sorted(takes, key=lambda key: hashlib.sha256(f"{seed}|{key}".encode()).digest()):
+        if len(validation) >= count:
+            break
+        validation.update(takes[key])
+    kind = "texts" if by_text else "ids"
+    origin = (
+        f"{val_fraction:g} of the clips for validation, ordered by their {kind}' hash with seed"
+    )
+    return validation, f"{origin} {seed}"
+
+
+def words_of(text: str) -> str:
+    """The words of a text, by which takes of one sentence are told: without case, punctuation."""
+    return " ".join(re.findall(r"\w+", text.casefold()))
+
+
+def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
+    """A warning if clips for validation have the words of clips for training: the validation loss
+    is then of sentences that were learnt."""
+    trained = {words_of(clip.text) for clip in sets["train"]}
+    known = [clip for clip in sets["val"] if words_of(clip.text) in trained]
+    if not known:
+        return None
+    count = f"{len(known):,} of {len(sets['val']):,} clips"
+    return (
+        f"warning: {count} for validation have a text that is trained on, such as {known[0].path}: "
+        f"{known[0].text[:60]!r}; --split-by-text keeps all takes of a text in one set"
+    )

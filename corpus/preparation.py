@@ -16,10 +16,12 @@ from common.console import markdown_table
 from common.errors import UserError, grouped
 from common.files import Identity, naming, refuse_no_folder
 from corpus.clip_table import Clip, ClipTable
+from corpus.conversion import convert
 from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.faults import fault_warnings, other_language
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
-from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
+from corpus.layouts import Table
+from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata, texts_in_both
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from corpus.symbols_used import drop_unused_symbols, rare_symbols, with_symbols_of
@@ -82,7 +84,7 @@ def settings(overrides: str, suffix: str) -> str:
 class Preparation:
     """Arguments of `prepare`; scripts/prepare_ljspeech.py has an option for each."""
 
-    corpus: Path  # absolute, as are the two other folders below
+    corpus: Path  # absolute, as are the three other folders below
     out: Path  # for the filelists
     overrides: str = ""  # of settings
     val_fraction: float = VAL_FRACTION  # of the clips, never trained on
@@ -92,9 +94,12 @@ class Preparation:
     max_seconds: float = math.inf  # leave longer clips out
     trim: Path | None = None  # folder for copies without the silence at the ends
     drop_unknown: bool = False  # leave out what has no symbol
+    split_by_text: bool = False  # takes of one text stay in one set
+    convert: Path | None = None  # folder for copies as training wants them
+    table: Table | None = None  # of the recordings, with `convert`
 
     def __post_init__(self) -> None:
-        for name in ("corpus", "mels", "trim"):
+        for name in ("corpus", "mels", "trim", "convert"):
             folder = getattr(self, name)
             object.__setattr__(self, name, folder and Path(os.path.abspath(folder)))
         if re.search(r"[,\n\r]|\s#", str(self.out)) or str(self.out) != str(self.out).strip():
@@ -102,13 +107,18 @@ class Preparation:
                 f"--out {str(self.out)!r}: its settings.txt could not name it; rename it"
             )
         refuse_no_folder(self.out, "--out")
-        if re.search("[|\n\r\ud800-\udfff]", f"{self.corpus}{self.mels}{self.trim}"):
+        if re.search("[|\n\r\ud800-\udfff]", f"{self.folder}{self.mels}{self.trim}"):
             raise UserError(
-                f"{self.corpus}, {self.mels}, {self.trim}: paths in a filelist hold no '|' or line "
+                f"{self.folder}, {self.mels}, {self.trim}: paths in a filelist hold no '|' or line "
                 "break, and are UTF-8; rename it"
             )
         if self.drop_unknown:
             object.__setattr__(self, "overrides", f"{self.overrides},drop_unknown=True")
+
+    @property
+    def folder(self) -> Path:
+        """In LJSpeech's layout."""
+        return self.convert or self.corpus
 
 
 def prepare(asked: Preparation) -> list[Path]:
@@ -124,13 +134,16 @@ def prepare(asked: Preparation) -> list[Path]:
     if asked.mels:
         mel_files = mel_folder(asked.mels, hparams, trimmed=asked.trim is not None)
     if asked.trim:
-        copies = trim_folder(asked.trim, asked.corpus)
+        copies = trim_folder(asked.trim, asked.folder)
     for folder in filter(None, (mel_files, copies)):
         refuse_no_folder(folder.path, folder.option)
         folder.refuse_others()
-    path = asked.corpus / "metadata.csv"
+    if asked.convert:
+        bad, total = convert(asked.corpus, asked.convert, asked.table, hparams)
+        refuse_or_skip(bad, total, asked.skip_bad)
+    path = asked.folder / "metadata.csv"
     metadata = Clip(str(path), "", identity=Identity.of(path))  # as it is before it is read
-    entries, problems = read_metadata(asked.corpus)
+    entries, problems = read_metadata(asked.folder)
     clips, sources, hparams = usable_clips(asked, mel_files, copies, entries, problems, hparams)
     sets, origin = split_clips(asked, entries, clips)
     describe(sets, clips, origin, hparams)
@@ -154,7 +167,7 @@ def usable_clips(
     were read from; and the settings, with the corpus's own table of symbols if asked for."""
     makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
-    clips, bad, unnamed = check_recordings(asked.corpus, entries, hparams)
+    clips, bad, unnamed = check_recordings(asked.folder, entries, hparams)
     recordings, total = clips, len(entries) + len(problems)
     if unnamed:
         examples = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
@@ -184,7 +197,7 @@ def split_clips(
     """Split into "train" and "val"; also returns the split's origin. UserError for an empty set."""
     # By all lines, those of bad clips too: leaving one out must not move others between the sets.
     validation, origin = choose_split(
-        [entry.id for entry in entries], asked.val_fraction, asked.seed
+        entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
     )
     held_out = {entry.where for entry in entries if entry.id in validation}
     sets = {
@@ -210,6 +223,7 @@ def describe(sets: dict[str, list[Clip]], clips: list[Clip], origin: str, hparam
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
     warnings += [unusual_frames(hparams), other_language(clips, hparams)]
     warnings += [*fault_warnings(clips, hparams), rare_symbols(clips, hparams)]
+    warnings.append(texts_in_both(sets))
     for warning in filter(None, warnings):
         print(warning)
 

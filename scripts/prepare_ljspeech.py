@@ -17,6 +17,14 @@ Every clip is read from end to end. If any is bad, all bad ones are listed and n
 unless --skip-bad leaves them out. Warnings name the worst of the clips that can be trained on, but
 make the alignment of text and speech harder to learn (docs/own-data.md). --trim-silence DIR writes
 copies without the silence, for the lists and mels; CORPUS stays as it is.
+
+Recordings as people have them are first copied, as training wants them, to a folder of that layout:
+
+    python scripts/prepare_ljspeech.py CORPUS --convert data/mine --out filelists/mine
+    python scripts/prepare_ljspeech.py CORPUS --convert data/mine --csv CORPUS/validated.tsv
+
+CORPUS then has sounds at any depth, with any rate and number of channels, and a text beside each
+(a.wav, a.txt), a metadata.csv, or a table anywhere, named by --csv.
 """
 
 import project_root
@@ -28,11 +36,18 @@ import signal
 import sys
 from pathlib import Path
 
-from common.arguments import make_parser, positive, share
+from common.arguments import checked, make_parser, positive, share
 from corpus.download import download_corpus
+from corpus.layouts import Table
 from corpus.metadata import SEED, VAL_FRACTION
 from corpus.preparation import Preparation, prepare
 from hparams import create_hparams
+
+
+def delimiter(text: str) -> str:
+    """The type of one character; a tab is written as \\t too."""
+    text = {"\\t": "\t", "tab": "\t"}.get(text, text)
+    return checked(str, "one character, or \\t", lambda value: len(value) == 1)(text)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -46,18 +61,29 @@ def main(arguments: list[str] | None = None) -> None:
     add("--skip-bad", action="store_true", help="leave bad clips out")
     add("--max-seconds", metavar="S", type=positive, default=math.inf, help="skip longer clips")
     add("--trim-silence", metavar="DIR", dest="trim", type=Path, help="write trimmed clips there")
+    add("--convert", metavar="DIR", type=Path, help="first copy the clips there, as training wants")
+    add("--csv", metavar="FILE", type=Path, help="a table of the recordings, with --convert")
+    column_help = "its column of the %s: a name in its header, or a number from 1 on"
+    add("--path-column", metavar="COLUMN", default="", help=column_help % "paths")
+    add("--text-column", metavar="COLUMN", default="", help=column_help % "texts")
+    add("--delimiter", metavar="C", type=delimiter, help="between its columns")
+    add("--split-by-text", action="store_true", help="all takes of a text in one set")
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
     add("--drop-unknown", action="store_true", help="leave out what has no symbol, in training too")
     add("--hparams", metavar="NAME=VALUE,...", dest="overrides", default="", help="audio, cleaners")
     args = parser.parse_args(arguments)
+    if args.csv and not args.convert:
+        parser.error(f"--csv {args.csv}: needs --convert DIR, a new folder for the clips")
     if re.search(r",|\s#", str(args.out)):
         parser.error(f"--out {args.out}: train.py's --hparams cannot name a path with ',' or ' #'")
     try:
         create_hparams(args.overrides)  # refused before a download of hours
         if args.download:
             download_corpus(args.corpus)
-        del args.download
-        written = prepare(Preparation(**vars(args)))
+        options = vars(args)
+        columns = {name: options.pop(name) for name in ("path_column", "text_column", "delimiter")}
+        table, _ = options.pop("csv"), options.pop("download")
+        written = prepare(Preparation(**options, table=table and Table(table, **columns)))
     except KeyboardInterrupt:
         sys.exit("stopped; no filelist was written. Run the same command to resume")
     print("Wrote " + ", ".join(map(str, written)))

@@ -1,0 +1,192 @@
+"""Writes the recordings of a corpus as training wants them, into a new folder in LJSpeech's layout.
+
+    problems = convert(Path("data/mine"), Path("data/converted"), None, create_hparams())
+
+One channel, the sampling rate of the settings, an even level, 16 bits, little silence at the ends.
+The recordings stay as they are.
+"""
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from audio import is_cut_off_wav
+from common.errors import UserError
+from common.files import Identity, open_file, write_bytes
+from common.sound import encode
+from corpus.clip_table import Clip
+from corpus.derived_files import KEPT_SECONDS, Folder, is_newer
+from corpus.layouts import Table, read_layout, unique_ids
+from corpus.recordings import WINDOW_SECONDS, silence_at_ends
+from hparams import HParams
+
+LEVEL = -20  # dB of full scale, of the speech: LJSpeech's, which published vocoders are trained on
+MAX_PEAK = 0.95  # which a sound with high peaks reaches at a lower level
+SPEECH_DECIBELS = 30  # a window at most so far below the loudest one counts for the level
+MIN_MIXED = 0.5  # of the loudest channel's level; a mean of channels below it cancels speech out
+MAX_SECONDS = 600  # of a recording, which is held in memory
+SETTINGS_FILE = "conversion_settings.json"
+
+
+class Change(NamedTuple):
+    """What was done to one recording."""
+
+    channels: int
+    sampling_rate: int
+    gain: float  # dB
+    cut_seconds: float  # of silence
+
+
+def convert(
+    corpus: Path, folder: Path, table: Table | None, hparams: HParams
+) -> tuple[list[str], int]:
+    """Write FOLDER/wavs/ID.wav of every recording that `read_layout` finds, unless it is there and
+    newer than the recording, and FOLDER/metadata.csv (id|text).
+
+    Args:
+        corpus: the folder of the recordings, which stay as they are.
+        folder: for the copies; another than `corpus`.
+        table: None for the layouts that need none.
+        hparams: their sampling rate is the copies'.
+
+    Returns:
+        The problems of bad recordings, which have no copy, and the number of all recordings.
+
+    Raises:
+        UserError: as `read_layout`; if the folder holds files that were made otherwise, or is one
+            with the recordings'.
+    """
+    if folder.is_relative_to(corpus) or corpus.is_relative_to(folder):
+        raise UserError(f"--convert {folder}: expected a folder outside of {corpus}; name another")
+    made_with = {
+        "corpus": str(corpus),
+        "sampling_rate": hparams.sampling_rate,
+        "level": LEVEL,
+        "kept_seconds": KEPT_SECONDS,
+    }
+    copies = Folder(folder / "wavs", "--convert", SETTINGS_FILE, made_with)
+    copies.refuse_others()
+    clips, problems = read_layout(corpus, table)
+    total = len(clips) + len(problems)
+    problems += [f"{x.where}: {fault}" for x in clips if (fault := fault_of_text(x.text))]
+    clips = [clip for clip in clips if not fault_of_text(clip.text)]
+    ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
+    clips = [Clip(x.path, x.text, where=x.where, identity=Identity.of(x.path)) for x in clips]
+    changes = dict[str, Change]()
+
+    def copy_of(clip: Clip) -> Path:
+        return copies.path / f"{ids[clip.where]}.wav"
+
+    def is_made(clip: Clip) -> bool:
+        return is_newer(copy_of(clip), clip)
+
+    def make(clip: Clip) -> None:
+        samples, changes[clip.where] = converted(clip.path, hparams.sampling_rate)
+        write_bytes(copy_of(clip), encode(samples, hparams.sampling_rate))
+
+    faulty = copies.fill(clips, is_made, make, os.cpu_count() or 1)
+    good = [clip for clip in clips if clip.where not in faulty]
+    lines = [f"{ids[clip.where]}|{' '.join(clip.text.split())}\n" for clip in good]
+    write_bytes(folder / "metadata.csv", "".join(lines).encode())
+    print(f"--convert: {len(good):,} recordings are in {folder}: {summary([*changes.values()])}")
+    return problems + list(faulty.values()), total
+
+
+def fault_of_text(text: str) -> str:
+    """Why metadata.csv could not hold a text, and what to do; empty for a good one."""
+    if not text.strip():
+        return "no text; write what is spoken, or leave the recording out"
+    if "|" in text:
+        return f"{text[:60]!r} holds a bar, which separates fields; write what is spoken there"
+    return ""
+
+
+def summary(changes: Sequence[Change]) -> str:
+    """What was done to the recordings that were written now."""
+    if not changes:
+        return "all were there already"
+    channels, rates = (
+        Counter(x.channels for x in changes),
+        Counter(x.sampling_rate for x in changes),
+    )
+    gains = np.array([change.gain for change in changes])
+    cut = sum(change.cut_seconds for change in changes)
+    return (
+        f"of {' and '.join(f'{n:,} with {x} channel(s)' for x, n in sorted(channels.items()))}, "
+        f"{' and '.join(f'{rate:,} Hz' for rate in sorted(rates))}; level {LEVEL} dB, a gain of "
+        f"{np.median(gains):+.1f} dB ({gains.min():+.1f} to {gains.max():+.1f}); {cut:,.1f} s of "
+        "silence cut off at the ends"
+    )
+
+
+def converted(path: str | Path, sampling_rate: int) -> tuple[np.ndarray, Change]:
+    """The samples [N] of a recording, float32 in [-1, 1], and what was done to it. UserError for a
+    sound that cannot be read, and for a silent one."""
+    channels, rate = read_channels(path)
+    samples = mixed(channels)
+    if rate != sampling_rate:
+        import soxr  # librosa brings it
+
+        samples = soxr.resample(samples, rate, sampling_rate, quality="VHQ")
+    before, after = silence_at_ends(samples, sampling_rate)
+    kept = round(KEPT_SECONDS * sampling_rate)
+    speech = samples[max(0, before - kept) : len(samples) - max(0, after - kept)]
+    gain = min(10 ** (LEVEL / 20) / speech_level(speech, sampling_rate), MAX_PEAK / _peak(speech))
+    cut = (len(samples) - len(speech)) / sampling_rate
+    return gain * speech, Change(channels.shape[1], rate, 20 * float(np.log10(gain)), cut)
+
+
+def read_channels(path: str | Path) -> tuple[np.ndarray, int]:
+    """The samples of a sound file, float32 [N, channels], and its sampling rate. libsndfile reads
+    WAV, FLAC, Ogg, Opus, MP3 and AIFF. UserError if it cannot, and for silence."""
+    import soundfile
+
+    with open_file(path) as file:
+        try:
+            sound = soundfile.SoundFile(file.fileno(), closefd=False)
+            is_cut_off = sound.format in ("WAV", "WAVEX", "RF64") and is_cut_off_wav(file)
+            rate = sound.samplerate
+            # Of a stream the header does not say how long it is.
+            samples = sound.read(MAX_SECONDS * rate + 1, dtype="float32", always_2d=True)
+        except soundfile.SoundFileError as error:
+            reason = getattr(error, "error_string", error)  # without the number of the descriptor
+            target = shlex.quote(str(Path(path).with_suffix(".flac")))
+            fix = f"convert it: ffmpeg -nostdin -i {shlex.quote(str(path))} {target}"
+            raise UserError(f"no sound that libsndfile reads ({reason}); {fix}") from None
+    if is_cut_off:
+        raise UserError("truncated, shorter than its header says; copy it again")
+    if len(samples) > MAX_SECONDS * rate:
+        raise UserError(f"longer than {MAX_SECONDS} s; cut it into sentences")
+    if not np.isfinite(samples).all():
+        raise UserError("holds nan or infinity; convert it again, or leave it out")
+    if not len(samples) or np.ptp(samples, axis=0).max() == 0:
+        raise UserError("silent from beginning to end; record it again, or leave it out")
+    return samples, rate
+
+
+def mixed(channels: np.ndarray) -> np.ndarray:
+    """One channel [N] of samples [N, channels], without a constant offset: the mean, or the loudest
+    one where the mean cancels speech out, as with channels of opposite sign."""
+    channels = channels - channels.mean(axis=0)
+    mean, loudest = channels.mean(axis=1), channels[:, np.argmax(np.square(channels).sum(axis=0))]
+    cancels = np.linalg.norm(mean) < MIN_MIXED * np.linalg.norm(loudest)
+    return loudest if cancels else mean
+
+
+def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
+    """The root mean square of samples [N] in the windows that are at most SPEECH_DECIBELS below the
+    loudest one, so that pauses do not count. P.56 finds pauses by an envelope."""
+    window = round(WINDOW_SECONDS * sampling_rate)
+    starts = np.arange(0, len(samples), window)
+    energies = np.add.reduceat(np.square(samples), starts) / np.diff([*starts, len(samples)])
+    loud = energies >= energies.max() * 10 ** (-SPEECH_DECIBELS / 10)
+    return float(np.sqrt(energies[loud].mean()))
+
+
+def _peak(samples: np.ndarray) -> float:
+    return float(np.abs(samples).max())

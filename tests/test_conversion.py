@@ -1,0 +1,157 @@
+"""corpus/conversion.py and prepare's --convert: recordings become clips that can be trained on."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from corpora import RATE, contents, refusal
+from helpers import LJSPEECH_CLIPS
+
+from common.errors import UserError
+from corpus.conversion import LEVEL, MAX_PEAK, convert, converted, mixed, speech_level
+from corpus.layouts import Table
+from hparams import create_hparams
+from scripts import prepare_ljspeech
+
+HPARAMS = create_hparams()
+CLIP = LJSPEECH_CLIPS / "LJ001-0008.wav"
+
+
+def speech():
+    return soundfile.read(CLIP, dtype="float32")[0]
+
+
+def decibels(level):
+    return 20 * np.log10(level)
+
+
+@pytest.fixture
+def recordings(tmp_path):
+    """Speech at 48 kHz in two channels, quiet, between silences; as MP3; and as it is."""
+    import librosa
+
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    fast = librosa.resample(speech(), orig_sr=RATE, target_sr=48_000)
+    silence = np.zeros(48_000, np.float32)
+    stereo = np.concatenate([silence, 0.05 * fast, silence])
+    soundfile.write(folder / "a.flac", np.stack([stereo, stereo], axis=1), 48_000)
+    soundfile.write(folder / "b.mp3", fast, 48_000)
+    soundfile.write(folder / "c.wav", speech(), RATE, "PCM_24")
+    for name in "abc":
+        (folder / f"{name}.txt").write_text(f"Take {name}.\n")
+    return folder
+
+
+def test_recordings_become_clips_of_one_kind(recordings, tmp_path):
+    """Of the same speech: the copies differ by what MP3 loses."""
+    before = contents(recordings)
+    problems, total = convert(recordings, tmp_path / "out", None, HPARAMS)
+    assert (problems, total) == ([], 3)
+    assert contents(recordings) == before
+    metadata = (tmp_path / "out" / "metadata.csv").read_text()
+    assert metadata == "a|Take a.\nb|Take b.\nc|Take c.\n"
+    original = speech()
+    for name in "abc":
+        sound = soundfile.SoundFile(tmp_path / "out" / "wavs" / f"{name}.wav")
+        assert (sound.channels, sound.samplerate, sound.subtype) == (1, RATE, "PCM_16")
+        samples = sound.read(dtype="float32")
+        assert decibels(speech_level(samples, RATE)) == pytest.approx(LEVEL, abs=0.2)
+        assert abs(len(samples) - len(original)) < 0.15 * RATE
+        lags = np.correlate(samples, original[3000:-3000], "valid")
+        matched = samples[np.argmax(lags) :][: len(original) - 6000]
+        assert np.corrcoef(matched, original[3000:-3000])[0, 1] > 0.99
+
+
+def test_silence_is_kept_only_briefly(recordings):
+    samples, change = converted(recordings / "a.flac", RATE)
+    assert change.cut_seconds == pytest.approx(1.9, abs=0.15)
+    assert change[:2] == (2, 48_000)
+    assert change.gain > 20
+    assert len(samples) < len(speech()) + 0.11 * RATE
+
+
+def test_high_peaks_stay_below_full_scale(tmp_path):
+    samples = 0.01 * speech()
+    samples[len(samples) // 2] = 0.9
+    soundfile.write(tmp_path / "click.wav", samples, RATE)
+    loud, _ = converted(tmp_path / "click.wav", RATE)
+    assert np.abs(loud).max() == pytest.approx(MAX_PEAK, abs=1e-3)
+
+
+def test_channels_of_opposite_sign_do_not_cancel():
+    one = speech()
+    np.testing.assert_allclose(mixed(np.stack([one, one + 0.1], axis=1)), one, atol=2e-3)
+    opposite = mixed(np.stack([one, -0.9 * one], axis=1))
+    np.testing.assert_allclose(opposite, one - one.mean(), atol=1e-6)
+
+
+def test_copies_that_are_there_are_kept(recordings, tmp_path, capsys):
+    """And those of recordings that changed are made again."""
+    convert(recordings, tmp_path / "out", None, HPARAMS)
+    before = contents(tmp_path / "out")
+    capsys.readouterr()
+    convert(recordings, tmp_path / "out", None, HPARAMS)
+    assert contents(tmp_path / "out") == before
+    assert "3 of 3 files were already in" in capsys.readouterr().out
+    soundfile.write(recordings / "c.wav", speech()[:20_000], RATE)
+    convert(recordings, tmp_path / "out", None, HPARAMS)
+    after = contents(tmp_path / "out")
+    assert [name for name in after if after[name] != before[name]] == ["wavs/c.wav"]
+    other = create_hparams("sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000")
+    assert "--convert" in refusal(convert, recordings, tmp_path / "out", None, other)
+    assert "outside of" in refusal(convert, recordings, recordings / "out", None, HPARAMS)
+
+
+def test_bad_recordings_are_named(recordings, tmp_path):
+    (recordings / "a.flac").write_bytes(b"no sound")
+    (recordings / "b.txt").write_text("A | B")
+    content = (recordings / "c.wav").read_bytes()
+    (recordings / "c.wav").write_bytes(content[: len(content) // 2])
+    soundfile.write(recordings / "d.wav", np.zeros(RATE), RATE)
+    (recordings / "d.txt").write_text("\n")
+    soundfile.write(recordings / "e.wav", np.zeros(RATE), RATE)
+    (recordings / "e.txt").write_text("E.")
+    problems, total = convert(recordings, tmp_path / "out", None, HPARAMS)
+    assert total == 5
+    assert [word in text for word, text in zip(WORDS, sorted(problems), strict=True)] == 5 * [True]
+    assert (tmp_path / "out" / "metadata.csv").read_text() == ""
+
+
+WORDS = ["ffmpeg -nostdin -i", "holds a bar", "truncated", "no text", "silent"]
+
+
+def test_a_table_is_prepared_by_one_command(recordings, tmp_path, capsys):
+    """And takes of one text stay in one set."""
+    rows = "".join(
+        f"{name}.mp3\t{text}\n" for name, text in zip("abc", ("X!", "x", "Y"), strict=True)
+    )
+    table = tmp_path / "clips.tsv"
+    table.write_text(f"path\tsentence\n{rows}")
+    command = [recordings, "--csv", table, "--out", tmp_path / "lists", "--val-fraction", "0.4"]
+    with pytest.raises(SystemExit):
+        prepare_ljspeech.main([*map(str, command)])
+    assert "--csv" in capsys.readouterr().err
+    command += ["--convert", tmp_path / "out", "--split-by-text"]
+    prepare_ljspeech.main([*map(str, command)])
+    sets = [(tmp_path / "lists" / f"{name}.txt").read_text() for name in ("train", "val")]
+    texts = sorted(sorted(line.split("|")[1] for line in x.splitlines()) for x in sets)
+    assert texts == [["X!", "x"], ["Y"]]
+    assert "have a text that is trained on" not in capsys.readouterr().out
+    settings = json.loads((tmp_path / "out" / "wavs" / "conversion_settings.json").read_text())
+    assert settings["level"] == LEVEL
+
+
+def test_split_texts_are_warned_of(recordings, tmp_path, capsys):
+    for name in "abc":
+        (recordings / f"{name}.txt").write_text("The same.")
+    options = ["--convert", tmp_path / "out", "--out", tmp_path / "lists", "--val-fraction", "0.4"]
+    prepare_ljspeech.main([*map(str, [recordings, *options])])
+    assert "1 of 1 clips for validation have a text that is trained on" in capsys.readouterr().out
+
+
+def test_missing_tables_are_refused(recordings, tmp_path):
+    table = Table(tmp_path / "none.csv")
+    with pytest.raises(UserError, match="no such file"):
+        convert(recordings, tmp_path / "out", table, HPARAMS)

@@ -1,0 +1,109 @@
+"""corpus/layouts.py: recordings in the layouts that people have."""
+
+from pathlib import Path
+
+import pytest
+from corpora import refusal, write_tone
+
+from corpus.layouts import Table, read_layout, unique_ids
+
+TEXTS = ["One, or two.", 'He said: "Go!"', "Äpfel; Öl."]
+
+
+@pytest.fixture
+def sounds(tmp_path):
+    """corpus/clips/a.wav, b.FLAC and corpus/more/C.wav."""
+    corpus = tmp_path / "corpus"
+    for name in ("clips/a.wav", "clips/b.FLAC", "more/C.wav"):
+        (corpus / name).parent.mkdir(parents=True, exist_ok=True)
+        write_tone(corpus / name, 4000)
+    return corpus
+
+
+def read(corpus, *arguments, **options):
+    """[(path in the corpus, text)] and problems."""
+    table = Table(*arguments, **options) if arguments else None
+    clips, problems = read_layout(corpus, table)
+    return [(str(Path(x.path).relative_to(corpus)), x.text) for x in clips], problems
+
+
+def expected(*texts):
+    return [*zip(("clips/a.wav", "clips/b.FLAC", "more/C.wav"), texts or TEXTS, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options"),
+    [
+        ("path,sentence\na.wav,{0}\nb.wav,{1}\nc,{2}\n", {}),
+        ("FILE_NAME;x;Text\nclips/a.wav;1;{0}\nclips\\b.FLAC;2;{1}\nmore/C.wav;3;{2}\n", {}),
+        ("a|spoken|{0}\nb|spoken|{1}\nc|spoken|{2}\n", {}),
+        ("who\tsays\tfrom\nx\t{0}\ta\ny\t{1}\tb\nz\t{2}\tc\n", {"by": ("from", "Says")}),
+        ("x\t{0}\ta\ny\t{1}\tb\nz\t{2}\tc\n", {"by": ("3", "2")}),
+        ("a:{0}\nb:{1}\nc:{2}\n", {"delimiter": ":", "colons": True}),
+    ],
+)
+def test_tables_are_read_with_any_columns(sounds, lines, options):
+    """With a header or without one; paths as they are written, or names in any case."""
+    delimiter = next(x for x in "\t|;,:" if x in lines)
+    texts = [text.replace(":", "") if options.get("colons") else text for text in TEXTS]
+    quoted = texts
+    if delimiter in ",;":  # other tables quote nothing
+        quoted = ['"' + text.replace('"', '""') + '"' for text in texts]
+    table = sounds.parent / "table.csv"
+    table.write_text("\ufeff" + lines.format(*quoted).replace("\n", "\r\n"), encoding="utf-8")
+    by = options.get("by", ("", ""))
+    assert read(sounds, table, *by, options.get("delimiter")) == (expected(*texts), [])
+
+
+def test_texts_may_lie_beside_the_sounds(sounds):
+    (sounds / "clips/a.txt").write_text(f" {TEXTS[0]}\n\n")
+    (sounds / "clips/b.normalized.txt").write_text(TEXTS[1])
+    (sounds / "clips/b.txt").write_text("b")
+    (sounds / "more/C.lab").write_text(TEXTS[2], encoding="utf-8")
+    assert read(sounds) == (expected(), [])
+    (sounds / "more/C.lab").unlink()
+    clips, problems = read(sounds)
+    assert clips == expected()[:2]
+    assert problems == [
+        f"{sounds / 'more/C.wav'}: no text beside it, expected C.txt with what it says"
+    ]
+
+
+def test_metadata_names_sounds_anywhere(sounds):
+    (sounds / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
+    clips, [problem] = read(sounds)
+    assert clips == expected("One.", "Two.", "Three.")
+    assert problem.startswith(f"{sounds / 'metadata.csv'}:4: 'd': no such file, and no sound of")
+
+
+def test_what_a_table_lacks_is_named(sounds):
+    table = sounds / "table.csv"
+    table.write_text("path,text\nclips/a.wav,One.\nb\nx,Three.\n")
+    clips, problems = read(sounds, table)
+    assert clips == [("clips/a.wav", "One.")]
+    assert [problem.partition(": ")[0] for problem in problems] == [f"{table}:3", f"{table}:4"]
+    assert f"{table} begins with path, text" in refusal(read, sounds, table, "sound")
+    assert f"{table} has 2 columns: path, text" in refusal(read, sounds, table, "3")
+    (sounds / "more/a.wav").write_bytes(b"")
+    table.write_text("path,text\na,One.\n")
+    assert "a.wav have that name; write the path" in read(sounds, table)[1][0]
+    table.write_text("\n")
+    assert "empty" in refusal(read, sounds, table)
+    table.write_text('path,text\na,"One\n')
+    assert read(sounds, table)[1]  # the field goes on to the end
+
+
+def test_a_folder_without_texts_is_refused(sounds, tmp_path):
+    assert "3 sounds and no text; expected metadata.csv" in refusal(read, sounds)
+    assert "no such folder" in refusal(read, tmp_path / "none")
+
+
+def test_ids_are_unique_where_case_is_ignored(sounds):
+    for name in ("clips/x/1.wav", "clips/y/1.WAV", "clips/y/Odd |name.wav", "clips/y/.b.wav"):
+        path = sounds / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes((sounds / "clips/a.wav").read_bytes())
+        path.with_suffix(".txt").write_text("One.")
+    clips, _ = read_layout(sounds, None)
+    assert unique_ids(clips, sounds) == ["clips-x-1", "clips-y-1", "Odd_name"]
+    assert unique_ids([clips[0], clips[0]], sounds) == ["clips-x-1", "clips-x-1_"]
