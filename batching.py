@@ -18,6 +18,9 @@ by efficient batching strategies", Interspeech:
                                                         -> length_batching/costs.py
 """
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
 from common.errors import UserError
@@ -29,6 +32,7 @@ from length_batching import (
     plan_epoch,
 )
 
+MIN_UPDATES = 20  # an epoch: with fewer an epoch teaches little, and most of a run is validation
 VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 
 
@@ -92,3 +96,34 @@ def describe_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
             f"than random batches' {by_random:,.0f}"
         )
     return "\n".join(lines)
+
+
+def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
+    """A warning where an epoch has fewer than MIN_UPDATES updates, with the largest batches that
+    give so many: a model learns by updates, and large batches of a small corpus make few."""
+    updates = updates_of(sampler, hparams)
+    limits_frames = hparams.dynamic_batch_size and hparams.batch_capacity
+    name = "batch_capacity" if limits_frames else "batch_size"
+    smaller, now = hparams, updates
+    while now < MIN_UPDATES:
+        size = math.floor(0.9 * getattr(smaller, name))
+        if size < 1:
+            return None
+        smaller = replace(smaller, **{name: size})
+        try:
+            now = updates_of(make_sampler(sampler.lengths, smaller), smaller)
+        except UserError:  # a size that another option does not allow
+            continue
+    if smaller is hparams:
+        return None
+    return (
+        f"warning: {updates} updates an epoch. Attention takes hundreds or thousands of updates to "
+        f"learn, whatever their size: {name}={getattr(smaller, name)} makes {now} an epoch of "
+        f"these {len(sampler.lengths):,} clips"
+    )
+
+
+def updates_of(sampler: LengthBatchSampler, hparams: HParams) -> int:
+    """How many updates an epoch has, after `random_epochs`."""
+    batches = len(sampler.plan_of(max(sampler.epoch, hparams.random_epochs)))
+    return math.ceil(batches / hparams.batches_per_update)

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from audio import mel_filters
-from batching import describe_costs, make_sampler
+from batching import describe_costs, few_updates, make_sampler
 from common.arguments import make_parser
 from common.console import duration, print_nothing, print_without_failing, progress_bar
 from common.errors import UserError
@@ -146,7 +146,10 @@ def build_run(
     setup.refuse_differences(hparams, clips, start, device, processes)
     print(describe(hparams))
     if device.type == "cpu":
-        print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
+        print(
+            "no CUDA GPU found: training on the CPU, which is slow for a full-size model; "
+            "@scripts/speaking_model.txt in --hparams is a small one"
+        )
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     if meaning := what_precision_means(hparams.precision, capability):
         print(meaning)
@@ -177,6 +180,8 @@ def build_run(
             f"no best.pt; the newest {max(2, hparams.keep_checkpoints)} checkpoints are kept"
         )
     print(describe_costs(sampler, hparams))
+    if warning := few_updates(sampler, hparams):
+        print(warning)
     if device.type == "cuda":
         peaks = processes.gather(
             processes.all_or_none(lambda: check_memory(trainer, clips.training, clips.validation))

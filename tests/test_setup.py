@@ -1,6 +1,7 @@
 """Set-up: which clips a start opens, what several processes do of it, and the batches."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,12 +17,15 @@ import pytest
 import soundfile
 import torch
 from helpers import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
 
-from batching import describe_costs, make_sampler
+from batching import MIN_UPDATES, describe_costs, few_updates, make_sampler
 from common.errors import UserError
 from corpus import filelist as filelists
 from corpus.clip_table import Clip, ClipTable
 from hparams import HParams
+from length_batching import STRATEGIES
 from training import distributed as processes_module
 from training import setup
 from training.checkpoint import Checkpoint
@@ -333,6 +337,42 @@ def test_costs_leave_out_random_epochs():
     assert shown[0].startswith("batching: semi_sorted, dynamic sizes, from epoch 3 on: ")
     same = replace(hparams, batching_strategy="random", dynamic_batch_size=False)
     assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
+
+
+@given(st.data())
+def test_advised_batches_make_enough_updates(data):
+    """Under every strategy, for all clips alike and for one that is far longer."""
+    draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    frames = draw.integers(50, data.draw(st.sampled_from([60, 800])), 380)
+    frames[0] = data.draw(st.sampled_from([700, 2000]))
+    dynamic = data.draw(st.booleans())
+    capacity = data.draw(st.sampled_from([None, 20_000, 60_000])) if dynamic else None
+    hparams = replace(
+        HParams(),
+        batching_strategy=data.draw(st.sampled_from(sorted(STRATEGIES))),
+        dynamic_batch_size=dynamic,
+        batch_size=data.draw(st.sampled_from([32, 64, 120])),
+        batches_per_update=data.draw(st.sampled_from([1, 2])),
+        bucket_size=240,
+        num_bins=10,
+        batch_capacity=capacity,
+    )
+    warning = few_updates(make_sampler(frames, hparams), hparams)
+    if warning is None:
+        return
+    [(name, value)] = re.findall(r"(batch_\w+)=(\d+)", warning)
+    better = replace(hparams, **{name: int(value)})
+    sampler = make_sampler(frames, better)
+    assert len(sampler.plan_of(2)) > (MIN_UPDATES - 1) * better.batches_per_update
+    assert few_updates(sampler, better) is None
+
+
+def test_enough_updates_are_not_warned_of():
+    frames = np.full(13_100, 500)
+    assert few_updates(make_sampler(frames, HParams()), HParams()) is None
+    assert "5 updates an epoch" in few_updates(make_sampler(frames[:320], HParams()), HParams())
+    few = replace(HParams(), batch_size=2)  # smaller batches cannot help
+    assert few_updates(make_sampler(frames[:6], few), few) is None
 
 
 @pytest.mark.parametrize(
