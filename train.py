@@ -147,6 +147,8 @@ def build_run(
     print(describe(hparams))
     if device.type == "cpu":
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
+        if start == Start() and hparams.decoder_rnn_dim >= HParams.decoder_rnn_dim:
+            print("a small model learns sooner there: add @scripts/speaking_model.txt to --hparams")
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     if meaning := what_precision_means(hparams.precision, capability):
         print(meaning)
@@ -177,6 +179,9 @@ def build_run(
             f"no best.pt; the newest {max(2, hparams.keep_checkpoints)} checkpoints are kept"
         )
     print(describe_costs(sampler, hparams))
+    updates = len(sampler.update_starts)
+    if warning := setup.warn_of_few_updates(updates, len(clips.training), hparams):
+        print(warning)
     if device.type == "cuda":
         peaks = processes.gather(
             processes.all_or_none(lambda: check_memory(trainer, clips.training, clips.validation))
