@@ -30,6 +30,7 @@ from common.files import numbered_lines, read_as, write_bytes, write_json
 from common.sound import write_wav
 from corpus.filelist import split_filelist_line, where_clip_lies
 from corpus.metadata import read_metadata
+from corpus.separators import refuse_other_separators
 from hparams import HParams
 from synthesis.griffin_lim import GriffinLim
 from synthesis.loading import load_speaker
@@ -157,6 +158,7 @@ def read_recordings(path: Path) -> list[tuple[Path, str]]:
     path|text or path|text|seconds; UserError for anything else."""
     if path.is_file():
         recordings, bad, lines = [], list[str](), numbered_lines(path)
+        refuse_other_separators(path, lines, "path|text|seconds or path|text")
         for number, line in lines:
             try:
                 sound, text, _ = split_filelist_line(line)
