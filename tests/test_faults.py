@@ -12,9 +12,10 @@ from helpers import ROOT
 
 from audio import log_mel_spectrogram, read_audio
 from corpus import preparation
+from corpus.clip_table import Clip
 from corpus.derived_files import KEPT_SECONDS
-from corpus.faults import usual_rates
-from corpus.filelist import read_filelist
+from corpus.faults import other_language, usual_rates
+from corpus.filelist import read_filelist, symbols_of
 from corpus.preparation import Preparation, prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from hparams import create_hparams
@@ -247,3 +248,22 @@ def test_second_run_trims_only_changed_clips(tmp_path, capsys):
     prepare(Preparation(corpus, tmp_path / "l", trim=trimmed))
     assert f"9 of 12 files were already in {trimmed}" in capsys.readouterr().out
     assert contents(trimmed) == before
+
+
+@pytest.mark.parametrize(
+    ("texts", "warning"),
+    [
+        (["Heute gehen wir alle in den Wald, um Pilze zu suchen."] * 30, "warning: only 0 of 330"),
+        (["Go with the flow, and you are there."] * 60, None),
+        (["Seven hundred twelve.", "The word."] * 200, None),
+        (["He sat down."] * 20, None),  # too few to tell
+        (["The flow."] * 99 + ["The café."], "Notice: 1 of 100 texts have letters that English"),
+        (["Über die Straße."] * 9 + ["The flow."], "warning: 9 of 10 texts have letters that Eng"),
+    ],
+)
+def test_another_language_shows_in_letters_or_words(texts, warning):
+    clips = [Clip("a.wav", text, symbols_of(text, HPARAMS)) for text in texts]
+    message = other_language(clips, HPARAMS)
+    assert message is None if warning is None else message.startswith(warning)
+    if warning and warning.startswith("Notice"):
+        assert message.endswith("(é), which are replaced: 'The café.' becomes 'the cafe.'")
