@@ -15,7 +15,7 @@ from corpus import preparation
 from corpus.clip_table import Clip
 from corpus.derived_files import KEPT_SECONDS
 from corpus.faults import other_language, usual_rates
-from corpus.filelist import read_filelist, symbols_of
+from corpus.filelist import checked_clips, read_filelist, symbols_of
 from corpus.preparation import Preparation, prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from hparams import create_hparams
@@ -231,7 +231,7 @@ def test_trimmed_mels_do_not_mix_with_others(tmp_path):
     assert "silence_trimmed=True, this run has False; name another folder" in message
     before = contents(tmp_path)
     message = refusal(prepare_with, quiet_corpus(tmp_path / "other", 6), lists, trim=trimmed)
-    assert f"--trim-silence {trimmed}: holds files made with corpus={corpus}, this run" in message
+    assert f"--trim-silence {trimmed}: holds files made with corpus=../corpus, this run" in message
     message = refusal(prepare_with, corpus, lists, trim=corpus / "wavs")
     assert "holds files made with unknown settings" in message
     assert before.items() <= contents(tmp_path).items()
@@ -248,6 +248,18 @@ def test_second_run_trims_only_changed_clips(tmp_path, capsys):
     prepare(Preparation(corpus, tmp_path / "l", trim=trimmed))
     assert f"9 of 12 files were already in {trimmed}" in capsys.readouterr().out
     assert contents(trimmed) == before
+
+
+def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
+    old, new = tmp_path / "old", tmp_path / "new"
+    prepare(Preparation(quiet_corpus(old / "corpus"), old / "lists", trim=old / "t"))
+    old.rename(new)
+    capsys.readouterr()
+    h = create_hparams(f"@{new / 'lists' / 'settings.txt'}")
+    checked_clips(h.training_files, h, new_run=True)
+    assert capsys.readouterr().out == ""  # nothing is read anew
+    prepare(Preparation(new / "corpus", new / "lists", trim=new / "t"))
+    assert f"12 of 12 files were already in {new / 't'}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
