@@ -29,6 +29,7 @@ MAX_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could exhaust
 UNKNOWN_SAMPLES = 2**36 - 1
 # From here on a size is unknown: a WAV written to a pipe.
 UNKNOWN_BYTES = {b"RIFF": 0x7FFFF000, b"RF64": 2**63}
+MAX_FRAME_RATIO = 1.25  # of hop or window in ms to the defaults; the paper's are 1.08 times those
 MAX_OVERSHOOT = 100  # a float that reaches more is a whole number of a file of 16 bits or more
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
@@ -68,17 +69,31 @@ def settings_at(sampling_rate: int) -> str:
 
 
 def unusual_frames(hparams: HParams) -> str | None:
-    """A warning if the sampling rate was set, but not the window and the hop, which are in samples:
-    frames would then be much shorter or longer than with the defaults."""
+    """A warning if hop or window, which are in samples, are much shorter or longer in milliseconds
+    than the defaults, as where only the sampling rate was set."""
     usual, rate = HParams.sampling_rate, hparams.sampling_rate
-    lengths = hparams.hop_length, hparams.win_length
-    if lengths != (HParams.hop_length, HParams.win_length) or 1 / 1.2 < rate / usual < 1.2:
+    times = [
+        1000 * samples / samples_a_second
+        for samples, samples_a_second in (
+            (hparams.hop_length, rate),
+            (HParams.hop_length, usual),
+            (hparams.win_length, rate),
+            (HParams.win_length, usual),
+        )
+    ]
+    hop, usual_hop, window, usual_window = times
+    ratios = usual_hop / hop, usual_window / window
+    if all(1 / MAX_FRAME_RATIO <= ratio <= MAX_FRAME_RATIO for ratio in ratios):
         return None
-    hop, usual_hop = (1000 * hparams.hop_length / x for x in (rate, usual))
+    lengths = hparams.hop_length, hparams.win_length
+    is_set = lengths != (HParams.hop_length, HParams.win_length)
+    fix = f"{settings_at(rate)}{' and leave hop_length and win_length out' if is_set else ''}"
+    fix += f", or convert the clips to {usual} Hz" if rate != usual else ""
     return (
         f"warning: sampling_rate={rate} with hop_length={hparams.hop_length} makes frames of "
-        f"{hop:.1f} ms, {usual_hop:.1f} ms at {usual} Hz: {rate / usual:.2g} times as many decoder "
-        f"steps. Set {settings_at(rate)}, or convert the clips to {usual} Hz (docs/own-data.md)"
+        f"{hop:.1f} ms, with win_length={hparams.win_length} windows of {window:.1f} ms; the "
+        f"defaults are {usual_hop:.1f} ms and {usual_window:.1f} ms: {ratios[0]:.2g} times as many "
+        f"decoder steps. Set {fix} (docs/own-data.md)"
     )
 
 

@@ -117,9 +117,10 @@ def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
     if smaller is hparams:
         return None
     return (
-        f"warning: {updates} updates an epoch. Attention takes hundreds or thousands of updates to "
-        f"learn, whatever their size: {name}={getattr(smaller, name)} makes {now} an epoch of "
-        f"these {len(sampler.lengths):,} clips"
+        f"warning: {updates} updates an epoch, {updates * hparams.epochs:,} in all. Attention "
+        "takes hundreds or thousands to learn, whatever their size: "
+        f"{name}={getattr(smaller, name)} makes {now} an epoch of these {len(sampler.lengths):,} "
+        "clips"
     )
 
 

@@ -146,10 +146,9 @@ def build_run(
     setup.refuse_differences(hparams, clips, start, device, processes)
     print(describe(hparams))
     if device.type == "cpu":
-        print(
-            "no CUDA GPU found: training on the CPU, which is slow for a full-size model; "
-            "@scripts/speaking_model.txt in --hparams is a small one"
-        )
+        print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
+        if start == Start() and hparams.decoder_rnn_dim >= HParams.decoder_rnn_dim:
+            print("a small model learns sooner there: add @scripts/speaking_model.txt to --hparams")
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     if meaning := what_precision_means(hparams.precision, capability):
         print(meaning)

@@ -117,8 +117,9 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
 
 def trim_folder(path: Path, corpus: Path) -> Folder:
     """The folder for trimmed copies of the corpus's clips."""
+    where = os.path.relpath(os.path.realpath(corpus), os.path.realpath(path))
     settings = {
-        "corpus": str(corpus),
+        "corpus": where,  # from there, so that both may be moved together
         "silence_decibels": SILENCE_DECIBELS,
         "window_seconds": WINDOW_SECONDS,
         "kept_seconds": KEPT_SECONDS,

@@ -1,5 +1,6 @@
 """Warnings about faults of a corpus that keep the alignment from forming (docs/own-data.md)."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +11,15 @@ from corpus.clip_table import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
 from hparams import HParams
 from text import PHONES, sequence_to_text
+from text.spoken_numbers import WORDS
 from text.unspoken import dropped_symbols, with_columns
 
 MAX_SILENCE_SECONDS = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
 MAX_FOREIGN_SHARE = 0.05  # of the texts; names and foreign words in English are fewer
+# 15 % of the words of LJSpeech; in few other languages is any of them a word.
+COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
+MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 
 def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
@@ -79,20 +84,29 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
 
 
 def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
-    """A warning if many texts have letters that English lacks, but are read as English."""
+    """A warning if texts that are read as English seem to be in another language, by their letters
+    or words; a notice of letters that become others."""
     if not hparams.table.is_english:
         return None
     letters = [foreign_letters(clip.text) for clip in clips]
     indices = [i for i, x in enumerate(letters) if x]
-    if len(indices) <= MAX_FOREIGN_SHARE * len(clips):
-        return None
     counts = Counter(letter for x in letters for letter in x)
     commonest = ", ".join(sorted(counts, key=lambda x: (-counts[x], x))[:WORST_SHOWN])
-    example = clips[indices[0]]
+    example = clips[indices[0] if indices else 0]
+    becomes = f"{example.text[:40]!r} becomes {sequence_to_text(example.symbols)[:60]!r}"
+    have = f"{len(indices):,} of {len(clips):,} texts have letters that English lacks ({commonest})"
+    texts = (re.findall("[a-z']+", clip.text.lower()) for clip in clips)
+    words = Counter(word for text in texts for word in text if word not in WORDS)
+    num_common = sum(words[word] for word in COMMON_WORDS)
+    if len(indices) > MAX_FOREIGN_SHARE * len(clips):
+        what = f"{have}, and"
+    elif words.total() >= MIN_WORDS and num_common < MIN_COMMON_SHARE * words.total():
+        what = f"only {num_common:,} of {words.total():,} words are {', '.join(COMMON_WORDS)}, "
+        what += "of which English has many, and texts"
+    else:
+        return f"Notice: {have}, which are replaced: {becomes}" if indices else None
     return (
-        f"warning: {len(indices):,} of {len(clips):,} texts have letters that English lacks "
-        f"({commonest}), and are read as English: {example.text[:40]!r} becomes "
-        f"{sequence_to_text(example.symbols)[:60]!r}. If they are in another language, prepare "
+        f"warning: {what} are read as English: {becomes}. If they are in another language, prepare "
         f"with {OTHER_LANGUAGE}"
     )
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from audio import frame_count, mel_fingerprint
-from common.errors import UserError, lines_refused
+from common.errors import UserError, in_place, lines_refused
 from common.files import numbered_lines, write_json
 from corpus.clip_table import SUFFIX, clip_id, read_table_file
 from corpus.filelist import MEL_SETTINGS_FILE, split_filelist_line
+from corpus.separators import refuse_other_separators
 from hparams import HParams, read_symbols
 from text import text_to_sequence
 
@@ -107,6 +108,12 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
     if "|" in header:
         names, frames, texts = zip(*_parsed(path, lines, filelist_clip), strict=True)
         return CorpusLengths(names, np.array(frames), texts=texts)
+    if re.sub("[\t;]", ",", header) in HEADERS and header not in HEADERS:
+        command = in_place(path, r"tr '\t;' ','")
+        raise UserError(f"{path}: begins with {lines[0][1]!r}, expected commas: {command}")
+    is_csv = re.fullmatch(r"[^,;\t]*[,;\t]\d*", header)  # without its header
+    if header not in HEADERS and not is_csv:
+        refuse_other_separators(path, lines, EXPECTED)
     if header not in HEADERS or len(lines) == 1:
         beginning = ""
         if lines:

@@ -58,7 +58,7 @@ def _png(figure: Figure) -> bytes:
 def _draw_histograms(
     axes: Axes, values_by_label: dict[str, np.ndarray], edges: np.ndarray, percent: bool
 ) -> None:
-    for (label, values), style in zip(values_by_label.items(), (AREA, LINE), strict=True):
+    for (label, values), style in zip(values_by_label.items(), (AREA, LINE), strict=False):
         weights = np.full(len(values), 100 / len(values) if percent else 1.0)
         axes.hist(values, edges.tolist(), weights=weights, label=label, **style)
 

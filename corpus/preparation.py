@@ -67,12 +67,12 @@ def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
         print(f"--skip-bad leaves out {count}:\n{listed}")
 
 
-def settings(overrides: str, suffix: str) -> str:
+def settings(overrides: str, suffix: str, *, has_validation: bool) -> str:
     """Content of the settings file for train.py: `overrides`, and the filelists beside it."""
     ours = {
         "load_mel_from_disk": bool(suffix),
         "training_files": f"train{suffix}.txt",
-        "validation_files": f"val{suffix}.txt",
+        "validation_files": f"val{suffix}.txt" if has_validation else "none",
     }
     lines = ["# By scripts/prepare_ljspeech.py, for: train.py --hparams @this_file,name=value,..."]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
@@ -194,7 +194,8 @@ def usable_clips(
 def split_clips(
     asked: Preparation, entries: list[Clip], clips: list[Clip]
 ) -> tuple[dict[str, list[Clip]], str]:
-    """Split into "train" and "val"; also returns the split's origin. UserError for an empty set."""
+    """Split into "train" and, unless none is wanted, "val"; also returns the split's origin.
+    UserError for an empty set."""
     # By all lines, those of bad clips too: leaving one out must not move others between the sets.
     validation, origin = choose_split(
         entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
@@ -204,11 +205,14 @@ def split_clips(
         "train": [clip for clip in clips if clip.where not in held_out],
         "val": [clip for clip in clips if clip.where in held_out],
     }
+    if asked.val_fraction == 0:
+        del sets["val"]  # training goes without
+        origin = "no clip is held out for validation, as --val-fraction 0 says"
     if not all(sets.values()):
+        counts = ", ".join(f"{name}: {len(members)} clips" for name, members in sets.items())
         raise UserError(
-            f"{len(sets['train'])} clips for training and {len(sets['val'])} for validation "
-            f"({origin}): each set needs at least one; add clips, or change --val-fraction or "
-            "--max-seconds. No filelist was written"
+            f"{counts} ({origin}): each set needs at least one; add clips, or change "
+            "--val-fraction (0: no validation) or --max-seconds. No filelist was written"
         )
     return sets, origin
 
@@ -249,7 +253,9 @@ def write_lists(
     """Write all files to `out`; none is moved into place before all are written. Returns them."""
     out, mels = asked.out, asked.mels
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
-    contents["settings.txt"] = settings(asked.overrides, "_mel" if mels else "").encode()
+    contents["settings.txt"] = settings(
+        asked.overrides, "_mel" if mels else "", has_validation="val" in sets
+    ).encode()
     if hparams.symbols == "corpus":
         table = json.dumps(hparams.symbol_table, ensure_ascii=False, indent=0)
         contents[SYMBOLS_FILE] = f"{table}\n".encode()

@@ -37,12 +37,13 @@ from length_batching.strategies import PARAMETERS, STRATEGIES
 
 TITLES = "padding %", "batches", "steps", "of random %", "largest", "novelty %", "ms"
 FORMATS = "{:.2f}", "{:,.0f}", "{:,.0f}", "{:.1f}", "{:.3f}", "{:.1f}", "{:.1f}"
+MAX_NAMED = 20  # bad lines by their numbers
 OPTIONS = "batch_size batch_capacity max_clips too_long size_multiple draw".split()
 OPTIONS += [parameter.name for parameter in PARAMETERS]
 
 
 def read_lengths(path: str, column: str | None = None) -> np.ndarray:
-    """The lengths in a file or, for "-", in stdin. BatchingError naming the line without one."""
+    """The lengths in a file or, for "-", in stdin. BatchingError naming the lines without one."""
     try:
         with open(0 if path == "-" else path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
@@ -58,12 +59,19 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
     if not rows:
         raise BatchingError(f"{path}: no lengths; expected one on each line, or a CSV")
     lengths = np.full(len(rows), np.nan)
-    for i, (number, row) in enumerate(rows):
+    for i, (_, row) in enumerate(rows):
         with contextlib.suppress(ValueError, IndexError):
             lengths[i] = float(row[place])
-        if not 0 < lengths[i] <= MAX_COUNT:
-            line = ",".join(row)[:60]
-            raise BatchingError(f"{path}:{number}: {line!r}: expected a length, a number above 0")
+    bad = [rows[i] for i in np.flatnonzero(~((lengths > 0) & (lengths <= MAX_COUNT)))]
+    if bad:
+        (first, row), *others = bad
+        line = ",".join(row)[:60]
+        problem = f"{path}:{first}: {line!r}: expected a length, a number above 0"
+        numbers = ", ".join(str(number) for number, _ in others[:MAX_NAMED])
+        more = ", ..." if len(others) > MAX_NAMED else ""
+        count = f"{len(others):,} more line{'s' * (len(others) > 1)}"
+        same = f"; the same in {count}: {numbers}{more}" if others else ""
+        raise BatchingError(f"{problem}{same}; correct or delete {'them' if others else 'it'}")
     return lengths
 
 
@@ -142,6 +150,11 @@ def option(text: str) -> tuple[str, Any]:
         raise BatchingError(f"{text}: expected a number") from None
 
 
+def readable(text: object) -> str:
+    """With \\xff for a byte of an argument that is no UTF-8, which Python keeps as \\udcff."""
+    return str(text).encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 def main(arguments: list[str] | None = None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed (`>&-`)
@@ -160,12 +173,12 @@ def main(arguments: list[str] | None = None) -> None:
         print_table(lengths, {"batch_size": 16, **dict(map(option, args.options))})
         sys.stdout.flush()
     except BatchingError as error:
-        sys.exit(f"length_batching: {error}")
+        sys.exit(f"length_batching: {readable(error)}")
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
     except OSError as error:
-        sys.exit(f"length_batching: {args.lengths}: {error.strerror}")
+        sys.exit(f"length_batching: {readable(args.lengths)}: {error.strerror}")
 
 
 if __name__ == "__main__":

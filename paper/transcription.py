@@ -26,6 +26,7 @@ from common.files import numbered_lines, read_as, read_bytes, write_bytes, write
 from common.sound import write_wav
 from corpus.filelist import split_filelist_line, where_clip_lies
 from corpus.metadata import read_metadata
+from corpus.separators import refuse_other_separators
 from hparams import HParams
 from paper.quality import DistillMos
 from paper.recognisers import (
@@ -138,6 +139,7 @@ def read_recordings(path: Path) -> list[tuple[Path, str]]:
     path|text or path|text|seconds; UserError for anything else."""
     if path.is_file():
         recordings, bad, lines = [], list[str](), numbered_lines(path)
+        refuse_other_separators(path, lines, "path|text|seconds or path|text")
         for number, line in lines:
             try:
                 sound, text, _ = split_filelist_line(line)

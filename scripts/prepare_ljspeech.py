@@ -55,7 +55,12 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("corpus", metavar="CORPUS", type=Path, help="folder in LJSpeech's layout")
     add("--out", type=Path, default=Path("filelists/ljspeech"), help="(%(default)s)")
-    add("--val-fraction", type=share, default=VAL_FRACTION, help="clips never trained on (0.2)")
+    add(
+        "--val-fraction",
+        type=share,
+        default=VAL_FRACTION,
+        help="clips never trained on (0.2; 0: none)",
+    )
     add("--seed", type=int, default=SEED, help="another seed, another split (0)")
     add("--cache-mels", metavar="DIR", dest="mels", type=Path, help="store log-mels there")
     add("--skip-bad", action="store_true", help="leave bad clips out")

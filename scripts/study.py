@@ -38,7 +38,7 @@ import pandas as pd
 from common import files
 from common.arguments import make_parser, whole_number
 from common.console import markdown_table, progress_bar
-from common.errors import UserError
+from common.errors import UserError, grouped
 from hparams import create_hparams, override_lines
 from paper.figures import draw_progress, write_figure
 from paper.findings import LEVEL, LOSS, against_first, at_budget
@@ -52,31 +52,42 @@ COLUMNS = [*INDEX, *list(SPENT)[1:], *MEASURES, RATE, "words"]
 
 
 def read_settings(given: Sequence[str]) -> dict[str, str]:
-    """The overrides of every name; UserError for a line that is not NAME: OVERRIDES."""
-    lines, settings = [], dict[str, str]()
+    """The overrides of every name; UserError for lines that are not NAME: OVERRIDES."""
+    lines, settings, problems = [], dict[str, str](), list[str]()
     for text in given:
         numbered = files.numbered_lines(text[1:]) if text.startswith("@") else [(0, text)]
         lines += [(f"{text[1:]}:{n}" if n else "--settings", line) for n, line in numbered]
     for place, line in [(place, line) for place, line in lines if not line.startswith("#")]:
         name, colon, overrides = map(str.strip, line.partition(":"))
         if not colon or not re.fullmatch(r"\w[\w.+-]*", name):
-            expected = "expected NAME: OVERRIDES, a name of letters, digits, '_', '.', '+' and '-'"
-            raise UserError(f"{place}: {line[:60]!r}, {expected}")
-        if name in settings:
-            raise UserError(f"{place}: {name!r} is there twice; rename one of them")
-        settings[name] = overrides
+            expected = "expected NAME: OVERRIDES"
+            fix = "write a name of letters, digits, '_', '.', '+' and '-', and a colon"
+            problems.append(f"{place}: {line[:60]!r}, {expected}; {fix}")
+        elif name in settings:
+            problems.append(f"{place}: {name!r} is there twice; rename one of them")
+        else:
+            settings[name] = overrides
+    if problems:
+        raise UserError("\n  ".join(["settings refused:", *grouped(problems)]))
     return settings
 
 
 def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
     """Add the settings of every name to the file `path`; UserError if they cannot be used, or if
     it has others under a name."""
-    known = files.read_json(path) if path.exists() else {}
+    known, problems = files.read_json(path) if path.exists() else {}, list[str]()
     for name, overrides in settings.items():
         lines = override_lines(f"{hparams},{overrides}")
-        create_hparams(",".join(lines))
+        try:
+            create_hparams(",".join(lines))
+        except UserError as error:
+            problems += [f"{name}: {problem.strip()}" for problem in str(error).splitlines()[1:]]
+            continue
         if (before := known.setdefault(name, lines)) != lines:
-            raise UserError(f"{path}: {name} has {before}, not {lines}; rename it, or change OUT")
+            fix = "rename it, or change OUT"
+            problems.append(f"{path}: {name} has {before}, not {lines}; {fix}")
+    if problems:
+        raise UserError("\n  ".join(["settings refused:", *grouped(problems)]))
     files.write_json(path, known)
 
 

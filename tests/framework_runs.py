@@ -167,7 +167,15 @@ def trainer_refused(**arguments):
 # ---------------------------------------------------------------------------- Lightning
 
 
-def fit(folder, resume=None, num_workers=0, world_size=PROCESSES, dealing=None, **options):
+def fit(
+    folder,
+    resume=None,
+    num_workers=0,
+    world_size=PROCESSES,
+    dealing=None,
+    batches_per_update=None,
+    **options,
+):
     """The batches that a Lightning module trained on and was validated on."""
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
@@ -189,7 +197,8 @@ def fit(folder, resume=None, num_workers=0, world_size=PROCESSES, dealing=None, 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    module, batches, to_validate = Module(), batches_of(world_size), batches_of(world_size)
+    module, to_validate = Module(), batches_of(world_size)
+    batches = batches_of(world_size, batches_per_update=batches_per_update)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=PROCESSES,
@@ -228,7 +237,7 @@ def run(job):
     name, *arguments = job.split()
     if name not in globals():
         return importlib.import_module(name).main(arguments)
-    options = dict(argument.split("=") for argument in arguments)
+    options = dict(argument.split("=", 1) for argument in arguments)
     return globals()[name](**{key: ast.literal_eval(value) for key, value in options.items()})
 
 

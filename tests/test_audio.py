@@ -277,6 +277,27 @@ def test_advised_settings_keep_the_frames_length(rate, mel_fmax):
     assert h.mel_fmax == mel_fmax
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_usual"),
+    [
+        ("", True),
+        ("win_time=50,hop_time=12.5", True),
+        ("sampling_rate=24000", True),
+        ("sampling_rate=44100,hop_length=512,win_length=2048,filter_length=2048", True),
+        ("sampling_rate=16000", False),
+        ("sampling_rate=44100,hop_length=512", False),  # windows of 23 ms
+        ("sampling_rate=48000,hop_length=300,win_length=1200,filter_length=2048", False),
+        ("hop_length=600", False),
+    ],
+)
+def test_hops_and_windows_far_off_are_warned_of(settings, is_usual):
+    warning = unusual_frames(create_hparams(settings))
+    assert (warning is None) == is_usual
+    if warning:
+        advice = re.search(r"Set (\S+?)(,? |$)", warning)[1]
+        assert unusual_frames(create_hparams(advice)) is None
+
+
 @pytest.mark.parametrize("silence", ["zeros", "offset", "dither"])
 @pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
 def test_silent_clip_is_found(tmp_path, silence, subtype):

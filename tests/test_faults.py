@@ -12,9 +12,10 @@ from helpers import ROOT
 
 from audio import log_mel_spectrogram, read_audio
 from corpus import preparation
+from corpus.clip_table import Clip
 from corpus.derived_files import KEPT_SECONDS
-from corpus.faults import usual_rates
-from corpus.filelist import read_filelist
+from corpus.faults import other_language, usual_rates
+from corpus.filelist import checked_clips, read_filelist, symbols_of
 from corpus.preparation import Preparation, prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from hparams import create_hparams
@@ -230,7 +231,7 @@ def test_trimmed_mels_do_not_mix_with_others(tmp_path):
     assert "silence_trimmed=True, this run has False; name another folder" in message
     before = contents(tmp_path)
     message = refusal(prepare_with, quiet_corpus(tmp_path / "other", 6), lists, trim=trimmed)
-    assert f"--trim-silence {trimmed}: holds files made with corpus={corpus}, this run" in message
+    assert f"--trim-silence {trimmed}: holds files made with corpus=../corpus, this run" in message
     message = refusal(prepare_with, corpus, lists, trim=corpus / "wavs")
     assert "holds files made with unknown settings" in message
     assert before.items() <= contents(tmp_path).items()
@@ -247,3 +248,34 @@ def test_second_run_trims_only_changed_clips(tmp_path, capsys):
     prepare(Preparation(corpus, tmp_path / "l", trim=trimmed))
     assert f"9 of 12 files were already in {trimmed}" in capsys.readouterr().out
     assert contents(trimmed) == before
+
+
+def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
+    old, new = tmp_path / "old", tmp_path / "new"
+    prepare(Preparation(quiet_corpus(old / "corpus"), old / "lists", trim=old / "t"))
+    old.rename(new)
+    capsys.readouterr()
+    h = create_hparams(f"@{new / 'lists' / 'settings.txt'}")
+    checked_clips(h.training_files, h, new_run=True)
+    assert capsys.readouterr().out == ""  # nothing is read anew
+    prepare(Preparation(new / "corpus", new / "lists", trim=new / "t"))
+    assert f"12 of 12 files were already in {new / 't'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("texts", "warning"),
+    [
+        (["Heute gehen wir alle in den Wald, um Pilze zu suchen."] * 30, "warning: only 0 of 330"),
+        (["Go with the flow, and you are there."] * 60, None),
+        (["Seven hundred twelve.", "The word."] * 200, None),
+        (["He sat down."] * 20, None),  # too few to tell
+        (["The flow."] * 99 + ["The café."], "Notice: 1 of 100 texts have letters that English"),
+        (["Über die Straße."] * 9 + ["The flow."], "warning: 9 of 10 texts have letters that Eng"),
+    ],
+)
+def test_another_language_shows_in_letters_or_words(texts, warning):
+    clips = [Clip("a.wav", text, symbols_of(text, HPARAMS)) for text in texts]
+    message = other_language(clips, HPARAMS)
+    assert message is None if warning is None else message.startswith(warning)
+    if warning and warning.startswith("Notice"):
+        assert message.endswith("(é), which are replaced: 'The café.' becomes 'the cafe.'")

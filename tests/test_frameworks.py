@@ -209,3 +209,15 @@ def test_what_would_lose_clips_is_refused(framework, tmp_path):
         for rank in ranks:
             assert isinstance(rank, str), job
             assert re.search(expected, rank), (job, rank)
+
+
+@pytest.mark.parametrize("framework", where_installed(["lightning"], packages_of))
+def test_lightning_resumes_with_as_many_processes(framework, tmp_path):
+    """It counts each process's batches itself: with two in place of one it left out the rest of an
+    epoch, though the batches were the same."""
+    saved, same = tmp_path / "saved", "batches_per_update=2"
+    run(tmp_path / "one", 1, f"fit folder='{saved}' max_steps=2 {same}")
+    job = f"fit folder='again' resume='{saved}/step=2.ckpt' {same}"
+    [ranks] = run(tmp_path / "two", 2, job)
+    for rank in ranks:
+        assert rank == "BatchingError: world_size=2: resume with 1 processes, as it was saved"

@@ -36,6 +36,7 @@ from corpus.preparation import Preparation, prepare
 from data_utils import TextMelDataset
 from hparams import create_hparams
 from scripts.prepare_ljspeech import main
+from training.setup import read_clips
 
 HPARAMS = create_hparams()
 FILES = {
@@ -270,6 +271,17 @@ def test_other_languages_are_named(corpus, tmp_path, capsys, text, letters, beco
     assert "text '语言。' has no English letter; set --hparams symbols=corpus" in message
 
 
+def test_a_corpus_without_validation_trains_without(corpus, tmp_path, capsys):
+    """The settings that prepare writes say so, with cached mels too."""
+    for mels in (None, tmp_path / "mels"):
+        prepare(Preparation(corpus, tmp_path / "lists", val_fraction=0, mels=mels))
+        assert "Split: no clip is held out for validation" in capsys.readouterr().out
+        h = create_hparams(f"@{tmp_path / 'lists' / 'settings.txt'}")
+        training, validation = read_clips(h, new_run=True)
+        assert (len(training), len(validation)) == (10, 0)
+    assert not [*(tmp_path / "lists").glob("val*")]
+
+
 def test_rates_without_hop_are_warned_of(tmp_path, capsys):
     corpus = tmp_path / "corpus"
     (corpus / "wavs").mkdir(parents=True)
@@ -281,7 +293,7 @@ def test_rates_without_hop_are_warned_of(tmp_path, capsys):
     prepare(Preparation(corpus, tmp_path / "lists", "sampling_rate=48000"))
     printed = capsys.readouterr().out
     assert (
-        "warning: sampling_rate=48000 with hop_length=256 makes frames of 5.3 ms, 11.6" in printed
+        "warning: sampling_rate=48000 with hop_length=256 makes frames of 5.3 ms, with " in printed
     )
     assert f"2.2 times as many decoder steps. Set {settings}, or convert" in printed
     prepare(Preparation(corpus, tmp_path / "lists", settings))
@@ -477,7 +489,7 @@ def test_split_follows_ids_fraction_and_seed():
 def test_empty_set_is_refused(tmp_path):
     corpus = make_corpus(tmp_path / "corpus", 2)
     message = refusal(prepare_with, corpus, tmp_path / "lists")
-    assert "2 clips for training and 0 for validation" in message
+    assert "train: 2 clips, val: 0 clips (" in message
     assert not (tmp_path / "lists").exists()
 
 

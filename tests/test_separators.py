@@ -8,9 +8,11 @@ import pytest
 from common.errors import UserError
 from common.files import numbered_lines
 from corpus.filelist import read_filelist
+from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
 from corpus.separators import refuse_other_separators
 from hparams import HParams
+from paper.transcription import read_recordings
 
 LINES = ["a1{0}It's five, she said.", 'a2{0}He said "no" again.', "a3{0}Well, go; then, go on."]
 BARS = [line.format("|") for line in LINES]
@@ -52,9 +54,22 @@ def test_lists_of_both_kinds_are_recognised(tmp_path):
     for read in (
         lambda: read_metadata(tmp_path),
         lambda: read_filelist(tmp_path / "train.txt", HParams()),
+        lambda: read_recordings(tmp_path / "train.txt"),
+        lambda: read_lengths(tmp_path / "train.txt", HParams()),
     ):
         with pytest.raises(UserError, match=r"fields are separated by tabs, .*; convert it: cp -n"):
             read()
+
+
+@pytest.mark.parametrize("separator", "\t;")
+def test_tables_of_lengths_get_their_commas(separator, tmp_path):
+    path = tmp_path / "lengths.csv"
+    path.write_text("".join(f"{x}{separator}{y}\n" for x, y in [("id", "frames"), ("a", 4)]))
+    with pytest.raises(UserError, match="expected commas: cp -n") as caught:
+        read_lengths(path, HParams())
+    command = str(caught.value).partition("expected commas: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    assert read_lengths(path, HParams()).frames == [4]
 
 
 @pytest.mark.parametrize("line", ["a|It is, she said.", "It is, she said.", "word"])

@@ -387,3 +387,16 @@ def test_workers_are_bounded_by_cpus(asked, processes, machines, given, monkeypa
     assert setup.limit_workers(hparams, several).num_workers == given
     warned = f"num_workers={asked}: this machine's CPUs allow for {given}"
     assert (warned in capsys.readouterr().out) == (asked > given)
+
+
+def test_a_limit_below_the_longest_is_warned_of(lists):
+    """By decoder steps, of both lists; with the advised limit nothing is said."""
+    path = lists.validation_files.replace(".txt", "-b.wav")
+    write_sound(Path(path), length=30 * 256)
+    h = replace(lists, n_frames_per_step=2, max_decoder_steps=15)
+    clips = read_clips(h, new_run=True)
+    warning = setup.warn_of_short_limit(clips, h)
+    assert warning.startswith("warning: max_decoder_steps=15 ends speech after 0.3 s, and ")
+    assert f"val.txt:2: {path} has 0.4 s, 16 steps: set max_decoder_steps=32" in warning
+    assert setup.warn_of_short_limit(clips, replace(h, max_decoder_steps=32)) is None
+    assert setup.warn_of_short_limit(clips, replace(h, max_decoder_steps=16)) is None

@@ -31,7 +31,7 @@ def test_settings_are_names_and_overrides(tmp_path):
     assert study.read_settings(given) == expected
     for text, problem in (
         ("batch_size=8", r"--settings: 'batch_size=8', expected NAME: OVERRIDES"),
-        ("../up:", "expected NAME: OVERRIDES, a name of letters"),
+        ("../up:", "expected NAME: OVERRIDES; write a name of letters"),
         ("ssb: batch_size=9", "'ssb' is there twice; rename one"),
     ):
         with pytest.raises(UserError, match=problem):
@@ -39,6 +39,20 @@ def test_settings_are_names_and_overrides(tmp_path):
     path.write_text("a:\n=\n")
     with pytest.raises(UserError, match=r"grid.txt:2: '='"):
         study.read_settings([f"@{path}"])
+
+
+def test_bad_settings_are_refused_in_one_message(tmp_path):
+    path = tmp_path / "grid.txt"
+    path.write_text("a:\n" + "no colon\n" * 30 + "a: seed=1\n")
+    with pytest.raises(UserError, match="'a' is there twice") as caught:
+        study.read_settings([f"@{path}"])
+    first, same, twice = str(caught.value).splitlines()[1:]
+    assert first.startswith(f"  {path}:2: 'no colon', expected NAME: OVERRIDES; write a name")
+    assert same.startswith("    the same in 29 more: grid.txt:3, grid.txt:4,")
+    assert twice.endswith("rename one of them")
+    settings = {"a": "seed=x", "b": "learning_rat=1", "c": ""}
+    with pytest.raises(UserError, match="a: seed=x: expected a whole number\n  b: learning_rat: "):
+        study.remember(tmp_path / "study.json", "", settings)
 
 
 def test_settings_of_a_name_stay(tmp_path):

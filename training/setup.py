@@ -4,12 +4,13 @@ Each process checks the files itself, because they may differ between machines. 
 continue or none does. Nothing is written before everything is checked.
 """
 
+import math
 import os
 import time
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,7 @@ HOW_TO_NAME_MOVED_LISTS = (
     "The run resumes with the same lists elsewhere: if they were moved, name them: --resume "
     "--hparams @FOLDER/settings.txt, or training_files=...,validation_files=..."
 )
+MAX_STEPS = 10**5  # that max_decoder_steps may be
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
 
 
@@ -309,7 +311,28 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
         if warning := warn_of_long_clips(seconds, partial(name_of, clips)):
             print(warning)
+    if warning := warn_of_short_limit(lists, hparams):
+        print(warning)
     return lists
+
+
+def warn_of_short_limit(lists: Sequence[ClipTable], hparams: HParams) -> str | None:
+    """A warning if max_decoder_steps would cut speech as long as the longest clip, or None."""
+    clips = max(filter(len, lists), key=lambda table: int(table.num_frames.max()))
+    longest = int(clips.num_frames.argmax())
+    frames, limit = int(clips.num_frames[longest]), hparams.max_decoder_steps
+    steps = math.ceil(frames / hparams.n_frames_per_step)
+    if steps <= limit:
+        return None
+    frame_seconds = hparams.hop_length / hparams.sampling_rate
+    fix = f"set max_decoder_steps={min(2 * steps, MAX_STEPS)}"
+    if steps > MAX_STEPS:
+        fix = "split the clip, or leave it out"
+    return (
+        f"warning: max_decoder_steps={limit} ends speech after "
+        f"{limit * hparams.n_frames_per_step * frame_seconds:.1f} s, and {name_of(clips, longest)} "
+        f"has {frames * frame_seconds:.1f} s, {steps:,} steps: {fix}"
+    )
 
 
 def warn_of_shared_clips(training: ClipTable, validation: ClipTable) -> str | None:

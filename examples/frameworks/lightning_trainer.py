@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from task import BATCHING, Clips, Model, arguments, pad
 from torch.utils.data import DataLoader
 
-from length_batching import InOrder, LengthBatches
+from length_batching import BatchingError, InOrder, LengthBatches
 
 
 class Module(lightning.LightningModule):
@@ -44,9 +44,13 @@ class SaveBatches(Callback):
         self.trained += 1
 
     def state_dict(self):
-        return self.batches.state_dict(self.trained)
+        return self.batches.state_dict(self.trained) | {"world_size": self.batches.world_size}
 
     def load_state_dict(self, state_dict):
+        # Lightning counts each process's batches itself, and would end the epoch too early.
+        if state_dict["world_size"] != self.batches.world_size:
+            expected = f"resume with {state_dict['world_size']} processes, as it was saved"
+            raise BatchingError(f"world_size={self.batches.world_size}: {expected}")
         self.batches.load_state_dict(state_dict)
 
 
