@@ -127,7 +127,7 @@ def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
     """A warning if clips for validation have the words of clips for training: the validation loss
     is then of sentences that were learnt."""
     trained = {words_of(clip.text) for clip in sets["train"]}
-    known = [clip for clip in sets["val"] if words_of(clip.text) in trained]
+    known = [clip for clip in sets.get("val", ()) if words_of(clip.text) in trained]
     if not known:
         return None
     count = f"{len(known):,} of {len(sets['val']):,} clips"

@@ -58,7 +58,9 @@ def write_corpus(folder: Path, changes: dict | None = None, clips: int = 12) -> 
 
 
 def warnings(printed: str) -> list[str]:
-    return [line for line in printed.splitlines() if line.startswith("warning")]
+    """But that all clips say the same, as in these corpora."""
+    lines = [line for line in printed.splitlines() if line.startswith("warning")]
+    return [line for line in lines if "--split-by-text" not in line]
 
 
 @pytest.mark.parametrize("as_stored", [lambda x: x, lambda x: (x / 32768 + 0.1).astype(np.float32)])
@@ -167,7 +169,7 @@ def test_trimmed_clips_keep_a_little_silence(tmp_path, capsys):
     main([str(corpus), "--out", str(lists), "--trim-silence", str(trimmed)])
     assert contents(corpus) == before
     printed = capsys.readouterr().out
-    assert "warning" not in printed
+    assert warnings(printed) == []
     assert {path.name for path in trimmed.iterdir()} == {
         "trim_settings.json",
         *(f"c{i:02}.wav" for i in range(12)),
