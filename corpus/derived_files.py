@@ -35,6 +35,11 @@ class Folder:
         """Raise UserError if the folder holds files made with other, or unknown, settings."""
         if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
+        if not (self.path / self.settings_file).exists():  # they may be the only recordings
+            raise UserError(
+                f"{self.option} {self.path}: holds files made with unknown settings, with no "
+                f"{self.settings_file} beside them; name a new folder"
+            )
         if problem := settings_problem(self.path / self.settings_file, self.settings):
             raise UserError(
                 f"{self.option} {self.path}: holds files {problem}; name another folder, delete "
