@@ -34,6 +34,7 @@ from common.files import (
     write_bytes,
 )
 from corpus.clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
+from corpus.field_order import refuse_no_paths
 from corpus.missing_sounds import beside
 from corpus.separators import refuse_other_separators
 from hparams import HParams
@@ -76,6 +77,7 @@ def read_filelist(
     if new_run and (warning := wrong_conversion(filelist, content)):
         print(warning)
     refuse_other_separators(filelist, lines, "path|text|seconds or path|text")
+    refuse_no_paths(filelist, lines)
     numbered = [line for line in lines if only is None or line[0] in only]
     problems, settings = [], mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))

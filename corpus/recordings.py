@@ -58,7 +58,9 @@ def check_recordings(
         return replace(clip, num_frames=frame_count(sound.num_samples, hparams), sound=sound)
 
     paths = {clip.where: sound_of(clip) for clip in clips}
-    others = None if all(paths.values()) else SoundsThere(corpus, hparams)
+    others = (
+        None if all(paths.values()) else SoundsThere(corpus, hparams, (clip.id for clip in clips))
+    )
     good, problems = [], []
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
     for clip, result in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
