@@ -352,3 +352,15 @@ def test_samples_are_counted_whatever_the_header_says(kind, said, found, tmp_pat
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 2**28
+
+
+@pytest.mark.parametrize("subtype", ["IMA_ADPCM", "MS_ADPCM", "GSM610", "ULAW"])
+def test_compressed_wavs_are_whole_or_cut_off(tmp_path, subtype):
+    """Their samples come in blocks, of which the first is read when the file is opened."""
+    for seconds in (0.3, 0.41, 0.53, 0.67):
+        path = tmp_path / "a.wav"
+        soundfile.write(path, speech_like(seconds).numpy(), 22050, subtype=subtype)
+        assert len(read_checked(path, REFERENCE)) == read_header(path, REFERENCE)
+        path.write_bytes(path.read_bytes()[:-600])
+        with pytest.raises(UserError, match="truncated"):
+            read_checked(path, REFERENCE)
