@@ -104,13 +104,22 @@ def read_filelist(
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
+    listed_as: dict[str, str] = {}  # of each clip in a clips_folder
+
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
         results = map_in_threads(clip_or_problem, numbered)
-        for (number, _), clip in zip(progress, results, strict=True):
+        for (number, line), clip in zip(progress, results, strict=True):
             try:
                 if isinstance(clip, UserError):
                     raise clip
+                listed = line.partition("|")[0].strip()
+                if hparams.clips_folder and listed_as.setdefault(clip.path, listed) != listed:
+                    raise UserError(
+                        f"{clip.path}: is in the place of {listed!r} and of "
+                        f"{listed_as[clip.path]!r}, which are two clips; set clips_folder to the "
+                        "folder that holds both of their folders"
+                    )
                 # Not in a thread: inflect, which spells numbers, is not thread-safe.
                 yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
             except UserError as error:
@@ -153,14 +162,21 @@ def where_clip_lies(listed: str, filelist: str | Path, clips_folder: str = "") -
     relative path starts there or, if nothing is there, at the working directory. In a
     `clips_folder` as much of the end of the path is looked for as exists there."""
     if clips_folder:
-        parts = [part for part in Path(listed).parts if part not in ("/", "..")]
-        ends = [os.path.join(clips_folder, *parts[i:]) for i in range(len(parts))]
+        ends = [
+            os.path.join(clips_folder, *parts[i:])
+            for parts in (_parts(listed, "/"), _parts(listed, r"[/\\]"))  # of Windows too
+            for i in range(len(parts))
+        ]
         return next(filter(os.path.lexists, ends), ends[-1] if ends else clips_folder), False
     in_lists_folder = os.path.join(os.path.dirname(filelist), listed)
     if os.path.isabs(listed) or in_lists_folder == listed:
         return listed, False
     is_there = os.path.lexists(in_lists_folder) or not os.path.lexists(listed)
     return (in_lists_folder, True) if is_there else (listed, False)
+
+
+def _parts(path: str, separators: str) -> list[str]:
+    return [part for part in re.split(separators, path) if part not in ("", ".", "..")]
 
 
 def foreign_letters(text: str) -> set[str]:

@@ -91,6 +91,26 @@ def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
     assert f"{tmp_path}/new/c.wav: no such file" in refusal(lost, moved)
 
 
+def test_windows_paths_are_found_in_their_folder(sounds):
+    filelist = sounds / "list.txt"
+    moved = replace(H, clips_folder=str(sounds))
+    filelist.write_text("C:\\old\\wavs\\a.wav|One.\n")
+    assert [clip.path for clip in read_filelist(filelist, moved)] == [f"{sounds}/a.wav"]
+
+
+def test_clips_folder_does_not_mix_speakers(sounds):
+    """a.wav of two folders would be one sound with two texts."""
+    filelist = write_list(sounds, "/old/anna/a.wav|One.", "/old/ben/a.wav|Two.")
+    message = refusal(filelist, replace(H, clips_folder=str(sounds)))
+    assert (
+        f"{sounds}/a.wav: is in the place of '/old/ben/a.wav' and of '/old/anna/a.wav'" in message
+    )
+    for name in ("anna", "ben"):
+        (sounds / name).mkdir()
+        shutil.copy(sounds / "a.wav", sounds / name)
+    assert len(read_filelist(filelist, replace(H, clips_folder=str(sounds)))) == 2
+
+
 def test_text_is_kept_letter_by_letter(sounds, monkeypatch):
     """No CSV rules apply: LJSpeech holds 523 lines with a lone quotation mark. Only a line feed
     ends a line, after a carriage return or not; blank lines count; paths may be relative."""
