@@ -137,13 +137,16 @@ def read_stream(path: str | Path, at_most: int, if_missing: str = NO_FILE) -> by
     return content
 
 
-def read_json(path: str | Path, if_missing: str = NO_FILE) -> Any:
-    """Read the value in a JSON file. Errors as `read_bytes`, and if the file is not JSON."""
+def read_json(
+    path: str | Path, if_missing: str = NO_FILE, if_none: str = "restore it or delete it"
+) -> Any:
+    """Read the value in a JSON file. Errors as `read_bytes`, and if the file is not JSON: `if_none`
+    says what to do."""
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return parse_json(content)
     except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); restore it or delete it") from None
+        raise UserError(f"{path}: not JSON ({error}); {if_none}") from None
 
 
 def read_as(path: str | Path, expected: type[Record], if_missing: str = NO_FILE) -> Record:
