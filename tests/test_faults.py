@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from helpers import ROOT
 
 from audio import log_mel_spectrogram, read_audio
 from corpus import preparation
+from corpus.clip_table import Clip, Sound
 from corpus.derived_files import KEPT_SECONDS
-from corpus.faults import usual_rates
+from corpus.faults import texts_of_other_clips, usual_rates
 from corpus.filelist import read_filelist
 from corpus.preparation import Preparation, prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
@@ -211,6 +213,40 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
     whole, short = (soundfile.read(path, dtype="float64")[0] for path in (source, copy))
     assert len(short) == len(fine) + KEPT
     assert np.array_equal(whole[start - KEPT :], short)
+
+
+def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -> list[Clip]:
+    """Clips of 1 to 8 s, whose texts are as long as those so many lines before."""
+    rng = np.random.default_rng(0)
+    seconds = rng.uniform(1, 8, count)
+    symbols = np.roll(15 * seconds + rng.normal(0, 3, count), shift).astype(int)
+    return [
+        Clip(f"c{i}.wav", "A text.", (1,) * (9 if texts_of_one_length else n), sound=Sound(int(s)))
+        for i, (n, s) in enumerate(zip(symbols, seconds * RATE, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(("shift", "moved"), [(1, "1 line up"), (-2, "2 lines down")])
+def test_texts_of_other_clips_are_noticed(shift, moved):
+    """A line that metadata.csv lost shifts all texts after it."""
+    warning = texts_of_other_clips(clips_with(shift))
+    assert "warning: long clips have no longer texts than short ones (correlation " in warning
+    assert f". Moved {moved}, the texts fit (0.9" in warning
+    assert warning.endswith("Listen to some, such as c0: 'A text.' (docs/own-data.md)")
+
+
+def test_one_text_for_all_clips_is_noticed():
+    warning = texts_of_other_clips(clips_with(0, texts_of_one_length=True))
+    assert "(correlation 0.00, 0.97 in LJSpeech)" in warning
+    assert "Moved" not in warning
+
+
+def test_texts_of_usual_lengths_are_not_remarked():
+    """Nor where there is too little to tell by."""
+    assert texts_of_other_clips(clips_with(0)) is None
+    assert texts_of_other_clips(clips_with(1, count=19)) is None
+    alike = [replace(x, sound=Sound(RATE)) for x in clips_with(1)]
+    assert texts_of_other_clips(alike) is None
 
 
 def test_clip_too_short_to_trim_is_copied(tmp_path):
