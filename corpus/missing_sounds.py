@@ -115,6 +115,18 @@ def _conversion_of(path: Path, hparams: HParams) -> str:
     return f"convert it: for f in {files}; do {convert}; done"
 
 
+def for_all(message: str, path: Path, hparams: HParams) -> str:
+    """The message about a sound with the command that converts one file replaced by the shell's
+    command for all files of its folder with its suffix. The originals go to a folder beside it."""
+    one = f"convert it: {conversion(hparams, 'in.wav', 'out.wav')}"
+    folder = shlex.quote(str(path.parent))
+    new, old = (shlex.quote(f"{path.parent}.{name}") for name in ("new", "old"))
+    convert = conversion(hparams, '"$f"', f'{new}/"${{f##*/}}"')
+    loop = f'for f in {folder}/*{path.suffix}; do {convert} && mv -n "$f" {old}; done'
+    every = f"convert all, and keep these in {path.parent}.old: mkdir -p {new} {old}; {loop}; "
+    return message.replace(one, f"{every}mv -n {new}/* {folder}")
+
+
 def without_folder_and_suffix(name: str) -> str:
     last = re.split(r"[/\\]", name)[-1]
     return os.path.splitext(last)[0] if last.lower().endswith(KINDS + OTHER_KINDS) else last

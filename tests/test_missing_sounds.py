@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 from corpora import make_corpus, prepare_with, refusal
@@ -142,3 +143,29 @@ def test_names_of_other_clips_are_not_changed(tmp_path):
     (corpus / "wavs" / "c00.wav").rename(corpus / "wavs" / "C00.wav")
     message = refusal(prepare_with, corpus, tmp_path / "lists")
     assert f"rename it: mv -n {corpus}/wavs/C00.wav {corpus}/wavs/c00.wav\n" in message
+
+
+@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no ffmpeg")
+def test_one_command_converts_all_clips(tmp_path):
+    corpus = make_corpus(tmp_path / "my corpus", 5)
+    for path in (corpus / "wavs").iterdir():
+        samples, _ = soundfile.read(path)
+        soundfile.write(path, np.stack([samples, samples], 1), 44100)
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
+    command = message.splitlines()[1].partition(": mkdir ")[2]
+    for _ in range(2):  # twice, by mistake
+        subprocess.run(f"mkdir {command}", shell=True, capture_output=True)
+        assert len(list((corpus / "wavs").iterdir())) == 5
+    prepare_with(corpus, tmp_path / "lists")
+    assert soundfile.info(corpus / "wavs.old" / "c00.wav").channels == 2
+
+
+def test_conversion_names_the_folder_of_the_clips(tmp_path):
+    """And leaves flac files alone, which may be good."""
+    corpus = make_corpus(tmp_path / "corpus", 2)
+    soundfile.write(corpus / "wavs" / "c00.wav", np.zeros((4000, 2)), 22050)
+    message, wavs = refusal(prepare_with, corpus, tmp_path / "lists"), f"{corpus}/wavs"
+    assert (
+        f"keep these in {wavs}.old: mkdir -p {wavs}.new {wavs}.old; for f in {wavs}/*.wav"
+        in message
+    )
