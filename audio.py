@@ -8,6 +8,7 @@ import io
 import math
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -280,14 +281,27 @@ def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.T
     """Triangular filters of Slaney scale and norm, float32 [n_mels, filter_length / 2 + 1]."""
     import librosa
 
-    filters = librosa.filters.mel(
-        sr=hparams.sampling_rate,
-        n_fft=hparams.filter_length,
-        n_mels=hparams.n_mel_channels,
-        fmin=hparams.mel_fmin,
-        fmax=hparams.mel_fmax,
-    )
+    with warnings.catch_warnings(action="ignore"):  # of empty bands, which names no settings
+        filters = librosa.filters.mel(
+            sr=hparams.sampling_rate,
+            n_fft=hparams.filter_length,
+            n_mels=hparams.n_mel_channels,
+            fmin=hparams.mel_fmin,
+            fmax=hparams.mel_fmax,
+        )
     return torch.from_numpy(filters).float().to(device)
+
+
+def silent_bands(hparams: HParams) -> str | None:
+    """A warning if the mel has bands without a frequency of the filter in them, or None."""
+    empty = int((mel_filters(hparams).max(dim=1).values == 0).sum())
+    if not empty:
+        return None
+    return (
+        f"warning: {empty} of n_mel_channels={hparams.n_mel_channels} bands lie between the "
+        f"frequencies of filter_length={hparams.filter_length}, and are always silent: set fewer "
+        "bands, a longer filter, or mel_fmin and mel_fmax further apart"
+    )
 
 
 def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:

@@ -111,7 +111,9 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
             raise UserError(f"{counts} when it was checked; run again")
         write_mel(folder.path / f"{clip.id}.npy", mel)
 
-    audio.mel_filters(hparams)  # computed here once, and not in every thread
+    # Computed here once, and not in every thread.
+    if warning := audio.silent_bands(hparams):
+        print(warning)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
