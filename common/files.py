@@ -298,6 +298,24 @@ def lock(directory: Path) -> BinaryIO:
     return file
 
 
+@contextlib.contextmanager
+def folder_locked(directory: Path, busy: str) -> Iterator[None]:
+    """Keep other processes that call this out of `directory`, without a file in it. BlockingIOError
+    with the message `busy` if one is there."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BlockingIOError(f"{directory}: {busy}") from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def lock_file(file: BinaryIO, busy: str) -> None:
     """Lock `file`, or raise BlockingIOError with the message `busy`. This process must not open the
     same file a second time: closing it there would release the lock."""
