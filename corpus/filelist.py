@@ -92,7 +92,7 @@ def read_filelist(
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
                 also = f", nor {listed} in the working directory" if is_relative else ""
                 made = "run prepare_ljspeech.py --cache-mels, or " if is_mel else ""
-                fix = "" if is_mel else beside(path, hparams)
+                fix = "" if is_mel else beside(path, hparams, filelist)
                 raise UserError(f"no such file{also}; {fix or made + IF_MOVED}")
             if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
                 fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"

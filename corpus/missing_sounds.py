@@ -88,7 +88,7 @@ class SoundsThere:
         return f"{message}. {folder} has {count:,} sound files: {command}"
 
 
-def beside(path: str, hparams: HParams) -> str:
+def beside(path: str, hparams: HParams, filelist: str | Path) -> str:
     """What lies beside a sound of a filelist that is missing, and what to do; empty for nothing."""
     folder, name = os.path.split(path)
     there = _sounds_of(folder or ".").get(os.path.splitext(name)[0].lower())
@@ -96,7 +96,14 @@ def beside(path: str, hparams: HParams) -> str:
         return ""
     other = Path(folder, there)
     is_read = other.suffix.lower() in KINDS
-    fix = f"write {there!r} in the list" if is_read else _conversion_of(other, hparams)
+    if not is_read:
+        return f"{there!r} lies there: {_conversion_of(other, hparams)}"
+    fix, (stem, suffix) = f"write {there!r} in the list", os.path.splitext(name)
+    if stem == other.stem:  # so it may be in all lines
+        edit = f"s#^([^|]*)[.]{suffix[1:]}([[:space:]]*[|])#\\1{other.suffix}\\2#"
+        edit = edit if suffix else f"s#^([^|]*[^|[:space:]])([[:space:]]*[|])#\\1{other.suffix}\\2#"
+        command = in_place(filelist, f"sed -E '{edit}'")
+        fix += f", in every line by: {command}"
     return f"{there!r} lies there: {fix}"
 
 

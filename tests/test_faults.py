@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,6 +215,21 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
     whole, short = (soundfile.read(path, dtype="float64")[0] for path in (source, copy))
     assert len(short) == len(fine) + KEPT
     assert np.array_equal(whole[start - KEPT :], short)
+
+
+def test_codes_of_html_are_written_as_characters(tmp_path, capsys):
+    """It&#39;s would be spoken as "it and number thirty-nine; s"."""
+    texts = {"c01": "It&#39;s &amp; <b>go</b> on.", "c02": "R&D; at AT&T", "c03": "A <sil> b."}
+    corpus = write_corpus(tmp_path / "a corpus", {name: (None, x) for name, x in texts.items()})
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    [warning] = [x for x in warnings(capsys.readouterr().out) if "HTML" in x]
+    assert (
+        "letter by letter, in 2 of 12 clips: metadata.csv:2: &#39; &amp; <b> </b>; meta" in warning
+    )
+    command = warning.partition(" by: ")[2].replace("python ", f"{sys.executable} ")
+    subprocess.run(command, shell=True, check=True)
+    lines = (corpus / "metadata.csv").read_text().splitlines()
+    assert lines[1:3] == ["c01|raw|It's & go on.", "c02|raw|R&D; at AT&T"]
 
 
 def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -> list[Clip]:

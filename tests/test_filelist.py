@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -340,10 +341,25 @@ def test_sounds_under_another_name_are_named(tmp_path):
     with pytest.raises(UserError) as caught:
         read_filelist(path, HParams())
     a, b, c, d = str(caught.value).splitlines()[1:]
-    assert a.endswith(": no such file; 'a.WAV' lies there: write 'a.WAV' in the list")
+    assert ": no such file; 'a.WAV' lies there: write 'a.WAV' in the list, in every line by: " in a
     assert b.endswith(": no such file; 'B.wav' lies there: write 'B.wav' in the list")
     assert f"; 'c.mp3' lies there: convert it: for f in {tmp_path}/*.mp3; do ffmpeg " in c
     assert d.endswith("name it: --hparams clips_folder=FOLDER")
+
+
+@pytest.mark.parametrize(
+    ("listed", "there"), [("x/{}.flac", "wav"), ("x/{} ", "flac"), ("x/{}.wav", "WAV")]
+)
+def test_other_suffix_is_written_in_every_line(sounds, listed, there):
+    (sounds / "x").mkdir()
+    kind = "FLAC" if there == "flac" else "WAV"
+    for name in ("a1", "b"):
+        tone = 0.5 * np.sin(np.arange(9000) / 20)
+        soundfile.write(sounds / "x" / f"{name}.{there}", tone, 22050, format=kind)
+    path = write_list(sounds, *(f"{listed.format(name)}|A.flac b" for name in ("a1", "b")))
+    line = next(x for x in refusal(path).splitlines() if " in every line by: " in x)
+    subprocess.run(line.partition(" in every line by: ")[2], shell=True, check=True)
+    assert [clip.id for clip in read_filelist(path, H)] == ["a1", "b"]
 
 
 def test_a_third_field_may_be_a_speaker(sounds):
