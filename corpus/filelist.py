@@ -43,6 +43,7 @@ from text import can_be_spoken, clean, in_words, unknown_symbols
 TEXT_FOLDER = Path(__file__).resolve().parents[1] / "text"
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
+ROUNDING = 0.0051  # seconds, of a list with two decimals
 LONG = 5  # times the median: clips longer than this are warned of
 NO_FILELIST = (
     "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
@@ -91,7 +92,8 @@ def read_filelist(
             is_mel = path.endswith(".npy")
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
                 also = f", nor {listed} in the working directory" if is_relative else ""
-                made = "run prepare_ljspeech.py --cache-mels, or " if is_mel else ""
+                titles = "" if os.path.splitext(listed)[1] else "delete the line if it has titles; "
+                made = "run prepare_ljspeech.py --cache-mels, or " if is_mel else titles
                 fix = "" if is_mel else beside(path, hparams, filelist)
                 raise UserError(f"no such file{also}; {fix or made + IF_MOVED}")
             if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
@@ -206,6 +208,8 @@ def sound_length(path: str, seconds: float | None, hparams: HParams, read_conten
     if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
         lengths = f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file"
         fix = "the clip changed after the list was made: make the list again"
+        if abs(seconds - whole / rate) < ROUNDING:
+            fix = "write six decimals, or lines of path|text, if the list was rounded; else " + fix
         if seconds % 1 == 0:
             fix = "make the list again, or take the third field out where it names a speaker"
         raise UserError(f"{lengths}; {fix}")

@@ -152,7 +152,7 @@ def refuse_ambiguous_ids(metadata: Path, ids: Sequence[str]) -> None:
     001 of one speaker would get the text of another's. It names the command that makes the folders
     a part of the names, of ids and of files."""
     first: dict[str, str] = {}
-    for name in filter(re.compile(r"[/\\]").search, ids):
+    for name in ids if re.search(r"[/\\]", "".join(ids)) else ():
         other = first.setdefault(without_folder_and_suffix(name).lower(), name)
         if other != name:
             break

@@ -362,6 +362,16 @@ def test_other_suffix_is_written_in_every_line(sounds, listed, there):
     assert [clip.id for clip in read_filelist(path, H)] == ["a1", "b"]
 
 
+def test_titles_and_rounded_seconds_are_answered(sounds):
+    path = write_list(sounds, "path|text", f"{sounds}/a.wav|One.")
+    assert "path in the working directory; delete the line if it has titles; if the" in refusal(
+        path
+    )
+    seconds = soundfile.info(sounds / "a.wav").duration
+    path = write_list(sounds, f"{sounds}/a.wav|One.|{seconds + 0.004:.3f}")
+    assert "; write six decimals, or lines of path|text, if the list was rounded" in refusal(path)
+
+
 def test_a_third_field_may_be_a_speaker(sounds):
     path = write_list(sounds, f"{sounds}/a.wav|Go on.|0")
     with pytest.raises(UserError, match="or take the third field out where it names a speaker"):

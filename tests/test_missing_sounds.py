@@ -126,6 +126,13 @@ def test_names_in_two_folders_stay_apart(tmp_path):
     assert soundfile.info(corpus / "wavs" / "b_2.wav").frames == 4000 + 137 * 5
 
 
+def test_ids_with_and_without_folder_stay_apart(tmp_path):
+    (tmp_path / "metadata.csv").write_text("1|One.\n2|Two.\nb/1|Other.\n")
+    assert "ids '1' and 'b/1' are files of the same name" in refusal(read_metadata, tmp_path)
+    (tmp_path / "metadata.csv").write_text("1|One.\n1|Two.\nb/3|Other.\n")
+    assert len(read_metadata(tmp_path)[1]) == 2  # the same id is said of the line
+
+
 def test_sounds_of_one_name_are_all_named(tmp_path):
     corpus = make_corpus(tmp_path / "corpus", 2)
     for folder in "ab":
