@@ -8,6 +8,7 @@ import io
 import math
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +32,7 @@ UNKNOWN_SAMPLES = 2**36 - 1
 UNKNOWN_BYTES = {b"RIFF": 0x7FFFF000, b"RF64": 2**63}
 MAX_FRAME_RATIO = 1.25  # of hop or window in ms to the defaults; the paper's are 1.08 times those
 MAX_OVERSHOOT = 100  # a float that reaches more is a whole number of a file of 16 bits or more
+MAX_CHUNKS = 1000  # of a WAV before its samples
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
@@ -248,16 +250,31 @@ def _scaling(peak: float) -> str:
 
 
 def is_cut_off_wav(file: BinaryIO) -> bool:
-    """Whether the end of a WAV file is missing, which soundfile does not report. The file stands at
-    its first sample. Some programs omit the padding of the last byte."""
-    descriptor, start = file.fileno(), file.tell()
+    """Whether the end of a WAV file is missing, which soundfile does not report. Some programs omit
+    the padding of the last byte."""
+    descriptor = file.fileno()
     head, length = os.pread(descriptor, 36, 0), os.fstat(descriptor).st_size
+    if head[:4] not in UNKNOWN_BYTES or not (start := _samples_at(descriptor)):
+        return False
     sizes = {7: head[4:8], start: os.pread(descriptor, 4, start - 4)}
     if head.startswith(b"RF64"):
         sizes = {7: head[20:28], start: head[28:36]}
     unknown_size = UNKNOWN_BYTES.get(head[:4], 0)
     ends = [(begin, int.from_bytes(size, "little")) for begin, size in sizes.items()]
     return any(size < unknown_size and length < begin + size for begin, size in ends)
+
+
+def _samples_at(descriptor: int) -> int:
+    """Where the samples of a WAV file begin, or 0. soundfile stands behind them already if they are
+    compressed in blocks (ADPCM, GSM)."""
+    place = 12
+    for _ in range(MAX_CHUNKS):
+        chunk = os.pread(descriptor, 8, place)
+        if len(chunk) < 8 or chunk.startswith(b"data"):
+            return place + 8 if len(chunk) == 8 else 0
+        size = int.from_bytes(chunk[4:], "little")
+        place += 8 + size + size % 2
+    return 0
 
 
 def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HParams) -> None:
@@ -279,14 +296,27 @@ def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.T
     """Triangular filters of Slaney scale and norm, float32 [n_mels, filter_length / 2 + 1]."""
     import librosa
 
-    filters = librosa.filters.mel(
-        sr=hparams.sampling_rate,
-        n_fft=hparams.filter_length,
-        n_mels=hparams.n_mel_channels,
-        fmin=hparams.mel_fmin,
-        fmax=hparams.mel_fmax,
-    )
+    with warnings.catch_warnings(action="ignore"):  # of empty bands, which names no settings
+        filters = librosa.filters.mel(
+            sr=hparams.sampling_rate,
+            n_fft=hparams.filter_length,
+            n_mels=hparams.n_mel_channels,
+            fmin=hparams.mel_fmin,
+            fmax=hparams.mel_fmax,
+        )
     return torch.from_numpy(filters).float().to(device)
+
+
+def silent_bands(hparams: HParams) -> str | None:
+    """A warning if the mel has bands without a frequency of the filter in them, or None."""
+    empty = int((mel_filters(hparams).max(dim=1).values == 0).sum())
+    if not empty:
+        return None
+    return (
+        f"warning: {empty} of n_mel_channels={hparams.n_mel_channels} bands lie between the "
+        f"frequencies of filter_length={hparams.filter_length}, and are always silent: set fewer "
+        "bands, a longer filter, or mel_fmin and mel_fmax further apart"
+    )
 
 
 def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:

@@ -178,6 +178,45 @@ NVIDIA_ONLY = {
     "max_wav_value": "samples are read in [-1, 1]",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step",
 }
+# Names that other recipes and samplers have for a setting, or for what is none.
+OTHER_NAMES = {
+    **dict.fromkeys(("lr", "initial_learning_rate"), "it is learning_rate"),
+    **dict.fromkeys(("n_fft", "fft_size"), "it is filter_length"),
+    **dict.fromkeys(("hop", "hop_size"), "it is hop_length, in samples"),
+    **dict.fromkeys(("win_size", "window_size"), "it is win_length, in samples"),
+    **dict.fromkeys(("sr", "sample_rate"), "it is sampling_rate"),
+    **dict.fromkeys(("n_mels", "num_mels", "mel_channels"), "it is n_mel_channels"),
+    **dict.fromkeys(("r", "reduction_factor", "outputs_per_step"), "it is n_frames_per_step"),
+    **dict.fromkeys(("batching", "strategy", "sampler"), "it is batching_strategy"),
+    **dict.fromkeys(("num_epochs", "max_epochs"), "it is epochs"),
+    **dict.fromkeys(
+        ("fp16", "bf16", "amp", "use_amp", "mixed_precision"),
+        "set precision=bf16 or precision=fp16, on a GPU",
+    ),
+    **dict.fromkeys(
+        ("max_tokens", "max_frames", "max_batch_frames", "frames_per_batch"),
+        "set batch_capacity, in padded frames, with dynamic_batch_size=True",
+    ),
+    **dict.fromkeys(
+        ("gradient_accumulation", "gradient_accumulation_steps", "accumulate_grad_batches"),
+        "it is batches_per_update",
+    ),
+    **dict.fromkeys(
+        ("gpus", "n_gpus", "num_gpus", "devices", "world_size"),
+        "leave it out; use torchrun: torchrun --nproc-per-node 4 train.py ...",
+    ),
+    **dict.fromkeys(
+        ("max_length", "max_seconds", "max_duration", "max_wav_length"),
+        "leave it out; prepare with --max-seconds S",
+    ),
+    **dict.fromkeys(
+        ("warm_start", "checkpoint_path", "resume"), "it is an option: train.py --help"
+    ),
+    "drop_last": "leave it out; every epoch trains every clip",
+    "shuffle": "leave it out; batching_strategy and batch_randomization say how clips are mixed",
+    "optimizer": "leave it out; it is Adam",
+}
+MIN_LIKENESS = 0.72  # of a name to the one that was meant
 
 
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
@@ -262,7 +301,7 @@ def symbols_path(hparams: HParams) -> Path:
     """The path of the table of symbols, if it is not the English one."""
     from text.symbol_files import SYMBOLS_FILE
 
-    beside = Path(hparams.training_files).with_name(SYMBOLS_FILE)
+    beside = Path(hparams.training_files).parent / SYMBOLS_FILE
     return beside if hparams.symbols == "corpus" else Path(hparams.symbols)
 
 
@@ -340,15 +379,23 @@ def _parse(override: str) -> tuple[str, Any]:
     if name in ("symbol_table", "espeak_version") and text.strip("[]"):
         raise ValueError(f"{name}: leave it out; a run finds it, for its symbols= and language=")
     if name not in TYPES:
-        near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
-        raise ValueError(f"{name}: no hyper-parameter has this name{hint}")
+        raise ValueError(f"{name}: no hyper-parameter has this name; {_what_was_meant(name)}")
     if name == "validation_files" and text.lower() == "none":
         text = ""
     try:
         return name, _convert(text, TYPES[name])
     except ValueError as error:
         raise ValueError(f"{name}={text[:60]}: {error}") from None
+
+
+def _what_was_meant(name: str) -> str:
+    plain = name.lower().strip("-").replace("-", "_")
+    if plain in OTHER_NAMES:
+        return OTHER_NAMES[plain]
+    longer = [known for known in TYPES if plain and known.startswith(plain)]
+    near = difflib.get_close_matches(plain, TYPES, n=1, cutoff=MIN_LIKENESS)
+    meant = [*([plain] if plain in TYPES else []), *longer, *near]
+    return f"did you mean {meant[0]}?" if meant else "all names are in hparams.py"
 
 
 def _convert(text: str, kind: Any) -> Any:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from audio import mel_filters
+from audio import silent_bands
 from batching import describe_costs, few_updates, make_sampler
 from common.arguments import make_parser
 from common.console import duration, print_nothing, print_without_failing, progress_bar
@@ -152,9 +152,9 @@ def build_run(
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     if meaning := what_precision_means(hparams.precision, capability):
         print(meaning)
-    if not hparams.load_mel_from_disk:
-        # Imports librosa now, so that neither workers nor the first epoch have to.
-        mel_filters(hparams)
+    # Imports librosa now, so that neither workers nor the first epoch have to.
+    if not hparams.load_mel_from_disk and (warning := silent_bands(hparams)):
+        print(warning)
     trainer = Trainer(hparams, device, processes)
     print(f"decoder: {trainer.decoder_description}")
     pin_memory, keep = device.type == "cuda", hparams.num_workers > 0

@@ -13,6 +13,8 @@ from common.errors import UserError, in_place
 
 MAX_FOREIGN_SHARE = 0.3  # of the bytes of a text in Latin letters, above 127: accents, quotes
 MAX_LINES_NAMED = 5
+# The first bytes of UTF-8's accents, quotation marks and Cyrillic letters, as Windows-1252
+LEAD_BYTES = re.compile("[ÃÂâÐÑ][^\x00-\x7f]")
 # What a wrong conversion from Windows-1252 leaves of quotation marks, dashes and the euro sign.
 CONTROLS = re.compile("[\x80-\x9f]")
 
@@ -33,8 +35,14 @@ def decoded(path: str | Path, content: bytes) -> str:
 
 
 def wrong_conversion(path: str | Path, content: bytes) -> str | None:
-    """A warning if a text in UTF-8 has control characters from U+0080 to U+009F."""
-    text = content.decode(errors="replace")
+    """A warning if a text in UTF-8 has control characters from U+0080 to U+009F, or was UTF-8 that
+    was read as Windows-1252 and encoded again. None if it is no UTF-8, which `decoded` refuses."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    if warning := _twice_encoded(path, text):
+        return warning
     controls = sorted(set(CONTROLS.findall(text)))
     if not controls:
         return None
@@ -48,6 +56,38 @@ def wrong_conversion(path: str | Path, content: bytes) -> str | None:
         f"warning: {path}: control characters in {_named(lines)}, as a conversion of Windows-1252 "
         f"text from Latin-1 leaves of quotation marks and dashes; {fix}"
     )
+
+
+def _twice_encoded(path: str | Path, text: str) -> str | None:
+    """A warning about lines whose characters are the bytes of UTF-8: â€™ for an apostrophe."""
+    lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if not line.isascii()]
+    once = {number: _encoded_once(line) for number, line in lines if LEAD_BYTES.search(line)}
+    wrong = [number for number, line in once.items() if line is not None]
+    if not wrong:
+        return None
+    number, line = next((number, line) for number, line in lines if number == wrong[0])
+    place = LEAD_BYTES.search(line).start()  # type: ignore[union-attr]
+    meant = str(once[number])
+    fix = "write their characters again"
+    if len(wrong) == len(lines):
+        decode = "sys.stdin.reconfigure(encoding='utf-8-sig')"
+        each = "c.encode('cp1252', 'ignore') or c.encode('latin-1')"
+        write = f"sys.stdout.buffer.write(b''.join({each} for c in sys.stdin.read()))"
+        command = f'python -c "import sys; {decode}; {write}"'
+        fix = f"convert it back: {_conversion(path, command)}"
+    return (
+        f"warning: {path}: UTF-8 that was read as Windows-1252, in {_named(wrong)}: "
+        f"{line[place : place + 20]!r} for {meant[place : place + 16]!r}; {fix}"
+    )
+
+
+def _encoded_once(line: str) -> str | None:
+    """The line whose UTF-8 was read as Windows-1252 to make this one, or None."""
+    try:
+        content = b"".join(x.encode("cp1252", "ignore") or x.encode("latin-1") for x in line)
+        return content.decode()
+    except UnicodeError:
+        return None
 
 
 def _wide_encoding(content: bytes) -> str:

@@ -137,13 +137,16 @@ def read_stream(path: str | Path, at_most: int, if_missing: str = NO_FILE) -> by
     return content
 
 
-def read_json(path: str | Path, if_missing: str = NO_FILE) -> Any:
-    """Read the value in a JSON file. Errors as `read_bytes`, and if the file is not JSON."""
+def read_json(
+    path: str | Path, if_missing: str = NO_FILE, if_none: str = "restore it or delete it"
+) -> Any:
+    """Read the value in a JSON file. Errors as `read_bytes`, and if the file is not JSON: `if_none`
+    says what to do."""
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return parse_json(content)
     except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); restore it or delete it") from None
+        raise UserError(f"{path}: not JSON ({error}); {if_none}") from None
 
 
 def read_as(path: str | Path, expected: type[Record], if_missing: str = NO_FILE) -> Record:
@@ -293,6 +296,24 @@ def lock(directory: Path) -> BinaryIO:
     busy = "another process is training in this folder; wait for it, or choose another -o"
     lock_file(file, f"{directory}: {busy}")
     return file
+
+
+@contextlib.contextmanager
+def folder_locked(directory: Path, busy: str) -> Iterator[None]:
+    """Keep other processes that call this out of `directory`, without a file in it. BlockingIOError
+    with the message `busy` if one is there."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BlockingIOError(f"{directory}: {busy}") from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def lock_file(file: BinaryIO, busy: str) -> None:

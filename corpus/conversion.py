@@ -149,7 +149,7 @@ def read_channels(path: str | Path) -> tuple[np.ndarray, int]:
     with open_file(path) as file:
         try:
             sound = soundfile.SoundFile(file.fileno(), closefd=False)
-            is_cut_off = sound.format in ("WAV", "WAVEX", "RF64") and is_cut_off_wav(file)
+            is_cut_off = is_cut_off_wav(file)
             rate = sound.samplerate
             # Of a stream the header does not say how long it is.
             samples = sound.read(MAX_SECONDS * rate + 1, dtype="float32", always_2d=True)

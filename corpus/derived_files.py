@@ -12,7 +12,14 @@ import torch
 import audio
 from common.console import progress_bar
 from common.errors import UserError
-from common.files import READING_THREADS, Identity, map_in_threads, remove_leftovers, write_json
+from common.files import (
+    READING_THREADS,
+    Identity,
+    folder_locked,
+    map_in_threads,
+    remove_leftovers,
+    write_json,
+)
 from common.sound import write_mel
 from corpus.clip_table import Clip
 from corpus.filelist import MEL_SETTINGS_FILE, mel_length, settings_problem
@@ -35,6 +42,11 @@ class Folder:
         """Raise UserError if the folder holds files made with other, or unknown, settings."""
         if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
+        if not (self.path / self.settings_file).exists():  # they may be the only recordings
+            raise UserError(
+                f"{self.option} {self.path}: holds files made with unknown settings, with no "
+                f"{self.settings_file} beside them; name a new folder"
+            )
         if problem := settings_problem(self.path / self.settings_file, self.settings):
             raise UserError(
                 f"{self.option} {self.path}: holds files {problem}; name another folder, delete "
@@ -65,12 +77,15 @@ class Folder:
             return True
 
         self.path.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self.path)
-        write_json(self.path / self.settings_file, self.settings)
-        progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
-        # Closed when interrupted: the files begun are then finished.
-        with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
-            outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
+        # Another process's unfinished files are no leftovers.
+        busy = f"another process is preparing in it; wait, or choose another {self.option}"
+        with folder_locked(self.path, busy):
+            remove_leftovers(self.path)
+            write_json(self.path / self.settings_file, self.settings)
+            progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
+            # Closed when interrupted: the files begun are then finished.
+            with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
+                outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
         if already := [*outcomes.values()].count(False):
             print(f"{self.option}: {already:,} of {len(clips):,} files were already in {self.path}")
         return {where: result for where, result in outcomes.items() if isinstance(result, str)}
@@ -106,7 +121,9 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
             raise UserError(f"{counts} when it was checked; run again")
         write_mel(folder.path / f"{clip.id}.npy", mel)
 
-    audio.mel_filters(hparams)  # computed here once, and not in every thread
+    # Computed here once, and not in every thread.
+    if warning := audio.silent_bands(hparams):
+        print(warning)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

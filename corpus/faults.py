@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.errors import in_place
 from corpus.clip_table import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
 from hparams import HParams
@@ -16,6 +17,12 @@ from text.unspoken import dropped_symbols, with_columns
 
 MAX_SILENCE_SECONDS = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
+MANUAL = "docs/own-data.md"
+TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # a tag of HTML, without attributes
+MARKUP = re.compile(rf"&#[0-9]+;|&#x[0-9a-fA-F]+;|&[A-Za-z]{{2,8}};|{TAG}")
+MIN_CLIPS, MIN_SPREAD = 20, 0.15  # in fewer, or in clips of one length, nothing correlates
+MIN_CORRELATION, FITTING = 0.3, 0.8  # of the logarithms of seconds and symbols
+SHIFTS = (-3, -2, -1, 1, 2, 3)  # lines by which texts may be shifted
 MAX_FOREIGN_SHARE = 0.05  # of the texts; names and foreign words in English are fewer
 # 15 % of the words of LJSpeech; in few other languages is any of them a word.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
@@ -34,6 +41,7 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     dropped = [dropped_symbols(clip.text, *facts) if may_drop else {} for clip in clips]
     clipped = [clip.sound.clipped for clip in clips]
     lines = [Path(clip.where).name for clip in clips]
+    marks = [MARKUP.findall(clip.text) for clip in clips]
 
     faults = [  # what is wrong, what to do, and a note on each clip that has it, worst first
         (
@@ -68,6 +76,11 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
             [f"{lines[i]}: {with_columns(dropped[i])}" for i in _worst([*map(len, dropped)], 0)],
         ),
         (
+            "codes or tags of HTML, which are read letter by letter,",
+            f"Write characters ({MANUAL}) by: {_without_html(clips)}" if any(marks) else "",
+            [f"{lines[i]}: {' '.join(marks[i])}" for i in _worst([*map(len, marks)], 0)],
+        ),
+        (
             "the sound of another clip",
             "Keep the clip with the right text, remove the others",
             _duplicates(clips),
@@ -79,8 +92,17 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
         listed = "; ".join(notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
         summary = f"{what} in {len(notes):,} of {len(clips):,} clips: {listed}"
         if notes:
-            warnings.append(f"warning: {summary}. {advice} (docs/own-data.md)")
+            more_on_it = "" if MANUAL in advice else f" ({MANUAL})"  # a command is the end
+            warnings.append(f"warning: {summary}. {advice}{more_on_it}")
     return warnings
+
+
+def _without_html(clips: Sequence[Clip]) -> str:
+    """The shell's command that writes the characters in place of codes, and leaves out tags, in the
+    file that the clips' texts are from."""
+    tags = f"re.sub(r'{TAG}', '', html.unescape(sys.stdin.read()))"
+    program = f"import html, re, sys; sys.stdout.write({tags})"
+    return in_place(clips[0].where.rpartition(":")[0], f'python -X utf8 -c "{program}"')
 
 
 def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
@@ -108,6 +130,38 @@ def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
     return (
         f"warning: {what} are read as English: {becomes}. If they are in another language, prepare "
         f"with {OTHER_LANGUAGE}"
+    )
+
+
+def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
+    """A warning if long clips have no longer texts than short ones: metadata.csv may have lost a
+    line, or have texts that are none. In LJSpeech the correlation is 0.97, and 0.15 at most if the
+    texts are shifted by some lines."""
+    seconds = np.log([clip.sound.speech_samples for clip in clips])
+    symbols = np.log([len(clip.symbols) for clip in clips])
+    if len(clips) < MIN_CLIPS or seconds.std() < MIN_SPREAD:
+        return None
+    if (correlation := _correlation(seconds, symbols)) >= MIN_CORRELATION:
+        return None
+    fits = {shift: _correlation(seconds, np.roll(symbols, shift)) for shift in SHIFTS}
+    best = max(fits, key=lambda shift: fits[shift])
+    moved = f"{abs(best)} line{'s' * (abs(best) > 1)} {'down' if best > 0 else 'up'}"
+    fit = f". Moved {moved}, the texts fit ({fits[best]:.2f})"
+    return (
+        f"warning: long clips have no longer texts than short ones (correlation {correlation:.2f}, "
+        f"0.97 in LJSpeech): texts of other clips cannot be learnt"
+        f"{fit if fits[best] >= FITTING else ''}. Listen to some, such as {clips[0].id}: "
+        f"{clips[0].text[:60]!r} (docs/own-data.md)"
+    )
+
+
+def _correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's; 0 where one of them is constant."""
+    deviations = one.std() * other.std()
+    return (
+        float(np.mean((one - one.mean()) * (other - other.mean())) / deviations)
+        if deviations
+        else 0.0
     )
 
 

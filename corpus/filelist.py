@@ -34,6 +34,7 @@ from common.files import (
     write_bytes,
 )
 from corpus.clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
+from corpus.field_order import refuse_no_paths
 from corpus.missing_sounds import beside
 from corpus.separators import refuse_other_separators
 from hparams import HParams
@@ -42,6 +43,7 @@ from text import can_be_spoken, clean, in_words, unknown_symbols
 TEXT_FOLDER = Path(__file__).resolve().parents[1] / "text"
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
+ROUNDING = 0.0051  # seconds, of a list with two decimals
 LONG = 5  # times the median: clips longer than this are warned of
 NO_FILELIST = (
     "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
@@ -76,6 +78,7 @@ def read_filelist(
     if new_run and (warning := wrong_conversion(filelist, content)):
         print(warning)
     refuse_other_separators(filelist, lines, "path|text|seconds or path|text")
+    refuse_no_paths(filelist, lines)
     numbered = [line for line in lines if only is None or line[0] in only]
     problems, settings = [], mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
@@ -89,8 +92,9 @@ def read_filelist(
             is_mel = path.endswith(".npy")
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
                 also = f", nor {listed} in the working directory" if is_relative else ""
-                made = "run prepare_ljspeech.py --cache-mels, or " if is_mel else ""
-                fix = "" if is_mel else beside(path, hparams)
+                titles = "" if os.path.splitext(listed)[1] else "delete the line if it has titles; "
+                made = "run prepare_ljspeech.py --cache-mels, or " if is_mel else titles
+                fix = "" if is_mel else beside(path, hparams, filelist)
                 raise UserError(f"no such file{also}; {fix or made + IF_MOVED}")
             if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
                 fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
@@ -102,13 +106,22 @@ def read_filelist(
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
+    listed_as: dict[str, str] = {}  # of each clip in a clips_folder
+
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
         results = map_in_threads(clip_or_problem, numbered)
-        for (number, _), clip in zip(progress, results, strict=True):
+        for (number, line), clip in zip(progress, results, strict=True):
             try:
                 if isinstance(clip, UserError):
                     raise clip
+                listed = line.partition("|")[0].strip()
+                if hparams.clips_folder and listed_as.setdefault(clip.path, listed) != listed:
+                    raise UserError(
+                        f"{clip.path}: is in the place of {listed!r} and of "
+                        f"{listed_as[clip.path]!r}, which are two clips; set clips_folder to the "
+                        "folder that holds both of their folders"
+                    )
                 # Not in a thread: inflect, which spells numbers, is not thread-safe.
                 yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
             except UserError as error:
@@ -151,14 +164,21 @@ def where_clip_lies(listed: str, filelist: str | Path, clips_folder: str = "") -
     relative path starts there or, if nothing is there, at the working directory. In a
     `clips_folder` as much of the end of the path is looked for as exists there."""
     if clips_folder:
-        parts = [part for part in Path(listed).parts if part not in ("/", "..")]
-        ends = [os.path.join(clips_folder, *parts[i:]) for i in range(len(parts))]
+        ends = [
+            os.path.join(clips_folder, *parts[i:])
+            for parts in (_parts(listed, "/"), _parts(listed, r"[/\\]"))  # of Windows too
+            for i in range(len(parts))
+        ]
         return next(filter(os.path.lexists, ends), ends[-1] if ends else clips_folder), False
     in_lists_folder = os.path.join(os.path.dirname(filelist), listed)
     if os.path.isabs(listed) or in_lists_folder == listed:
         return listed, False
     is_there = os.path.lexists(in_lists_folder) or not os.path.lexists(listed)
     return (in_lists_folder, True) if is_there else (listed, False)
+
+
+def _parts(path: str, separators: str) -> list[str]:
+    return [part for part in re.split(separators, path) if part not in ("", ".", "..")]
 
 
 def foreign_letters(text: str) -> set[str]:
@@ -188,6 +208,8 @@ def sound_length(path: str, seconds: float | None, hparams: HParams, read_conten
     if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
         lengths = f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file"
         fix = "the clip changed after the list was made: make the list again"
+        if abs(seconds - whole / rate) < ROUNDING:
+            fix = "write six decimals, or lines of path|text, if the list was rounded; else " + fix
         if seconds % 1 == 0:
             fix = "make the list again, or take the third field out where it names a speaker"
         raise UserError(f"{lengths}; {fix}")

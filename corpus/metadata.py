@@ -12,7 +12,8 @@ from common.encodings import wrong_conversion
 from common.errors import UserError, in_place
 from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
-from corpus.missing_sounds import id_fix
+from corpus.field_order import commonest_number, refuse_other_order
+from corpus.missing_sounds import id_fix, refuse_ambiguous_ids
 from corpus.separators import refuse_other_separators
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
@@ -25,7 +26,8 @@ LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
 def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
     """Read `corpus`/metadata.csv, whose last field is the text. Returns the clips and the problems
     of bad lines. UserError if the folder or the file is missing, empty or not UTF-8, or has no
-    bars. If no line has three fields, two are enough: id|text."""
+    bars, or other fields. Where most lines have two, these are id|text. A bar at the end of every
+    line is ignored."""
     if not corpus.is_dir():
         what = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
@@ -43,13 +45,19 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
         print(warning)
     lines = numbered_lines(metadata, content=content)
     refuse_other_separators(metadata, lines, LINE)
-    num_fields = 3 if any(line.count("|") == 2 for _, line in lines) else 2
+    if all(line.endswith("|") for _, line in lines):
+        lines = [(number, line[:-1]) for number, line in lines]
+    commonest = commonest_number(lines)
+    refuse_other_order(metadata, lines, commonest, LINE)
+    refuse_ambiguous_ids(metadata, [line.partition("|")[0].strip() for _, line in lines])
+    num_fields = 2 if commonest == 2 else 3
+    line_expected = LINE if num_fields == 3 else "id|text, as most lines have"
     second: Counter[str] = Counter()
     for number, line in lines:
         name, *others = fields = [field.strip() for field in line.split("|")]
         where = f"{metadata}:{number}"
         if len(fields) != num_fields:
-            problem = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
+            problem = f"{len(fields)} fields, expected {line_expected}: {line[:60]!r}"
             problems.append(f"{where}: {problem}; fix the line")
         elif re.search(r"[/\\]", name):  # mels and trimmed copies would get another clip's name
             expected = "expected a file's name, without folder and suffix"
@@ -74,7 +82,9 @@ def several_speakers(second: Counter[str], metadata: Path) -> str | None:
         return None
     commonest = second.most_common(MAX_NAMED)
     values = ", ".join(f"{value[:20]!r} in {count:,}" for value, count in commonest)
-    keep = in_place(metadata, f"grep -F {shlex.quote(f'|{commonest[0][0]}|')}")
+    name = re.sub(r"[\\.^$*+?()\[\]{}|]", r"\\\g<0>", commonest[0][0])
+    field = f"^[^|]*[|][[:space:]]*{name}[[:space:]]*[|]"
+    keep = in_place(metadata, f"grep -E {shlex.quote(field)}")
     return (
         f"warning: {metadata}: the second field has {len(second):,} values in {second.total():,} "
         f"lines: {values}. If they are speakers, all are trained as one voice (docs/own-data.md); "

@@ -18,7 +18,7 @@ from common.files import Identity, naming, refuse_no_folder
 from corpus.clip_table import Clip, ClipTable
 from corpus.conversion import convert
 from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
-from corpus.faults import fault_warnings, other_language
+from corpus.faults import fault_warnings, other_language, texts_of_other_clips
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
 from corpus.layouts import Table
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata, texts_in_both
@@ -226,6 +226,7 @@ def describe(sets: dict[str, list[Clip]], clips: list[Clip], origin: str, hparam
     print(statistics_of(clips, hparams).describe())
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
     warnings += [unusual_frames(hparams), other_language(clips, hparams)]
+    warnings.append(texts_of_other_clips(clips))
     warnings += [*fault_warnings(clips, hparams), rare_symbols(clips, hparams)]
     warnings.append(texts_in_both(sets))
     for warning in filter(None, warnings):

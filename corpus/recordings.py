@@ -15,7 +15,7 @@ from common.errors import UserError
 from common.files import Identity, map_in_threads
 from corpus.clip_table import Clip, Sound
 from corpus.filelist import symbols_of
-from corpus.missing_sounds import KINDS, SoundsThere
+from corpus.missing_sounds import KINDS, SoundsThere, for_all
 from hparams import HParams
 
 WINDOW_SECONDS = 0.02  # the level of a sound is measured in windows of this length
@@ -54,11 +54,13 @@ def check_recordings(
         try:
             sound = measure_sound(path, hparams)
         except UserError as error:
-            return f"{path}: {error}"
+            return f"{path}: {for_all(str(error), path, hparams)}"
         return replace(clip, num_frames=frame_count(sound.num_samples, hparams), sound=sound)
 
     paths = {clip.where: sound_of(clip) for clip in clips}
-    others = None if all(paths.values()) else SoundsThere(corpus, hparams)
+    others = (
+        None if all(paths.values()) else SoundsThere(corpus, hparams, (clip.id for clip in clips))
+    )
     good, problems = [], []
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
     for clip, result in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):

@@ -12,6 +12,7 @@ import io
 import math
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -123,7 +124,8 @@ def _unpack(content: bytes) -> object:
                     if record.external_attr & 0x10 or record.compress_type:
                         raise zipfile.BadZipFile(f"{record.filename} is a folder or compressed")
                     archive.read(record)  # compares it with its CRC-32
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of old pickles, with lines of torch
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # zipfile and torch raise many kinds for a damaged file
         if is_out_of_memory(error):
             raise MemoryError from None

@@ -3,6 +3,7 @@ waits, and a message names the file."""
 
 import os
 import signal
+import time
 import zlib
 from argparse import Namespace
 from collections.abc import Callable
@@ -12,11 +13,13 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from corpora import make_corpus, prepare_with, refusal
+from helpers import fork_server
 from same_run import compare_runs, read_metrics
 
 from benchmarks.gpu_report import Part, lines_of, read_parts
 from common.errors import UserError
-from common.files import lock, read_json, write_json
+from common.files import folder_locked, lock, read_json, write_json
 from common.sound import write_mel, write_wav
 from corpus import demo_corpus, download
 from corpus.clip_table import Clip, ClipTable, read_table_file
@@ -192,3 +195,29 @@ def test_what_is_written_stays_in_its_folder(attacked, name):
         problem = str(error)
     if not name.startswith("logs/"):
         assert path.name in problem or (path.is_file() and not path.is_symlink())
+
+
+@pytest.mark.parametrize("option", ["mels", "trim"])
+def test_two_do_not_prepare_in_one_folder(tmp_path, option):
+    """Each would take the other's unfinished files for leftovers, and delete them."""
+    corpus = make_corpus(tmp_path / "corpus", 5)
+    (tmp_path / "made").mkdir()
+    context = fork_server()
+    held = context.Event()
+    holder = context.Process(target=hold_lock, args=(tmp_path / "made", held))
+    holder.start()
+    try:
+        assert held.wait(60)
+        options = {option: tmp_path / "made"}
+        message = refusal(prepare_with, corpus, tmp_path, error=BlockingIOError, **options)
+    finally:
+        holder.kill()
+        holder.join()
+    assert "made: another process is preparing in it; wait, or choose another --" in message
+    prepare_with(corpus, tmp_path / "lists", **options)
+
+
+def hold_lock(folder: Path, held) -> None:
+    with folder_locked(folder, "busy"):
+        held.set()
+        time.sleep(600)

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ from helpers import GOLDEN, OTHER_THAN_FILES, make_other_than_file
 
 from audio import (
     log_mel_spectrogram,
+    mel_filters,
     mel_fingerprint,
     minimum_samples,
     read_audio,
     read_checked,
     read_header,
     settings_at,
+    silent_bands,
     unusual_frames,
 )
 from common.errors import UserError
@@ -373,3 +376,25 @@ def test_samples_are_counted_whatever_the_header_says(kind, said, found, tmp_pat
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 2**28
+
+
+@pytest.mark.parametrize("subtype", ["IMA_ADPCM", "MS_ADPCM", "GSM610", "ULAW"])
+def test_compressed_wavs_are_whole_or_cut_off(tmp_path, subtype):
+    """Their samples come in blocks, of which the first is read when the file is opened."""
+    for seconds in (0.3, 0.41, 0.53, 0.67):
+        path = tmp_path / "a.wav"
+        soundfile.write(path, speech_like(seconds).numpy(), 22050, subtype=subtype)
+        assert len(read_checked(path, REFERENCE)) == read_header(path, REFERENCE)
+        path.write_bytes(path.read_bytes()[:-600])
+        with pytest.raises(UserError, match="truncated"):
+            read_checked(path, REFERENCE)
+
+
+def test_silent_bands_are_warned_of():
+    """By the names of our settings, and without librosa's lines."""
+    h = create_hparams("n_mel_channels=500")
+    mel_filters.cache_clear()
+    with warnings.catch_warnings(action="error"):
+        empty = int((mel_filters(h).max(dim=1).values == 0).sum())
+        assert silent_bands(h).startswith(f"warning: {empty} of n_mel_channels=500 bands lie ")
+    assert silent_bands(REFERENCE) is None

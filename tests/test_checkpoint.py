@@ -3,7 +3,9 @@
 import copy
 import errno
 import os
+import pickle
 import shutil
+import warnings
 import zipfile
 
 import numpy as np
@@ -190,6 +192,12 @@ def test_checkpoint_that_would_run_code_is_refused(tmp_path):
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pt")
     with pytest.raises(UserError, match="it holds more than tensors and plain values"):
         checkpoint.load_checkpoint(tmp_path / "evil.pt")
+    (tmp_path / "old.pt").write_bytes(pickle.dumps({"state_dict": Evil()}, protocol=4))
+    with (
+        warnings.catch_warnings(action="error"),
+        pytest.raises(UserError, match="more than tensors"),
+    ):
+        checkpoint.load_checkpoint(tmp_path / "old.pt")
     assert not (tmp_path / "ran").exists()
 
 

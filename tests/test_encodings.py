@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import subprocess
+import sys
 from argparse import Namespace
 
 import pytest
@@ -100,6 +101,36 @@ def test_controls_of_wrong_conversions_are_mended(tmp_path):
     warning = wrong_conversion(path, read_bytes(path))
     assert "in lines 1, 2, 3, 4, 5 and 4 more, " in warning
     assert warning.endswith("; replace them (U+0092 for ’)")
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1"])
+@pytest.mark.parametrize("text", ["1|It’s 5 € – no…\n2|Café\n3|plain\n", "1|“Go on.”\n", "1|да\n"])
+def test_text_that_was_encoded_twice_is_converted_back(tmp_path, text, encoding):
+    """It’s would be spoken as "ita euro trademark s"."""
+    path = tmp_path / "a list"
+    wrong = "".join(
+        bytes([x]).decode(encoding, "ignore") or bytes([x]).decode("latin-1") for x in text.encode()
+    )
+    path.write_text(wrong, encoding="utf-8-sig")
+    warning = wrong_conversion(path, read_bytes(path))
+    assert f"warning: {path}: UTF-8 that was read as Windows-1252, in line" in warning
+    command = run_advice(warning.replace("python ", f"{sys.executable} "))
+    assert "iconv" not in command
+    assert texts(path) == text
+    assert wrong_conversion(path, read_bytes(path)) is None
+
+
+def test_lines_that_were_encoded_twice_are_named(tmp_path):
+    """Converting the whole file would damage the others."""
+    path = tmp_path / "list"
+    path.write_text("1|Café\n2|CafÃ©s\n", encoding="utf-8")
+    warning = wrong_conversion(path, read_bytes(path))
+    assert warning.endswith("in line 2: 'Ã©s' for 'és'; write their characters again")
+
+
+@pytest.mark.parametrize("text", ["1|CAFÉ” – Ângela âgée Ñandú\n", "1|É—\n", "1|ÂME\n"])
+def test_usual_letters_are_not_taken_for_bytes(tmp_path, text):
+    assert wrong_conversion(tmp_path / "list", text.encode()) is None
 
 
 READERS = {

@@ -2,6 +2,9 @@
 
 import os
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +15,9 @@ from helpers import ROOT
 
 from audio import log_mel_spectrogram, read_audio
 from corpus import preparation
-from corpus.clip_table import Clip
+from corpus.clip_table import Clip, Sound
 from corpus.derived_files import KEPT_SECONDS
-from corpus.faults import other_language, usual_rates
+from corpus.faults import other_language, texts_of_other_clips, usual_rates
 from corpus.filelist import checked_clips, read_filelist, symbols_of
 from corpus.preparation import Preparation, prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
@@ -216,6 +219,55 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
     assert np.array_equal(whole[start - KEPT :], short)
 
 
+def test_codes_of_html_are_written_as_characters(tmp_path, capsys):
+    """It&#39;s would be spoken as "it and number thirty-nine; s"."""
+    texts = {"c01": "It&#39;s &amp; <b>go</b> on.", "c02": "R&D; at AT&T", "c03": "A <sil> b."}
+    corpus = write_corpus(tmp_path / "a corpus", {name: (None, x) for name, x in texts.items()})
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    [warning] = [x for x in warnings(capsys.readouterr().out) if "HTML" in x]
+    assert (
+        "letter by letter, in 2 of 12 clips: metadata.csv:2: &#39; &amp; <b> </b>; meta" in warning
+    )
+    command = warning.partition(" by: ")[2].replace("python ", f"{sys.executable} ")
+    subprocess.run(command, shell=True, check=True)
+    lines = (corpus / "metadata.csv").read_text().splitlines()
+    assert lines[1:3] == ["c01|raw|It's & go on.", "c02|raw|R&D; at AT&T"]
+
+
+def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -> list[Clip]:
+    """Clips of 1 to 8 s, whose texts are as long as those so many lines before."""
+    rng = np.random.default_rng(0)
+    seconds = rng.uniform(1, 8, count)
+    symbols = np.roll(15 * seconds + rng.normal(0, 3, count), shift).astype(int)
+    return [
+        Clip(f"c{i}.wav", "A text.", (1,) * (9 if texts_of_one_length else n), sound=Sound(int(s)))
+        for i, (n, s) in enumerate(zip(symbols, seconds * RATE, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(("shift", "moved"), [(1, "1 line up"), (-2, "2 lines down")])
+def test_texts_of_other_clips_are_noticed(shift, moved):
+    """A line that metadata.csv lost shifts all texts after it."""
+    warning = texts_of_other_clips(clips_with(shift))
+    assert "warning: long clips have no longer texts than short ones (correlation " in warning
+    assert f". Moved {moved}, the texts fit (0.9" in warning
+    assert warning.endswith("Listen to some, such as c0: 'A text.' (docs/own-data.md)")
+
+
+def test_one_text_for_all_clips_is_noticed():
+    warning = texts_of_other_clips(clips_with(0, texts_of_one_length=True))
+    assert "(correlation 0.00, 0.97 in LJSpeech)" in warning
+    assert "Moved" not in warning
+
+
+def test_texts_of_usual_lengths_are_not_remarked():
+    """Nor where there is too little to tell by."""
+    assert texts_of_other_clips(clips_with(0)) is None
+    assert texts_of_other_clips(clips_with(1, count=19)) is None
+    alike = [replace(x, sound=Sound(RATE)) for x in clips_with(1)]
+    assert texts_of_other_clips(alike) is None
+
+
 def test_clip_too_short_to_trim_is_copied(tmp_path):
     corpus = write_corpus(tmp_path / "corpus", {"c03": (sound(0.5, 0.02), TEXT)})
     prepare(Preparation(corpus, tmp_path / "lists", "filter_length=4096", trim=tmp_path / "t"))
@@ -235,7 +287,7 @@ def test_trimmed_mels_do_not_mix_with_others(tmp_path):
     message = refusal(prepare_with, quiet_corpus(tmp_path / "other", 6), lists, trim=trimmed)
     assert f"--trim-silence {trimmed}: holds files made with corpus=../corpus, this run" in message
     message = refusal(prepare_with, corpus, lists, trim=corpus / "wavs")
-    assert "holds files made with unknown settings" in message
+    assert message.endswith("with no trim_settings.json beside them; name a new folder")
     assert before.items() <= contents(tmp_path).items()
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -89,6 +90,26 @@ def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
     assert not cached_table(filelist, H)  # it was made for other paths
     lost = write_list(sounds, "/old/c.wav|One.")
     assert f"{tmp_path}/new/c.wav: no such file" in refusal(lost, moved)
+
+
+def test_windows_paths_are_found_in_their_folder(sounds):
+    filelist = sounds / "list.txt"
+    moved = replace(H, clips_folder=str(sounds))
+    filelist.write_text("C:\\old\\wavs\\a.wav|One.\n")
+    assert [clip.path for clip in read_filelist(filelist, moved)] == [f"{sounds}/a.wav"]
+
+
+def test_clips_folder_does_not_mix_speakers(sounds):
+    """a.wav of two folders would be one sound with two texts."""
+    filelist = write_list(sounds, "/old/anna/a.wav|One.", "/old/ben/a.wav|Two.")
+    message = refusal(filelist, replace(H, clips_folder=str(sounds)))
+    assert (
+        f"{sounds}/a.wav: is in the place of '/old/ben/a.wav' and of '/old/anna/a.wav'" in message
+    )
+    for name in ("anna", "ben"):
+        (sounds / name).mkdir()
+        shutil.copy(sounds / "a.wav", sounds / name)
+    assert len(read_filelist(filelist, replace(H, clips_folder=str(sounds)))) == 2
 
 
 def test_text_is_kept_letter_by_letter(sounds, monkeypatch):
@@ -296,7 +317,7 @@ def test_bad_cached_mels_are_listed_together(cached_mels):
 
 
 @pytest.mark.parametrize(
-    "line", ['a.wav|It\'s {0}; "no"|a|b', "a{0}.wav|Go on.|x", "/none/{0}.wav|Go on.|1.5"]
+    "line", ['a.wav|It\'s {0}; "no"|a|b', "a{0}.wav", "/none/{0}.wav|Go on.|1.5"]
 )
 def test_the_same_fault_is_said_once(tmp_path, line):
     path = tmp_path / "train.txt"
@@ -320,10 +341,35 @@ def test_sounds_under_another_name_are_named(tmp_path):
     with pytest.raises(UserError) as caught:
         read_filelist(path, HParams())
     a, b, c, d = str(caught.value).splitlines()[1:]
-    assert a.endswith(": no such file; 'a.WAV' lies there: write 'a.WAV' in the list")
+    assert ": no such file; 'a.WAV' lies there: write 'a.WAV' in the list, in every line by: " in a
     assert b.endswith(": no such file; 'B.wav' lies there: write 'B.wav' in the list")
     assert f"; 'c.mp3' lies there: convert it: for f in {tmp_path}/*.mp3; do ffmpeg " in c
     assert d.endswith("name it: --hparams clips_folder=FOLDER")
+
+
+@pytest.mark.parametrize(
+    ("listed", "there"), [("x/{}.flac", "wav"), ("x/{} ", "flac"), ("x/{}.wav", "WAV")]
+)
+def test_other_suffix_is_written_in_every_line(sounds, listed, there):
+    (sounds / "x").mkdir()
+    kind = "FLAC" if there == "flac" else "WAV"
+    for name in ("a1", "b"):
+        tone = 0.5 * np.sin(np.arange(9000) / 20)
+        soundfile.write(sounds / "x" / f"{name}.{there}", tone, 22050, format=kind)
+    path = write_list(sounds, *(f"{listed.format(name)}|A.flac b" for name in ("a1", "b")))
+    line = next(x for x in refusal(path).splitlines() if " in every line by: " in x)
+    subprocess.run(line.partition(" in every line by: ")[2], shell=True, check=True)
+    assert [clip.id for clip in read_filelist(path, H)] == ["a1", "b"]
+
+
+def test_titles_and_rounded_seconds_are_answered(sounds):
+    path = write_list(sounds, "path|text", f"{sounds}/a.wav|One.")
+    assert "path in the working directory; delete the line if it has titles; if the" in refusal(
+        path
+    )
+    seconds = soundfile.info(sounds / "a.wav").duration
+    path = write_list(sounds, f"{sounds}/a.wav|One.|{seconds + 0.004:.3f}")
+    assert "; write six decimals, or lines of path|text, if the list was rounded" in refusal(path)
 
 
 def test_a_third_field_may_be_a_speaker(sounds):

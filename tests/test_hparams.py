@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 import typing
@@ -14,7 +15,15 @@ from hypothesis import strategies as st
 import hparams
 import length_batching
 from common.errors import UserError
-from hparams import TYPES, HParams, create_hparams, describe, hparams_from_dict
+from hparams import (
+    OTHER_NAMES,
+    TYPES,
+    HParams,
+    create_hparams,
+    describe,
+    hparams_from_dict,
+    symbols_path,
+)
 
 # From the published description of NVIDIA's recipe and its configuration, not from hparams.py.
 # The model's sizes are held by test_model.py, which counts the weights.
@@ -82,6 +91,36 @@ def test_values_take_the_annotated_type(override, expected):
     value = getattr(create_hparams(override), override.split("=")[0])
     assert value == expected
     assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("drop_last", "leave it out; every epoch"),
+        ("max_tokens", "set batch_capacity"),
+        ("lr", "it is learning_rate"),
+        ("--n-mels", "it is n_mel_channels"),
+        ("BATCH_SIZE", "did you mean batch_size?"),
+        ("load_mel", "did you mean load_mel_from_disk?"),
+        ("patience", "all names are in hparams.py"),
+    ],
+)
+def test_names_of_other_recipes_are_answered(name, answer):
+    """drop_last is not hop_length, nor is max_tokens num_workers."""
+    with pytest.raises(UserError, match=re.escape(f"no hyper-parameter has this name; {answer}")):
+        create_hparams(f"{name}=1")
+
+
+def test_other_names_are_no_settings():
+    assert not OTHER_NAMES.keys() & TYPES.keys()
+
+
+@pytest.mark.parametrize("name", ["", "/", "."])
+def test_table_of_a_nameless_list_has_a_path(name):
+    """Reading the list then says what is wrong."""
+    assert symbols_path(create_hparams(f"training_files={name}")).name == "english"
+    table = symbols_path(create_hparams(f"training_files={name},symbols=corpus"))
+    assert table.name == "symbols.json"
 
 
 @pytest.mark.parametrize("name", NAMES)

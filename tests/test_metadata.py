@@ -13,7 +13,7 @@ def test_ids_are_names_of_files(tmp_path):
 
 
 def test_two_fields_are_id_and_text(tmp_path):
-    """Of a whole file: in one of three fields a line of two lacks something."""
+    """Where most lines have two."""
     (tmp_path / "metadata.csv").write_text("a|One.\nb|Two.\n")
     clips, problems = read_metadata(tmp_path)
     assert ([(clip.id, clip.text) for clip in clips], problems) == (
@@ -35,6 +35,11 @@ def test_fields_that_repeat_may_be_speakers(tmp_path, capsys):
     subprocess.run(command, shell=True, check=True)
     assert len(read_metadata(tmp_path)[0]) == 13
     assert capsys.readouterr().out == ""
+    path.write_text("".join(f"c{i} | p.{i % 2} | Text {i}.\n" for i in range(20)))
+    read_metadata(tmp_path)
+    command = capsys.readouterr().out.partition("keep the lines of one: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    assert len(read_metadata(tmp_path)[0]) == 10
     for second in ("", "raw", "Text {0}.", "No. {0}"):
         lines = [f"c{i}|{second.format(i)}|Text {i}.\n" for i in range(20)]
         path.write_text("".join(lines))

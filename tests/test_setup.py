@@ -97,6 +97,18 @@ def test_shared_clips_are_counted_and_named(lists, tmp_path, capsys):
     assert f"warning: {shared}" in capsys.readouterr().out
 
 
+def test_sound_with_two_texts_is_remarked(lists, tmp_path, capsys):
+    """Repeated lines, which weigh a clip, are not."""
+    (tmp_path / "train.txt").write_text("train-a.wav|Text.\n" * 2 + "./train-b.wav|Text.\n")
+    read_clips(lists, new_run=True)
+    assert "another text" not in capsys.readouterr().out
+    (tmp_path / "train.txt").write_text("train-a.wav|Text.\n" * 2 + "train-a.wav|Other.\n")
+    read_clips(lists, new_run=True)
+    name = f"{tmp_path}/train.txt"
+    assert f"warning: {name}: 1 lines name a sound" in (out := capsys.readouterr().out)
+    assert f"with another text, {name}:3 for one" in out
+
+
 def test_lists_without_validation_are_read(lists, opened):
     """But an empty name of the training list is refused."""
     training, validation = read_clips(replace(lists, validation_files=""), new_run=True)

@@ -46,6 +46,14 @@ def draw_nothing(patch):
         patch.setattr(preparation, name, lambda *_: b"a picture")
 
 
+def test_file_that_is_no_table_is_left_alone(tmp_path):
+    """It may be anything: a typing error in symbols= is no reason to delete it."""
+    (tmp_path / "notes.txt").write_text("my notes\n")
+    with pytest.raises(UserError, match="expected a list of strings, as prepare") as caught:
+        read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))
+    assert "delete" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("symbols", "message"),
     [

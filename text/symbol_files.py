@@ -17,6 +17,8 @@ def read_table(path: Path) -> SymbolTable:
         path,
         "no such table of symbols; scripts/prepare_ljspeech.py --hparams symbols=corpus makes it "
         "beside the filelists, or name a .json by symbols=",
+        "expected a list of strings, as prepare_ljspeech.py --hparams symbols=corpus writes it; "
+        "name that file, or leave symbols= out for English",
     )
     with naming(path):
         return SymbolTable(symbols)

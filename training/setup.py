@@ -308,6 +308,8 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     if warning := unusual_frames(hparams):
         print(warning)
     for clips in filter(len, lists):
+        if warning := warn_of_other_texts(clips):
+            print(warning)
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
         if warning := warn_of_long_clips(seconds, partial(name_of, clips)):
             print(warning)
@@ -348,6 +350,21 @@ def warn_of_shared_clips(training: ClipTable, validation: ClipTable) -> str | No
         f"warning: {what}, {min(shared)} for one: their validation loss does not tell how well "
         "other texts are spoken. Hold clips out of training, or validate not at all: "
         "validation_files=none"
+    )
+
+
+def warn_of_other_texts(clips: ClipTable) -> str | None:
+    """A warning about sounds that a list names more than once, with different texts, or None."""
+    first: dict[str, int] = {}  # hash of the first text, of each sound
+    pairs = enumerate(clips.paths_and_texts())
+    indices = [i for i, (path, text) in pairs if first.setdefault(path, hash(text)) != hash(text)]
+    if not indices:
+        return None
+    example = clips[indices[0]]
+    return (
+        f"warning: {clips.filelist}: {len(indices):,} lines name a sound that another line names "
+        f"with another text, {example.where} for one ({example.path}): only one text is spoken in "
+        "it. Delete the lines with the wrong one"
     )
 
 

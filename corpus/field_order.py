@@ -1,0 +1,117 @@
+"""Recognises lists whose fields are others than expected, or come in another order."""
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.errors import UserError, in_place
+from corpus.missing_sounds import KINDS, OTHER_KINDS
+
+MIN_LINES = 5  # in fewer, values repeat by chance
+MIN_SHARE = 0.9  # of the lines, that have the same fault
+MAX_REPEATING_SHARE = 0.2  # distinct values of a field over lines: names of speakers repeat
+MIN_DISTINCT_SHARE = 0.5  # texts hardly do
+SHORTER = 0.8  # a normalised text may be so much shorter than the raw one
+
+
+def refuse_other_order(
+    metadata: Path, lines: Sequence[tuple[int, str]], num_fields: int, expected: str
+) -> None:
+    """Raise a UserError if the numbered lines of a metadata.csv have four fields or more, or the
+    text before a last field that names speakers. It names the command that mends them."""
+    rows = [row for _, line in lines if len(row := _fields(line)) == num_fields]
+    if num_fields < 3 or len(rows) < MIN_LINES or len(rows) < MIN_SHARE * len(lines):
+        return
+    columns = list(zip(*rows, strict=True))
+    counts = [len(set(column)) for column in columns]
+    text, most = _text_place(columns), MAX_REPEATING_SHARE * len(rows)
+    example = f"{lines[0][1][:60]!r}"
+    if num_fields > 3:
+        kept = _kept(columns, counts, text, most)
+        raise UserError(
+            f"{metadata}: {num_fields} fields, expected {expected}: {example}; keep those of the "
+            f"id and the text, which goes last: {_reordering(metadata, kept)}"
+        )
+    if text == 1 and counts[2] <= most and counts[1] >= MIN_DISTINCT_SHARE * len(rows):
+        raise UserError(
+            f"{metadata}: the last field, which is read as the text, has {counts[2]:,} values in "
+            f"{len(rows):,} lines: {example}. If it names speakers, put the text last: "
+            f"{_reordering(metadata, [0, 2, 1])}\nIf it is the text, leave out the field before "
+            f"it: {_reordering(metadata, [0, 2])}"
+        )
+
+
+def refuse_no_paths(filelist: str | Path, lines: Sequence[tuple[int, str]]) -> None:
+    """Raise a UserError if the numbered lines of a filelist begin with ids, as metadata.csv has
+    them, or if they have a third field that is no number."""
+    rows = [_fields(line) for _, line in lines]
+    most = max(1, MIN_SHARE * len(rows))
+    if sum(_is_id(row[0]) and len(row) > 1 for row in rows) >= most:
+        command = f"python scripts/prepare_ljspeech.py {shlex.quote(str(Path(filelist).parent))}"
+        raise UserError(
+            f"{filelist}: its lines begin with ids, expected paths: {lines[0][1][:60]!r}; if it is "
+            f"a corpus's metadata.csv, make lists of it: {command}"
+        )
+    worded = [row for row in rows if len(row) == 3 and not _is_number(row[2])]
+    if len(worded) >= most:
+        text = _text_place(list(zip(*worded, strict=True)))
+        raise UserError(
+            f"{filelist}: the third field is no number of seconds: {lines[0][1][:60]!r}; if it or "
+            "the second names speakers, whose voices would mix, keep the lines of one. Then keep "
+            f"path and text: {_reordering(filelist, [0, text])}"
+        )
+
+
+def commonest_number(lines: Sequence[tuple[int, str]]) -> int:
+    """How many fields most of the numbered lines have; of equally common numbers the larger."""
+    counts = Counter(line.count("|") + 1 for _, line in lines)
+    return max(counts, key=lambda number: (counts[number], number), default=0)
+
+
+def _fields(line: str) -> list[str]:
+    return [field.strip() for field in line.split("|")]
+
+
+def _text_place(columns: Sequence[Sequence[str]]) -> int:
+    """The place of the text: the longest field but the first, and the last of several that are
+    about as long."""
+    lengths = [0, *(sum(map(len, column)) for column in columns[1:])]
+    return max(i for i, length in enumerate(lengths) if length >= SHORTER * max(lengths))
+
+
+def _kept(columns: Sequence[Sequence[str]], counts: list[int], text: int, most: float) -> list[int]:
+    """The places of the id, of a field that names speakers, if there is one, and of the text."""
+    others = [i for i in range(len(columns)) if i != text]
+    names = [i for i in others if _share(columns[i], _is_file_name) >= MIN_SHARE]
+    unique = [i for i in others if counts[i] == len(columns[i]) and " " not in columns[i][0]]
+    name = next(iter([*names, *unique]), 0)
+    speakers = [i for i in others if i != name and 2 <= counts[i] <= most]
+    return [name, *speakers[:1], text]
+
+
+def _share(values: Sequence[str], is_one: object) -> float:
+    return sum(map(is_one, values)) / len(values)  # type: ignore[call-overload]
+
+
+def _is_file_name(value: str) -> bool:
+    return value.lower().endswith(KINDS + OTHER_KINDS)
+
+
+def _is_id(value: str) -> bool:
+    """Whether a first field is an id, as in metadata.csv: no folder, no suffix, no blank."""
+    return bool(value) and not any(x in value for x in "/\\ .")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _reordering(path: str | Path, places: Sequence[int]) -> str:
+    """The shell's command that keeps these fields of every line, in this order."""
+    fields = ",".join(f"${place + 1}" for place in places)
+    return in_place(path, f"tr -d '\\r' | awk -F'|' -v OFS='|' '{{print {fields}}}'")
