@@ -75,6 +75,7 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, kind: str, channels: int, kernel_size: int, dilations: list[int]):
         super().__init__()
+        self.branches: list[tuple[nn.Module, ...]]
 
         def convolutions(dilations: Iterable[int]) -> nn.ModuleList:
             pad = kernel_size // 2
@@ -208,7 +209,8 @@ def _rule_problems(config: GeneratorConfig) -> list[str]:
     if math.prod(rates) != config.hop_size:
         product = f"their product is {math.prod(rates)}"
         problems.append(f"upsample_rates={rates}: {product}, expected hop_size={config.hop_size}")
-    if len(sizes) != len(rates) or any(k < r or (k - r) % 2 for k, r in zip(sizes, rates)):
+    pads = [size - rate for size, rate in zip(sizes, rates, strict=False)]
+    if len(sizes) != len(rates) or any(pad < 0 or pad % 2 for pad in pads):
         expected = f"one for each of upsample_rates={rates}, larger by an even number"
         problems.append(f"upsample_kernel_sizes={sizes}: expected {expected}")
     if channels % 2 ** len(rates):
