@@ -146,7 +146,6 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
         UserError: if a file cannot be read or is another one, a setting or a tensor is not what it
             has to be, or weights and config do not fit each other.
     """
-    config = read_config(config_path)
     saved = read_saved(path)
     if not isinstance(saved, dict) or not isinstance(saved.get("generator"), dict):
         raise UserError(f"{path}: {_other_kind(path, saved)}")
@@ -156,6 +155,7 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
         weights = fold(saved["generator"])
     if problems := weight_problems(weights, "generator without weight normalization"):
         raise refused(path, problems)
+    config = read_config(config_path)
     unfit = f" does not fit {config_path}"
     if differing := _differences(config, weights):
         error = refused(path, differing, unfit)
