@@ -71,7 +71,7 @@ def _refuse_no_onnx(path: str | Path, content: bytes) -> None:
     elif content.startswith((ZIP_BEGINS, PICKLE_BEGINS)):
         kind = "a file of weights (torch.save)"
         export = f"python scripts/export_vocoder.py --weights {shlex.quote(str(path))}"
-        fix = f"HiFi-GAN's become one by {export} -o vocoder.onnx (docs/voices.md)"
+        fix = f"the recipe makes one of HiFi-GAN's: {export} -o vocoder.onnx (docs/voices.md)"
     raise UserError(f"{kind}, expected an ONNX file; {fix}")
 
 

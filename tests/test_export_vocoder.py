@@ -102,14 +102,14 @@ def test_the_file_holds_its_mel_settings(published):
     )
 
 
-def test_other_mels_than_the_voices_are_refused(voices, published):
-    exported(published, "--voice", voices.fp32[0])
-    (published / "vocoder.onnx").unlink()
-    change_config(published, fmax=7600)
+def test_other_mels_than_the_voices_are_refused(voices, folder):
+    exported(folder, "--voice", voices.fp32[0])
+    (folder / "vocoder.onnx").unlink()
+    change_config(folder, fmax=7600)
     for option, path in (("--voice", voices.fp32[0]), ("--checkpoint", voices.checkpoint[0])):
         with pytest.raises(UserError, match=r"json: a vocoder for mel_fmax=7600\.0, but the voice"):
-            exported(published, option, path)
-    assert not (published / "vocoder.onnx").exists()
+            exported(folder, option, path)
+    assert not (folder / "vocoder.onnx").exists()
 
 
 def test_what_vocoder_says_of_weights_works(voices, tmp_path, monkeypatch):
@@ -118,7 +118,7 @@ def test_what_vocoder_says_of_weights_works(voices, tmp_path, monkeypatch):
     shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
     speak = ["--voice", str(voices.fp32[0]), "--text", "A dog.", "-o", "a.wav", "--vocoder"]
     message = refusal(synthesize.main, [*speak, "LJ V1/generator"])
-    command = message.partition("become one by python ")[2].partition(" (docs")[0]
+    command = message.partition("makes one of HiFi-GAN's: python ")[2].partition(" (docs")[0]
     program, *arguments = shlex.split(command)
     assert (ROOT / program).samefile(export_vocoder.__file__)
     export_vocoder.main(arguments)

@@ -375,8 +375,10 @@ def test_what_can_run_code_is_no_vocoder(tmp_path):
     torch.save(weights, tmp_path / "g_02500000", _use_new_zipfile_serialization=False)
     (tmp_path / "sound.wav").write_bytes(b"RIFF")
     convert = "expected an ONNX file; convert it to ONNX, as docs/voices.md says"
-    weights = "a file of weights (torch.save), expected an ONNX file; HiFi-GAN's become one by "
-    command = f"python scripts/export_vocoder.py --weights {tmp_path}/{{}} -o vocoder.onnx"
+    weights = "a file of weights (torch.save), expected an ONNX file; the recipe makes one of "
+    command = (
+        f"HiFi-GAN's: python scripts/export_vocoder.py --weights {tmp_path}/{{}} -o vocoder.onnx"
+    )
     for name, kind in {
         "thief.pt": f"a TorchScript module, {convert}",
         "generator_v1": f"{weights}{command.format('generator_v1')} (docs/voices.md)",
