@@ -20,7 +20,7 @@ import torch
 from common.errors import UserError
 from common.files import open_file, write_bytes
 from common.sound import encode
-from hparams import LOG_FLOOR, HParams
+from hparams import LOG_FLOOR, MEL_SETTINGS, HParams
 
 SILENT_RANGE = 1e-4  # highest minus lowest sample of a silent clip, at most: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
@@ -38,9 +38,7 @@ EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DO
 
 def mel_fingerprint(hparams: HParams) -> dict[str, float]:
     """The settings that a log-mel depends on."""
-    names = ["sampling_rate", "filter_length", "hop_length", "win_length", "n_mel_channels"]
-    names += ["mel_fmin", "mel_fmax"]
-    return {name: getattr(hparams, name) for name in names} | {"log_floor": LOG_FLOOR}
+    return {name: getattr(hparams, name) for name in MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
 
 
 def frame_count(num_samples: int, hparams: HParams) -> int:

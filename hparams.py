@@ -159,6 +159,15 @@ class HParams:
 
 
 LOG_FLOOR = 1e-5  # mel magnitudes below this are raised to it before the logarithm
+MEL_SETTINGS = (  # that a log-mel depends on
+    "sampling_rate",
+    "filter_length",
+    "hop_length",
+    "win_length",
+    "n_mel_channels",
+    "mel_fmin",
+    "mel_fmax",
+)
 WINDOW_BACK = 2  # symbols behind the furthest one attended that stay in the attention window
 TYPES = get_type_hints(HParams)  # by name, without the limits
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

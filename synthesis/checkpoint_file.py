@@ -88,31 +88,38 @@ KINDS: dict[str, Any] = {
 def read_checkpoint(
     path: str | Path, find_problems: Callable[[dict[str, Any]], list[str]] | None = None
 ) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU. Its bytes are compared with the CRC-32 that the zip
-    holds of them, and its parts are checked by `find_problems`, by default `problems_of`.
+    """The content of a checkpoint, on the CPU. Its parts are checked by `find_problems`, by default
+    `problems_of`. Errors as `read_saved`, and UserError if it is no checkpoint, or a part of it is
+    not what it has to be."""
+    state = read_saved(path)
+    if not isinstance(state, dict) or "state_dict" not in state:
+        raise UserError(f"{path}: holds no state_dict, so it is not a Tacotron 2 checkpoint")
+    if problems := (find_problems or problems_of)(state):
+        raise refused(path, problems)
+    return state
+
+
+def read_saved(path: str | Path) -> object:
+    """What torch.save wrote, on the CPU. Its bytes are compared with the CRC-32 that the zip holds
+    of them.
 
     Raises:
         DamagedCheckpoint: if the file is there and can be read, but is not what was written.
         UserError: if it cannot be read (missing, no permission, a failing disk, too little
-            memory), is no checkpoint, or a part of it is not what it has to be.
+            memory).
     """
     try:
         with naming(path), open_file(path, "no such checkpoint; name one that is there") as file:
             size, begins_well = os.fstat(file.fileno()).st_size, file.peek()[:1] in (b"P", b"\x80")
             if size > MAX_BYTES or not begins_well:
                 raise DamagedCheckpoint("damaged, or no checkpoint, by its first byte or its size")
-            state = _unpack(file.read(size))  # read whole: what fails after that is not the disk
+            return _unpack(file.read(size))  # read whole: what fails after that is not the disk
     except (OSError, MemoryError) as error:
         reason = "too little memory" if isinstance(error, MemoryError) else error.strerror
         raise UserError(
             f"{path}: cannot be read ({reason}). That does not mean that it is damaged: nothing "
             "was touched; make it readable and try again"
         ) from None
-    if not isinstance(state, dict) or "state_dict" not in state:
-        raise UserError(f"{path}: holds no state_dict, so it is not a Tacotron 2 checkpoint")
-    if problems := (find_problems or problems_of)(state):
-        raise refused(path, problems)
-    return state
 
 
 def _unpack(content: bytes) -> object:
@@ -210,7 +217,7 @@ def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list
     """What is wrong with weights, settings, and the parts named in `kinds` that are there, a line
     each that begins with the part's name. Of a checkpoint of another recipe, which has neither
     settings nor a loop, the weights alone are looked at."""
-    problems = _weight_problems(state["state_dict"])
+    problems = weight_problems(state["state_dict"], "state_dict")
     if not is_of_this_recipe(state):
         return problems
     problems += _settings_problems(state.get("hparams"))
@@ -225,11 +232,12 @@ def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
     return "hparams" in state or "loop" in state
 
 
-def _weight_problems(weights: Any) -> list[str]:
+def weight_problems(weights: Any, part: str) -> list[str]:
+    """What is wrong with the tensors by name in a `part` of a file, a line each."""
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
-        return [f"state_dict: {brief(weights)}, expected tensors by name"]
+        return [f"{part}: {brief(weights)}, expected tensors by name"]
     problems = {name: tensor_problem(tensor) for name, tensor in weights.items()}
-    return [f"state_dict: {name}: {problem}" for name, problem in problems.items() if problem]
+    return [f"{part}: {name}: {problem}" for name, problem in problems.items() if problem]
 
 
 def _settings_problems(saved: Any) -> list[str]:

@@ -6,9 +6,10 @@ It needs onnx and onnxruntime besides torch.
 """
 
 import hashlib
+import io
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -93,20 +94,34 @@ def write_graphs(speaker: ModelSpeaker, folder: Path) -> None:
     for name, (inputs, outputs) in GRAPHS.items():
         path, kind = folder / f"{name}.onnx", torch.int64 if name == "encoder" else torch.float32
         shapes = {x: shape_of(x, speaker.hparams) for x in (*inputs, *outputs)}
-        examples = [[size or 7 for size in shapes[x]] for x in inputs]
-        axes = {x: {i: "length" for i, n in enumerate(shapes[x]) if not n} for x in shapes}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch.onnx of its newer exporter: needs onnxscript
-            torch.onnx.export(
-                Function(speaker.model, FUNCTIONS[name]).eval(),
-                tuple(torch.zeros(shape, dtype=kind) for shape in examples),
-                path,
-                input_names=inputs,
-                output_names=outputs,
-                dynamic_axes=axes,
-                opset_version=OPSET,
-                dynamo=False,
-            )
+        examples = [torch.zeros([size or 7 for size in shapes[x]], dtype=kind) for x in inputs]
+        axes = {x: [i for i, size in enumerate(shapes[x]) if not size] for x in shapes}
+        function = Function(speaker.model, FUNCTIONS[name]).eval()
+        write_graph(function, examples, path, inputs, outputs, axes)
+
+
+def write_graph(
+    module: nn.Module,
+    examples: Sequence[torch.Tensor],
+    file: Path | io.BytesIO,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    axes: Mapping[str, Sequence[int]],
+) -> None:
+    """Write a module's graph for inputs such as `examples`. `axes`: the dimensions of inputs and
+    outputs that may have other sizes, by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.onnx of its newer exporter: needs onnxscript
+        torch.onnx.export(
+            module,
+            tuple(examples),
+            file,  # type: ignore[arg-type]  # of bytes too
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_axes={name: dict.fromkeys(numbers, "length") for name, numbers in axes.items()},
+            opset_version=OPSET,
+            dynamo=False,
+        )
 
 
 def to_int8(path: Path) -> None:

@@ -3,6 +3,8 @@
 speaker.vocoder = load_vocoder(Path("hifigan.onnx"), speaker.hparams)
 """
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from common.errors import UserError
 from common.files import naming, read_bytes
-from hparams import HParams
+from hparams import MEL_SETTINGS, HParams
 from synthesis import voice
 from synthesis.griffin_lim import SILENCE
 from synthesis.onnx_graph import MAX_GRAPH_BYTES, Graph, refuse_operators
@@ -37,7 +39,7 @@ def load_vocoder(path: str | Path, hparams: HParams, threads: int = 1) -> Vocode
 
     Args:
         path: a file from log-mel [1, n_mels, T] to sound [1, 1, T * hop_length]. Its metadata may
-            give a `sampling_rate`.
+            give settings of MEL_SETTINGS, which are then compared with `hparams`.
         threads: of the computing.
 
     Raises:
@@ -45,41 +47,61 @@ def load_vocoder(path: str | Path, hparams: HParams, threads: int = 1) -> Vocode
     """
     with naming(path):
         content = read_bytes(path, MAX_GRAPH_BYTES)
-        _refuse_no_onnx(content)
+        _refuse_no_onnx(path, content)
         refuse_operators(content, OPERATORS, "no vocoder needs", "export it without them")
         graph = Graph(path, content, threads)
         if not graph.inputs:
             raise UserError("a graph without inputs, expected mel [1, n_mels, T]; take another")
-    rate = graph.session.get_modelmeta().custom_metadata_map.get("sampling_rate")
+    refuse_other_mels(path, graph.session.get_modelmeta().custom_metadata_map, hparams)
 
     def run(mel: np.ndarray) -> np.ndarray:
         seconds = mel.shape[1] * hparams.hop_length / hparams.sampling_rate
         return graph.run({graph.inputs[0].name: mel[None]}, seconds)[0]
 
-    return checked_vocoder(path, run, rate, hparams)
+    return checked_vocoder(path, run, hparams)
 
 
-def _refuse_no_onnx(content: bytes) -> None:
+def _refuse_no_onnx(path: str | Path, content: bytes) -> None:
     """What torch writes can run code of its own, so none of it is loaded."""
     if content.startswith(ONNX_BEGINS):
         return
-    kind = "neither ONNX nor weights"
+    kind, fix = "neither ONNX nor weights", "convert it to ONNX, as docs/voices.md says"
     if content.startswith(ZIP_BEGINS) and b"/code/" in content:
         kind = "a TorchScript module"
     elif content.startswith((ZIP_BEGINS, PICKLE_BEGINS)):
         kind = "a file of weights (torch.save)"
-    raise UserError(f"{kind}, expected an ONNX file; convert it to ONNX, as docs/voices.md says")
+        export = f"python scripts/export_vocoder.py --weights {shlex.quote(str(path))}"
+        fix = f"the recipe makes one of HiFi-GAN's: {export} -o vocoder.onnx (docs/voices.md)"
+    raise UserError(f"{kind}, expected an ONNX file; {fix}")
 
 
-def checked_vocoder(
-    path: str | Path, run: Vocoder, sampling_rate: Any, hparams: HParams
-) -> Vocoder:
+def refuse_other_mels(path: str | Path, settings: Mapping[str, Any], hparams: HParams) -> None:
+    """UserError if a vocoder's mel settings, as far as they are known, are not those of the voice.
+
+    Args:
+        path: of the file that the message names.
+        settings: values by their names in MEL_SETTINGS, or the texts of such values.
+    """
+    known = [name for name in MEL_SETTINGS if name in settings]
+    other = [name for name in known if not _is_number(settings[name], getattr(hparams, name))]
+    if other:
+        theirs = ", ".join(f"{name}={settings[name]!s:.30}" for name in other)
+        ours = ", ".join(f"{name}={getattr(hparams, name)}" for name in other)
+        fix = "take a vocoder that was trained on mels as the voice makes them"
+        raise UserError(f"{path}: a vocoder for {theirs}, but the voice has {ours}; {fix}")
+
+
+def _is_number(text: Any, number: float) -> bool:
+    try:
+        return float(text) == number
+    except ValueError:
+        return False
+
+
+def checked_vocoder(path: str | Path, run: Vocoder, hparams: HParams) -> Vocoder:
     """`run`, from log-mel [n_mels, T] to sound [1, 1, T * hop_length], as a function to [T *
     hop_length]. It is tried first: UserError, also later, if its sound is of another shape or no
-    floats, and if `sampling_rate`, where there is one, is not the model's."""
-    if sampling_rate is not None and str(sampling_rate) != str(hparams.sampling_rate):
-        rates = f"{str(sampling_rate)!r:.30} Hz, the model has {hparams.sampling_rate}"
-        raise UserError(f"{path}: a vocoder of {rates}; take another")
+    floats."""
 
     def checked(mel: np.ndarray) -> np.ndarray:
         with naming(path):

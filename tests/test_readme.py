@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from helpers import ROOT, run_program
+from helpers import DATA, ROOT, run_program
 from torch.distributed.run import get_args_parser
 
 from hparams import create_hparams
@@ -75,12 +75,15 @@ def commands(document: str) -> list[str]:
 
 @pytest.fixture
 def clone(tmp_path):
-    """A copy of the project, at a path with spaces, with a corpus where README has LJSpeech."""
+    """A copy of the project, at a path with spaces, with a corpus where README has LJSpeech, and
+    a small vocoder's weights where docs/voices.md has LJ_V1."""
     root = tmp_path / "the project"
     left_out = shutil.ignore_patterns(
         ".*", "demo", "demo-*", "runs", "out", "data", "tests", "results", "docs", "__pycache__"
     )
     shutil.copytree(ROOT, root, ignore=left_out)
+    vocoder = shutil.copytree(DATA / "hifi_gan" / "blocks_1", root / "LJ_V1")
+    (vocoder / "generator").rename(vocoder / "generator_v1")
     wavs = root / "data" / "LJSpeech-1.1" / "wavs"
     wavs.mkdir(parents=True)
     rng = np.random.default_rng(0)

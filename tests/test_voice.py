@@ -342,7 +342,10 @@ def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
     ("made", "message"),
     [
         ({"hop": 300}, r"\(1, 1, 4800\) of 16 frames, expected \(1, 1, 4096\)"),
-        ({"sampling_rate": 16000}, "a vocoder of '16000' Hz, the model has 22050"),
+        (
+            {"sampling_rate": 16000},
+            "a vocoder for sampling_rate=16000, but the voice has sampling_rate=22050; take",
+        ),
     ],
 )
 def test_a_vocoder_that_does_not_fit_is_refused(made, message, tmp_path):
@@ -372,10 +375,14 @@ def test_what_can_run_code_is_no_vocoder(tmp_path):
     torch.save(weights, tmp_path / "g_02500000", _use_new_zipfile_serialization=False)
     (tmp_path / "sound.wav").write_bytes(b"RIFF")
     convert = "expected an ONNX file; convert it to ONNX, as docs/voices.md says"
+    weights = "a file of weights (torch.save), expected an ONNX file; the recipe makes one of "
+    command = (
+        f"HiFi-GAN's: python scripts/export_vocoder.py --weights {tmp_path}/{{}} -o vocoder.onnx"
+    )
     for name, kind in {
         "thief.pt": f"a TorchScript module, {convert}",
-        "generator_v1": f"a file of weights (torch.save), {convert}",
-        "g_02500000": f"a file of weights (torch.save), {convert}",
+        "generator_v1": f"{weights}{command.format('generator_v1')} (docs/voices.md)",
+        "g_02500000": f"{weights}{command.format('g_02500000')} (docs/voices.md)",
         "sound.wav": f"neither ONNX nor weights, {convert}",
     }.items():
         message = refusal(vocoder.load_vocoder, tmp_path / name, create_hparams())
@@ -417,10 +424,10 @@ def test_a_vocoder_that_fails_later_is_refused(tmp_path):
         vocoder.load_vocoder(tmp_path / "late.onnx", create_hparams())(mel)
     short = lambda mel: np.zeros((1, 1, 256 * min(mel.shape[1], 17)), np.float32)  # noqa: E731
     with pytest.raises(UserError, match=r"x: a vocoder that makes \(1, 1, 4352\) of 20 frames"):
-        vocoder.checked_vocoder("x", short, None, create_hparams())(mel)
+        vocoder.checked_vocoder("x", short, create_hparams())(mel)
     nan = np.full((1, 1, 16 * 256), np.nan, np.float32)
     with pytest.raises(UserError, match="y: a vocoder that gives nan"):
-        vocoder.checked_vocoder("y", lambda mel: nan, None, create_hparams())
+        vocoder.checked_vocoder("y", lambda mel: nan, create_hparams())
     ends = helper.make_tensor_value_info("sound", 1, [1])
     value = numpy_helper.from_array(np.zeros(1, np.float32))
     nodes = [helper.make_node("Constant", [], ["sound"], value=value)]

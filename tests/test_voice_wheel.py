@@ -14,7 +14,7 @@ from helpers import ROOT
 from packaging.requirements import Requirement
 from test_wheel import build
 
-NEED_TORCH = {"checkpoint_file.py", "export.py", "torch_speaker.py"}
+NEED_TORCH = {"checkpoint_file.py", "export.py", "hifi_gan.py", "torch_speaker.py"}
 PROJECT = tomllib.loads((ROOT / "synthesis" / "pyproject.toml").read_text(encoding="utf-8"))
 TEXT = "A dog came. It sat down, and it ate."
 PROGRAM = f"""

@@ -1,0 +1,279 @@
+"""synthesis/hifi_gan.py, scripts/export_vocoder.py: published weights become a file for --vocoder
+that sounds as its authors' own program, and other files are refused by what is wrong with them."""
+
+import importlib
+import json
+import os
+import shlex
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+import soundfile
+import torch
+from corpora import refusal
+from helpers import DATA, ROOT
+
+import synthesize
+from common.errors import UserError
+from hparams import MEL_SETTINGS, create_hparams
+from synthesis.hifi_gan import Generator, load_generator
+from synthesis.vocoder import load_vocoder
+
+export_vocoder = importlib.import_module("scripts.export_vocoder")
+KINDS = "blocks_1", "blocks_2"
+
+
+def exported(folder, *options: object) -> None:
+    arguments = "--weights", folder / "generator", "-o", folder / "vocoder.onnx", *options
+    export_vocoder.main([str(argument) for argument in arguments])
+
+
+@pytest.fixture(params=KINDS)
+def published(request, tmp_path):
+    """A folder with generator and config.json, as the authors of HiFi-GAN publish them."""
+    return shutil.copytree(DATA / "hifi_gan" / request.param, tmp_path / request.param)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return shutil.copytree(DATA / "hifi_gan" / KINDS[0], tmp_path / "hifi_gan")
+
+
+def change_weights(folder, **tensors: torch.Tensor | None) -> None:
+    """Save the generator with other tensors, or without those that are None."""
+    saved = torch.load(folder / "generator", weights_only=True)["generator"] | tensors
+    kept = {name: tensor for name, tensor in saved.items() if tensor is not None}
+    torch.save({"generator": kept}, folder / "generator")
+
+
+def generator_of(folder) -> Generator:
+    return load_generator(folder / "generator", folder / "config.json")
+
+
+def change_config(folder, **settings: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def test_sound_is_that_of_the_authors(published):
+    expected = np.load(published / "sound.npz")
+    with torch.no_grad():
+        sound = generator_of(published)(torch.from_numpy(expected["mel"])[None])
+    np.testing.assert_allclose(sound, expected["sound"], atol=1e-5)
+    exported(published)
+    vocoder = load_vocoder(published / "vocoder.onnx", create_hparams())
+    np.testing.assert_allclose(vocoder(expected["mel"]), expected["sound"][0, 0], atol=1e-5)
+
+
+def test_fp16_halves_the_file_and_keeps_sound(published):
+    expected = np.load(published / "sound.npz")
+    exported(published)
+    path = published / "vocoder.onnx"
+    size = sum(x.data_type == 1 and len(x.raw_data) for x in onnx.load(path).graph.initializer)
+    exported(published, "--fp16")
+    halved = onnx.load(path).graph.initializer
+    assert sum(x.data_type == 10 and len(x.raw_data) for x in halved) == size / 2
+    sound = load_vocoder(path, create_hparams())(expected["mel"])
+    assert 0 < np.abs(sound - expected["sound"]).max() < 0.02
+
+
+def test_weights_without_weight_normalization_sound_alike(folder):
+    before, mel = generator_of(folder), torch.zeros(1, 80, 5)
+    assert not any("weight_g" in name for name in before.state_dict())
+    torch.save({"generator": before.state_dict()}, folder / "generator")
+    torch.testing.assert_close(generator_of(folder)(mel), before(mel), rtol=0, atol=0)
+
+
+def test_the_file_holds_its_mel_settings(published):
+    """They are those of the voice, or --vocoder refuses it."""
+    change_config(published, fmax=None, fmin=20.5)
+    exported(published)
+    path = published / "vocoder.onnx"
+    metadata = {x.key: float(x.value) for x in onnx.load(path).metadata_props}
+    assert metadata.keys() == set(MEL_SETTINGS)
+    assert (metadata["mel_fmin"], metadata["mel_fmax"]) == (20.5, 11025)
+    assert load_vocoder(path, create_hparams("mel_fmin=20.5,mel_fmax=11025"))
+    assert refusal(load_vocoder, path, create_hparams("win_length=800")) == (
+        f"{path}: a vocoder for win_length=1024, mel_fmin=20.5, mel_fmax=11025.0, but the voice "
+        "has win_length=800, mel_fmin=0.0, mel_fmax=8000.0; take a vocoder that was trained on "
+        "mels as the voice makes them"
+    )
+
+
+def test_other_mels_than_the_voices_are_refused(voices, folder):
+    exported(folder, "--voice", voices.fp32[0])
+    (folder / "vocoder.onnx").unlink()
+    change_config(folder, fmax=7600)
+    for option, path in (("--voice", voices.fp32[0]), ("--checkpoint", voices.checkpoint[0])):
+        with pytest.raises(UserError, match=r"json: a vocoder for mel_fmax=7600\.0, but the voice"):
+            exported(folder, option, path)
+    assert not (folder / "vocoder.onnx").exists()
+
+
+def test_what_vocoder_says_of_weights_works(voices, tmp_path, monkeypatch):
+    """The command in its message makes the file that it asks for."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
+    speak = ["--voice", str(voices.fp32[0]), "--text", "A dog.", "-o", "a.wav", "--vocoder"]
+    message = refusal(synthesize.main, [*speak, "LJ V1/generator"])
+    command = message.partition("makes one of HiFi-GAN's: python ")[2].partition(" (docs")[0]
+    program, *arguments = shlex.split(command)
+    assert (ROOT / program).samefile(export_vocoder.__file__)
+    export_vocoder.main(arguments)
+    synthesize.main([*speak, "vocoder.onnx"])
+    assert soundfile.info("a.wav").frames > 0
+
+
+class Thief:
+    """Makes a folder when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("stolen",)
+
+
+def test_code_in_weights_is_not_run(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"generator": {"conv_pre.bias": Thief()}}, folder / "generator")
+    assert "more than tensors and plain values" in refusal(exported, folder)
+    assert not (tmp_path / "stolen").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "message"),
+    [
+        (
+            "do_02500000",
+            {"mpd": {}, "msd": {}},
+            "discriminators, which are for training; take g_02500000 beside it",
+        ),
+        (
+            "discriminators",
+            {"mpd": {}, "msd": {}},
+            "discriminators, which are for training; take the generator's",
+        ),
+        (
+            "best.pt",
+            {"state_dict": {}, "iteration": 1},
+            "holds state_dict, iteration, expected `generator`: take a file such as generator_v1 "
+            "or g_02500000",
+        ),
+        (
+            "list",
+            [1],
+            "holds no values by name, expected `generator`: take a file such as generator_v1 or "
+            "g_02500000",
+        ),
+        ("plain", {"generator": {"ups": 3}}, "generator: ups: 3, expected a tensor"),
+        (
+            "plain",
+            {"generator": {3: 3}},
+            "generator: a value of type dict, expected tensors by name",
+        ),
+    ],
+)
+def test_files_of_other_things_are_named(name, saved, message, folder):
+    torch.save(saved, folder / name)
+    arguments = ["--weights", str(folder / name), "-o", str(folder / "v.onnx")]
+    assert refusal(export_vocoder.main, arguments) == f"{folder / name}: {message}"
+
+
+FIT = " does not fit {}/config.json:\n  "
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ups.1.bias": None}, FIT + "lacks ups.1.bias"),
+        ({"ups.1.scale": torch.ones(2)}, FIT + "has ups.1.scale, which this generator lacks"),
+        ({"ups.0.bias": torch.ones(9)}, FIT + "ups.0.bias is [9], expected [4]"),
+        ({"ups.0.bias": torch.ones(4) / 0}, ": generator: ups.0.bias: NaN or infinite values"),
+        (
+            {"ups.0.weight_v": None},
+            ": ups.0.weight_g: no ups.0.weight_v of three dimensions beside it",
+        ),
+        ({"ups.0.weight_g": torch.ones(8)}, ": ups.0.weight_g is [8], expected [8, 1, 1]"),
+        (
+            {"ups.0.weight_v": torch.zeros(8, 4, 32)},
+            ": generator without weight normalization: ups.0.weight: NaN or infinite values",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(changes, message, folder):
+    change_weights(folder, **changes)
+    assert refusal(exported, folder) == f"{folder / 'generator'}{message.format(folder)}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"upsample_initial_channel": 16}, "upsample_initial_channel=16 in the config, 8 in the"),
+        ({"num_mels": 100}, "num_mels=100 in the config, 80 in the weights"),
+        ({"resblock": "2"}, "resblock='2' in the config, '1' in the weights"),
+        (
+            {"upsample_kernel_sizes": [16, 16]},
+            "upsample_kernel_sizes=[16, 16] in the config, [32, 16] in the weights",
+        ),
+        (
+            {"resblock_kernel_sizes": [3, 7]},
+            "resblock_kernel_sizes=[3, 7] in the config, [3, 5] in the weights",
+        ),
+        ({"resblock_dilation_sizes": [[1, 3, 5], [1]]}, "has resblocks.1.convs1.1.bias, which"),
+    ],
+)
+def test_a_config_of_other_weights_is_refused(settings, message, folder):
+    change_config(folder, **settings)
+    assert f"generator does not fit {folder}/config.json:\n  {message}" in refusal(exported, folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"hop_size": 275},
+            "upsample_rates=[16, 16]: their product is 256, expected hop_size=275",
+        ),
+        (
+            {"upsample_kernel_sizes": [31, 16]},
+            "upsample_kernel_sizes=[31, 16]: expected one for each of upsample_rates=[16, 16], "
+            "larger by an even number",
+        ),
+        (
+            {"upsample_initial_channel": 6},
+            "upsample_initial_channel=6: expected a multiple of 4, to be halved 2 times",
+        ),
+        ({"resblock_kernel_sizes": [3, 4]}, "resblock_kernel_sizes=[3, 4]: expected odd numbers"),
+        (
+            {"resblock_dilation_sizes": [[1]]},
+            "resblock_dilation_sizes=[[1]]: expected a list for each of "
+            "resblock_kernel_sizes=[3, 5]",
+        ),
+        ({"resblock": "3"}, "resblock='3': Input should be '1' or '2'"),
+        ({"num_mels": "80"}, "num_mels='80': Input should be a valid integer"),
+    ],
+)
+def test_settings_that_make_no_generator_are_refused(settings, message, folder):
+    change_config(folder, **settings)
+    assert refusal(exported, folder) == f"{folder}/config.json: {message}"
+
+
+def test_a_config_is_needed(folder, tmp_path):
+    (folder / "config.json").rename(tmp_path / "v1.json")
+    fix = "take the config.json that was published with the weights"
+    assert refusal(exported, folder) == (
+        f"{folder}/config.json: no such file; {fix}, and name it by --config"
+    )
+    exported(folder, "--config", tmp_path / "v1.json")
+    (tmp_path / "v1.json").write_text('{"resblock": "1"}')
+    assert "lacks upsample_rates, upsample_kernel_sizes" in refusal(
+        exported, folder, "--config", tmp_path / "v1.json"
+    )
+
+
+def test_a_graph_of_other_sound_is_not_written(folder, monkeypatch):
+    other, make = generator_of(folder), export_vocoder.make_graph
+    other.conv_post.bias.data += 0.01
+    monkeypatch.setattr(export_vocoder, "make_graph", lambda _: make(other))
+    assert "generator: the graph differs from torch by" in refusal(exported, folder)
+    assert not (folder / "vocoder.onnx").exists()
