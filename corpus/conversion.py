@@ -31,6 +31,7 @@ SPEECH_DECIBELS = 30  # a window at most so far below the loudest one counts for
 MIN_MIXED = 0.5  # of the loudest channel's level; a mean of channels below it cancels speech out
 MAX_SECONDS = 600  # of a recording, which is held in memory
 SETTINGS_FILE = "conversion_settings.json"
+ADVISED = "ffmpeg -nostdin"  # in messages on sounds that `convert` can mend
 
 
 class Change(NamedTuple):

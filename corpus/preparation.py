@@ -15,8 +15,8 @@ from audio import unusual_frames
 from common.console import markdown_table
 from common.errors import UserError, grouped
 from common.files import Identity, naming, refuse_no_folder
+from corpus import conversion
 from corpus.clip_table import Clip, ClipTable
-from corpus.conversion import convert
 from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.faults import fault_warnings, other_language, texts_of_other_clips
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
@@ -61,6 +61,8 @@ def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
     count = f"{len(problems):,} of {total:,} clips"
     listed = "\n".join(f"  {line}" for line in grouped(problems))
     advice = "no filelist was written. Fix them, or leave them out with --skip-bad"
+    if conversion.ADVISED in listed:
+        advice += "; --convert NEW_FOLDER writes copies that are as training wants them"
     if problems and not skip_bad:
         raise UserError(f"{count} are bad:\n{listed}\n{count} are bad; {advice}")
     if problems:
@@ -139,7 +141,7 @@ def prepare(asked: Preparation) -> list[Path]:
         refuse_no_folder(folder.path, folder.option)
         folder.refuse_others()
     if asked.convert:
-        bad, total = convert(asked.corpus, asked.convert, asked.table, hparams)
+        bad, total = conversion.convert(asked.corpus, asked.convert, asked.table, hparams)
         refuse_or_skip(bad, total, asked.skip_bad)
     path = asked.folder / "metadata.csv"
     metadata = Clip(str(path), "", identity=Identity.of(path))  # as it is before it is read

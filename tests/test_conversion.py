@@ -143,6 +143,19 @@ def test_a_table_is_prepared_by_one_command(recordings, tmp_path, capsys):
     assert settings["level"] == LEVEL
 
 
+def test_conversion_is_advised_where_it_helps(recordings, tmp_path):
+    """And the advice is right."""
+    (recordings / "metadata.csv").write_text("a|A.\nb|B.\nc|C.\n")
+    (recordings / "wavs").mkdir()
+    for name in ("a.flac", "b.mp3", "c.wav"):
+        (recordings / name).rename(recordings / "wavs" / name)
+    command = [str(recordings), "--out", str(tmp_path / "lists"), "--val-fraction", "0.4"]
+    message = refusal(prepare_ljspeech.main, command)
+    assert message.endswith("; --convert NEW_FOLDER writes copies that are as training wants them")
+    prepare_ljspeech.main([*command, "--convert", str(tmp_path / "new")])
+    assert len(list((tmp_path / "new" / "wavs").glob("*.wav"))) == 3
+
+
 def test_split_texts_are_warned_of(recordings, tmp_path, capsys):
     for name in "abc":
         (recordings / f"{name}.txt").write_text("The same.")
