@@ -23,6 +23,8 @@ from text import (
 from text.tags import without_pauses
 
 CONTEXT = 40  # characters on either side that decide how one is read
+MAX_NAMED = 20  # characters that a warning names; looking at one takes as long as a cleaning
+MAX_PLACES = 100  # of one character that are looked at
 # Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
 # accents written after their letter. Any of them may vanish.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
