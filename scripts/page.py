@@ -39,7 +39,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from common.arguments import at_least_one, checked, make_parser
+from common.arguments import at_least_one, checked, make_parser, whole_number
 from common.errors import UserError
 from common.pictures import draw_mels
 from synthesis.loading import load_speaker
@@ -50,7 +50,9 @@ from text.spoken_numbers import ENGLISH, sentence_of
 
 BEST = "best.pt"  # of training.checkpoint, which imports torch: voices do without
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"
+MAX_CHARACTERS = 5000  # of a text, of which cleaning may leave few symbols
 MAX_SYMBOLS = 1000  # of a text, about a minute of speech
+MAX_PAUSES_SECONDS = 30.0  # that a text asks for; others wait meanwhile
 MAX_WAITING = 20  # requests; one is synthesized at a time
 KEPT_RESULTS = 100  # the newest; files of older ones are deleted
 MAX_REQUEST_BYTES = 2**16
@@ -111,11 +113,17 @@ class Reader:
             raise UserError("There is no text yet: type one first.")
         if speaker is None:
             raise UserError("No such checkpoint on this page: choose one of the list.")
+        if len(text) > MAX_CHARACTERS:  # before it is cleaned, which takes long then
+            long = f"The text is too long: {len(text):,} characters"
+            raise UserError(f"{long}, and this page accepts {MAX_CHARACTERS:,}. Shorten it.")
         text = sentence_of(text, self.numbers) if self.numbers else text
         utterance = utterance_of(text, speaker.hparams)
         if len(utterance) > MAX_SYMBOLS:
             long = f"The text is too long: {len(utterance):,} symbols after cleaning"
             raise UserError(f"{long}, and this page accepts {MAX_SYMBOLS:,}. Shorten it.")
+        if utterance.pause_seconds > MAX_PAUSES_SECONDS:
+            long = f"The pauses are too long: {utterance.pause_seconds:g} s together"
+            raise UserError(f"{long}, and this page accepts {MAX_PAUSES_SECONDS:g}. Shorten them.")
         speech = speaker.speak_text(utterance, max_symbols=self.max_symbols)
         notes = self._make_folder()
         # The name is what a browser saves the files as.
@@ -229,7 +237,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--host", type=name, default="127.0.0.1", help="default: %(default)s")
     host_help = "other names of this machine, by which browsers may open the page"
     add("--allow-host", type=name, nargs="+", default=[], metavar="NAME", help=host_help)
-    add("--port", type=int, default=7860, help="default: %(default)s; 0: any free one")
+    port_help = "default: %(default)s; 0: any free one"
+    add("--port", type=whole_number(0, 65_535), default=7860, help=port_help)
     add("--hparams", default="", help="for example gate_threshold=0.4")
     limit_help = "synthesize longer texts in parts; default: the longest training text"
     add("--max-symbols", type=at_least_one, metavar="N", help=limit_help)

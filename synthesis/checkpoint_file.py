@@ -158,9 +158,19 @@ def load_weights(
         UserError: listing the settings of another size; if there is none, the tensors that are
             missing, unknown or of another shape.
     """
+    model.load_state_dict(refuse_misfit(model.state_dict(), state, path, ignore_layers))
+
+
+def refuse_misfit(
+    own: dict[str, torch.Tensor],
+    state: dict[str, Any],
+    path: str | Path,
+    ignore_layers: Sequence[str] = (),
+) -> dict[str, torch.Tensor]:
+    """The weights that a model whose own are `own`, on any device, takes from a checkpoint; errors
+    as `load_weights`."""
     # Of a model that was wrapped for several GPUs, as NVIDIA's recipe saves it.
     weights = {name.removeprefix("module."): x for name, x in state["state_dict"].items()}
-    own = model.state_dict()
     theirs, ours = sizes_of(weights), sizes_of(own)
     for name in ignore_layers:
         if name not in own:
@@ -182,7 +192,7 @@ def load_weights(
         if sizes:
             error.args = (f"{error}\n  To take the checkpoint's sizes: --hparams {advice}",)
         raise error
-    model.load_state_dict(weights)
+    return weights
 
 
 def sizes_of(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:

@@ -17,8 +17,14 @@ from audio import mel_filters
 from common.errors import UserError
 from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2, free_running
-from synthesis.checkpoint_file import load_weights, read_checkpoint
+from synthesis.checkpoint_file import (
+    is_of_this_recipe,
+    load_weights,
+    read_checkpoint,
+    refuse_misfit,
+)
 from synthesis.speaker import DecoderSteps, Speaker
+from synthesis.speaking_settings import speaking_hparams
 from synthesis.speech_statistics import LJSPEECH, SpeechStatistics
 
 
@@ -75,11 +81,15 @@ def load_model_speaker(
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     saved = read_checkpoint(path)
     kept = hparams_from_dict(saved.get("hparams", {}))
-    hparams = check_text_settings(create_hparams(overrides, kept))
+    has_settings = is_of_this_recipe(saved)
+    hparams = (speaking_hparams if has_settings else create_hparams)(overrides, kept)
+    hparams = check_text_settings(hparams)
     if not kept.symbol_table:
         hparams = read_symbols(hparams)  # of another recipe's voice, by --hparams symbols=FILE
     elif hparams.symbols != kept.symbols:
         raise UserError(f"symbols={hparams.symbols}: leave it out; {path} holds its own")
+    with torch.device("meta"):  # settings of a file may ask for terabytes
+        refuse_misfit(Tacotron2(hparams).state_dict(), saved, path)
     model = Tacotron2(hparams, speaking_decoder=choose_speaking_decoder(hparams.decoder))
     load_weights(model, saved, path)
     epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1

@@ -13,6 +13,8 @@ from text.splitting import Ending, split_sequence
 from text.tags import Pause, split_tags
 
 MAX_CHARACTERS = 20_000  # of a text: some 20 minutes of speech, which are in memory together
+MAX_SYMBOLS = 40_000  # after cleaning, which makes sixteen of each "½"
+MAX_PAUSES_SECONDS = 300.0  # of a text together, for they are in memory too
 # Shares of `Speaker.mels`'s pause after the parts of a text, by what they end with.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
@@ -27,6 +29,11 @@ class Utterance:
 
     def __len__(self) -> int:
         return sum(len(symbols) for symbols, _ in self.pieces)
+
+    @property
+    def pause_seconds(self) -> float:
+        """Of the pauses that the text asks for."""
+        return sum(seconds or 0 for _, seconds in self.pieces)
 
 
 class NothingToSpeak(UserError):
@@ -59,7 +66,17 @@ def utterance_of(text: str, hparams: HParams, *, drop_unknown: bool = False) -> 
                 pieces.append((symbols, None))
     if not any(symbols for symbols, _ in pieces):
         raise NothingToSpeak(text)
-    return Utterance(pieces, text)
+    utterance = Utterance(pieces, text)
+    for what, value, most in (
+        ("symbols after cleaning", len(utterance), MAX_SYMBOLS),
+        ("seconds of pauses", utterance.pause_seconds, MAX_PAUSES_SECONDS),
+    ):
+        if value > most:
+            fix = "give it in several lines of --text-file"
+            raise UserError(
+                f"{_shortened(text)}: {value:,.9g} {what}, expected at most {most:,g}; {fix}"
+            )
+    return utterance
 
 
 def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False) -> list[int]:

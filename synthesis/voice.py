@@ -25,12 +25,12 @@ from hparams import (
     WINDOW_BACK,
     HParams,
     check_text_settings,
-    create_hparams,
     hparams_from_dict,
     limits,
 )
 from synthesis.onnx_graph import MAX_GRAPH_BYTES, Graph, refuse_operators
 from synthesis.speaker import DecoderSteps, Speaker
+from synthesis.speaking_settings import SIZES, speaking_hparams
 from synthesis.speech_statistics import SpeechStatistics
 
 SETTINGS, FILTERS = "voice.json", "mel_filters.f32"  # the latter [n_mels, filter_length / 2 + 1]
@@ -119,9 +119,11 @@ class Voice(Speaker):
             if self.about.files.keys() != FILES:
                 names, expected = ", ".join(self.about.files), ", ".join(sorted(FILES))
                 raise UserError(f"files: {names!r:.200}, expected {expected}; export it again")
-            h = create_hparams(overrides, hparams_from_dict(self.about.hparams))
-            if self.about.symbols != list(h.table.symbols):
+            kept = hparams_from_dict(self.about.hparams)
+            if self.about.symbols != list(kept.table.symbols):
                 raise UserError("symbols: not those of its hparams; export the voice again")
+        h = speaking_hparams(overrides, kept, SIZES)
+        with naming(path):
             h = check_text_settings(h)
         self.graphs = {}
         for name in GRAPHS:

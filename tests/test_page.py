@@ -21,6 +21,7 @@ import synthesize
 from common.errors import UserError
 from scripts import page
 from synthesis.loading import load_speaker
+from synthesis.utterance import Utterance
 
 HERE = "http://127.0.0.1:7860"
 QUICK = "gate_threshold=2,max_decoder_steps=3"
@@ -78,6 +79,13 @@ def test_what_keeps_the_page_from_opening_is_named(
             page.main(["--checkpoint", f"{checkpoint_path}{path}", "--port", port])
 
 
+@pytest.mark.parametrize("port", ["-1", "65536", "x"])
+def test_a_port_that_is_none_is_refused(port, capsys):
+    with pytest.raises(SystemExit):
+        page.main(["--checkpoint", "voice", "--port", port])
+    assert f"--port: '{port}': expected a whole number from 0 to 65535" in capsys.readouterr().err
+
+
 def test_the_page_sounds_as_synthesize_does(client, reader, checkpoint_path, tmp_path):
     reader.max_symbols = 16
     text = "A dog came. It sat * down."
@@ -97,6 +105,8 @@ def test_the_page_sounds_as_synthesize_does(client, reader, checkpoint_path, tmp
         (asked(" \n"), "There is no text yet: type one first."),
         (asked("..."), "'...' leaves nothing to synthesize after cleaning"),
         (asked("seven " * 167), "too long: 1,001 symbols after cleaning, and this page accepts"),
+        (asked("seven " * 834), "too long: 5,003 characters, and this page accepts 5,000."),
+        (asked("a [pause 20][pause 20]"), "The pauses are too long: 40 s together, and this page"),
         (asked("a", "/etc/passwd"), "No such checkpoint on this page"),
     ],
 )
@@ -109,7 +119,8 @@ def test_a_bad_text_is_refused_before_synthesis(inputs, message, client, reader)
 
 def test_a_model_of_numbers_gets_numbers_in_words(reader, monkeypatch):
     reader.numbers, spoken = "en-us", []
-    monkeypatch.setattr(page, "utterance_of", lambda text, _: spoken.append(text) or [1, 2, 3])
+    words = Utterance([([1, 2, 3], None)])
+    monkeypatch.setattr(page, "utterance_of", lambda text, _: spoken.append(text) or words)
     reader.read(page.Inputs(**asked("four thousand AND seventy-two")))
     assert spoken == ["Four thousand seventy two."]
     with pytest.raises(UserError, match="it does not know hello"):

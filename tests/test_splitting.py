@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
-from text.splitting import Ending, split_sequence
+from text.splitting import MAX_WORD_SYMBOLS, Ending, split_sequence
 
 COMPATIBLE, CORRECTED = ["english_cleaners"], ["english_cleaners_corrected"]
 
@@ -138,3 +138,19 @@ W, C, S, INSIDE = Ending.WORD, Ending.CLAUSE, Ending.SENTENCE, Ending.INSIDE
 def test_splits_by_hand(text, limit, parts, kinds):
     assert split(text, limit) == parts
     assert endings(text, limit) == kinds
+
+
+@pytest.mark.parametrize("text", ["one," * 100, "x" * 401, "-" * 300 + "a" * 300, "a" + "-" * 300])
+def test_what_is_longer_than_words_is_cut(text):
+    """Lists without spaces, and languages that write none: a part would take gigabytes."""
+    sequence = text_to_sequence(text, COMPATIBLE)
+    parts = split_sequence(sequence, 30)
+    assert [place for part in parts for place in range(part.start, part.end)] == [
+        *range(len(sequence))
+    ]
+    for part in parts:
+        words = sequence[part.start : part.end]
+        assert can_be_spoken(words)
+        assert len(words) <= 30 or "-" * 290 in sequence_to_text(words)
+    assert split("one," * 100, 30)[0] == "one," * 7
+    assert len(split("x" * MAX_WORD_SYMBOLS, 30)) == 1

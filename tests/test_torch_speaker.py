@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers import SPEAKER
 
+from common.errors import UserError
 from hparams import create_hparams
 from model import Tacotron2, free_running
 from synthesis.alignment_faults import find_faults
@@ -114,6 +115,35 @@ def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights[name])
     assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("sampling_rate=44100", "sampling_rate=44100: it was trained with 22050; leave it out"),
+        ("win_time=20", "win_length=441 by win_time=20.0: it was trained with 1024; leave it out"),
+        ("mel_fmax=7000,seed=5", "seed=5: of the training; the option is --seed"),
+    ],
+)
+def test_settings_of_the_training_stay_when_speaking(overrides, message, checkpoint_path):
+    with pytest.raises(
+        UserError, match=r"^--hparams: a model speaks as it was trained:\n"
+    ) as error:
+        load_model_speaker(checkpoint_path, overrides)
+    assert message in str(error.value)
+    same = "sampling_rate=22050,max_decoder_steps=5,attention_window=3,batch_size=2"
+    assert load_model_speaker(checkpoint_path, same).hparams.max_decoder_steps == 5
+
+
+def test_settings_that_ask_for_terabytes_are_refused(checkpoint_path, tmp_path):
+    """Before a model of that size is made."""
+    saved = torch.load(checkpoint_path, weights_only=True)
+    saved["hparams"] |= {"postnet_embedding_dim": 8192, "postnet_kernel_size": 999}
+    torch.save(saved, tmp_path / "huge.pt")
+    with pytest.raises(
+        UserError, match=r"huge\.pt does not fit .*\n  postnet_embedding_dim=\d+ there"
+    ):
+        load_model_speaker(tmp_path / "huge.pt")
 
 
 def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):

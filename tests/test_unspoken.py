@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from text import SymbolTable, symbols, text_to_sequence
+import text
+from text import ENGLISH, SymbolTable, symbols, text_to_sequence
 from text.symbols import table_of
 from text.unspoken import dropped_symbols, left_out
 
@@ -58,6 +59,35 @@ def test_characters_left_out_are_named_with_columns():
     )
     assert left_out("a a", *own) == []
     assert left_out("a [pause 0.5] é", *own)[0].endswith("symbol for it: 'é' at column 15")
+
+
+@pytest.fixture
+def cleanings(monkeypatch):
+    """The pieces that are cleaned, which takes the time."""
+    cleaned, clean_pieces = [], text.clean_pieces
+    count = lambda pieces, *facts: cleaned.append(pieces) or clean_pieces(pieces, *facts)  # noqa: E731
+    monkeypatch.setattr(text, "clean_pieces", count)
+    return cleaned
+
+
+@pytest.mark.parametrize(
+    ("cleaners", "table", "most"),
+    [
+        ("english_cleaners_corrected", ENGLISH, 300),
+        ("basic_cleaners", SymbolTable(("_", "a", " ")), 12_000),  # of a character each
+    ],
+)
+def test_few_of_many_are_looked_at_and_named(cleaners, table, most, cleanings):
+    """A text of Chinese that an English model is given has thousands."""
+    chinese = "".join(map(chr, range(0x4E00, 0x5000)))
+    [warning] = left_out(f"a {chinese}", [cleaners], table)
+    assert warning.endswith("'\u4e13' at column 22, and others")
+    assert len(cleanings) < most
+
+
+def test_a_sign_that_repeats_is_looked_at_once(cleanings):
+    assert left_out("x^2 and " * 200, ["english_cleaners_corrected"]) == []
+    assert len(cleanings) < 50
 
 
 def test_what_espeak_leaves_out_is_named():

@@ -267,6 +267,21 @@ def test_the_format_of_onnx_runtime_is_refused(voices, tmp_path):
         vocoder.load_vocoder(tmp_path / "x.ort", create_hparams())
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("n_mel_channels=40", "n_mel_channels=40: it was trained with 80; leave it out"),
+        ("hop_length=1", "hop_length=1: it was trained with 256; leave it out"),
+        ("nonsense", "'nonsense': expected name=value"),
+    ],
+)
+def test_a_wrong_setting_is_no_fault_of_the_voice(overrides, message, voices):
+    refused = refusal(Voice, voices.fp32[0], overrides)
+    assert message in refused
+    assert "voice.json" not in refused
+    assert "export" not in refused
+
+
 def test_paths_of_the_settings_are_not_opened(voices, tmp_path, monkeypatch):
     folder, opened = shutil.copytree(voices.fp32[0], tmp_path / "voice"), []
     settings(folder, symbols="/dev/zero", training_files="/dev/zero")

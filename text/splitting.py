@@ -1,9 +1,9 @@
 """Split a text that is too long to speak at once, where a reader would take a breath.
 
 The text is split after cleaning, because the model's limit is a number of symbols. `Ending` lists
-where a part may end. A part exceeds the limit only if a single word does. Of all possible splits
-the best one has the fewest endings of the worst kind, then of the next kind, and so on, and then
-the most even parts.
+where a part may end. A part exceeds the limit only if a single word does; what is longer than any
+word, such as a list without spaces, is cut. Of all possible splits the best one has the fewest
+endings of the worst kind, then of the next kind, and so on, and then the most even parts.
 """
 
 import re
@@ -14,6 +14,9 @@ from enum import IntEnum
 from text import ENGLISH, SymbolTable, one_character_each
 from text.cleaners import ABBREVIATIONS
 
+MAX_WORD_SYMBOLS = 200  # of what is left whole though it exceeds the limit
+MIN_CUT_SYMBOLS = 20  # of the pieces of what is cut
+
 
 class Ending(IntEnum):
     """What a part ends with, best first."""
@@ -21,7 +24,7 @@ class Ending(IntEnum):
     SENTENCE = 0  # . ! ? and their like in other scripts
     CLAUSE = 1  # ; : , a dash, dots
     WORD = 2  # a space between two words
-    INSIDE = 3  # a space inside a number, or after an abbreviation
+    INSIDE = 3  # a space inside a number, or after an abbreviation; or where a word is cut
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,9 @@ def split_sequence(
     symbols, each with something to speak. Only spaces between two parts are left out."""
     if len(sequence) <= limit:
         return [TextPart(0, len(sequence), Ending.SENTENCE)]
-    return _join_evenly(_smallest_parts(one_character_each(sequence, table)), limit)
+    line = one_character_each(sequence, table)
+    parts = [piece for part in _smallest_parts(line) for piece in _cut(part, line, limit)]
+    return _join_evenly(parts, limit)
 
 
 def _smallest_parts(line: str) -> list[TextPart]:
@@ -77,6 +82,27 @@ def _smallest_parts(line: str) -> list[TextPart]:
     units = [line[start:end] for start, end in spans]
     endings = [_ending(*pair) for pair in zip(units, [*units[1:], ""], strict=True)]
     return [TextPart(*span, ending) for span, ending in zip(spans, endings, strict=True)]
+
+
+def _cut(part: TextPart, line: str, limit: float) -> list[TextPart]:
+    """Cut a part that is longer than the limit and than any word, after signs where possible. Each
+    piece has something to speak."""
+    if part.end - part.start <= max(limit, MAX_WORD_SYMBOLS):
+        return [part]
+    size = max(int(limit), MIN_CUT_SYMBOLS)
+    pieces, start = list[TextPart](), part.start
+    while start < part.end:
+        end = min(start + size, part.end)
+        if end < part.end:
+            signs = [x for x in range(start + size // 2, end) if not _SPOKEN.match(line[x])]
+            end = signs[-1] + 1 if signs else end
+        if pieces and not _SPOKEN.search(line, start, end):
+            start = pieces.pop().start
+        pieces.append(TextPart(start, end, Ending.INSIDE))
+        start = end
+    if len(pieces) > 1 and not _SPOKEN.search(line, pieces[0].start, pieces[0].end):
+        pieces[:2] = [TextPart(pieces[0].start, pieces[1].end, Ending.INSIDE)]
+    return [*pieces[:-1], TextPart(pieces[-1].start, part.end, part.ending)]
 
 
 def _ending(unit: str, following: str) -> Ending:
@@ -102,8 +128,9 @@ def _ending(unit: str, following: str) -> Ending:
 
 def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
     """Join neighbouring units into parts in the best way, by dynamic programming."""
-    # Costs: the endings of each kind, worst first, and the sum of squared lengths.
-    best: list[tuple[list[int], list[TextPart]]] = [([0] * (len(Ending) + 1), [])]
+    # Costs: the endings of each kind, worst first, and the sum of squared lengths; then the last
+    # part, and how many units are before it.
+    best: list[tuple[list[int], TextPart | None, int]] = [([0] * (len(Ending) + 1), None, 0)]
     for end in range(1, len(units) + 1):
         ways = []
         for start in reversed(range(end)):
@@ -111,10 +138,15 @@ def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
             length = part.end - part.start
             if length > limit and start < end - 1:
                 break
-            cost, parts = best[start][0].copy(), best[start][1]
+            cost, before = best[start][0].copy(), best[start][1]
             cost[-1] += length**2
-            if parts:
-                cost[Ending.INSIDE - parts[-1].ending] += 1
-            ways.append((cost, [*parts, part]))
+            if before is not None:
+                cost[Ending.INSIDE - before.ending] += 1
+            ways.append((cost, part, start))
         best.append(min(reversed(ways), key=lambda way: way[0]))
-    return best[-1][1]
+    parts, end = list[TextPart](), len(units)
+    while end:
+        _, last, end = best[end]
+        assert last is not None  # of all but the first, which is no part
+        parts.append(last)
+    return parts[::-1]

@@ -4,6 +4,7 @@ left_out("A * dog.", ["english_cleaners"])
 # ["left out, because the model has no symbol for it: '*' at column 3"]
 """
 
+import functools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from text import (
 from text.tags import without_pauses
 
 CONTEXT = 40  # characters on either side that decide how one is read
+MAX_NAMED = 20  # symbols of a text; to find out about one takes as long as to clean the text
 # Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
 # accents written after their letter. Any of them may vanish.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
@@ -48,6 +50,8 @@ def _without_phones(text: str, language: str) -> dict[str, list[int]]:
     spans = [range(*span.span()) for span in IPA_SPAN.finditer(text)]
     dropped: dict[str, list[int]] = {}
     for character in dict.fromkeys(text):
+        if len(dropped) > MAX_NAMED:
+            break
         if (character.isascii() and character.isalnum()) or not is_silent(character, language):
             continue
         if character.isalpha():
@@ -61,15 +65,16 @@ def _without_phones(text: str, language: str) -> dict[str, list[int]]:
 
 
 def with_columns(dropped: Mapping[str, list[int]]) -> str:
-    """Symbols and their places, as in "'*' at column 3"."""
-    return ", ".join(f"{symbol!r}{at_columns(columns)}" for symbol, columns in dropped.items())
+    """Symbols and their places, as in "'*' at column 3"; MAX_NAMED of them."""
+    named = [f"{symbol!r}{at_columns(columns)}" for symbol, columns in dropped.items()]
+    return ", ".join(named[:MAX_NAMED]) + ", and others" * (len(named) > MAX_NAMED)
 
 
 def dropped_symbols(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> dict[str, list[int]]:
     """What of `text` reaches the model in no form, in the order of the text, and its columns there,
-    counted in characters from 1.
+    counted in characters from 1. At most MAX_NAMED + 1: texts in another script have thousands.
 
     With a table that is not English, that is what the table lacks. In English, it is characters
     without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
@@ -79,6 +84,7 @@ def dropped_symbols(
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)
+        unknown = unknown[: MAX_NAMED + 1]
         lacking = {x: columns_of(x, text, cleaner_names, table, language) for x in unknown}
         silent = _without_phones(text, language) if PHONES in cleaner_names else {}
         return lacking | silent
@@ -86,14 +92,20 @@ def dropped_symbols(
     def letters(part: str) -> list[int]:  # spaces may take the place of what is dropped
         return [i for i in text_to_sequence(part, cleaner_names) if symbols[i] != " "]
 
+    @functools.cache  # of "x^2" often the same
+    def is_silent_between(before: str, character: str, after: str) -> bool:
+        return letters(before + character + after) == letters(f"{before} {after}")
+
     def is_silent(column: int) -> bool:  # where it is: "#5" is read, and "a # b" is not
         start = max(0, column - 1 - CONTEXT)
         before, after = text[start : column - 1], text[column : column + CONTEXT]
-        return letters(before + text[column - 1] + after) == letters(f"{before} {after}")
+        return is_silent_between(before, text[column - 1], after)
 
     whole = letters(text)
     dropped: dict[str, list[int]] = {}
     for character in dict.fromkeys(text):
+        if len(dropped) > MAX_NAMED:
+            break
         if character in symbols or character in UNSPOKEN.get(cleaner_names[-1], '"'):
             continue
         if unicodedata.category(character) in UNSPOKEN_CATEGORIES or letters(character):
