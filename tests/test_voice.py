@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -335,6 +336,17 @@ def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
     mel = held.speak_text(sequence_to_speak(TEXT, held.hparams)).mel
     sound = soundfile.read(tmp_path / "a.wav")[0]
     np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_documented_export_works_without_onnxscript(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    monkeypatch.chdir(tmp_path)
+    [lines] = re.findall("```py\n(.*?)```", (ROOT / "docs" / "voices.md").read_text(), re.DOTALL)
+    generator = Hold()
+    generator.remove_weight_norm = lambda: None
+    exec(lines, {"torch": torch, "generator": generator})
+    assert vocoder.load_vocoder(tmp_path / "hifigan.onnx", create_hparams())
 
 
 @pytest.mark.filterwarnings("ignore")
