@@ -118,6 +118,7 @@ def _receive(part: Path, bar: tqdm) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
+        error.close()  # the connection, which it holds
         if error.code >= 500 or error.code in (408, 429):
             raise  # a temporary fault
         raise UserError(f"{URL}: {error}; check the address, or delete {part}") from None

@@ -86,6 +86,7 @@ def plan_epoch(
     group_sizes: Numbers | None = None,
     draw: int | None = None,
     draw_weights: Numbers | None = None,
+    **unknown: Any,
 ) -> EpochPlan:
     """This epoch's batches: arrays of clip indices in which every clip appears exactly once, unless
     clips are left out or drawn. BatchingError names the parameter, its value and what is allowed.
@@ -115,6 +116,7 @@ def plan_epoch(
             in proportion to its weight: its share of `draw`, rounded up or down at random.
     """
     options = dict(locals())  # the arguments, by name
+    refuse_unknown_options("plan_epoch", options.pop("unknown"))
     costs = BatchCosts(lengths, options)
     check_options(options, costs)
     chosen = REGISTRY[strategy]
@@ -140,8 +142,8 @@ def plan_epoch(
 
 
 def refuse_unknown_options(whose: str, options: Iterable[str]) -> None:
-    """Raise BatchingError if `plan_epoch` has no such options for the class `whose`, naming what
-    replaces those of other samplers."""
+    """Raise BatchingError if `plan_epoch` has no such options, whether it or the class `whose` was
+    called with them, naming what replaces those of other samplers."""
     known = [name for name in plan_epoch.__kwdefaults__ or {} if name != "epoch"]
     problems = []
     for name in options:

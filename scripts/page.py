@@ -56,6 +56,7 @@ MAX_PAUSES_SECONDS = 30.0  # that a text asks for; others wait meanwhile
 MAX_WAITING = 20  # requests; one is synthesized at a time
 KEPT_RESULTS = 100  # the newest; files of older ones are deleted
 MAX_REQUEST_BYTES = 2**16
+GRACE_SECONDS = 0.5  # for answers that are begun, after Ctrl-C
 HEADERS = [  # the browser loads nothing from elsewhere, and no other site shows what is here
     ("content-security-policy", "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'"),
     ("cross-origin-resource-policy", "same-origin"),
@@ -258,7 +259,8 @@ def main(arguments: list[str] | None = None) -> None:
         speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
         reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
         app = make_app(reader, [args.host, *args.allow_host])
-        config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)
+        config = uvicorn.Config(app, headers=HEADERS)
+        config.timeout_graceful_shutdown = GRACE_SECONDS  # type: ignore[assignment]
         for logger in ("uvicorn.error", "asyncio"):
             logging.getLogger(logger).addFilter(Shorten())
         host, port = in_address(args.host), opened.getsockname()[1]

@@ -7,6 +7,9 @@ import re
 import shutil
 import tarfile
 import threading
+import urllib.request
+from email.message import Message
+from unittest.mock import Mock
 
 import pytest
 from corpora import contents, make_corpus, refusal
@@ -155,6 +158,14 @@ def test_only_server_errors_are_tried_again(tmp_path, serve):
     server.statuses, server.asked = [404], []
     assert "404" in refusal(download_corpus, tmp_path / "other" / "data")
     assert len(server.asked) == 1
+
+
+def test_refused_connections_are_closed(tmp_path, monkeypatch):
+    body = io.BytesIO()
+    error = urllib.error.HTTPError(download.URL, 404, "gone", Message(), body)
+    monkeypatch.setattr(urllib.request, "urlopen", Mock(side_effect=error))
+    assert "404" in refusal(download_corpus, tmp_path / "data")
+    assert body.closed
 
 
 def test_other_size_is_refused_before_fetching(tmp_path, serve):

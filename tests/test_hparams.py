@@ -369,6 +369,7 @@ def test_arguments_of_plan_epoch_are_settings():
     beside = {"lengths", "strategy", "epoch"}  # and what a recipe for single clips does not need:
     beside |= {"max_clips", "too_long", "size_multiple", "cost"}
     beside |= {"group_sizes", "draw", "draw_weights"}
+    beside |= {"unknown"}  # which is refused
     assert set(parameters) - beside <= set(typing.get_type_hints(HParams))
     assert hparams.batching_options(HParams()).keys() == set(parameters) - beside | {"strategy"}
     for parameter in length_batching.PARAMETERS:

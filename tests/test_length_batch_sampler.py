@@ -134,6 +134,7 @@ def test_arguments_of_other_samplers_are_answered(argument, replacement):
         "LengthBatchSampler": (TWENTY, 3, "random"),
         "LengthBatches": (TWENTY, TWENTY, 3, "random"),
         "LengthBatchStream": (iter, len, 3, "random"),
+        "plan_epoch": (TWENTY, 3, "random"),
     }
     for name, arguments in classes.items():
         with pytest.raises(

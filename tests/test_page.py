@@ -263,11 +263,15 @@ def test_ctrl_c_ends_the_page_and_leaves_nothing(checkpoint_path, tmp_path):
             request(address, "POST /speak", rest)
             for rest in (whole, whole, "Content-Length: 9\r\n\r\n{", CHUNKED_WRONGLY)
         ]
-        request(address, "POST /", CHUNKED_WRONGLY).recv(1)
+        with request(address, "POST /", CHUNKED_WRONGLY) as client:
+            client.recv(1)
         time.sleep(0.2)  # until one of the texts is being synthesized
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=20)
-        statuses = [client.recv(99).split()[1] for client in clients]
+        statuses = []
+        for client in clients:
+            with client:
+                statuses.append(client.recv(99).split()[1])
     finally:
         process.kill()
     assert statuses == [b"503", b"503", b"400", b"400"]
