@@ -83,15 +83,13 @@ def _text_place(columns: Sequence[Sequence[str]]) -> int:
 def _kept(columns: Sequence[Sequence[str]], counts: list[int], text: int, most: float) -> list[int]:
     """The places of the id, of a field that names speakers, if there is one, and of the text."""
     others = [i for i in range(len(columns)) if i != text]
-    names = [i for i in others if _share(columns[i], _is_file_name) >= MIN_SHARE]
+    names = [
+        i for i in others if sum(map(_is_file_name, columns[i])) >= MIN_SHARE * len(columns[i])
+    ]
     unique = [i for i in others if counts[i] == len(columns[i]) and " " not in columns[i][0]]
     name = next(iter([*names, *unique]), 0)
     speakers = [i for i in others if i != name and 2 <= counts[i] <= most]
     return [name, *speakers[:1], text]
-
-
-def _share(values: Sequence[str], is_one: object) -> float:
-    return sum(map(is_one, values)) / len(values)  # type: ignore[call-overload]
 
 
 def _is_file_name(value: str) -> bool:
