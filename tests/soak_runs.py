@@ -85,10 +85,14 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it at a random moment, and check its last words and exit code."""
-    with open(log, "wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, *arguments], stdout=file, stderr=file, start_new_session=True
-        )
+    with open(log, "wb") as file:  # by another process: a full disk would lose the last words
+        writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
+    output = writer.stdin
+    process = subprocess.Popen(
+        [sys.executable, *arguments], stdout=output, stderr=output, start_new_session=True
+    )
+    assert output is not None
+    output.close()
     if kind == FULL_DISK:  # no file can grow beyond so many bytes
         limits = 2 * (draw.randrange(1, 420_000),)  # a checkpoint has 140,000
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
@@ -107,7 +111,9 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     hangs = not wait_until(lambda: has_ended() and is_gone(process.pid))
     if hangs:
         is_gone(process.pid, signal.SIGKILL)
-    code, printed = process.wait(), log.read_text()
+    code = process.wait()
+    writer.wait()
+    printed = log.read_text()
     fault = fault_of(by_itself, code, printed, SAYS_FULL if kind == FULL_DISK else "")
     fault = f"it did not end within {STUCK_SECONDS} s" if hangs else fault
     phase = "training" if TRAINING in printed else "set-up"

@@ -9,12 +9,16 @@ it. It prints its report, which is also soak.md in the test's folder (--basetemp
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import soak_runs
 import torch
 from helpers import metrics, newest
 from same_run import compare_runs
+
+from corpus.lengths import make_corpus, synthetic_lengths
+from hparams import create_hparams
 
 
 @pytest.mark.slow
@@ -30,6 +34,19 @@ def test_a_run_stopped_many_times_loses_nothing(tmp_path):
     print(page)
     assert lost == [], page
     assert [stop.fault for stop in ended if stop.fault] == [], page
+
+
+@pytest.mark.thorough
+def test_a_full_disk_keeps_the_last_words(tmp_path):
+    """Where no file may grow beyond 2,000 bytes, and what is printed has more."""
+    draw = SimpleNamespace(randrange=lambda *_: 2000, random=lambda: 1, uniform=lambda *_: 60)
+    hparams = create_hparams(soak_runs.SETTINGS)
+    filelist = make_corpus(tmp_path, synthetic_lengths(32, hparams, 0), hparams)
+    settings = f"{soak_runs.SETTINGS},training_files={filelist},validation_files=none"
+    arguments = soak_runs.command(tmp_path / "run", settings, 10, 0)
+    stop = soak_runs.start_and_stop(soak_runs.FULL_DISK, arguments, draw, tmp_path / "log")
+    assert stop == (soak_runs.FULL_DISK, "set-up", 1, None, False)
+    assert (tmp_path / "log").stat().st_size > 2000
 
 
 def test_every_difference_between_runs_is_seen(whole, copied):
