@@ -62,7 +62,8 @@ class Log:
         self.file = open_to_append(path)
         busy = "another process is writing these files; wait for it, or choose another -o"
         lock_file(self.file, f"{path}: {busy}")
-        content = self.file.read(MAX_TEXT_BYTES)
+        # Not MAX_TEXT_BYTES, for which Python would make room.
+        content = self.file.read(min(os.fstat(self.file.fileno()).st_size, MAX_TEXT_BYTES))
         whole = content[: content.rfind(b"\n") + 1]
         os.ftruncate(self.file.fileno(), len(whole))
         for line in whole.splitlines():

@@ -48,8 +48,7 @@ def load_vocoder(path: str | Path, hparams: HParams, threads: int = 1) -> Vocode
         _refuse_no_onnx(content)
         refuse_operators(content, OPERATORS, "no vocoder needs", "export it without them")
         graph = Graph(path, content, threads)
-        if not graph.inputs:
-            raise UserError("a graph without inputs, expected mel [1, n_mels, T]; take another")
+        _refuse_other_inputs(graph, hparams.n_mel_channels)
     rate = graph.session.get_modelmeta().custom_metadata_map.get("sampling_rate")
 
     def run(mel: np.ndarray) -> np.ndarray:
@@ -57,6 +56,22 @@ def load_vocoder(path: str | Path, hparams: HParams, threads: int = 1) -> Vocode
         return graph.run({graph.inputs[0].name: mel[None]}, seconds)[0]
 
     return checked_vocoder(path, run, rate, hparams)
+
+
+def _refuse_other_inputs(graph: Graph, n_mels: int) -> None:
+    """What only running shows in ONNX Runtime's words."""
+    expected = f"expected one, log-mel [1, {n_mels}, T] of float32"
+    if len(graph.inputs) != 1:
+        names = ", ".join(x.name for x in graph.inputs)
+        raise UserError(f"{len(graph.inputs)} inputs ({names:.60}), {expected}; take another")
+    [mel] = graph.inputs
+    sizes = [x if type(x) is int else None for x in mel.shape]
+    if len(sizes) == 3 and sizes[:2] == [1, n_mels] and sizes[2] is not None:
+        fix = 'export it with dynamic_axes={"mel": {2: "frames"}}, as docs/voices.md says'
+        raise UserError(f"an input {sizes} of {sizes[2]} frames, {expected} of any length; {fix}")
+    fits = len(sizes) == 3 and sizes[0] in (1, None) and sizes[1] in (n_mels, None)
+    if not fits or mel.type != "tensor(float)":
+        raise UserError(f"an input {sizes} of {mel.type}, {expected}; take another")
 
 
 def _refuse_no_onnx(content: bytes) -> None:
@@ -77,7 +92,7 @@ def checked_vocoder(
     """`run`, from log-mel [n_mels, T] to sound [1, 1, T * hop_length], as a function to [T *
     hop_length]. It is tried first: UserError, also later, if its sound is of another shape or no
     floats, and if `sampling_rate`, where there is one, is not the model's."""
-    if sampling_rate is not None and str(sampling_rate) != str(hparams.sampling_rate):
+    if sampling_rate is not None and not _is_number(sampling_rate, hparams.sampling_rate):
         rates = f"{str(sampling_rate)!r:.30} Hz, the model has {hparams.sampling_rate}"
         raise UserError(f"{path}: a vocoder of {rates}; take another")
 
@@ -86,11 +101,13 @@ def checked_vocoder(
             sound = run(mel)
         expected = (1, 1, mel.shape[1] * hparams.hop_length)
         shape = getattr(sound, "shape", type(sound))  # some graphs give a list
-        if shape != expected or sound.dtype.kind != "f":
+        if shape == expected and sound.dtype.kind != "f":
+            raise UserError(f"{path}: a vocoder that makes {sound.dtype}, expected floats")
+        if shape != expected:
             hop = f"its hop is not hop_length={hparams.hop_length}"
             raise UserError(
                 f"{path}: a vocoder that makes {shape} of {mel.shape[1]} frames, expected "
-                f"{expected} of floats: {hop}, or it is none"
+                f"{expected}: {hop}, or it is none"
             )
         if not np.isfinite(sound).all():
             raise UserError(f"{path}: a vocoder that gives nan or infinity; take another")
@@ -99,3 +116,10 @@ def checked_vocoder(
     for frames in (TRIAL_FRAMES, TRIAL_FRAMES + 1):
         checked(np.full((hparams.n_mel_channels, frames), SILENCE, np.float32))
     return checked
+
+
+def _is_number(value: Any, number: int) -> bool:
+    try:
+        return float(value) == number
+    except (TypeError, ValueError):
+        return False

@@ -324,6 +324,29 @@ def test_unlikely_arguments_are_refused(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("out", ["-", "", "a.aac", "a.wav.gz", "a.AIFF", "a.wave"])
+def test_no_folder_gets_the_name_of_a_sound(out, capsys):
+    with pytest.raises(SystemExit):
+        synthesize.main(["--voice", "voice", "--text", "a", "-o", out])
+    advice = "--stream wav; leave -o out" if out == "-" else "a folder, or a name that ends in .wav"
+    assert advice in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_named(voices, tmp_path):
+    out = tmp_path / ("x" * 300)
+    message = r"^-o \S*a: the folder cannot be made \(File name too long\); choose another -o$"
+    with pytest.raises(UserError, match=message):
+        synthesize.main(["--voice", str(voices.fp32[0]), "--text", "a", "-o", str(out / "a")])
+
+
+def test_texts_send_no_commands_to_a_terminal(voices, tmp_path, capsys):
+    arguments = ["--voice", str(voices.fp32[0]), "--text", "a \x1b]0;b\x07 c", "-o", str(tmp_path)]
+    synthesize.main(arguments)
+    printed = "".join(capsys.readouterr())
+    assert "a ]0;b c" in printed
+    assert "\x1b" not in printed
+
+
 def test_a_mel_needs_a_folder():
     for target in (["-o", "a.wav"], ["--stream", "raw"]):
         with pytest.raises(UserError, match=r"--save-mel: needs a folder .*-o out"):
