@@ -425,6 +425,19 @@ def test_a_log_has_one_writer(tmp_path):
     assert "spoken.jsonl: another process is writing these files; wait for it" in run.stderr
 
 
+def test_a_stop_while_a_log_is_cut_loses_nothing(tmp_path, monkeypatch):
+    with Log(tmp_path / "log.jsonl") as log:
+        for key in "abc":
+            log.add(key, {key: (1, 1)}, [])
+    with Log(tmp_path / "log.jsonl") as log:
+        stop = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
+        monkeypatch.setattr(os, "write", stop)
+        log.keep(2)
+        monkeypatch.undo()
+    with Log(tmp_path / "log.jsonl") as log:
+        assert [spoken.key for spoken in log.spoken] == ["a", "b"]
+
+
 def test_lines_that_are_no_records_do_not_count(tmp_path):
     path = tmp_path / "spoken.jsonl"
     with Log(path) as log:
