@@ -275,7 +275,7 @@ def test_the_format_of_onnx_runtime_is_refused(voices, tmp_path):
         ("nonsense", "'nonsense': expected name=value"),
     ],
 )
-def test_a_wrong_setting_is_no_fault_of_the_voice(overrides, message, voices):
+def test_wrong_settings_are_no_fault_of_voices(overrides, message, voices):
     refused = refusal(Voice, voices.fp32[0], overrides)
     assert message in refused
     assert "voice.json" not in refused
