@@ -325,14 +325,14 @@ def test_unlikely_arguments_are_refused(arguments, message, capsys):
 
 
 @pytest.mark.parametrize("out", ["-", "", "a.aac", "a.wav.gz", "a.AIFF", "a.wave"])
-def test_no_folder_gets_the_name_of_a_sound(out, capsys):
+def test_no_folder_is_named_as_a_sound(out, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--voice", "voice", "--text", "a", "-o", out])
     advice = "--stream wav; leave -o out" if out == "-" else "a folder, or a name that ends in .wav"
     assert advice in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_made_is_named(voices, tmp_path):
+def test_folders_that_cannot_be_made_are_named(voices, tmp_path):
     out = tmp_path / ("x" * 300)
     message = r"^-o \S*a: the folder cannot be made \(File name too long\); choose another -o$"
     with pytest.raises(UserError, match=message):
@@ -425,7 +425,7 @@ def test_a_log_has_one_writer(tmp_path):
     assert "spoken.jsonl: another process is writing these files; wait for it" in run.stderr
 
 
-def test_a_stop_while_a_log_is_cut_loses_nothing(tmp_path, monkeypatch):
+def test_stops_while_logs_are_cut_lose_nothing(tmp_path, monkeypatch):
     with Log(tmp_path / "log.jsonl") as log:
         for key in "abc":
             log.add(key, {key: (1, 1)}, [])
