@@ -38,7 +38,7 @@ def output_path(text: str) -> Path:
         raise argparse.ArgumentTypeError("'-': standard output is --stream wav; leave -o out")
     convert = "other formats can be made of a WAV: ffmpeg -i out.wav out.mp3"
     expected = f"a folder, or a name that ends in .wav; {convert}"
-    return checked(Path, expected, lambda x: text and x.suffix.lower() not in SOUNDS)(text)
+    return checked(Path, expected, lambda x: bool(text) and x.suffix.lower() not in SOUNDS)(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
