@@ -7,6 +7,7 @@ warning = wrong_conversion("metadata.csv", content)  # to be printed, or None
 import codecs
 import os
 import re
+import shlex
 from pathlib import Path
 
 from common.errors import UserError, in_place
@@ -18,10 +19,27 @@ LEAD_BYTES = re.compile("[ÃÂâÐÑ][^\x00-\x7f]")
 # What a wrong conversion from Windows-1252 leaves of quotation marks, dashes and the euro sign.
 CONTROLS = re.compile("[\x80-\x9f]")
 
+# How files begin that are no text, and what they are. A conversion would make nonsense of them.
+DOCUMENT = "save it as plain text in UTF-8 where it was written, and name that file"
+OTHER_FILES = {
+    b"%PDF-": ("a PDF", "take its text, and name that file: pdftotext {path} {path}.txt"),
+    b"PK\x03\x04": ("a .docx, .odt, .epub or other zip file", DOCUMENT),
+    b"{\\rtf": ("a document in Rich Text Format", DOCUMENT),
+    b"\xd0\xcf\x11\xe0": ("a document of Microsoft Office", DOCUMENT),
+    b"\x1f\x8b": ("a gzip file", "unpack it, and name that file: gunzip -c {path} > {path}.txt"),
+    **dict.fromkeys((b"RIFF", b"fLaC", b"OggS", b"ID3"), ("a sound", "check its path")),
+    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff", b"GIF8"), ("a picture", "check its path")),
+    b"\x7fELF": ("a program", "check its path"),
+}
+
 
 def decoded(path: str | Path, content: bytes) -> str:
     """The text of a file's bytes, without a byte-order mark. UserError if they are not UTF-8; it
-    says how to convert the file, and keeps its original."""
+    says how to convert the file, and keeps its original. UserError for a document, too."""
+    for begin, (kind, fix) in OTHER_FILES.items():
+        if content.startswith(begin):
+            fix = fix.format(path=shlex.quote(str(path)))
+            raise UserError(f"{path}: {kind}, expected a text; {fix}")
     encoding = _wide_encoding(content)
     try:
         if not encoding:

@@ -97,6 +97,8 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
         raise UserError(broken or if_missing) from None
     except OSError as error:
         problem = f"{error.strerror}; choose another path"
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            problem = f"{error.strerror}; raise the limit (ulimit -n), or end other programs"
         if other_kind := ERRORS_OF_KINDS.get(error.errno or 0):
             problem = f"{other_kind}, {EXPECTED}"
         raise UserError(problem) from None

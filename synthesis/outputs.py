@@ -64,12 +64,11 @@ class Output(ABC):
 
 
 class FileFolder(Output):
-    """Files of each text, named by its line: a WAV, a picture of the alignment and, with
-    `save_mel`, the log-mel. `keys`: of all texts, by their names."""
+    """Files of each text, named by its line, in a folder that is there: a WAV, a picture of the
+    alignment and, with `save_mel`, the log-mel. `keys`: of all texts, by their names."""
 
     def __init__(self, folder: Path, keys: dict[str, str], *, save_mel: bool):
         self.folder, self.keys, self.save_mel = folder, keys, save_mel
-        folder.mkdir(parents=True, exist_ok=True)
         self.log = Log(folder / "spoken.jsonl")
         remove_leftovers(folder, ".[0-9]*.tmp")  # nobody else writes here now
         before = {name: self.log.find(key, self._paths(name)) for name, key in keys.items()}

@@ -23,16 +23,22 @@ from synthesis.vocoder import load_vocoder
 from synthesis.voice import SETTINGS
 
 MAX_UNENDED = 20  # texts in a row that run to their limit
-SOUNDS = set(".mp3 .flac .ogg .opus .m4a".split())  # which are not written
+# What is not written, but would be taken for the name of a folder.
+SOUNDS = set(
+    ".mp3 .flac .ogg .oga .opus .m4a .m4b .aac .wma .aif .aiff .aifc .au .caf .amr .mp2 .mp4 .mka "
+    ".webm .wave .w64 .raw .pcm .gz .zip .npy .png".split()
+)
 
 
 def output_path(text: str) -> Path:
     """The type of a WAV or folder to write."""
     if Path(text).suffix.lower() == ".wav":
         return output_file(text)
+    if text == "-":
+        raise argparse.ArgumentTypeError("'-': standard output is --stream wav; leave -o out")
     convert = "other formats can be made of a WAV: ffmpeg -i out.wav out.mp3"
     expected = f"a folder, or a name that ends in .wav; {convert}"
-    return checked(Path, expected, lambda path: path.suffix.lower() not in SOUNDS)(text)
+    return checked(Path, expected, lambda x: bool(text) and x.suffix.lower() not in SOUNDS)(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +133,11 @@ def _open_output(path: Path, texts: list[Text], args: argparse.Namespace, h: HPa
     keys = {text.name: key_of(settings, *text) for text in texts}
     if args.out.suffix.lower() == ".wav":
         return GrowingWav(args.out, h.sampling_rate, keys)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"the folder cannot be made ({error.strerror}); choose another -o"
+        raise UserError(f"-o {args.out}: {problem}") from None
     return FileFolder(args.out, keys, save_mel=args.save_mel)
 
 
@@ -135,7 +146,9 @@ def report(
 ) -> None:
     """Print what was made of a text, how it was spoken, and what is wrong with it."""
     if made:
-        write(f"{made}  {textwrap.shorten(text.text, 60, placeholder='...')}")
+        # A text from elsewhere may hold what a terminal takes for commands.
+        line = "".join(x if x.isprintable() else " " for x in text.text)
+        write(f"{made}  {textwrap.shorten(line, 60, placeholder='...')}")
     where = f"line {int(text.name)}, " if numbered else ""
     for note in speaker.notes:
         write(f"{where}{text.text[:60]!r}: {note}", sys.stderr)

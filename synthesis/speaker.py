@@ -124,7 +124,10 @@ class Speaker(ABC):
             self.warnings += left_out(utterance.text, h.text_cleaners, h.table, h.language)
         parts = parts_of(utterance, limit, h.table, pause)
         if any(len(symbols) > limit for symbols, _ in utterance.pieces):
-            self.notes.append(f"in {len(parts)} parts, to keep to {limit} symbols each")
+            longest = max(len(symbols) for symbols, _ in parts)
+            but = f"; the longest word has {longest}" if longest > limit else ""
+            of_parts = f"{len(parts)} part{'s' * (len(parts) > 1)}"
+            self.notes.append(f"in {of_parts}, to keep to {limit} symbols each{but}")
         parts_with_bar: Iterable[tuple[list[int], float]] = parts
         if self.shows_progress:
             parts_with_bar = progress_bar("Speaking", len(parts), " parts", iterable=parts)

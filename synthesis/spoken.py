@@ -62,12 +62,16 @@ class Log:
         self.file = open_to_append(path)
         busy = "another process is writing these files; wait for it, or choose another -o"
         lock_file(self.file, f"{path}: {busy}")
-        content = self.file.read(MAX_TEXT_BYTES)
+        # Not MAX_TEXT_BYTES, for which Python would make room.
+        content = self.file.read(min(os.fstat(self.file.fileno()).st_size, MAX_TEXT_BYTES))
         whole = content[: content.rfind(b"\n") + 1]
         os.ftruncate(self.file.fileno(), len(whole))
-        for line in whole.splitlines():
+        self.ends, end = list[int](), 0  # of the lines of `spoken`, in bytes
+        for line in whole.splitlines(keepends=True):
+            end += len(line)
             try:
                 self.spoken.append(TypeAdapter(Spoken).validate_json(line, strict=True))
+                self.ends.append(end)
             except ValidationError:
                 continue
         self.by_key = {spoken.key: spoken for spoken in self.spoken}
@@ -93,10 +97,8 @@ class Log:
             write_all(self.file.fileno(), line.encode())
 
     def keep(self, count: int) -> None:
-        """Only the first so many texts."""
-        os.ftruncate(self.file.fileno(), 0)
-        for spoken in self.spoken[:count]:
-            self.add(spoken.key, spoken.files, spoken.warnings)
+        """Only the first so many texts of those that were there."""
+        os.ftruncate(self.file.fileno(), self.ends[count - 1] if count else 0)  # at once
 
 
 def sums_of(paths: Iterable[Path]) -> dict[str, tuple[int, int]]:

@@ -50,8 +50,7 @@ def load_vocoder(path: str | Path, hparams: HParams, threads: int = 1) -> Vocode
         _refuse_no_onnx(path, content)
         refuse_operators(content, OPERATORS, "no vocoder needs", "export it without them")
         graph = Graph(path, content, threads)
-        if not graph.inputs:
-            raise UserError("a graph without inputs, expected mel [1, n_mels, T]; take another")
+        _refuse_other_inputs(graph, hparams.n_mel_channels)
     refuse_other_mels(path, graph.session.get_modelmeta().custom_metadata_map, hparams)
 
     def run(mel: np.ndarray) -> np.ndarray:
@@ -59,6 +58,22 @@ def load_vocoder(path: str | Path, hparams: HParams, threads: int = 1) -> Vocode
         return graph.run({graph.inputs[0].name: mel[None]}, seconds)[0]
 
     return checked_vocoder(path, run, hparams)
+
+
+def _refuse_other_inputs(graph: Graph, n_mels: int) -> None:
+    """What only running shows in ONNX Runtime's words."""
+    expected = f"expected one, log-mel [1, {n_mels}, T] of float32"
+    if len(graph.inputs) != 1:
+        names = ", ".join(x.name for x in graph.inputs)
+        raise UserError(f"{len(graph.inputs)} inputs ({names:.60}), {expected}; take another")
+    [mel] = graph.inputs
+    sizes = [x if type(x) is int else None for x in mel.shape]
+    if len(sizes) == 3 and sizes[:2] == [1, n_mels] and sizes[2] is not None:
+        fix = f'give torch.onnx.export dynamic_axes={{"{mel.name:.60}": {{2: "frames"}}}}'
+        raise UserError(f"an input {sizes} of {sizes[2]} frames, {expected} of any length; {fix}")
+    fits = len(sizes) == 3 and sizes[0] in (1, None) and sizes[1] in (n_mels, None)
+    if not fits or mel.type != "tensor(float)":
+        raise UserError(f"an input {sizes} of {mel.type}, {expected}; take another")
 
 
 def _refuse_no_onnx(path: str | Path, content: bytes) -> None:
@@ -94,7 +109,7 @@ def refuse_other_mels(path: str | Path, settings: Mapping[str, Any], hparams: HP
 def _is_number(text: Any, number: float) -> bool:
     try:
         return float(text) == number
-    except ValueError:
+    except (TypeError, ValueError):
         return False
 
 
@@ -108,11 +123,13 @@ def checked_vocoder(path: str | Path, run: Vocoder, hparams: HParams) -> Vocoder
             sound = run(mel)
         expected = (1, 1, mel.shape[1] * hparams.hop_length)
         shape = getattr(sound, "shape", type(sound))  # some graphs give a list
-        if shape != expected or sound.dtype.kind != "f":
+        if shape == expected and sound.dtype.kind != "f":
+            raise UserError(f"{path}: a vocoder that makes {sound.dtype}, expected floats")
+        if shape != expected:
             hop = f"its hop is not hop_length={hparams.hop_length}"
             raise UserError(
                 f"{path}: a vocoder that makes {shape} of {mel.shape[1]} frames, expected "
-                f"{expected} of floats: {hop}, or it is none"
+                f"{expected}: {hop}, or it is none"
             )
         if not np.isfinite(sound).all():
             raise UserError(f"{path}: a vocoder that gives nan or infinity; take another")

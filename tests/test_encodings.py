@@ -1,10 +1,13 @@
 """encodings.py: what it says of text that is not UTF-8; the commands that it names convert it."""
 
 import contextlib
+import gzip
+import re
 import shutil
 import subprocess
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
@@ -173,3 +176,24 @@ def test_wide_encodings_get_the_command_to_convert(tmp_path, encoding, name, mar
         (1, f"{mark.strip(chr(0xFEFF))}id|Größe"),
         (2, "id2|b"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"%PDF-1.4\n%\xe2\xe3", r"a PDF, expected a text; .*: pdftotext 'a b' 'a b'\.txt$"),
+        (b"PK\x03\x04\x14\0", "zip file, expected a text; save it as plain text in UTF-8 where"),
+        (b"{\\rtf1\\ansi four}", "Rich Text Format, expected a text; save it"),
+        (gzip.compress(b"four"), r"gzip file, .*: gunzip -c 'a b' > 'a b'\.txt$"),
+        (b"RIFF\0\0\0\0WAVE", "a sound, expected a text; check its path"),
+    ],
+)
+def test_documents_are_no_text_to_convert(content, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("a b")
+    path.write_bytes(content)
+    advice = refusal(path)
+    assert re.search(message, advice)
+    if "gunzip" in advice:
+        subprocess.run(advice.partition("that file: ")[2], shell=True, check=True)
+        assert texts("a b.txt") == "four\n"

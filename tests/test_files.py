@@ -167,3 +167,10 @@ def test_thread_results_are_ordered_and_bounded():
     assert len(begun) < 20
     assert list(map_in_threads(square, range(50), threads=2)) == [n * n for n in range(50)]
     assert list(map_in_threads(square, [], threads=2)) == []
+
+
+def test_too_many_open_files_are_no_wrong_path(tmp_path, monkeypatch):
+    refuse = lambda *_: (_ for _ in ()).throw(OSError(errno.EMFILE, "Too many open files"))  # noqa: E731
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=r"Too many open files; raise the limit \(ulimit -n\)"):
+        open_file(tmp_path / "a")

@@ -324,6 +324,29 @@ def test_unlikely_arguments_are_refused(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("out", ["-", "", "a.aac", "a.wav.gz", "a.AIFF", "a.wave"])
+def test_no_folder_is_named_as_a_sound(out, capsys):
+    with pytest.raises(SystemExit):
+        synthesize.main(["--voice", "voice", "--text", "a", "-o", out])
+    advice = "--stream wav; leave -o out" if out == "-" else "a folder, or a name that ends in .wav"
+    assert advice in capsys.readouterr().err
+
+
+def test_folders_that_cannot_be_made_are_named(voices, tmp_path):
+    out = tmp_path / ("x" * 300)
+    message = r"^-o \S*a: the folder cannot be made \(File name too long\); choose another -o$"
+    with pytest.raises(UserError, match=message):
+        synthesize.main(["--voice", str(voices.fp32[0]), "--text", "a", "-o", str(out / "a")])
+
+
+def test_texts_send_no_commands_to_a_terminal(voices, tmp_path, capsys):
+    arguments = ["--voice", str(voices.fp32[0]), "--text", "a \x1b]0;b\x07 c", "-o", str(tmp_path)]
+    synthesize.main(arguments)
+    printed = "".join(capsys.readouterr())
+    assert "a ]0;b c" in printed
+    assert "\x1b" not in printed
+
+
 def test_a_mel_needs_a_folder():
     for target in (["-o", "a.wav"], ["--stream", "raw"]):
         with pytest.raises(UserError, match=r"--save-mel: needs a folder .*-o out"):
@@ -400,6 +423,19 @@ def test_a_log_has_one_writer(tmp_path):
         command = [sys.executable, "-c", script, str(tmp_path / "spoken.jsonl")]
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "spoken.jsonl: another process is writing these files; wait for it" in run.stderr
+
+
+def test_stops_while_logs_are_cut_lose_nothing(tmp_path, monkeypatch):
+    with Log(tmp_path / "log.jsonl") as log:
+        for key in "abc":
+            log.add(key, {key: (1, 1)}, [])
+    with Log(tmp_path / "log.jsonl") as log:
+        stop = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
+        monkeypatch.setattr(os, "write", stop)
+        log.keep(2)
+        monkeypatch.undo()
+    with Log(tmp_path / "log.jsonl") as log:
+        assert [spoken.key for spoken in log.spoken] == ["a", "b"]
 
 
 def test_lines_that_are_no_records_do_not_count(tmp_path):

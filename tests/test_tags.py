@@ -71,7 +71,7 @@ def test_pieces_without_words_are_silent():
         ("½ " * 5000, "symbols after cleaning, expected at most 40,000; give it in several"),
     ],
 )
-def test_texts_that_would_fill_memory_are_refused(text, message):
+def test_texts_that_fill_memory_are_refused(text, message):
     with pytest.raises(UserError, match=message):
         utterance_of(text, H)
     assert utterance_of("[pause 60] " * 5 + "one", H).pause_seconds == 300

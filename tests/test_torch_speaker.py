@@ -125,7 +125,7 @@ def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
         ("mel_fmax=7000,seed=5", "seed=5: of the training; the option is --seed"),
     ],
 )
-def test_settings_of_the_training_stay_when_speaking(overrides, message, checkpoint_path):
+def test_settings_of_the_training_stay(overrides, message, checkpoint_path):
     with pytest.raises(
         UserError, match=r"^--hparams: a model speaks as it was trained:\n"
     ) as error:

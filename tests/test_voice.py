@@ -369,6 +369,34 @@ def test_a_vocoder_that_does_not_fit_is_refused(made, message, tmp_path):
         vocoder.load_vocoder(tmp_path / "hold.onnx", create_hparams())
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch's older exporter
+def test_a_vocoder_of_other_inputs_is_refused(tmp_path):
+    """In our words: a fixed length is what an export without dynamic_axes gives."""
+    path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
+    for bands, advice in [
+        (
+            80,
+            r"of 16 frames, expected .*; give torch.onnx.export dynamic_axes={\"mel\": {2: \"",
+        ),
+        (40, r"an input \[1, 40, 16\] of tensor\(float\), expected one, log-mel \[1, 80, T\]"),
+    ]:
+        torch.onnx.export(held, (torch.zeros(1, bands, 16),), path, dynamo=False)
+        with pytest.raises(UserError, match=advice):
+            vocoder.load_vocoder(path, h)
+    write_vocoder(path)
+    model = onnx.load(path)
+    helper.set_model_props(model, {"sampling_rate": "22050.0"})
+    onnx.save(model, path)
+    vocoder.load_vocoder(path, h)
+    model.graph.input.append(helper.make_tensor_value_info("noise", 1, [1]))
+    onnx.save(model, path)
+    with pytest.raises(UserError, match=r"2 inputs \(mel, noise\), expected one, log-mel"):
+        vocoder.load_vocoder(path, h)
+    whole = lambda mel: np.zeros((1, 1, mel.shape[1] * 256), np.int32)  # noqa: E731
+    with pytest.raises(UserError, match="makes int32, expected floats"):
+        vocoder.checked_vocoder(path, whole, None, h)
+
+
 class Thief(torch.nn.Module):
     """Overwrites a file when it is run as TorchScript."""
 
@@ -450,5 +478,5 @@ def test_a_vocoder_that_fails_later_is_refused(tmp_path):
     model = helper.make_model(helper.make_graph(nodes, "g", [], [ends]), opset_imports=opset)
     model.ir_version = 8
     onnx.save(model, tmp_path / "none.onnx")
-    with pytest.raises(UserError, match=r"none\.onnx: a graph without inputs"):
+    with pytest.raises(UserError, match=r"none\.onnx: 0 inputs"):
         vocoder.load_vocoder(tmp_path / "none.onnx", create_hparams())
