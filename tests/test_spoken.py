@@ -41,6 +41,8 @@ class Stopper:
 
     def watched(self, function):
         def watched(*args, **kwargs):
+            if args[1:] == (b"\0",):  # of Watch, to wake its thread, as often as time has it
+                return function(*args, **kwargs)
             self.calls += 1
             self.texts += function.__name__ == "mels"
             stops = self.calls == self.at
@@ -129,7 +131,8 @@ def test_stopped_wavs_end_as_uninterrupted_ones(seed, voices, book, stopper, tmp
     synthesize.main([*arguments, str(tmp_path / "whole.wav")])
     whole, wav = (tmp_path / "whole.wav").read_bytes(), tmp_path / "a.wav"
     samples = soundfile.read(tmp_path / "whole.wav", dtype="int16")[0]
-    part, log, damaged, stops = tmp_path / "a.part.wav", tmp_path / "a.part.jsonl", seed % 2, 0
+    part, log, damaged = tmp_path / "a.part.wav", tmp_path / "a.part.jsonl", seed % 2
+    stops, begun = 0, 1
     while True:
         stopper.at, stopper.after = stopper.calls + rng.randint(1, 25), rng.random() < 0.5
         try:
@@ -137,6 +140,9 @@ def test_stopped_wavs_end_as_uninterrupted_ones(seed, voices, book, stopper, tmp
             break
         except KeyboardInterrupt:
             stops += 1
+        if wav.exists():  # complete, so that the same command begins anew
+            wav.unlink()
+            begun += 1
         if part.exists() and part.stat().st_size > 44:
             if not damaged:
                 kept = soundfile.read(part, dtype="int16")[0]
@@ -148,7 +154,7 @@ def test_stopped_wavs_end_as_uninterrupted_ones(seed, voices, book, stopper, tmp
     assert wav.read_bytes() == whole == bytes(encode(samples, 22050))
     assert sorted(tmp_path.glob("a.*")) == [wav]
     assert stops > 0
-    assert damaged or stopper.texts <= 5 + 5 + stops
+    assert damaged or stopper.texts <= 5 + 5 * begun + stops
 
 
 CHANGES = {
