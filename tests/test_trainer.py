@@ -58,9 +58,17 @@ def test_only_tf32_rounds_products(precision, before):
         ("bf16", (8, 0), ""),
     ],
 )
-def test_what_a_precision_loses_is_said(precision, capability, meaning):
+def test_what_a_precision_loses_is_said(precision, capability, meaning, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
     printed = what_precision_means(precision, capability)
     assert re.match(meaning or "$", printed), printed
+
+
+@pytest.mark.parametrize("instructions", ["avx512_bf16", "amx_bf16"])
+def test_cpus_that_multiply_in_bfloat16_lose_nothing(instructions, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True}, raising=False)
+    assert what_precision_means("bf16", None) == ""
+    assert "has no effect" in what_precision_means("tf32", None)
 
 
 def test_setting_decides_which_decoder_trains():

@@ -21,6 +21,7 @@ from training.distributed import ALONE, Processes, batch_norm_alone
 # a GPU may round.
 AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 CAPABILITY_OF_BF16 = (8, 0)  # of the first GPUs that compute in bf16 and tf32
+CPUS_OF_BF16 = {"avx512_bf16", "amx_bf16"}  # what CPUs have that multiply in it
 PRECISIONS = tuple(AUTOCAST_DTYPES)
 DECODERS = ("reference", "fast")
 ENVIRONMENT = {
@@ -346,10 +347,13 @@ def what_precision_means(precision: str, capability: tuple[int, int] | None) -> 
     if precision == "fp32":
         return ""
     if capability is None:
+        has = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.11 may lack it
+        if precision == "bf16" and any(has.get(name) for name in CPUS_OF_BF16):
+            return ""
         meaning = {
             "tf32": "has no effect on a CPU, which trains in fp32",
             "bf16": "rounds products on a CPU too, and saves time only where it multiplies in "
-            "bfloat16 (AMX, AVX512_BF16)",
+            "bfloat16 (AMX, AVX512_BF16), as this one does not",
             "fp16": "is for GPUs: a CPU rounds products to float16, mostly without instructions "
             "for it, and torch lacks some operations of it there",
         }[precision]
