@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from common.version import __version__
 
@@ -29,6 +29,13 @@ class Parser(argparse.ArgumentParser):
                 fix = "write it in UTF-8, which your terminal should send, or rename the file"
                 self.error(f"argument {number}{after}: {value} is no UTF-8; {fix}")
         return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        names = message.removeprefix("argument ").partition(":")[0].split("/")
+        option = next((name for name in names if name.startswith("--")), "")
+        if option and message.endswith("expected one argument"):
+            message += f"; one that begins with a hyphen is written {option}=-..."
+        super().error(message)
 
 
 def make_parser(description: str | None, **options: Any) -> argparse.ArgumentParser:

@@ -151,8 +151,14 @@ def read_json(
         raise UserError(f"{path}: not JSON ({error}); {if_none}") from None
 
 
-def read_as(path: str | Path, expected: type[Record], if_missing: str = NO_FILE) -> Record:
-    """Read the dataclass `expected` from a JSON file. UserError names file, field and fault."""
+def read_as(
+    path: str | Path,
+    expected: type[Record],
+    if_missing: str = NO_FILE,
+    fix: str = "delete it and make it again",
+) -> Record:
+    """Read the dataclass `expected` from a JSON file. UserError names file, field and fault, and
+    says `fix`."""
     from pydantic import TypeAdapter, ValidationError
 
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
@@ -161,8 +167,7 @@ def read_as(path: str | Path, expected: type[Record], if_missing: str = NO_FILE)
     except ValidationError as error:
         first = error.errors()[0]
     name = ".".join(map(str, first["loc"]))
-    again = "delete it and make it again"
-    raise UserError(f"{path}: {name:.60}={first['input']!r:.60}, {first['msg']:.200}; {again}")
+    raise UserError(f"{path}: {name:.60}={first['input']!r:.60}, {first['msg']:.200}; {fix}")
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -109,6 +109,8 @@ class Preparation:
                 f"--out {str(self.out)!r}: its settings.txt could not name it; rename it"
             )
         refuse_no_folder(self.out, "--out")
+        if self.corpus in (self.mels, self.trim, self.convert):
+            raise UserError(f"{self.corpus}: the corpus itself; name a new folder for what is made")
         if re.search("[|\n\r\ud800-\udfff]", f"{self.folder}{self.mels}{self.trim}"):
             raise UserError(
                 f"{self.folder}, {self.mels}, {self.trim}: paths in a filelist hold no '|' or line "

@@ -14,6 +14,7 @@ browsers open it by: --host 0.0.0.0 --allow-host studio.lan 192.168.1.5
 from project_root import ROOT
 
 import asyncio
+import errno
 import html
 import itertools
 import logging
@@ -228,6 +229,19 @@ class Shorten(logging.Filter):
         return True
 
 
+def open_socket(host: str, port: int) -> socket.socket:
+    """A listening socket; UserError if the address is no one of this machine, or the port taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        fix = "take another port (--port 0 is any free one)"
+        if error.errno != errno.EADDRINUSE:
+            fix = "name an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
+        raise UserError(f"--host {host} --port {port}: {reason}; {fix}") from None
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
@@ -251,9 +265,8 @@ def main(arguments: list[str] | None = None) -> None:
         names = ", ".join(["localhost", args.host, *args.allow_host])
         print(f"--host {args.host}: anyone who can reach this machine can use the page, by {names}")
     paths = find_checkpoints(args.checkpoint)
-    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
     with (
-        socket.create_server((args.host, args.port), family=family) as opened,  # before models load
+        open_socket(args.host, args.port) as opened,  # before models load
         tempfile.TemporaryDirectory(prefix="page-") as folder,
     ):
         speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}

@@ -83,6 +83,8 @@ def _refuse_no_onnx(path: str | Path, content: bytes) -> None:
     kind, fix = "neither ONNX nor weights", "convert it to ONNX, as docs/voices.md says"
     if content.startswith(ZIP_BEGINS) and b"/code/" in content:
         kind = "a TorchScript module"
+    elif content[8:9] == b"{" and int.from_bytes(content[:8], "little") < len(content):
+        kind, fix = "a file of weights (safetensors)", "export its model to ONNX (docs/voices.md)"
     elif content.startswith((ZIP_BEGINS, PICKLE_BEGINS)):
         kind = "a file of weights (torch.save)"
         export = f"python scripts/export_vocoder.py --weights {shlex.quote(str(path))}"

@@ -114,7 +114,8 @@ class Voice(Speaker):
         path = self.folder / SETTINGS
         for link in filter(Path.is_symlink, (self.folder / x for x in (SETTINGS, *sorted(FILES)))):
             raise UserError(f"{link}: a link, expected a file of the voice; copy the voice again")
-        self.about = read_as(path, About, "no voice here; scripts/export_voice.py makes one")
+        missing = "no voice here; scripts/export_voice.py makes one"
+        self.about = read_as(path, About, missing, "export or copy the voice again")
         with naming(path):
             if self.about.files.keys() != FILES:
                 names, expected = ", ".join(self.about.files), ", ".join(sorted(FILES))

@@ -61,3 +61,15 @@ def test_arguments_that_are_no_text_are_refused(program, capsys):
         after = " (after --out)" * (len(arguments) - 1)
         message = rf"argument {len(arguments)}{after}: 'caf\xe9' is no UTF-8; write it in UTF-8"
         assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_values_that_begin_with_hyphens_are_advised(capsys):
+    """As advised they are taken."""
+    parser = make_parser("")
+    parser.add_argument("--text", "-t")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--text", "-x"])
+    assert "expected one argument; one that begins with a hyphen is written --text=-..." in (
+        capsys.readouterr().err
+    )
+    assert parser.parse_args(["--text=-x"]).text == "-x"

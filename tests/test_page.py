@@ -306,3 +306,19 @@ print(*reader.read(page.Inputs(text="A * dog.", checkpoint="int8"))["warnings"],
     assert formed.startswith("alignment is blurred")
     names = [f"1/int8{end}" for end in ("-mel.png", ".png", ".wav")]
     assert sorted(str(x.relative_to(tmp_path)) for x in tmp_path.glob("1/*")) == names
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("nowhere.invalid", "name an address of this machine"),
+        ("203.0.113.7", "name an address of this machine"),
+        ("127.0.0.1", r"take another port \(--port 0"),
+    ],
+)
+def test_addresses_without_room_are_refused(host, message):
+    """One that is no name, one of another machine, and a port that is taken."""
+    with page.open_socket("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"--host {host} --port {port}: .*; {message}"):
+            page.open_socket(host, port)

@@ -33,6 +33,9 @@ def test_pauses_split_a_text():
         ("a [pause half] b", r"\[pause half\]: expected seconds"),
         ("[pause 61]", "expected seconds from 0 to 60"),
         ("[pause -1]", "expected seconds"),
+        ("a [pause 0.5 b", r"'\[pause 0.5 b' would be read aloud, expected \[pause 0.5\]"),
+        ("a [break 1] b", r"'\[break 1\]' would be read aloud"),
+        ("a (PAUSE 0.5s) b", "would be read aloud"),
         ('Wait <break time="1s"/> now', r"<break time=\"1s\"/>': an unknown tag; leave it out"),
         ("<b>Loud</b>", "<b>': an unknown tag"),
     ],
@@ -44,6 +47,7 @@ def test_other_tags_are_refused_by_name(text, message):
 
 def test_the_advised_tag_is_accepted():
     assert split_tags("Wait [pause 0.5] now")[1] == Pause(0.5)
+    assert split_tags("He stopped (pause). [Silence]") == ["He stopped (pause). [Silence]"]
 
 
 def test_a_pause_is_as_long_as_asked():

@@ -417,6 +417,9 @@ def test_what_can_run_code_is_no_vocoder(tmp_path):
     torch.save(weights, tmp_path / "generator_v1")
     torch.save(weights, tmp_path / "g_02500000", _use_new_zipfile_serialization=False)
     (tmp_path / "sound.wav").write_bytes(b"RIFF")
+    header = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    content = len(header).to_bytes(8, "little") + header + bytes(4)
+    (tmp_path / "model.safetensors").write_bytes(content)
     convert = "expected an ONNX file; convert it to ONNX, as docs/voices.md says"
     weights = "a file of weights (torch.save), expected an ONNX file; the recipe makes one of "
     command = (
@@ -426,6 +429,8 @@ def test_what_can_run_code_is_no_vocoder(tmp_path):
         "thief.pt": f"a TorchScript module, {convert}",
         "generator_v1": f"{weights}{command.format('generator_v1')} (docs/voices.md)",
         "g_02500000": f"{weights}{command.format('g_02500000')} (docs/voices.md)",
+        "model.safetensors": "a file of weights (safetensors), expected an ONNX file; export its "
+        "model to ONNX (docs/voices.md)",
         "sound.wav": f"neither ONNX nor weights, {convert}",
     }.items():
         message = refusal(vocoder.load_vocoder, tmp_path / name, create_hparams())

@@ -10,6 +10,11 @@ from common.errors import UserError
 
 MAX_PAUSE_SECONDS = 60  # seconds
 _PAUSE = re.compile(r"\[\s*pause\b([^\]]*)\]", re.IGNORECASE)
+# What is meant as a pause: without its bracket, or with other words and brackets.
+_NEARLY = re.compile(
+    r"\[\s*pause\b[^\]]{0,40}|[\[({]\s*(?:break|silence|pause)\s+[\d.]+\s*s?\s*[\])}]",
+    re.IGNORECASE,
+)
 _MARKUP = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # as in SSML, HTML and XML
 
 
@@ -22,8 +27,8 @@ def split_tags(text: str) -> list[str | Pause]:
     """Split a text into pieces and pauses, in order; no piece is blank.
 
     Raises:
-        UserError: for a pause without its seconds, and for tags of markup languages, which a voice
-            would read aloud.
+        UserError: for a pause without its seconds or its bracket, and for tags of markup languages,
+            which a voice would read aloud.
     """
     if markup := _MARKUP.search(text):
         raise UserError(
@@ -34,6 +39,9 @@ def split_tags(text: str) -> list[str | Pause]:
     for number, piece in enumerate(_PAUSE.split(text)):
         if number % 2:
             pieces.append(Pause(_seconds(piece.strip())))
+        elif nearly := _NEARLY.search(piece):
+            expected = "expected [pause 0.5] for half a second of silence"
+            raise UserError(f"{nearly[0][:60]!r} would be read aloud, {expected}")
         elif piece.strip():
             pieces.append(piece.strip())
     return pieces

@@ -347,7 +347,7 @@ def what_precision_means(precision: str, capability: tuple[int, int] | None) -> 
     if precision == "fp32":
         return ""
     if capability is None:
-        has = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.11 may lack it
+        has: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch lacks it
         if precision == "bf16" and any(has.get(name) for name in CPUS_OF_BF16):
             return ""
         meaning = {
