@@ -8,6 +8,7 @@ import faulthandler
 import importlib
 import itertools
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -216,6 +217,7 @@ def fit(
         how = {"batch_size": None, "sampler": InOrder(each, trainer.global_rank)}
         if dealing:
             how = {"batch_size": 1, "collate_fn": each.unwrap, **dealing}
+        how["multiprocessing_context"] = "forkserver" if num_workers else None
         loaders.append(LaterLoader(each, num_workers=num_workers, **how))
     trainer.fit(module, *loaders, ckpt_path=resume)
     return module.trained, module.validated
@@ -254,6 +256,7 @@ if __name__ == "__main__":
     watchdog.daemon = True
     watchdog.start()
     torch.set_num_threads(1)
+    multiprocessing.set_forkserver_preload(["torch", "task", "length_batching"])
     os.chdir(sys.argv[2])
     results = []
     for job in sys.argv[3:]:

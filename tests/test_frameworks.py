@@ -24,7 +24,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {  # and the packages that they need
     "hf_trainer": ("transformers", "accelerate"),
     "lightning_trainer": ("lightning",),
 }
-MAX_SECONDS = 150  # of jobs in two processes, which may wait for each other; some take 40
+MAX_SECONDS = 150  # of jobs in two processes, which may wait for each other
 each_number_of_processes = pytest.mark.parametrize("processes", [1, 2])
 
 
@@ -60,9 +60,9 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
         )
         if "waits for ever" not in done.stderr:
             break
-        # Once in some hundred runs a worker of Lightning's loader hangs in Python 3.11's os.fork, in
-        # _PyThreadState_DeleteExcept: a thread of gloo held a lock of Python's when it was forked.
-        # A sampler that makes processes wait does so again.
+        # Once in some hundred runs a loader's worker hangs in Python 3.11's os.fork, in
+        # _PyThreadState_DeleteExcept: a thread of gloo held a lock of Python's just then. A sampler
+        # that makes processes wait does so again.
         warnings.warn(f"waited for ever, started again: {jobs}: {done.stderr}", stacklevel=2)
         shutil.move(folder, folder.with_name("waited"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -74,7 +74,14 @@ def main(argv: list[str] | None = None) -> None:
         enable_model_summary=False,
     )
     sampler = InOrder(batches, trainer.global_rank)
-    loader = LaterLoader(batches, batch_size=None, sampler=sampler, num_workers=args.workers)
+    loader = LaterLoader(
+        batches,
+        batch_size=None,
+        sampler=sampler,
+        num_workers=args.workers,
+        # A fork beside the threads of several processes may hang, in Python 3.11 for one.
+        multiprocessing_context="forkserver" if args.workers else None,
+    )
     checkpoint = args.folder / "lightning" / "last.ckpt"
     trainer.fit(
         Module(Model(args.folder / "steps")), loader, ckpt_path=checkpoint if args.resume else None
