@@ -31,6 +31,7 @@ PATH_COLUMNS = (
 )
 TEXT_COLUMNS = "normalized_text text sentence transcript transcription".split()
 DELIMITERS = "\t|;,"
+READABLE = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff"}  # by libsndfile
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def with_sounds(
     named: Sequence[tuple[str, str, str]], corpus: Path, base: Path, problems: list[str]
 ) -> tuple[list[Clip], list[str]]:
     """Find the sound of each (name, text, place): a path from `base` or `corpus`, or the only sound
-    of that name in the corpus, whatever its folder, suffix and case."""
+    of that name in the corpus that can be read, whatever its folder, suffix and case."""
     by_name: dict[str, list[Path]] = {}
     for sound in sounds_of(corpus):
         by_name.setdefault(sound.stem.lower(), []).append(sound)
@@ -166,6 +167,8 @@ def with_sounds(
         exact = [path for path in there if path.is_file()]
         stem = without_folder_and_suffix(name).lower()
         candidates = exact or by_name.get(stem, [])
+        # Some corpora keep what was uploaded, such as WebM, beside what was made of it.
+        candidates = [x for x in candidates if x.suffix.lower() in READABLE] or candidates
         if len(candidates) == 1 or exact:
             clips.append(Clip(str(candidates[0]), text, where=where))
         elif candidates:

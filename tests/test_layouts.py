@@ -71,6 +71,8 @@ def test_texts_may_lie_beside_the_sounds(sounds):
 
 def test_metadata_names_sounds_anywhere(sounds):
     (sounds / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
+    (sounds / "uploads").mkdir()
+    (sounds / "uploads" / "a.webm").touch()  # which cannot be read
     clips, [problem] = read(sounds)
     assert clips == expected("One.", "Two.", "Three.")
     assert problem.startswith(f"{sounds / 'metadata.csv'}:4: 'd': no such file, and no sound of")
