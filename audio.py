@@ -72,16 +72,8 @@ def unusual_frames(hparams: HParams) -> str | None:
     """A warning if hop or window, which are in samples, are much shorter or longer in milliseconds
     than the defaults, as where only the sampling rate was set."""
     usual, rate = HParams.sampling_rate, hparams.sampling_rate
-    times = [
-        1000 * samples / samples_a_second
-        for samples, samples_a_second in (
-            (hparams.hop_length, rate),
-            (HParams.hop_length, usual),
-            (hparams.win_length, rate),
-            (HParams.win_length, usual),
-        )
-    ]
-    hop, usual_hop, window, usual_window = times
+    hop, window = (1000 * x / rate for x in (hparams.hop_length, hparams.win_length))
+    usual_hop, usual_window = (1000 * x / usual for x in (HParams.hop_length, HParams.win_length))
     ratios = usual_hop / hop, usual_window / window
     if all(1 / MAX_FRAME_RATIO <= ratio <= MAX_FRAME_RATIO for ratio in ratios):
         return None

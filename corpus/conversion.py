@@ -1,6 +1,6 @@
 """Writes the recordings of a corpus as training wants them, into a new folder in LJSpeech's layout.
 
-    problems = convert(Path("data/mine"), Path("data/converted"), None, create_hparams())
+    problems, total = convert(Path("data/mine"), Path("data/new"), None, create_hparams())
 
 One channel, the sampling rate of the settings, an even level, 16 bits, little silence at the ends.
 The recordings stay as they are.
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audio import is_cut_off_wav
+from audio import SILENT_RANGE, is_cut_off_wav
 from common.errors import UserError
 from common.files import Identity, open_file, write_bytes
 from common.sound import encode
 from corpus.clip_table import Clip
-from corpus.derived_files import KEPT_SECONDS, Folder, is_newer
+from corpus.derived_files import KEPT_SECONDS, Folder, is_newer, path_from
 from corpus.layouts import Table, read_layout, unique_ids
 from corpus.recordings import WINDOW_SECONDS, silence_at_ends
 from hparams import HParams
@@ -64,18 +64,20 @@ def convert(
     """
     if folder.is_relative_to(corpus) or corpus.is_relative_to(folder):
         raise UserError(f"--convert {folder}: expected a folder outside of {corpus}; name another")
+    wavs = folder / "wavs"
     made_with = {
-        "corpus": str(corpus),
+        "corpus": path_from(wavs, corpus),
         "sampling_rate": hparams.sampling_rate,
         "level": LEVEL,
         "kept_seconds": KEPT_SECONDS,
     }
-    copies = Folder(folder / "wavs", "--convert", SETTINGS_FILE, made_with)
+    copies = Folder(wavs, "--convert", SETTINGS_FILE, made_with)
     copies.refuse_others()
     clips, problems = read_layout(corpus, table)
     total = len(clips) + len(problems)
-    problems += [f"{x.where}: {fault}" for x in clips if (fault := fault_of_text(x.text))]
-    clips = [clip for clip in clips if not fault_of_text(clip.text)]
+    faults = {clip.where: fault_of_text(clip.text) for clip in clips}
+    problems += [f"{where}: {fault}" for where, fault in faults.items() if fault]
+    clips = [clip for clip in clips if not faults[clip.where]]
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
     clips = [Clip(x.path, x.text, where=x.where, identity=Identity.of(x.path)) for x in clips]
     changes = dict[str, Change]()
@@ -111,17 +113,16 @@ def summary(changes: Sequence[Change]) -> str:
     """What was done to the recordings that were written now."""
     if not changes:
         return "all were there already"
-    channels, rates = (
-        Counter(x.channels for x in changes),
-        Counter(x.sampling_rate for x in changes),
-    )
+    kinds = Counter((change.sampling_rate, change.channels) for change in changes)
+    of_kinds = [
+        f"{count:,} of {rate:,} Hz and {channels} channel{'s' * (channels > 1)}"
+        for (rate, channels), count in sorted(kinds.items())
+    ]
     gains = np.array([change.gain for change in changes])
     cut = sum(change.cut_seconds for change in changes)
     return (
-        f"of {' and '.join(f'{n:,} with {x} channel(s)' for x, n in sorted(channels.items()))}, "
-        f"{' and '.join(f'{rate:,} Hz' for rate in sorted(rates))}; level {LEVEL} dB, a gain of "
-        f"{np.median(gains):+.1f} dB ({gains.min():+.1f} to {gains.max():+.1f}); {cut:,.1f} s of "
-        "silence cut off at the ends"
+        f"{', '.join(of_kinds)}; level {LEVEL} dB, a gain of {np.median(gains):+.1f} dB "
+        f"({gains.min():+.1f} to {gains.max():+.1f}); {cut:,.1f} s of silence cut off at the ends"
     )
 
 
@@ -165,7 +166,7 @@ def read_channels(path: str | Path) -> tuple[np.ndarray, int]:
         raise UserError(f"longer than {MAX_SECONDS} s; cut it into sentences")
     if not np.isfinite(samples).all():
         raise UserError("holds nan or infinity; convert it again, or leave it out")
-    if not len(samples) or np.ptp(samples, axis=0).max() == 0:
+    if not len(samples) or np.ptp(samples, axis=0).max() <= SILENT_RANGE:
         raise UserError("silent from beginning to end; record it again, or leave it out")
     return samples, rate
 

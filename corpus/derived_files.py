@@ -132,11 +132,15 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
         torch.set_num_threads(threads_before)
 
 
+def path_from(folder: Path, corpus: Path) -> str:
+    """The corpus's path from a folder of derived files, so that both may be moved together."""
+    return os.path.relpath(os.path.realpath(corpus), os.path.realpath(folder))
+
+
 def trim_folder(path: Path, corpus: Path) -> Folder:
     """The folder for trimmed copies of the corpus's clips."""
-    where = os.path.relpath(os.path.realpath(corpus), os.path.realpath(path))
     settings = {
-        "corpus": where,  # from there, so that both may be moved together
+        "corpus": path_from(path, corpus),
         "silence_decibels": SILENCE_DECIBELS,
         "window_seconds": WINDOW_SECONDS,
         "kept_seconds": KEPT_SECONDS,

@@ -157,12 +157,9 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Pearson's; 0 where one of them is constant."""
-    deviations = one.std() * other.std()
-    return (
-        float(np.mean((one - one.mean()) * (other - other.mean())) / deviations)
-        if deviations
-        else 0.0
-    )
+    if not (deviations := one.std() * other.std()):
+        return 0.0
+    return float(np.mean((one - one.mean()) * (other - other.mean())) / deviations)
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:

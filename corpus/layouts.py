@@ -31,7 +31,8 @@ PATH_COLUMNS = (
 )
 TEXT_COLUMNS = "normalized_text text sentence transcript transcription".split()
 DELIMITERS = "\t|;,"
-READABLE = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff"}  # by libsndfile
+# By libsndfile; of sounds of one name, the first of these is taken.
+READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,18 @@ def sounds_of(corpus: Path) -> list[Path]:
     return sorted(path for path in files if path.name[0] != "." and path.is_file())
 
 
+def best_first(sounds: Sequence[Path]) -> list[Path]:
+    """Sounds in the order of READABLE; others come last."""
+    places = {suffix: place for place, suffix in enumerate(READABLE)}
+    return sorted(sounds, key=lambda path: places.get(path.suffix.lower(), len(places)))
+
+
 def read_texts_beside(corpus: Path) -> tuple[list[Clip], list[str]]:
     """The sounds that have a text beside them; those without one are problems."""
-    clips, problems, sounds = [], list[str](), sounds_of(corpus)
-    for sound in sounds:
-        base = str(sound.with_suffix(""))
+    sounds = {path.with_suffix(""): path for path in reversed(best_first(sounds_of(corpus)))}
+    clips, problems = [], list[str]()
+    for name in sorted(sounds):
+        sound, base = sounds[name], str(name)
         texts = [path for suffix in TEXT_SUFFIXES if (path := Path(base + suffix)).is_file()]
         if not texts:
             expected = f"expected {Path(base + '.txt').name} with what it says"
@@ -107,14 +115,15 @@ def read_table(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
         fix = "close the quotation mark before it, or name another --delimiter"
         raise UserError(f"{table.path}:{reader.line_num}: {error}; {fix}") from None
     header = [name.lower() for name in rows[0][1]]
-    path_at = column_of(table.path_column, PATH_COLUMNS, header, table, "--path-column")
-    text_at = column_of(table.text_column, TEXT_COLUMNS, header, table, "--text-column")
+    path_at = column_of(table, "--path-column", table.path_column, header, PATH_COLUMNS, 0)
+    last = len(header) - 1
+    text_at = column_of(table, "--text-column", table.text_column, header, TEXT_COLUMNS, last)
     if any(place.by_name for place in (path_at, text_at)):
         rows = rows[1:]
     named, problems = [], list[str]()
     for number, row in rows:
         where = f"{table.path}:{number}"
-        if len(row) <= max(path_at.index % len(header), text_at.index % len(header)):
+        if len(row) <= max(path_at.index, text_at.index):
             problem = f"{len(row)} fields, expected {len(header)}: {delimiter.join(row)[:60]!r}"
             problems.append(f"{where}: {problem}; fix the line, or name another --delimiter")
         else:
@@ -133,9 +142,10 @@ class Column:
 
 
 def column_of(
-    asked: str, usual: Sequence[str], header: Sequence[str], table: Table, option: str
+    table: Table, option: str, asked: str, header: Sequence[str], usual: Sequence[str], index: int
 ) -> Column:
-    """The column of a name or a number; UserError if the table has none such."""
+    """The column of a name or a number that is `asked` for, else of a `usual` name, else that at
+    `index`. UserError if the table has none such."""
     if asked.isdecimal():
         if not 1 <= int(asked) <= len(header):
             have = f"{table.path} has {len(header)} columns"
@@ -149,7 +159,7 @@ def column_of(
     for name in usual:
         if name in header:
             return Column(header.index(name), by_name=True)
-    return Column(0 if usual is PATH_COLUMNS else len(header) - 1)
+    return Column(index)
 
 
 def with_sounds(
@@ -160,7 +170,7 @@ def with_sounds(
     by_name: dict[str, list[Path]] = {}
     for sound in sounds_of(corpus):
         by_name.setdefault(sound.stem.lower(), []).append(sound)
-    clips = []
+    clips, lines_of = [], dict[Path, str]()
     for name, text, where in named:
         # Windows' separators too. An absolute path stays one.
         there = [folder / name.replace("\\", "/") for folder in (base, corpus)]
@@ -169,7 +179,11 @@ def with_sounds(
         candidates = exact or by_name.get(stem, [])
         # Some corpora keep what was uploaded, such as WebM, beside what was made of it.
         candidates = [x for x in candidates if x.suffix.lower() in READABLE] or candidates
-        if len(candidates) == 1 or exact:
+        if (len(candidates) == 1 or exact) and candidates[0] in lines_of:
+            twice = f"is also in {lines_of[candidates[0]]}; delete one of the lines"
+            problems.append(f"{where}: {name!r}: {candidates[0]} {twice}")
+        elif len(candidates) == 1 or exact:
+            lines_of[candidates[0]] = where
             clips.append(Clip(str(candidates[0]), text, where=where))
         elif candidates:
             several = f"{candidates[0]} and {candidates[1]} have that name"

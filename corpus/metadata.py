@@ -116,29 +116,27 @@ def choose_split(
             return validation, f"the pinned split of LJSpeech-1.1, {SPLIT_FILE.name}"
     takes: dict[str, list[str]] = {}
     for clip in clips:
-        takes.setdefault(words_of(clip.text) if by_text else clip.id, []).append(clip.id)
+        takes.setdefault(wording(clip.text) if by_text else clip.id, []).append(clip.id)
     validation, count = set[str](), round(len(ids) * val_fraction)
     for key in sorted(takes, key=lambda key: hashlib.sha256(f"{seed}|{key}".encode()).digest()):
         if len(validation) >= count:
             break
         validation.update(takes[key])
     kind = "texts" if by_text else "ids"
-    origin = (
-        f"{val_fraction:g} of the clips for validation, ordered by their {kind}' hash with seed"
-    )
-    return validation, f"{origin} {seed}"
+    origin = f"{val_fraction:g} of the clips for validation, ordered by their {kind}' hash"
+    return validation, f"{origin} with seed {seed}"
 
 
-def words_of(text: str) -> str:
-    """The words of a text, by which takes of one sentence are told: without case, punctuation."""
+def wording(text: str) -> str:
+    """A text without case and punctuation, which takes of one sentence have in common."""
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
     """A warning if many clips for validation have the words of clips for training: the validation
     loss is then of sentences that were learnt."""
-    trained = {words_of(clip.text) for clip in sets["train"]}
-    known = [clip for clip in sets.get("val", ()) if words_of(clip.text) in trained]
+    trained = {wording(clip.text) for clip in sets["train"]}
+    known = [clip for clip in sets.get("val", ()) if wording(clip.text) in trained]
     if not known or len(known) <= MAX_KNOWN_SHARE * len(sets["val"]):
         return None
     count = f"{len(known):,} of {len(sets['val']):,} clips"

@@ -7,6 +7,7 @@ recogniser, so any language has it.
 """
 
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -219,6 +220,32 @@ def measure_reference(
     return reference
 
 
+def spoken_sounds(
+    speaker: Speaker, texts: Sequence[str], kept: Path | None
+) -> Iterator[torch.Tensor]:
+    """The samples [N] of each text as a WAV has them, at least as many as a mel needs: a model that
+    has learnt little may stop at once. The folder `kept`, if any, keeps the sounds, the alignments,
+    and an index.csv with the columns wav,text."""
+    hparams = speaker.hparams
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = kept or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [f"{number:04d}" for number in range(1, len(texts) + 1)]
+        progress = progress_bar("Speaking", len(texts), " texts", iterable=texts)
+        for name, text in zip(names, progress, strict=True):
+            spoken, wav = speaker.speak_text(sequence_to_speak(text, hparams)), f"{name}.wav"
+            if kept:
+                speaker.write_speech(folder / name, spoken)
+            else:  # without the picture, which takes longer than the speech
+                sound = np.concatenate([*speaker.sound([spoken.mel])])
+                write_wav(folder / wav, sound, hparams.sampling_rate)
+            samples = torch.from_numpy(soundfile.read(folder / wav, dtype="float32")[0])
+            lacking = max(0, hparams.filter_length - len(samples))
+            yield torch.nn.functional.pad(samples, (0, lacking))
+        index = pd.DataFrame({"wav": [f"{name}.wav" for name in names], "text": texts})
+        write_bytes(folder / "index.csv", index.to_csv(index=False).encode())
+
+
 def evaluate(
     checkpoint: Path,
     recordings: Path,
@@ -237,8 +264,7 @@ def evaluate(
     Args:
         checkpoint: or a voice's folder.
         recordings: as `read_recordings` takes them.
-        speech: a folder that keeps the sounds, the alignments, and an index.csv with the columns
-            wav,text.
+        speech: a folder that keeps what `spoken_sounds` makes.
         language: of the texts, eSpeak's name.
         recogniser, whisper_model: as `make_recogniser` takes them.
         vocoder: an ONNX file in place of Griffin-Lim.
@@ -261,31 +287,13 @@ def evaluate(
         reference = measure_reference(recordings, speaker, vocoder_name, listener)
     sounds = [] if words_only else [read_audio(path, hparams) for path, _ in clips]
     recorded = [mel_cepstra(samples, hparams) for samples in sounds]
-    nearest, index = list[int](), []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = speech or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        progress = progress_bar("Speaking", len(clips), " texts", iterable=texts)
-        for number, text in enumerate(progress, 1):
-            base = folder / f"{number:04d}"
-            spoken, wav = speaker.speak_text(sequence_to_speak(text, hparams)), f"{base}.wav"
-            if speech:
-                speaker.write_speech(base, spoken)
-            else:  # without the picture, which takes longer than the speech
-                sound = np.concatenate([*speaker.sound([spoken.mel])])
-                write_wav(Path(wav), sound, hparams.sampling_rate)
-            samples = torch.from_numpy(soundfile.read(wav, dtype="float32")[0])
-            # A model that has learnt little may stop at once: a mel needs more samples.
-            lacking = max(0, hparams.filter_length - len(samples))
-            samples = torch.nn.functional.pad(samples, (0, lacking))
-            listener.hear(text, samples.numpy(), hparams.sampling_rate)
-            if not words_only:
-                cepstra = mel_cepstra(samples, hparams)
-                distances = [warped_distance(cepstra, other) for other in recorded]
-                nearest.append(int(np.argmin(distances)))
-            index.append((f"{base.name}.wav", text))
-        table = pd.DataFrame(index, columns=["wav", "text"]).to_csv(index=False)
-        write_bytes(folder / "index.csv", table.encode())
+    nearest = list[int]()
+    for text, samples in zip(texts, spoken_sounds(speaker, texts, speech), strict=True):
+        listener.hear(text, samples.numpy(), hparams.sampling_rate)
+        if not words_only:
+            cepstra = mel_cepstra(samples, hparams)
+            distances = [warped_distance(cepstra, other) for other in recorded]
+            nearest.append(int(np.argmin(distances)))
     transcripts, identified = listener.transcripts, None
     if not words_only:
         identified = float(np.mean(np.equal(nearest, range(len(clips)))))

@@ -79,6 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if args.csv and not args.convert:
         parser.error(f"--csv {args.csv}: needs --convert DIR, a new folder for the clips")
+    if not args.csv and (args.path_column or args.text_column or args.delimiter):
+        parser.error("--path-column, --text-column, --delimiter: of a table; name it by --csv")
     if re.search(r",|\s#", str(args.out)):
         parser.error(f"--out {args.out}: train.py's --hparams cannot name a path with ',' or ' #'")
     try:

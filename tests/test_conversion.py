@@ -95,6 +95,13 @@ def test_copies_that_are_there_are_kept(recordings, tmp_path, capsys):
     convert(recordings, tmp_path / "out", None, HPARAMS)
     assert contents(tmp_path / "out") == before
     assert "3 of 3 files were already in" in capsys.readouterr().out
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("recordings", "out"):
+        (tmp_path / name).rename(moved / name)
+    convert(moved / "recordings", moved / "out", None, HPARAMS)
+    for name in ("recordings", "out"):
+        (moved / name).rename(tmp_path / name)
     soundfile.write(recordings / "c.wav", speech()[:20_000], RATE)
     convert(recordings, tmp_path / "out", None, HPARAMS)
     after = contents(tmp_path / "out")
@@ -111,7 +118,7 @@ def test_bad_recordings_are_named(recordings, tmp_path):
     (recordings / "c.wav").write_bytes(content[: len(content) // 2])
     soundfile.write(recordings / "d.wav", np.zeros(RATE), RATE)
     (recordings / "d.txt").write_text("\n")
-    soundfile.write(recordings / "e.wav", np.zeros(RATE), RATE)
+    soundfile.write(recordings / "e.wav", np.random.default_rng(0).choice([0, 5e-5], RATE), RATE)
     (recordings / "e.txt").write_text("E.")
     problems, total = convert(recordings, tmp_path / "out", None, HPARAMS)
     assert total == 5
@@ -133,6 +140,9 @@ def test_a_table_is_prepared_by_one_command(recordings, tmp_path, capsys):
     with pytest.raises(SystemExit):
         prepare_ljspeech.main([*map(str, command)])
     assert "--csv" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        prepare_ljspeech.main([str(recordings), "--path-column", "1"])
+    assert "of a table; name it by --csv" in capsys.readouterr().err
     command += ["--convert", tmp_path / "out", "--split-by-text"]
     prepare_ljspeech.main([*map(str, command)])
     sets = [(tmp_path / "lists" / f"{name}.txt").read_text() for name in ("train", "val")]

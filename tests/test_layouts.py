@@ -61,6 +61,9 @@ def test_texts_may_lie_beside_the_sounds(sounds):
     (sounds / "clips/b.txt").write_text("b")
     (sounds / "more/C.lab").write_text(TEXTS[2], encoding="utf-8")
     assert read(sounds) == (expected(), [])
+    (sounds / "more/C.mp3").write_bytes(b"the same, compressed")
+    assert read(sounds) == (expected(), [])
+    (sounds / "more/C.mp3").unlink()
     (sounds / "more/C.lab").unlink()
     clips, problems = read(sounds)
     assert clips == expected()[:2]
@@ -89,6 +92,9 @@ def test_what_a_table_lacks_is_named(sounds):
     (sounds / "more/a.wav").write_bytes(b"")
     table.write_text("path,text\na,One.\n")
     assert "a.wav have that name; write the path" in read(sounds, table)[1][0]
+    table.write_text("path,text\nclips/b.FLAC,One.\nB,Two.\n")
+    assert f"{table}:3: 'B': " in (problem := read(sounds, table)[1][0])
+    assert f"is also in {table}:2; delete one" in problem
     table.write_text("\n")
     assert "empty" in refusal(read, sounds, table)
     table.write_text('path,text\na,"One\n')

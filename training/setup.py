@@ -34,6 +34,7 @@ from corpus.filelist import (
 from data_utils import HOW_TO_CHANGE_CLIPS
 from hparams import (
     HAS_PYDANTIC,
+    MAX_DECODER_STEPS,
     HParams,
     check_text_settings,
     create_hparams,
@@ -58,7 +59,6 @@ HOW_TO_NAME_MOVED_LISTS = (
     "The run resumes with the same lists elsewhere: if they were moved, name them: --resume "
     "--hparams @FOLDER/settings.txt, or training_files=...,validation_files=..."
 )
-MAX_STEPS = 10**5  # that max_decoder_steps may be
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
 
 
@@ -327,8 +327,8 @@ def warn_of_short_limit(lists: Sequence[ClipTable], hparams: HParams) -> str | N
     if steps <= limit:
         return None
     frame_seconds = hparams.hop_length / hparams.sampling_rate
-    fix = f"set max_decoder_steps={min(2 * steps, MAX_STEPS)}"
-    if steps > MAX_STEPS:
+    fix = f"set max_decoder_steps={min(2 * steps, MAX_DECODER_STEPS)}"
+    if steps > MAX_DECODER_STEPS:
         fix = "split the clip, or leave it out"
     return (
         f"warning: max_decoder_steps={limit} ends speech after "
