@@ -110,7 +110,8 @@ class Intelligibility:
             "DistillMOS of the model": self.quality,
         }
         measured = {name: value for name, value in values.items() if value is not None}
-        return "\n".join(f"{name:<37}{value:.3f}" for name, value in measured.items())
+        width = max(37, *(len(name) + 1 for name in values))
+        return "\n".join(f"{name:<{width}}{value:.3f}" for name, value in measured.items())
 
 
 def word_error_rate(transcripts: list[Transcript]) -> float:

@@ -9,6 +9,7 @@ from corpora import RATE, contents, refusal
 from helpers import LJSPEECH_CLIPS
 
 from common.errors import UserError
+from corpus import conversion
 from corpus.conversion import LEVEL, MAX_PEAK, convert, converted, mixed, speech_level
 from corpus.layouts import Table
 from hparams import create_hparams
@@ -172,6 +173,14 @@ def test_split_texts_are_warned_of(recordings, tmp_path, capsys):
     options = ["--convert", tmp_path / "out", "--out", tmp_path / "lists", "--val-fraction", "0.4"]
     prepare_ljspeech.main([*map(str, [recordings, *options])])
     assert "1 of 1 clips for validation have a text that is trained on" in capsys.readouterr().out
+
+
+def test_whole_recordings_are_no_clips(recordings, monkeypatch):
+    monkeypatch.setattr(conversion, "MAX_SECONDS", 3)
+    assert "longer than 3 s; cut it into sentences" in refusal(
+        converted, recordings / "a.flac", RATE
+    )
+    converted(recordings / "c.wav", RATE)
 
 
 def test_missing_tables_are_refused(recordings, tmp_path):

@@ -7,7 +7,7 @@ from corpora import refusal, write_tone
 
 from corpus.layouts import Table, read_layout, unique_ids
 
-TEXTS = ["One, or two.", 'He said: "Go!"', "Äpfel; Öl."]
+TEXTS = ["One, or two.", '"Go!" he said: "Now."', "Äpfel; Öl."]
 
 
 @pytest.fixture
@@ -92,6 +92,8 @@ def test_what_a_table_lacks_is_named(sounds):
     (sounds / "more/a.wav").write_bytes(b"")
     table.write_text("path,text\na,One.\n")
     assert "a.wav have that name; write the path" in read(sounds, table)[1][0]
+    table.write_text("path,text\nmore\\a.wav,One.\n")  # of Windows
+    assert read(sounds, table) == ([("more/a.wav", "One.")], [])
     table.write_text("path,text\nclips/b.FLAC,One.\nB,Two.\n")
     assert f"{table}:3: 'B': " in (problem := read(sounds, table)[1][0])
     assert f"is also in {table}:2; delete one" in problem

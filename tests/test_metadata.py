@@ -1,8 +1,14 @@
-"""metadata.py: the lines of metadata.csv, and what is said of ids and of the second field."""
+"""metadata.py: the lines of metadata.csv, what is said of ids and of the second field, and the
+split."""
 
+import hashlib
 import subprocess
 
-from corpus.metadata import read_metadata
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpus.clip_table import Clip
+from corpus.metadata import SPLIT_FILE, choose_split, read_metadata, read_split
 
 
 def test_ids_are_names_of_files(tmp_path):
@@ -45,3 +51,35 @@ def test_fields_that_repeat_may_be_speakers(tmp_path, capsys):
         path.write_text("".join(lines))
         read_metadata(tmp_path)
         assert capsys.readouterr().out == ""
+
+
+def named(ids):
+    return [Clip(f"wavs/{name}.wav", "") for name in ids]
+
+
+def test_split_follows_ids_fraction_and_seed():
+    """The pinned one for LJSpeech's ids; any other set follows the rule that gave it."""
+    pinned = read_split(SPLIT_FILE)
+    order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
+    validation, origin = choose_split(named(pinned), 0.2, 0)
+    assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}
+    assert "the pinned split" in origin
+    fewer, origin = choose_split(named(sorted(pinned)[1:]), 0.2, 0)
+    assert len(fewer ^ validation) <= 2  # it hardly changes as clips come and go
+    assert "seed 0" in origin
+    other, _ = choose_split(named(pinned), 0.2, 1)
+    assert 0.1 < len(other & validation) / 2620 < 0.3  # 0.2 by chance
+    assert choose_split(named(order[::-1]), 0.1, 0)[0] < validation
+
+
+@given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40), st.floats(0.05, 0.6))
+def test_takes_of_a_text_share_a_set(letters, fraction):
+    """Whatever their case and marks; no fewer clips are held out than without, and no more than one
+    text's."""
+    texts = [f"{x.upper()} {x}!" if i % 2 else f"{x}, {x}" for i, x in enumerate(letters)]
+    clips = [Clip(f"wavs/{i}.wav", text) for i, text in enumerate(texts)]
+    validation, _ = choose_split(clips, fraction, 0, by_text=True)
+    held_out = {letters[int(name)] for name in validation}
+    assert validation == {str(i) for i, x in enumerate(letters) if x in held_out}
+    wanted, most = round(fraction * len(letters)), max(map(letters.count, letters))
+    assert wanted <= len(validation) < wanted + most or not wanted

@@ -1,7 +1,6 @@
 """From a corpus to filelists: checks, split, cached mels, and the settings that train on them."""
 
 import csv
-import hashlib
 import io
 import os
 import re
@@ -29,9 +28,9 @@ from corpora import (
 from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
 from corpus import derived_files, preparation, recordings
-from corpus.clip_table import Clip, Sound
+from corpus.clip_table import Sound
 from corpus.filelist import cached_table, changed_clips, checked_clips, read_filelist
-from corpus.metadata import SPLIT_FILE, choose_split, read_split
+from corpus.metadata import SPLIT_FILE, read_split
 from corpus.preparation import Preparation, prepare
 from data_utils import TextMelDataset
 from hparams import create_hparams
@@ -465,25 +464,6 @@ def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspee
         for path, text, seconds in rows:
             assert text == texts[Path(path).stem]
             assert abs(float(seconds) * RATE - samples[Path(path).stem]) < 0.02
-
-
-def named(ids):
-    return [Clip(f"wavs/{name}.wav", "") for name in ids]
-
-
-def test_split_follows_ids_fraction_and_seed():
-    """The pinned one for LJSpeech's ids; any other set follows the rule that gave it."""
-    pinned = read_split(SPLIT_FILE)
-    order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
-    validation, origin = choose_split(named(pinned), 0.2, 0)
-    assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}
-    assert "the pinned split" in origin
-    fewer, origin = choose_split(named(sorted(pinned)[1:]), 0.2, 0)
-    assert len(fewer ^ validation) <= 2  # it hardly changes as clips come and go
-    assert "seed 0" in origin
-    other, _ = choose_split(named(pinned), 0.2, 1)
-    assert 0.1 < len(other & validation) / 2620 < 0.3  # 0.2 by chance
-    assert choose_split(named(order[::-1]), 0.1, 0)[0] < validation
 
 
 def test_empty_set_is_refused(tmp_path):

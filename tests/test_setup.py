@@ -379,6 +379,14 @@ def test_advised_batches_make_enough_updates(data):
     assert few_updates(sampler, better) is None
 
 
+def test_a_smaller_capacity_is_advised():
+    """Where it limits the batches, which `batch_size` does not then."""
+    frames = np.full(380, 500)
+    hparams = replace(HParams(), batch_capacity=60_000)
+    warning = few_updates(make_sampler(frames, hparams), hparams)
+    assert re.search(r": batch_capacity=\d+ makes", warning)
+
+
 def test_enough_updates_are_not_warned_of():
     frames = np.full(13_100, 500)
     assert few_updates(make_sampler(frames, HParams()), HParams()) is None

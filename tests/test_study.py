@@ -86,11 +86,14 @@ def make_study(tmp_path, monkeypatch):
     real = study.Study.execute
 
     def make(train="true", points=(2,)):
-        made = study.Study(tmp_path, "batch_size=4", GRID, list(points), tmp_path / "texts")
+        made = study.Study(
+            tmp_path, "batch_size=4", GRID, list(points), tmp_path / "texts", ["--recognizer", "x"]
+        )
         (tmp_path / "logs").mkdir(exist_ok=True)
 
         def execute(command, log):
             if command[0].name == "listen.py":
+                assert command[-4:-2] == ["--recognizer", "x"]
                 words = Transcript("one two three four", "one two three five")
                 heard = Intelligibility(0.25, 0.1, 0.1, 1, "", 0, [words])
                 command[-1].write_text(json.dumps(asdict(heard)))

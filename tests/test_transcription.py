@@ -2,8 +2,10 @@
 which recording the speech is nearest to."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -140,11 +142,17 @@ def test_the_reference_is_measured_once(recordings):
     used = StandInRecogniser.used
     assert reference_of(recordings) == reference
     assert StandInRecogniser.used == used
-    other_mels = reference_of(recordings, create_hparams("hop_length=300"))
-    assert other_mels.made_with["mels"] != reference.made_with["mels"]
-    assert reference_of(recordings, vocoder="hifigan.onnx") != other_mels
-    judged = reference_of(recordings, judge=SimpleNamespace(score=lambda samples, _: len(samples)))
-    assert judged.vocoded.quality == 100
+    judge = SimpleNamespace(score=lambda samples, _: len(samples))
+    for options in (
+        {"hparams": create_hparams("hop_length=300")},
+        {},
+        {"vocoder": "hifigan.onnx"},
+        {},
+        {"judge": judge},
+    ):
+        reference = reference_of(recordings, **options)
+        assert StandInRecogniser.used == (used := used + 6)
+    assert reference.vocoded == Measures(1, 100)
 
 
 def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, monkeypatch, capsys):
@@ -173,6 +181,40 @@ def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, m
     listen.main([*map(str, arguments), "--words-only"])
     fewer = read_findings(out, Intelligibility)
     assert (fewer.word_error_rate, fewer.identification_rate) == (2 / 4, None)
+
+
+def test_a_vocoder_speaks_and_is_named(recordings, tmp_path, monkeypatch):
+    """With its content, by which the reference is kept."""
+    speaker, vocoder = StandIn(lambda _: np.full(4000, 0.5), HPARAMS), tmp_path / "hifigan.onnx"
+    vocoder.write_bytes(b"1")
+    monkeypatch.setattr(transcription, "load_speaker", lambda _: speaker)
+    monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(transcription, "load_vocoder", lambda path, _: path)
+    options = {"vocoder": vocoder, "words_only": True}
+    heard = evaluate(tmp_path / "checkpoint_1.pt", recordings, **options)
+    assert speaker.vocoder == vocoder
+    assert heard.vocoder == "hifigan.onnx (6b86b273)"
+    assert re.search(r"^after mel and hifigan.onnx \(6b86b273\) +1.000$", heard.summary(), re.M)
+
+
+def test_listen_hands_its_options_on(monkeypatch, tmp_path):
+    asked = {}
+
+    def noted(*arguments, **options):
+        asked.update(options)
+        return Intelligibility(None, None, None, 0, "", 0, [])
+
+    monkeypatch.setattr(listen, "evaluate", noted)
+    options = "--recognizer whisper --whisper-model small --vocoder v.onnx --words-only --quality"
+    paths = ["--checkpoint", "a.pt", "--recordings", "b", "-o", str(tmp_path / "c.json")]
+    listen.main([*paths, *options.split()])
+    assert asked == {
+        "recogniser": "whisper",
+        "whisper_model": "small",
+        "vocoder": Path("v.onnx"),
+        "words_only": True,
+        "quality": True,
+    }
 
 
 def test_a_filelist_names_recordings(recordings, tmp_path):

@@ -185,7 +185,7 @@ def with_another_graph(folder) -> None:
 
 FAULTS = {
     "no voice": (lambda f: (f / "voice.json").unlink(), "voice.json: no voice here"),
-    "format": (lambda f: about(f, format=1), "voice.json: format=1, "),
+    "format": (lambda f: about(f, format=1), "voice.json: format=1, .*; export or copy the voice"),
     "symbols": (lambda f: about(f, symbols=["a"]), "voice.json: symbols: "),
     "elsewhere": (lambda f: about(f, files={"../encoder.onnx": "0"}), "voice.json: files: .*, exp"),
     "setting": (lambda f: settings(f, hop_length=-1), "(?s)voice.json: .*hop_length"),
