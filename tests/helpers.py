@@ -298,6 +298,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
         train.main(arguments)
     except SystemExit as stop:
         code = stop.code
+    sys.stdout.flush()  # before the message, as Python does at a program's end
     sys.exit(code)  # out here, where nothing of the run is alive any more, as in a program
 
 

@@ -8,10 +8,9 @@ import signal
 import sys
 
 import pytest
-from helpers import LONG, Child, act_at, assert_same_run, call_alone, flags, fork_server
+from helpers import LONG, Child, act_at, assert_same_run, flags
 
 from common.console import UnfailingFile
-from common.errors import UserError
 from training.signals import messages
 from training.trainer import Trainer
 
@@ -141,18 +140,3 @@ def test_text_around_a_full_disk_is_kept(tmp_path):
     os.close(full)
     os.close(log)
     assert path.read_text() == "before\nafter\n"
-
-
-def warn_and_refuse() -> None:
-    print("warning: first")
-    with messages():
-        raise UserError("then this")
-
-
-def test_warnings_come_before_the_message(tmp_path):
-    """In a file that has the output and the errors, as of a job."""
-    log = tmp_path / "log"
-    process = fork_server().Process(target=call_alone, args=(log, warn_and_refuse))
-    process.start()
-    process.join()
-    assert log.read_text().splitlines() == ["warning: first", "train.py: then this"]

@@ -62,7 +62,6 @@ def messages(resume_command: str = "") -> Iterator[None]:
             raise  # not the system's
         if isinstance(error, UserError):
             leave_at_exit()
-        print(end="", flush=True)  # warnings before the message, also where one file has both
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
         is_from_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
