@@ -3,12 +3,13 @@
     python benchmarks/reliability.py demo/voice texts.txt
     python benchmarks/reliability.py demo/voice --numbers 1-10000 --json reliability.json
     python benchmarks/reliability.py demo/voice --numbers 1-10000 --no-mark --transcribe
+    python benchmarks/reliability.py best.pt texts.txt --transcribe --recognizer whisper --quality
 
 Every text is spoken three times with the same seed, in turns: ended by the gate alone, without an
 added full stop (as before 0.4.0); ended by the gate or by attention at rest; and with retries of
 faulty parts. The table counts texts by their faults. For --sounds randomly chosen texts the sound
-is made too, and the times are compared. With --transcribe pocketsphinx transcribes it, which works
-for numbers only.
+is made too, and the times are compared; --transcribe adds the word error rate, --quality the mean
+score of DistillMOS.
 """
 
 import project_root
@@ -28,6 +29,9 @@ from common.arguments import make_parser, output_file, whole_number
 from common.console import markdown_table, progress_bar
 from common.errors import UserError
 from common.files import numbered_lines
+from paper.quality import DistillMos
+from paper.recognisers import add_recogniser_options, make_recogniser
+from paper.transcription import Listener, word_error_rate
 from synthesis.loading import load_speaker
 from synthesis.speaker import RETRIES, Speaker
 from synthesis.utterance import utterance_of
@@ -67,7 +71,8 @@ class Counts:
     sound: float = 0.0  # seconds
     longest: float = 0.0  # seconds of sound, of one text
     half_wrong: int = 0  # texts with more than half of their words wrong, of those transcribed
-    errors: int = 0  # words
+    word_error_rate: float | None = None
+    quality: float | None = None  # DistillMOS, from 1 to 5
 
 
 def texts_of(args: argparse.Namespace) -> list[str]:
@@ -118,26 +123,32 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     if gate_alone.statistics is not None:  # no mark was added either
         gate_alone.statistics = replace(gate_alone.statistics, final_mark="")
     counts_of = {name: Counts() for name in ways}
-    chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
+    recogniser = None
     if args.transcribe:
-        from paper.recognisers import Pocketsphinx, words_of
-        from paper.transcription import Transcript, word_error_rate
-
-        recogniser = Pocketsphinx(numbers_only=True)
+        recogniser = make_recogniser(args.recognizer, args.whisper_model, args.language, texts)
+        if recogniser is None:
+            fix = "add --recognizer whisper, or leave out --transcribe"
+            raise UserError(f"--language {args.language}: {args.recognizer} knows English; {fix}")
+    judge = DistillMos() if args.quality else None
+    listeners = {name: Listener(recogniser, judge, args.language) for name in ways}
+    chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
     for number, text in enumerate(progress_bar("Speaking", len(texts), " texts", iterable=texts)):
         is_chosen = number in chosen
         for name, (speaker, retries) in ways.items():
             speaker.shows_progress = False
             samples = speak(speaker, text, retries, counts_of[name], with_sound=is_chosen)
-            if is_chosen and args.transcribe:
-                heard = recogniser.hear(samples, speaker.hparams.sampling_rate)
-                rate = word_error_rate([Transcript(words_of(text), heard)])
-                counts_of[name].half_wrong += rate > HALF
-                counts_of[name].errors += round(rate * len(text.split()))
+            if is_chosen:
+                listeners[name].hear(text, samples, speaker.hparams.sampling_rate)
+    for name, counts in counts_of.items():
+        measures = listeners[name].measures()
+        counts.word_error_rate, counts.quality = measures.word_error_rate, measures.quality
+        if args.transcribe:
+            rates = [word_error_rate([one]) for one in listeners[name].transcripts]
+            counts.half_wrong = sum(rate > HALF for rate in rates)
     return counts_of
 
 
-def table(counts_of: dict[str, Counts], texts: int, sounds: int, *, transcribed: bool) -> str:
+def table(counts_of: dict[str, Counts], texts: int, sounds: int) -> str:
     rows: list[list[str]] = [
         [LABELS[kind], *(f"{counts.faults[kind]:,}" for counts in counts_of.values())]
         for kind in KINDS
@@ -151,9 +162,14 @@ def table(counts_of: dict[str, Counts], texts: int, sounds: int, *, transcribed:
     rows.append(["minutes of sound", *(f"{c.sound / 60:.1f}" for c in counts_of.values())])
     title = f"seconds of computing, {sounds:,} texts"
     rows.append([title, *(f"{c.computing:.1f}" for c in counts_of.values())])
-    if transcribed:
+    rates = [c.word_error_rate for c in counts_of.values()]
+    if None not in rates:
         title = f"more than half of the words wrong, of {sounds:,}"
-        rows.append([title, *(f"{counts.half_wrong:,}" for counts in counts_of.values())])
+        rows.append([title, *(f"{c.half_wrong:,}" for c in counts_of.values())])
+        rows.append([f"word error rate, {sounds:,} texts", *(f"{rate:.3f}" for rate in rates)])
+    scores = [c.quality for c in counts_of.values()]
+    if None not in scores:
+        rows.append([f"DistillMOS, {sounds:,} texts", *(f"{score:.2f}" for score in scores)])
     return markdown_table([f"of {texts:,} texts", *counts_of], rows)
 
 
@@ -165,11 +181,13 @@ def main(arguments: list[str] | None = None) -> None:
     source.add_argument("texts", type=Path, nargs="?", help="a file with a text on each line")
     help_text = "these numbers, for the demo's voice"
     source.add_argument("--numbers", type=number_range, metavar="FIRST-LAST", help=help_text)
-    add("--language", default=ENGLISH, help="of the numbers (%(default)s)")
+    add("--language", default=ENGLISH, help="of the texts (%(default)s)")
     add("--no-mark", action="store_true", help="leave out the full stop at a text's end")
     help_text = "texts whose sound is made (%(default)s)"
     add("--sounds", type=whole_number(1), default=500, metavar="N", help=help_text)
-    add("--transcribe", action="store_true", help="these, by pocketsphinx, which knows numbers")
+    add("--transcribe", action="store_true", help="their word error rate")
+    add_recogniser_options(parser)
+    add("--quality", action="store_true", help="rate them (requirements/distillmos.txt)")
     add("--hparams", default="", metavar="name=value,...", help="such as attention_window=6")
     add("--json", type=output_file, metavar="FILE.json", help="write the results to this file too")
     args = parser.parse_args(arguments)
@@ -181,7 +199,7 @@ def main(arguments: list[str] | None = None) -> None:
     before, after = counts_of["end found"].computing, counts_of["with retries"].computing
     title = f"{args.voice}{' ' + args.hparams if args.hparams else ''}"
     sounds = min(args.sounds, len(texts))
-    markdown = table(counts_of, len(texts), sounds, transcribed=args.transcribe)
+    markdown = table(counts_of, len(texts), sounds)
     ratio = f"retries take {after / before:.3f} times the time"
     result = {name: vars(counts) for name, counts in counts_of.items()}  # asdict breaks Counters
     publish(args, {"voice": title, "ways": result}, f"{title}\n\n{markdown}\n\n{ratio}")

@@ -2,12 +2,13 @@
 
 import importlib
 import json
+import re
 
 import numpy as np
 import pytest
 from test_retries import ENDLESS, GOOD, SKIPS, Scripted
 
-from paper import recognisers
+from common.errors import UserError
 
 reliability = importlib.import_module("benchmarks.reliability")
 TEXTS = ["One two three."] * 4
@@ -44,18 +45,33 @@ def test_faults_before_and_after_retries_are_counted(scripted, tmp_path, capsys)
     assert "retries take" in printed
 
 
-def test_only_the_sample_is_vocoded_and_transcribed(scripted, tmp_path, monkeypatch):
-    class Deaf:
+def test_only_the_sample_is_vocoded_and_judged(scripted, tmp_path, monkeypatch, capsys):
+    class HalfDeaf:
         heard = 0
 
         def hear(self, samples, rate):
-            Deaf.heard += len(samples) > 0
-            return ""
+            HalfDeaf.heard += len(samples) > 0
+            return "one"
 
-    monkeypatch.setattr(recognisers, "Pocketsphinx", lambda **_: Deaf())
-    ways = run(tmp_path, "--transcribe", "--sounds", "3")
-    assert Deaf.heard == 3 * len(ways)
+    class Judge:
+        def score(self, samples, rate):
+            return 3.0 + (len(samples) > 0)
+
+    monkeypatch.setattr(reliability, "make_recogniser", lambda *_: HalfDeaf())
+    monkeypatch.setattr(reliability, "DistillMos", Judge)
+    ways = run(tmp_path, "--transcribe", "--quality", "--sounds", "3")
+    assert HalfDeaf.heard == 3 * len(ways)
     assert [way["half_wrong"] for way in ways.values()] == [3, 3, 3]
+    assert [way["word_error_rate"] for way in ways.values()] == pytest.approx([2 / 3] * 3)
+    assert [way["quality"] for way in ways.values()] == [4.0] * 3
+    printed = capsys.readouterr().out
+    assert re.search(r"word error rate, 3 texts +\| +0\.667 ", printed)
+    assert re.search(r"DistillMOS, 3 texts +\| +4\.00 ", printed)
+
+
+def test_languages_unknown_to_the_recogniser_are_refused(scripted, tmp_path):
+    with pytest.raises(UserError, match="add --recognizer whisper, or leave out --transcribe"):
+        run(tmp_path, "--transcribe", "--language", "de")
 
 
 def test_speech_without_end_is_counted(monkeypatch, tmp_path):
