@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -24,15 +25,18 @@ HOW_TO_CHANGE_CLIPS = (
 
 
 class TextMelDataset(Dataset):
-    """Reads clips: item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i)."""
+    """Reads clips: item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i); for a
+    model of several speakers also the speaker's index in hparams.speakers."""
 
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips, self.hparams = clips, hparams
+        index_of = {name: index for index, name in enumerate(hparams.speakers)}
+        self._speakers = [index_of[name] for name in clips.speakers] if index_of else []
 
     def __len__(self) -> int:
         return len(self.clips)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
         clip = self.clips[index]
         name = f"{clip.where}: {clip.path}"
         if (symbol := max(clip.symbols, default=0)) >= self.hparams.n_symbols:
@@ -49,7 +53,10 @@ class TextMelDataset(Dataset):
                 f"{name}: changed ({lengths}); put the old file back and add --resume, or make the "
                 "list again and add --resume --new-clips"
             )
-        return torch.tensor(clip.symbols), mel, index
+        item = (torch.tensor(clip.symbols), mel, index)
+        if not self._speakers:
+            return item
+        return (*item, self._speakers[self.clips.speaker_numbers[index]])
 
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:
@@ -74,14 +81,16 @@ class Batch:
     gate: torch.Tensor  # [B, T_out / r] float32, 1 from the step that holds the last real frame
     mel_lengths: torch.Tensor  # [B] int64, real frames
     clip_indices: torch.Tensor | None = None  # [B] int64, rows of the dataset
+    speakers: torch.Tensor | None = None  # [B] int64, indices in hparams.speakers; None: one voice
 
     def num_steps(self, frames_per_step: int) -> torch.Tensor:
         """[B] int64, decoder steps of each clip."""
         return -(-self.mel_lengths // frames_per_step)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Move text, mel and gate to `device`; the rest stays on the CPU, for packing and messages.
-        From pinned memory the copy overlaps with queued kernels, and later ones wait for it."""
+        """Move text, mel, gate and speakers to `device`; the rest stays on the CPU, for packing and
+        messages. From pinned memory the copy overlaps with queued kernels, and later ones wait for
+        it."""
         device = torch.device(device)
         if device.type != "cuda":
             return self._with(lambda tensor: tensor.to(device))
@@ -89,15 +98,17 @@ class Batch:
         with torch.cuda.stream(copying):
             moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         using.wait_stream(copying)
-        for tensor in (moved.text, moved.mel, moved.gate):
-            tensor.record_stream(using)  # its memory is not reused before it was read
+        for tensor in (moved.text, moved.mel, moved.gate, moved.speakers):
+            if tensor is not None:
+                tensor.record_stream(using)  # its memory is not reused before it was read
         return moved
 
     def pin_memory(self) -> "Batch":  # a DataLoader with pin_memory=True calls it
         return self._with(torch.Tensor.pin_memory)
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
-        return replace(self, text=change(self.text), mel=change(self.mel), gate=change(self.gate))
+        names = ("text", "mel", "gate", *(["speakers"] if self.speakers is not None else []))
+        return replace(self, **{name: change(getattr(self, name)) for name in names})
 
 
 @lru_cache
@@ -106,7 +117,8 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
-    """Pad items (text [T_in], mel [n_mels, T], optionally index) to a Batch, in their order."""
+    """Pad items (text [T_in], mel [n_mels, T], optionally index and speaker) to a Batch, in their
+    order."""
     texts, mels = [item[0] for item in items], [item[1] for item in items]
     mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
     num_steps = -(-int(mel_lengths.max()) // n_frames_per_step)
@@ -121,6 +133,7 @@ def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
         gate=(torch.arange(num_steps) >= last_step[:, None]).float(),
         mel_lengths=mel_lengths,
         clip_indices=torch.tensor([item[2] for item in items]) if len(items[0]) > 2 else None,
+        speakers=torch.tensor([item[3] for item in items]) if len(items[0]) > 3 else None,
     )
 
 
@@ -144,7 +157,8 @@ def collate_and_share(items: Sequence[tuple], n_frames_per_step: int) -> Batch:
 def synthetic_batch(
     mel_lengths: Iterable[int], text_lengths: Iterable[int], hparams: HParams, seed: int = 0
 ) -> Batch:
-    """Make a batch of noise for clips of [B] frames and [B] symbols, the same for a seed."""
+    """Make a batch of noise for clips of [B] frames and [B] symbols, the same for a seed. Where the
+    model has speakers, all are of the first."""
     generator, channels = torch.Generator().manual_seed(seed), hparams.n_mel_channels
     items = [
         (
@@ -153,7 +167,9 @@ def synthetic_batch(
         )
         for frames, symbols in zip(mel_lengths, text_lengths, strict=True)
     ]
-    return collate(items, hparams.n_frames_per_step)
+    batch = collate(items, hparams.n_frames_per_step)
+    has_speakers = hparams.speaker_embedding_dim > 0
+    return replace(batch, speakers=torch.zeros(len(items)).long()) if has_speakers else batch
 
 
 def _start_worker(_worker_id: int) -> None:

@@ -41,6 +41,7 @@ DecoderSteps = Annotated[int, limits(ge=1, le=MAX_DECODER_STEPS)]
 CountOrZero = Annotated[int, limits(ge=0, le=10**12)]
 Samples = Annotated[int, limits(ge=1, le=2**14)]
 Width = Annotated[int, limits(ge=1, le=2**13)]
+WidthOrZero = Annotated[int, limits(ge=0, le=2**13)]
 EvenWidth = Annotated[int, limits(ge=2, le=2**13, multiple_of=2)]
 Kernel = Annotated[int, limits(ge=1, le=999)]
 Positive = Annotated[float, limits(gt=0)]
@@ -79,6 +80,7 @@ class HParams:
     symbol_table: tuple[str, ...] = ()  # read from that file and saved with the run; (): English
     drop_unknown: bool = False  # drop symbols that the table lacks instead of refusing the clip
     espeak_version: str = ""  # the version that made the phones; detected, not set
+    speakers: tuple[str, ...] = ()  # read from the lists and saved with the run; (): one voice
 
     # --- audio
     sampling_rate: Annotated[int, limits(ge=1, le=10**7)] = 22050  # Hz; other clips are refused
@@ -131,6 +133,7 @@ class HParams:
     encoder_kernel_size: Kernel = 5  # symbols under each encoder convolution
     encoder_n_convolutions: Annotated[int, limits(ge=1, le=100)] = 3  # encoder convolutions
     encoder_embedding_dim: EvenWidth = 512  # width of the encoder's output; even (two directions)
+    speaker_embedding_dim: WidthOrZero = 0  # width of a speaker, beside each symbol's; 0: one voice
     n_frames_per_step: Width = 1  # frames a decoder step makes; 2 halves the steps, aligns sooner
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
@@ -160,6 +163,11 @@ class HParams:
         from text.symbols import table_with
 
         return table_with(self.symbol_table)
+
+    @property
+    def memory_dim(self) -> int:
+        """Width of what the decoder attends to: the encoder's output and the speaker."""
+        return self.encoder_embedding_dim + self.speaker_embedding_dim
 
 
 LOG_FLOOR = 1e-5  # mel magnitudes below this are raised to it before the logarithm
@@ -391,6 +399,8 @@ def _parse(override: str) -> tuple[str, Any]:
         raise ValueError(f"{name}: leave it out; {NVIDIA_ONLY[name]}")
     if name in ("symbol_table", "espeak_version") and text.strip("[]"):
         raise ValueError(f"{name}: leave it out; a run finds it, for its symbols= and language=")
+    if name == "speakers" and text.strip("[]"):
+        raise ValueError("speakers: leave it out; a run finds them in its lists (docs/speakers.md)")
     if name not in TYPES:
         raise ValueError(f"{name}: no hyper-parameter has this name; {_what_was_meant(name)}")
     if name == "validation_files" and text.lower() == "none":

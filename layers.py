@@ -149,7 +149,7 @@ class Attention(nn.Module):
         h, dim = hparams, hparams.attention_dim
         self.location_gradient = h.attention_location_gradient
         self.query_layer = Linear(h.attention_rnn_dim, dim, bias=False, gain="tanh")
-        self.memory_layer = Linear(h.encoder_embedding_dim, dim, bias=False, gain="tanh")
+        self.memory_layer = Linear(h.memory_dim, dim, bias=False, gain="tanh")
         self.v = Linear(dim, 1, bias=False)
         n_filters, kernel_size = h.attention_location_n_filters, h.attention_location_kernel_size
         self.location_layer = LocationLayer(n_filters, kernel_size, dim)

@@ -3,7 +3,8 @@
 The decoder here is the readable one, step by step. `Tacotron2` takes faster functions in its place:
 `training_decoder` with the signature of `teacher_forced`, `speaking_decoder` of `free_running`.
 
-In shapes: B clips, T_in symbols, T steps of the decoder, T_out = T * r frames, r frames per step.
+In shapes: B clips, T_in symbols, T steps of the decoder, T_out = T * r frames, r frames per step;
+memory_dim is the width of the encoder's output and of the speaker's embedding, if there is one.
 """
 
 import itertools
@@ -116,7 +117,7 @@ class DecoderState(NamedTuple):
     decoder_cell: torch.Tensor  # [B, decoder_rnn_dim]
     alignment: torch.Tensor  # [B, T_in], where the last step attended
     cumulative_alignment: torch.Tensor  # [B, T_in], the sum over all steps
-    attention_context: torch.Tensor  # [B, encoder_embedding_dim]
+    attention_context: torch.Tensor  # [B, memory_dim]
 
 
 class Decoder(nn.Module):
@@ -124,7 +125,7 @@ class Decoder(nn.Module):
 
     def __init__(self, hparams: HParams):
         super().__init__()
-        h, memory_dim = hparams, hparams.encoder_embedding_dim
+        h, memory_dim = hparams, hparams.memory_dim
         self.n_mel_channels, self.n_frames_per_step = h.n_mel_channels, h.n_frames_per_step
         self.frame_dim = h.n_mel_channels * h.n_frames_per_step
         self.p_attention_dropout = h.p_attention_dropout
@@ -163,7 +164,7 @@ class Decoder(nn.Module):
         self,
         prenet_output: torch.Tensor,  # [B, prenet_dim], of the previous step's frames
         state: DecoderState,
-        memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
+        memory: torch.Tensor,  # [B, T_in, memory_dim]
         processed_memory: torch.Tensor,  # [B, T_in, attention_dim]
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
         keep: DropoutMasks,  # of this step
@@ -216,7 +217,7 @@ class Decoder(nn.Module):
 
 def teacher_forced(
     decoder: Decoder,
-    memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
+    memory: torch.Tensor,  # [B, T_in, memory_dim]
     mask: torch.Tensor,  # [B, T_in] bool, True at padding
     mel: torch.Tensor,  # [B, n_mels, T_out], the target frames
     dropout_masks: DropoutMasks,
@@ -261,7 +262,7 @@ def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> to
 
 def free_running(
     decoder: Decoder,
-    memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
+    memory: torch.Tensor,  # [B, T_in, memory_dim]
     mask: torch.Tensor,  # [B, T_in] bool, True at padding
     dropout_masks: DropoutMasks,
     max_steps: int,
@@ -288,7 +289,12 @@ def free_running(
 
 
 class Tacotron2(nn.Module):
-    """The model: text to mel. `forward` trains, `infer` and `speak` synthesize."""
+    """The model: text to mel. `forward` trains, `infer` and `speak` synthesize.
+
+    With `speaker_embedding_dim` a learnt vector of the speaker is joined to the encoder's output at
+    every symbol, as Jia et al. (2018), section 2.2, do with theirs. ValueError if `speakers` does
+    not name them.
+    """
 
     def __init__(
         self,
@@ -305,6 +311,13 @@ class Tacotron2(nn.Module):
         self.embedding = nn.Embedding(hparams.n_symbols, hparams.symbols_embedding_dim)
         nn.init.xavier_uniform_(self.embedding.weight)
         self.encoder = Encoder(hparams)
+        self.speaker_embedding = None
+        if hparams.speaker_embedding_dim:
+            if not hparams.speakers:
+                raise ValueError("speaker_embedding_dim without the names of speakers")
+            count, dim = len(hparams.speakers), hparams.speaker_embedding_dim
+            self.speaker_embedding = nn.Embedding(count, dim)
+            nn.init.xavier_uniform_(self.speaker_embedding.weight)
         self.decoder = Decoder(hparams)
         self.postnet = Postnet(hparams)
 
@@ -315,8 +328,7 @@ class Tacotron2(nn.Module):
         `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
         """
         text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
-        embedded = self.embedding(batch.text).transpose(1, 2)
-        memory = self.encoder(embedded, batch.text_lengths)
+        memory = self.encode(batch.text, batch.text_lengths, batch.speakers)
         if dropout_masks is None:
             num_steps = batch.mel.shape[2] // self.n_frames_per_step
             dropout_masks = self.decoder.draw_masks(num_steps, len(batch.text))
@@ -325,6 +337,25 @@ class Tacotron2(nn.Module):
         )
         outputs = Outputs(mel, mel + self.postnet(mel), gate, alignments)
         return self._mask(outputs, batch.mel_lengths) if self.mask_padding else outputs
+
+    def encode(
+        self,
+        text: torch.Tensor,
+        text_lengths: torch.Tensor,
+        speakers: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Compute what the decoder attends to, [B, T_in, memory_dim], of texts [B, T_in] by
+        speakers [B]; `mask` as in `Encoder`. ValueError if speakers are given to a model of one
+        voice, or not to one of several."""
+        if (speakers is None) != (self.speaker_embedding is None):
+            raise ValueError("speakers: expected exactly where the model has a speaker_embedding")
+        memory = self.encoder(self.embedding(text).transpose(1, 2), text_lengths, mask)
+        if self.speaker_embedding is None:
+            return memory
+        # The weights of attention sum to 1: so every context holds the speaker's vector as it is.
+        vectors = self.speaker_embedding(speakers)[:, None].expand(-1, memory.shape[1], -1)
+        return torch.cat([memory, vectors.to(memory.dtype)], dim=2)
 
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
@@ -344,14 +375,14 @@ class Tacotron2(nn.Module):
         dropout_masks: DropoutMasks,
         max_steps: int,
         window: int = 0,
+        speakers: torch.Tensor | None = None,
     ) -> Iterator[SpokenSteps]:
         """Yield decoder steps for texts (arguments as in `infer`) on demand; the caller decides
-        where speech ends. `window` as in `free_running`; RuntimeError as in `infer`."""
+        where speech ends. `window` as in `free_running`; errors as in `infer`."""
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() first")
         text_mask = layers.padding_mask(text_lengths, text.shape[1], text.device)
-        embedded = self.embedding(text).transpose(1, 2)
-        memory = self.encoder(embedded, text_lengths, text_mask)
+        memory = self.encode(text, text_lengths, speakers, text_mask)
         decode = self.speaking_decoder
         yield from decode(self.decoder, memory, text_mask, dropout_masks, max_steps, window)
 
@@ -361,21 +392,23 @@ class Tacotron2(nn.Module):
         text: torch.Tensor,
         text_lengths: torch.Tensor,
         dropout_masks: DropoutMasks | None = None,
+        speakers: torch.Tensor | None = None,
     ) -> Outputs:
         """Synthesize texts, int64 [B, T_in] of lengths [B]; the padding may have any value. Each
         step gets the model's own frames before it. Without masks, some are drawn for
-        `max_decoder_steps` steps.
+        `max_decoder_steps` steps. `speakers` int64 [B], for a model of several.
 
         A text ends with the first step whose stop probability exceeds `gate_threshold`, or after
         `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Up to rounding, the result is
         that of the text alone with the same prenet masks. RuntimeError in training mode, in which
-        batch norm would mix the texts.
+        batch norm would mix the texts; ValueError as in `encode`.
         """
         if dropout_masks is None:
             dropout_masks = self.decoder.draw_masks(self.max_decoder_steps, len(text))
         spoken, stops = [], []
         ended = torch.zeros(len(text), dtype=torch.bool, device=text.device)
-        for steps in self.speak(text, text_lengths, dropout_masks, self.max_decoder_steps):
+        limit = self.max_decoder_steps
+        for steps in self.speak(text, text_lengths, dropout_masks, limit, speakers=speakers):
             spoken.append(steps)
             stops.append(torch.sigmoid(steps.gate) > self.gate_threshold)
             ended |= stops[-1].any(dim=0)

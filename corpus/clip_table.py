@@ -1,7 +1,7 @@
 """`Clip`, one clip from metadata.csv to training, and `ClipTable`, the clips of a filelist.
 
 Checking a filelist opens every clip. The results are cached beside it in `NAME.clips`. Memory holds
-16 bytes a clip, which every step needs. The rest is read from the file on demand: all processes of
+18 bytes a clip, which every step needs. The rest is read from the file on demand: all processes of
 a machine share it, and a file that is truncated during a run gives a message.
 
 Format of the file: a line with the CRC-32 of all that follows, a line of JSON, for each clip the
@@ -15,7 +15,7 @@ import json
 import os
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -35,13 +35,15 @@ from common.files import (
 )
 
 SUFFIX = ".clips"  # of the file beside a filelist
-VERSION = 5
+VERSION = 6
 CHUNK = 10_000  # clips that are decoded at a time
-# For each clip: line in the list, lengths, where its content ends, identity of its file.
-COLUMNS = ("line", "num_frames", "num_symbols", "end", *Identity._fields)
+# For each clip: line in the list, lengths, where its content ends, number of its speaker, identity
+# of its file.
+COLUMNS = ("line", "num_frames", "num_symbols", "end", "speaker", *Identity._fields)
 ROW = 8 * len(COLUMNS)
 SYMBOL = np.dtype("<u2")
 IN_LISTS_FOLDER = "\0"  # before a path in a table, which no path can have
+MAX_SPEAKERS = 10_000  # more are texts or paths in the speakers' place
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,16 @@ class Clip:
     sound: Sound = Sound()  # of clips that prepare has checked
     identity: Identity = UNKNOWN  # of its file, from before it was checked
     is_relative: bool = False  # whether its filelist names it from the list's own folder
+    speaker: str = ""  # the name, empty where the list has none
 
     @property
     def id(self) -> str:
         return clip_id(self.path)
+
+
+def too_many_speakers(count: int) -> str:
+    expected = f"expected at most {MAX_SPEAKERS:,}"
+    return f"{count:,} speakers, {expected}; the last field must name the speaker of each clip"
 
 
 def clip_id(path: str) -> str:
@@ -88,8 +96,11 @@ class ClipTable:
 
     Attributes:
         num_frames, num_symbols: int64 [clips].
+        speakers: the names of the speakers, in the order of their first clips; () if none has one.
+        speaker_numbers: uint16 [clips], indices into `speakers`, 0 if there are none.
         complete: whether the clips' contents were checked too, not only their headers.
-        fingerprint: hash of file names, texts and lengths, independent of the files' folders.
+        fingerprint: hash of file names, texts, lengths and speakers, independent of the files'
+            folders.
         made_from: plain values; while they are the same, the table is current.
 
     Raises:
@@ -101,15 +112,18 @@ class ClipTable:
         filelist: str,
         body: "Body",
         num_clips: int,
+        speakers: Sequence[str] = (),
         complete: bool = False,
         fingerprint: str = "",
         made_from: Mapping[str, Any] | None = None,
     ):
         self.filelist, self.complete, self.made_from = filelist, complete, made_from
+        self.speakers = tuple(speakers)
         self._body, self._rows_at = body, body.size - ROW * num_clips
         self._folder = os.path.dirname(filelist)
         rows = self.rows(0, num_clips)
         self.num_frames, self.num_symbols = rows["num_frames"].copy(), rows["num_symbols"].copy()
+        self.speaker_numbers = rows["speaker"].astype(np.uint16)
         self.fingerprint = fingerprint or self._fingerprint()
 
     @classmethod
@@ -120,8 +134,10 @@ class ClipTable:
         complete: bool = False,
         made_from: Mapping[str, Any] | None = None,
     ) -> "ClipTable":
-        """Make the table of these clips, given as (line number, clip)."""
+        """Make the table of these clips, given as (line number, clip). UserError for more than
+        MAX_SPEAKERS."""
         rows, content = array("q"), bytearray()
+        number_of: dict[str, int] = {}  # of each speaker
         for line, clip in numbered:
             symbols = np.array(clip.symbols, SYMBOL).tobytes()
             path = clip.path
@@ -130,9 +146,14 @@ class ClipTable:
                 path = IN_LISTS_FOLDER + listed
             content += _encoded(f"{path}|{clip.text}\n") + symbols
             lengths = (clip.num_frames, len(clip.symbols), len(content))
-            rows.extend((line, *lengths, *clip.identity))
+            speaker = number_of.setdefault(clip.speaker, len(number_of))
+            rows.extend((line, *lengths, speaker, *clip.identity))
+        if len(number_of) > MAX_SPEAKERS:
+            raise UserError(f"{filelist}: {too_many_speakers(len(number_of))}")
         body = Body(bytes(content + rows.tobytes()))
-        return cls(str(filelist), body, len(rows) // len(COLUMNS), complete, "", made_from)
+        speakers = () if number_of.keys() <= {""} else [*number_of]
+        count = len(rows) // len(COLUMNS)
+        return cls(str(filelist), body, count, speakers, complete, "", made_from)
 
     def with_clips(self, clips: Mapping[int, Clip]) -> "ClipTable":
         """Return a copy of the table, in memory, with new lengths and identities for the clips of
@@ -141,7 +162,8 @@ class ClipTable:
         for index, clip in clips.items():
             rows[["num_frames", *Identity._fields]][index] = (clip.num_frames, *clip.identity)
         body = Body(self._body.read(0, self._rows_at) + rows.tobytes())
-        return ClipTable(self.filelist, body, len(self), self.complete, "", self.made_from)
+        known = self.speakers, self.complete, "", self.made_from
+        return ClipTable(self.filelist, body, len(self), *known)
 
     @property
     def is_on_disk(self) -> bool:
@@ -160,14 +182,16 @@ class ClipTable:
         sizes //= SYMBOL.itemsize  # in place: with a million clips each array takes 8 MB
         is_good = (rows["num_symbols"] > 0) & (rows["num_symbols"] < sizes)
         is_good &= rows["num_frames"] > 0
+        is_good &= (rows["speaker"] >= 0) & (rows["speaker"] < max(1, len(self.speakers)))
         if not len(rows) or rows["end"][-1] != self._rows_at or not is_good.all():
             raise ValueError("damaged")
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
-        lengths = self.num_frames.tolist()
-        for (path, text), frames in zip(self.paths_and_texts(), lengths, strict=True):
-            digest.update(_encoded(f"{clip_id(path)}|{text}|{frames}\n"))
+        columns = self.paths_and_texts(), self.num_frames.tolist(), self.names_of_speakers()
+        for (path, text), frames, name in zip(*columns, strict=True):
+            speaker = f"|{name}" if name else ""
+            digest.update(_encoded(f"{clip_id(path)}|{text}|{frames}{speaker}\n"))
         return digest.hexdigest()
 
     def __len__(self) -> int:
@@ -176,13 +200,21 @@ class ClipTable:
     def __getitem__(self, index: int) -> Clip:
         i = range(len(self))[index]  # negative ones too; IndexError beyond the end
         [content] = self._contents(i, i + 1)
-        line, num_frames, num_symbols, _, *identity = self.rows(i, i + 1)[0].item()
+        line, num_frames, num_symbols, _, speaker, *identity = self.rows(i, i + 1)[0].item()
         symbols_at = len(content) - num_symbols * SYMBOL.itemsize
         path, text = self._path_and_text(content[: symbols_at - 1])
         is_relative = content.startswith(IN_LISTS_FOLDER.encode())
         where, symbols = f"{self.filelist}:{line}", np.frombuffer(content[symbols_at:], SYMBOL)
-        ids, whose = tuple(symbols.tolist()), Identity(*identity)
-        return Clip(path, text, ids, num_frames, where, identity=whose, is_relative=is_relative)
+        return Clip(
+            path,
+            text,
+            tuple(symbols.tolist()),
+            num_frames,
+            where,
+            identity=Identity(*identity),
+            is_relative=is_relative,
+            speaker=self.speakers[speaker] if self.speakers else "",
+        )
 
     def __iter__(self) -> Iterator[Clip]:
         return (self[i] for i in range(len(self)))
@@ -222,16 +254,21 @@ class ClipTable:
     def ids(self) -> Iterator[str]:
         return map(clip_id, self.paths())
 
+    def names_of_speakers(self) -> Iterator[str]:
+        """The speaker of each clip, "" where the list names none."""
+        names = self.speakers or ("",)
+        return (names[number] for number in self.speaker_numbers.tolist())
+
     def __reduce__(self) -> tuple:
         # A process that is not forked opens the table's file, where there is one.
         if self.is_on_disk:
             return read_table_file, (table_path(self.filelist), self.made_from)
-        known = self.complete, self.fingerprint, self.made_from
+        known = self.speakers, self.complete, self.fingerprint, self.made_from
         return ClipTable, (self.filelist, self._body, len(self), *known)
 
     def write(self) -> None:
         """Write the table beside its filelist."""
-        known = [VERSION, len(self), self.complete, self.fingerprint, self.made_from]
+        known = [VERSION, len(self), self.speakers, self.complete, self.fingerprint, self.made_from]
         content = json.dumps(known).encode() + b"\n" + self._body.read(0, self._body.size)
         first = b"%08x\n" % zlib.crc32(content)
         write_atomically(table_path(self.filelist), lambda path: path.write_bytes(first + content))
@@ -300,7 +337,8 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         version, *known = parse_json(file.readline(MAX_JSON_BYTES))
         if version != VERSION or made_from not in (None, known[-1]):
             raise ValueError("another table")
-        if [type(value) for value in known[:-1]] != [int, bool, str]:
+        kinds = [type(value) for value in (*known[:-1], *known[1])]
+        if kinds != [int, list, bool, str, *[str] * len(known[1])]:
             raise ValueError("damaged")
         table = ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
         table.check_rows()

@@ -58,8 +58,9 @@ def refuse_no_paths(filelist: str | Path, lines: Sequence[tuple[int, str]]) -> N
         text = _text_place(list(zip(*worded, strict=True)))
         raise UserError(
             f"{filelist}: the third field is no number of seconds: {lines[0][1][:60]!r}; if it or "
-            "the second names speakers, whose voices would mix, keep the lines of one. Then keep "
-            f"path and text: {_reordering(filelist, [0, text])}"
+            "the second names speakers, put it fourth, after seconds that may be empty "
+            f"(docs/speakers.md): {_reordering(filelist, [0, text, None, 3 - text])}\n"
+            f"If none does, keep path and text: {_reordering(filelist, [0, text])}"
         )
 
 
@@ -109,7 +110,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _reordering(path: str | Path, places: Sequence[int]) -> str:
-    """The shell's command that keeps these fields of every line, in this order."""
-    fields = ",".join(f"${place + 1}" for place in places)
+def _reordering(path: str | Path, places: Sequence[int | None]) -> str:
+    """The shell's command that keeps these fields of every line, in this order; None is empty."""
+    fields = ",".join('""' if place is None else f"${place + 1}" for place in places)
     return in_place(path, f"tr -d '\\r' | awk -F'|' -v OFS='|' '{{print {fields}}}'")

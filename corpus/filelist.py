@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,7 @@ NO_FILELIST = (
 )
 CHANGED_IN_CHECK = "changed while it was checked; start again when nothing writes to it"
 IF_MOVED = "if the folder of the clips was moved, name it: --hparams clips_folder=FOLDER"
+MAX_NAME = 100  # characters of a speaker's name
 MAX_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
 HOW_TO_KNOW = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
 OTHER_LANGUAGE = (
@@ -63,7 +64,8 @@ NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are 
 def read_filelist(
     filelist: str | Path, hparams: HParams, *, new_run: bool = False, only: set[int] | None = None
 ) -> ClipTable:
-    """Read and check a filelist: one clip a line, `path|text|seconds` or NVIDIA's `path|text`.
+    """Read and check a filelist: one clip a line, `path|text|seconds|speaker`, without the speaker
+    where all are of one, or NVIDIA's `path|text`.
 
     Fields are split at every `|` and stripped; `where_clip_lies` says where relative paths start.
     Lengths come from the files' headers. Seconds, if given, must agree with them to half a sample
@@ -86,7 +88,7 @@ def read_filelist(
     def clip_or_problem(numbered_line: tuple[int, str]) -> Clip | UserError:
         path, length = "", mel_length if hparams.load_mel_from_disk else sound_length
         try:
-            listed, text, seconds = split_filelist_line(numbered_line[1])
+            listed, text, seconds, speaker = split_filelist_line(numbered_line[1])
             path, is_relative = where_clip_lies(listed, filelist, hparams.clips_folder)
             identity = Identity.of(path)  # before it is opened
             is_mel = path.endswith(".npy")
@@ -101,7 +103,12 @@ def read_filelist(
                 raise UserError(f"mels {problem}; {fix}")
             num_frames = length(path, seconds, hparams, new_run)
             return Clip(
-                path, text, num_frames=num_frames, identity=identity, is_relative=is_relative
+                path,
+                text,
+                num_frames=num_frames,
+                identity=identity,
+                is_relative=is_relative,
+                speaker=speaker,
             )
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
@@ -133,6 +140,14 @@ def read_filelist(
         raise lines_refused(filelist, problems, len(lines))
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
+    if "" in table.speakers and only is None:
+        number = table.speaker_numbers == table.speakers.index("")
+        first, count = table[int(number.argmax())], f"{int(number.sum()):,} of {len(table):,}"
+        others = ", ".join([repr(name) for name in table.speakers if name][:3])
+        raise UserError(
+            f"{first.where}: no speaker in {count} lines, {others} in others; add a fourth field "
+            "that names the speaker to every line, or to none"
+        )
     return table
 
 
@@ -187,17 +202,39 @@ def foreign_letters(text: str) -> set[str]:
     return {x for x in composed if not x.isascii() and x.isalpha()}
 
 
-def split_filelist_line(line: str) -> tuple[str, str, float | None]:
-    """Parse a filelist's line into (path, text, seconds or None). UserError if it is malformed."""
-    parts = [part.strip() for part in line.split("|")]
-    if len(parts) not in (2, 3):
-        raise UserError(
-            f"{len(parts)} fields, expected path|text|seconds or path|text: {line[:60]!r}"
-        )
+class ListedClip(NamedTuple):
+    """A filelist's line."""
+
+    path: str
+    text: str
+    seconds: float | None = None
+    speaker: str = ""
+
+
+def split_filelist_line(line: str) -> ListedClip:
+    """Parse a filelist's line, whose seconds may be empty before a speaker. UserError if it is
+    malformed."""
+    path, *others = [part.strip() for part in line.split("|")]
+    if not 1 <= len(others) <= 3:
+        expected = "path|text|seconds|speaker, path|text|seconds or path|text"
+        raise UserError(f"{len(others) + 1} fields, expected {expected}: {line[:60]!r}")
+    text, seconds, speaker = (*others, "", "")[:3]
+    if not seconds and len(others) != 2:
+        return ListedClip(path, text, None, speaker_name(speaker))
     try:
-        return parts[0], parts[1], float(parts[2]) if len(parts) == 3 else None
+        return ListedClip(path, text, float(seconds), speaker_name(speaker))
     except ValueError:
-        raise UserError(f"seconds {parts[2]!r}, expected a number") from None
+        raise UserError(f"seconds {seconds!r}, expected a number") from None
+
+
+def speaker_name(text: str) -> str:
+    """A speaker's name as it is compared, in Unicode's composed form. UserError if it is longer
+    than MAX_NAME characters, or has some that cannot be printed."""
+    name = unicodedata.normalize("NFC", text)
+    if len(name) > MAX_NAME or not name.isprintable():
+        expected = f"expected at most {MAX_NAME} characters that can be printed"
+        raise UserError(f"speaker {name[:60]!r}: {expected}")
+    return name
 
 
 def sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
@@ -211,7 +248,10 @@ def sound_length(path: str, seconds: float | None, hparams: HParams, read_conten
         if abs(seconds - whole / rate) < ROUNDING:
             fix = "write six decimals, or lines of path|text, if the list was rounded; else " + fix
         if seconds % 1 == 0:
-            fix = "make the list again, or take the third field out where it names a speaker"
+            fix = (
+                "make the list again; where the third field names a speaker, write "
+                "path|text||speaker (docs/speakers.md)"
+            )
         raise UserError(f"{lengths}; {fix}")
     return frame_count(whole, hparams)
 

@@ -25,7 +25,7 @@ CHUNK = 8
 
 def free_running(
     decoder: Decoder,
-    memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
+    memory: torch.Tensor,  # [B, T_in, memory_dim]
     mask: torch.Tensor,  # [B, T_in] bool, True at padding
     dropout_masks: DropoutMasks,
     max_steps: int,

@@ -2,7 +2,7 @@
 
 `loops` runs the loops over steps: `plain.PlainLoops` or `graphs.Graphs`, with the same methods.
 
-In shapes: T steps, B clips, N symbols; P, E, A, D, H are prenet_dim, encoder_embedding_dim,
+In shapes: T steps, B clips, N symbols; P, E, A, D, H are prenet_dim, memory_dim,
 attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kernel_size.
 """
 

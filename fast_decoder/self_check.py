@@ -44,6 +44,7 @@ STEPS_AFTER_A_CHUNK = 3  # of both batches: the second chunk is not a whole one
 MIN_BOUND, TIMES_PLAIN = 4e-5, 2.5
 SIZES = (  # what Decoder reads of the hyper-parameters
     *("n_mel_channels", "n_frames_per_step", "prenet_dim", "encoder_embedding_dim"),
+    "speaker_embedding_dim",
     *("attention_rnn_dim", "decoder_rnn_dim", "attention_dim", "attention_location_n_filters"),
     *("attention_location_kernel_size", "attention_location_gradient"),
     *("p_prenet_dropout", "p_attention_dropout", "p_decoder_dropout"),

@@ -144,7 +144,7 @@ def read_recordings(path: Path) -> list[tuple[Path, str]]:
         refuse_other_separators(path, lines, "path|text|seconds or path|text")
         for number, line in lines:
             try:
-                sound, text, _ = split_filelist_line(line)
+                sound, text, *_ = split_filelist_line(line)
                 recordings.append((Path(where_clip_lies(sound, path)[0]), text))
             except UserError as error:
                 bad.append(f"{path}:{number}: {error}")

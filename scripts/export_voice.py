@@ -33,7 +33,7 @@ def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[list[int]
     chosen = path or Path(hparams.validation_files or hparams.training_files)
     missing = "no such file; name one with a text on each line, by --text-file, or choose --fp32"
     lines = [line for _, line in numbered_lines(chosen, missing)[:NUM_COMPARED]]
-    texts = lines if path else [split_filelist_line(line)[1] for line in lines]
+    texts = lines if path else [split_filelist_line(line).text for line in lines]
     if not texts:
         raise UserError(f"{chosen}: no text in it; write one per line")
     return [sequence_to_speak(text, hparams, drop_unknown=True) for text in texts]
