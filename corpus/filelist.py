@@ -219,12 +219,13 @@ def split_filelist_line(line: str) -> ListedClip:
         expected = "path|text|seconds|speaker, path|text|seconds or path|text"
         raise UserError(f"{len(others) + 1} fields, expected {expected}: {line[:60]!r}")
     text, seconds, speaker = (*others, "", "")[:3]
-    if not seconds and len(others) != 2:
-        return ListedClip(path, text, None, speaker_name(speaker))
-    try:
-        return ListedClip(path, text, float(seconds), speaker_name(speaker))
-    except ValueError:
-        raise UserError(f"seconds {seconds!r}, expected a number") from None
+    length, name = None, speaker_name(speaker)
+    if seconds or len(others) == 2:
+        try:
+            length = float(seconds)
+        except ValueError:
+            raise UserError(f"seconds {seconds!r}, expected a number") from None
+    return ListedClip(path, text, length, name)
 
 
 def speaker_name(text: str) -> str:

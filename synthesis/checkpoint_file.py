@@ -72,6 +72,7 @@ SIZES = {
     "postnet_embedding_dim": ("postnet.convolutions.0.0.conv.weight", 0),
     "postnet_kernel_size": ("postnet.convolutions.0.0.conv.weight", 2),
 }
+SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in a model of one voice
 FRAMES = "decoder.linear_projection.linear_layer.weight"  # rows: bands of the frames of a step
 
 # What speaking takes from a checkpoint besides weights and settings, where they are there.
@@ -203,6 +204,9 @@ def sizes_of(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
         for setting, (name, dimension) in SIZES.items()
         if name in weights and weights[name].dim() > dimension
     }
+    speakers = weights.get(SPEAKER_EMBEDDING)
+    if speakers is None or speakers.dim() == 2:
+        sizes["speaker_embedding_dim"] = 0 if speakers is None else speakers.shape[1]
     for part in ("encoder", "postnet"):
         numbers = {
             name.split(".")[2] for name in weights if name.startswith(f"{part}.convolutions.")
@@ -235,7 +239,7 @@ def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list
         for part, kind in kinds.items():
             if part in state:
                 problems += _plain_problems(part, kind, state[part])
-    return problems or _symbol_problems(state)
+    return problems or _symbol_problems(state) or _speaker_problems(state)
 
 
 def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
@@ -274,6 +278,18 @@ def _symbol_problems(state: dict[str, Any]) -> list[str]:
     if embedding is not None and len(embedding) != len(table):
         rows = f"embedding.weight has {len(embedding)} rows"
         return [f"hparams: symbol_table: {len(table)} symbols, but {rows}"]
+    return []
+
+
+def _speaker_problems(state: dict[str, Any]) -> list[str]:
+    """Between the names of speakers and their embedding, neither of which one voice has."""
+    embedding, names = state["state_dict"].get(SPEAKER_EMBEDDING), state["hparams"].get("speakers")
+    rows = 0 if embedding is None or embedding.dim() != 2 else len(embedding)
+    count = len(names or ())
+    if embedding is None and not state["hparams"].get("speaker_embedding_dim"):
+        return [f"hparams: speakers: {count} names, but no {SPEAKER_EMBEDDING}"] if count else []
+    if rows != count or len(set(names or ())) != count:
+        return [f"hparams: speakers: {count} names, but {SPEAKER_EMBEDDING} has {rows} rows"]
     return []
 
 

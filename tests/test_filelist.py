@@ -141,8 +141,9 @@ def test_all_bad_lines_are_listed_together(sounds):
     soundfile.write(sounds / "rate.wav", np.zeros(5000), 16000)
     expected = {
         f"{sounds}/gone.wav|Text.": f"{sounds}/gone.wav: no such file",
-        f"{sounds}/a.wav": "1 fields, expected path|text|seconds or path|text",
-        f"{sounds}/a.wav|Text.|1.0|more": "4 fields",
+        f"{sounds}/a.wav": "1 fields, expected path|text|seconds|speaker, path|text|seconds or",
+        f"{sounds}/a.wav|Text.|1.0|anna|more": "5 fields",
+        f"{sounds}/a.wav|Text.|1.0|an\x07na": "expected at most 100 characters that can",
         f"{sounds}/a.wav|Text.|one second": "seconds 'one second', expected a number",
         f"{sounds}/rate.wav|Text.": "rate.wav: 16000 Hz, expected 22050",
         f"{sounds}/a.wav|{'nine' * 9999}|1.0": "... of 39,996 characters, expected at most 5,000",
@@ -151,7 +152,7 @@ def test_all_bad_lines_are_listed_together(sounds):
     }
     filelist = write_list(sounds, f"{sounds}/a.wav|Good.|1.0", "", *expected)
     first, *lines = refusal(filelist).splitlines()
-    assert first == f"{filelist}: 8 of 9 lines refused:"
+    assert first == f"{filelist}: 9 of 10 lines refused:"
     for number, (line, words) in enumerate(zip(lines, expected.values(), strict=True), 3):
         assert line.startswith(f"  {filelist}:{number}: ")
         assert words in line
@@ -374,5 +375,5 @@ def test_titles_and_rounded_seconds_are_answered(sounds):
 
 def test_a_third_field_may_be_a_speaker(sounds):
     path = write_list(sounds, f"{sounds}/a.wav|Go on.|0")
-    with pytest.raises(UserError, match="or take the third field out where it names a speaker"):
+    with pytest.raises(UserError, match=r"names a speaker, write path\|text\|\|speaker"):
         read_filelist(path, HParams())

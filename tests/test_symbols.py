@@ -29,7 +29,7 @@ from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, un
 from text.splitting import Ending, split_sequence
 from text.symbols import MAX_SYMBOLS, SymbolTable, can_be_symbol, table_of
 from training.checkpoint import Checkpoint, load_checkpoint
-from training.setup import map_embedding
+from training.warm_start import map_symbols
 
 BASIC = ["basic_cleaners"]
 PHONES = "text_cleaners=[phones]"
@@ -342,16 +342,16 @@ def test_new_rows_have_mean_and_spread_of_old():
     old = torch.randn(148, 3) * torch.tensor([1.0, 5.0, 0.1]) + torch.tensor([0.0, 50.0, -3.0])
     table = table_of(map(chr, range(0x4E00, 0x4E00 + 5000)))
     saved = Checkpoint("x.pt", {"state_dict": {"embedding.weight": old}})
-    mapped, new = map_embedding(saved, table, seed=1)
+    mapped, new = map_symbols(saved, table, seed=1)
     rows = mapped["state_dict"]["embedding.weight"]
     assert len(new) == 5000
     assert torch.equal(rows[0], old[0])
     assert torch.allclose(rows[1:].mean(0), old.mean(0), atol=0.3)
     assert torch.allclose(rows[1:].std(0) / old.std(0), torch.ones(3), atol=0.05)
-    assert torch.equal(map_embedding(saved, table, 1)[0]["state_dict"]["embedding.weight"], rows)
-    assert map_embedding(saved, ENGLISH, seed=1) == (saved.state, [])
+    assert torch.equal(map_symbols(saved, table, 1)[0]["state_dict"]["embedding.weight"], rows)
+    assert map_symbols(saved, ENGLISH, seed=1) == (saved.state, [])
     saved.state["state_dict"]["embedding.weight"] = old[:50]
-    assert "50 rows, and no table" in refusal(map_embedding, saved, table, 1)
+    assert "50 rows, and no table" in refusal(map_symbols, saved, table, 1)
 
 
 def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):

@@ -43,8 +43,8 @@ from hparams import (
     symbols_path,
 )
 from synthesis import checkpoint_file
-from text import SymbolTable
-from training import checkpoint
+from synthesis.speakers import listed, speaker_index
+from training import checkpoint, warm_start
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes
 from training.epoch import Clips, Run, name_of
@@ -243,6 +243,53 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
     return clips
 
 
+def settle_speakers(hparams: HParams, clips: Clips, start: Start, processes: Processes) -> HParams:
+    """Add the names of the speakers to the settings: those of the training clips in alphabetical
+    order; a resumed run keeps the checkpoint's.
+
+    Raises:
+        UserError: if the lists name no speakers, those for validation others than those for
+            training, or clips others than the checkpoint.
+    """
+
+    def settle() -> HParams:
+        trained, resumed = sorted(clips.training.speakers), start.resumed
+        if not hparams.speaker_embedding_dim:
+            if len(trained) > 1:
+                print(several_as_one(hparams, trained))
+            return hparams
+        if not trained:
+            raise UserError(
+                f"speaker_embedding_dim={hparams.speaker_embedding_dim}: {hparams.training_files} "
+                "names no speakers; add a fourth field that names one to its lines, or leave "
+                "speaker_embedding_dim out (docs/speakers.md)"
+            )
+        if len(clips.validation) and not clips.validation.speakers:
+            fix = f"add the fourth field, which {hparams.training_files} has"
+            raise UserError(f"{hparams.validation_files}: names no speakers; {fix}")
+        known = resumed.state["hparams"]["speakers"] if resumed else trained
+        where = f"the checkpoint {resumed.path}" if resumed else hparams.training_files
+        for table in (clips.training, clips.validation):
+            for name in table.speakers:
+                try:
+                    speaker_index(name, known, where)
+                except UserError as error:
+                    fix = "correct the name, or leave its clips out"
+                    if resumed:
+                        fix += ", or start another run from the weights with -c and --warm_start"
+                    raise UserError(f"{table.filelist}: {error}. {fix}") from None
+        return replace(hparams, speakers=tuple(known))
+
+    return processes.all_or_none(settle)
+
+
+def several_as_one(hparams: HParams, speakers: Sequence[str]) -> str:
+    return (
+        f"warning: {hparams.training_files} names {len(speakers):,} speakers, {listed(speakers)}, "
+        "and all are trained as one voice: --hparams speaker_embedding_dim=64 tells them apart"
+    )
+
+
 def change_of(clips: Clips, resumed: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
     """Count the clips that were added, are gone or have another text or length. None: the same."""
     if resumed is None or resumed.state["corpus"] == clips.fingerprint:
@@ -398,49 +445,11 @@ def start_from(run: Run, start: Start) -> None:
         if change is not None:
             print(f"new clips: {in_words(change)}; epoch {state.epoch} is replanned")
     if start.weights is not None:
-        path, saved = start.weights
-        ignored, table = run.hparams.ignore_layers, run.hparams.table
-        if "embedding.weight" not in ignored:
-            saved, new = map_embedding(start.weights, table, run.hparams.seed)
-            drawn = f", drawn from the mean and spread of the old: {' '.join(new):.200}"
-            print(
-                f"of {len(table)} symbols {len(table) - len(new)} keep their rows of the "
-                f"embedding, {len(new)} are new{drawn if new else ''}"
-            )
+        path, ignored = start.weights.path, run.hparams.ignore_layers
+        saved, notes = warm_start.fitted(start.weights, run.hparams)
+        print(*notes, sep="\n")
         checkpoint_file.load_weights(run.trainer.model, saved, path, ignored)
         print(f"weights from {path}; ignore_layers keep theirs: {', '.join(ignored) or 'none'}")
-
-
-def map_embedding(
-    source: Checkpoint, table: SymbolTable, seed: int
-) -> tuple[dict[str, Any], list[str]]:
-    """Adapt a checkpoint's embedding to the symbols of `table`. Returns the checkpoint's state and
-    the new symbols; the state is unchanged if its symbols are the same.
-
-    A known symbol keeps its row. A new symbol's row is drawn with `seed` from the normal
-    distribution of all old rows, column by column.
-
-    Raises:
-        UserError: if the checkpoint does not say to which symbols its rows belong.
-    """
-    saved, theirs = source.state, hparams_from_dict(source.state.get("hparams", {}))
-    old = checkpoint_file.embedding_of(saved["state_dict"])
-    if theirs.table.symbols == table.symbols or old is None:
-        return saved, []  # `load_weights` says what does not fit
-    if len(old) != theirs.n_symbols:
-        raise UserError(
-            f"{source.path}: embedding.weight has {len(old)} rows, and no table of symbols says "
-            "of which; leave it out with --hparams ignore_layers=[embedding.weight]"
-        )
-    old, ids = old.float(), {symbol: i for i, symbol in enumerate(theirs.table.symbols)}
-    noise = torch.randn(len(table), old.shape[1], generator=torch.Generator().manual_seed(seed))
-    rows = old.mean(dim=0) + noise * old.std(dim=0)
-    for i, symbol in enumerate(table.symbols):
-        if symbol in ids:
-            rows[i] = old[ids[symbol]]
-    weights = {name.removeprefix("module."): x for name, x in saved["state_dict"].items()}
-    new = [symbol for symbol in table.symbols if symbol not in ids]
-    return saved | {"state_dict": weights | {"embedding.weight": rows}}, new
 
 
 def open_logs(run: Run, start: Start) -> None:

@@ -1,0 +1,245 @@
+"""Several speakers in one model: lists, tables, batches, the model, runs and warm starts."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from corpora import refusal, write_tone
+from helpers import flags, load, newest, tiny
+from hypothesis import given
+from hypothesis import strategies as st
+
+import train
+from corpus.clip_table import MAX_SPEAKERS, Clip, ClipTable, read_table_file, table_path
+from corpus.filelist import read_filelist, split_filelist_line
+from data_utils import TextMelDataset, collate, synthetic_batch
+from fast_decoder import teacher_forced
+from hparams import HParams, create_hparams
+from model import Tacotron2
+from synthesis.speakers import speaker_index
+
+NAMES = ("anna", "bert", "carl")
+TINY_MODEL = create_hparams(tiny())
+
+
+@pytest.fixture
+def lists(tmp_path):
+    """A list of nine clips by three speakers, and one of three for validation."""
+    lines = []
+    for i in range(9):
+        path = tmp_path / f"{i}.wav"
+        write_tone(path, 4000 + 500 * i)
+        lines.append(f"{path}|Clip number {i}.||{NAMES[i % 3]}\n")
+    (tmp_path / "train.txt").write_text("".join(lines))
+    (tmp_path / "val.txt").write_text("".join(lines[:3]))
+    return tmp_path
+
+
+# ---------------------------------------------------------------------------- lists and tables
+
+
+def test_fourth_field_names_the_speaker():
+    assert split_filelist_line("a.wav|Hi.|1.5|anna") == ("a.wav", "Hi.", 1.5, "anna")
+    assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
+    assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
+    assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
+    # An accent may be a letter's part or a character of its own: the name is the same.
+    assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
+
+
+@given(st.lists(st.sampled_from(["anna", "bert", "\u00c9lo\u00efse", "0"]), min_size=1))
+def test_table_keeps_every_clips_speaker(tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("table")
+    clips = [Clip(f"{i}.wav", "x", (1,), 5, speaker=name) for i, name in enumerate(names)]
+    ClipTable.of(folder / "list.txt", enumerate(clips, 1)).write()
+    table = read_table_file(table_path(folder / "list.txt"))
+    assert [clip.speaker for clip in table] == list(table.names_of_speakers()) == names
+    assert table.speakers == tuple(dict.fromkeys(names))
+
+
+def test_speakers_change_a_corpuss_fingerprint():
+    def fingerprint(*names):
+        clips = [Clip(f"{i}.wav", "x", (1,), 5, speaker=name) for i, name in enumerate(names)]
+        return ClipTable.of("list.txt", enumerate(clips, 1)).fingerprint
+
+    nobody, anna = fingerprint("", ""), fingerprint("anna", "anna")
+    assert len({nobody, anna, fingerprint("anna", "bert"), fingerprint("bert", "anna")}) == 4
+
+
+def test_lines_without_speaker_are_counted(lists):
+    with open(lists / "train.txt", "a") as file:
+        file.write(f"{lists}/0.wav|Clip.\n")
+    message = refusal(read_filelist, lists / "train.txt", TINY_MODEL)
+    assert "train.txt:10: no speaker in 1 of 10 lines, 'anna', 'bert', 'carl' in others" in message
+
+
+def test_too_many_speakers_are_texts(tmp_path):
+    clips = enumerate(Clip("a.wav", "x", (1,), 5, speaker=str(i)) for i in range(MAX_SPEAKERS + 1))
+    assert "10,001 speakers, expected at most 10,000" in refusal(ClipTable.of, "list.txt", clips)
+
+
+def test_unknown_speaker_is_answered_with_nearest():
+    assert speaker_index(" bert", NAMES, "voice/") == 1
+    message = refusal(speaker_index, "Karl", NAMES, "voice/")
+    assert message.startswith("speaker 'Karl': voice/ does not know it; did you mean 'carl'? It ")
+    many = [f"speaker {i}" for i in range(30)]
+    assert "'speaker 9' and 20 more" in refusal(speaker_index, "", many, "voice/")
+
+
+# ---------------------------------------------------------------------------- batches and model
+
+
+def test_batches_hold_indices_of_sorted_names(lists):
+    hparams = replace(
+        TINY_MODEL, speaker_embedding_dim=4, speakers=("anna", "bert", "carl", "dora")
+    )
+    table = read_filelist(lists / "train.txt", hparams)
+    dataset = TextMelDataset(table, hparams)
+    batch = collate([dataset[i] for i in (5, 0, 4)])
+    assert batch.speakers.tolist() == [2, 0, 1]
+    assert batch.to("cpu").speakers.tolist() == [2, 0, 1]
+    assert collate([TextMelDataset(table, TINY_MODEL)[0]]).speakers is None
+
+
+def speakers_model(**changes) -> tuple[Tacotron2, HParams]:
+    torch.manual_seed(0)
+    hparams = replace(TINY_MODEL, speaker_embedding_dim=6, speakers=NAMES, **changes)
+    return Tacotron2(hparams), hparams
+
+
+def test_speaker_reaches_every_step():
+    """The same text by two speakers differs from the first frame on, and in the encoder's output by
+    the speaker's vector alone."""
+    model, hparams = speakers_model()
+    model.eval()
+    text, lengths = torch.tensor([[5, 6, 7, 8]] * 2), torch.tensor([4, 4])
+    memory = model.encode(text, lengths, torch.tensor([0, 2]))
+    assert memory.shape == (2, 4, hparams.memory_dim)
+    width = hparams.encoder_embedding_dim
+    assert torch.equal(memory[0, :, :width], memory[1, :, :width])
+    assert torch.equal(memory[1, 3, width:], model.speaker_embedding.weight[2])
+    masks = model.decoder.draw_masks(3, 1, torch.Generator().manual_seed(0))
+    one, other = (
+        next(model.speak(text[:1], lengths[:1], masks, 3, speakers=torch.tensor([i]))).frames
+        for i in (0, 2)
+    )
+    assert not torch.allclose(one, other)
+
+
+def test_missing_or_needless_speakers_are_refused():
+    model, hparams = speakers_model()
+    batch = synthetic_batch([6], [3], hparams)
+    with pytest.raises(ValueError, match="speakers"):
+        model(replace(batch, speakers=None))
+    with pytest.raises(ValueError, match="speakers"):
+        Tacotron2(TINY_MODEL)(batch)
+    with pytest.raises(ValueError, match="names of speakers"):
+        Tacotron2(replace(TINY_MODEL, speaker_embedding_dim=6))
+
+
+@pytest.mark.parametrize("dim", [0, 6])
+def test_fast_decoder_agrees_with_speakers(dim):
+    """Outputs and every gradient, with and without speakers."""
+    names = NAMES if dim else ()
+    hparams = replace(TINY_MODEL, speaker_embedding_dim=dim, speakers=names)
+    batch = synthetic_batch([9, 5, 7], [6, 3, 5], hparams)
+    if dim:
+        batch = replace(batch, speakers=torch.tensor([2, 0, 2]))
+    gradients = []
+    for decoder in (None, teacher_forced):
+        torch.manual_seed(0)
+        model = Tacotron2(hparams, **({"training_decoder": decoder} if decoder else {}))
+        torch.manual_seed(1)
+        outputs = model(batch)
+        sum(part.square().sum() for part in outputs[:3]).backward()
+        gradients.append([outputs.mel, *(p.grad for p in model.parameters())])
+    largest = max(float(one.detach().abs().max()) for one in gradients[0])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6 * largest)
+
+
+# ---------------------------------------------------------------------------- runs
+
+
+def options(lists, **changes) -> str:
+    named = {"training_files": lists / "train.txt", "validation_files": lists / "val.txt"}
+    defaults = {"speaker_embedding_dim": 4, "epochs": 2, "batch_size": 4}
+    return tiny(**named | defaults | changes)
+
+
+def test_run_learns_its_speakers_and_resumes(lists, capsys):
+    """The checkpoint holds their names; an interrupted run ends as one that was not."""
+    out, other = lists / "run", lists / "other"
+    train.main(flags(out, options(lists)))
+    saved = load(newest(out))
+    assert saved["hparams"]["speakers"] == NAMES
+    train.main(flags(other, options(lists, epochs=1)))
+    train.main(flags(other, "epochs=2", "--resume"))
+    again = load(newest(other))
+    for name, tensor in saved["state_dict"].items():
+        assert torch.equal(tensor, again["state_dict"][name]), name
+    assert "as one voice" not in capsys.readouterr().out
+
+
+def test_lists_must_agree_on_speakers(lists):
+    def message(**changes) -> str:
+        return refusal(
+            train.main, flags(lists / "run", options(lists, **changes)), error=SystemExit
+        )
+
+    (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.||Karl\n")
+    assert "did you mean 'carl'? It knows 'anna', 'bert', 'carl'. correct the name" in message()
+    (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.\n")
+    assert "val.txt: names no speakers; add the fourth field, which" in message()
+    assert "names no speakers; add a fourth" in message(training_files=lists / "val.txt")
+    assert not (lists / "run").exists()
+
+
+def test_resumed_run_refuses_new_speakers(lists):
+    train.main(flags(lists / "run", options(lists, epochs=1)))
+    with open(lists / "train.txt", "a") as file:
+        file.write(f"{lists}/0.wav|Clip.||dora\n")
+    again = flags(lists / "run", "epochs=2", "--resume", "--new-clips")
+    message = refusal(train.main, again, error=SystemExit)
+    assert "does not know it" in message
+    assert "start another run from the weights with -c and --warm_start" in message
+
+
+def test_several_speakers_as_one_voice_are_warned_of(lists, capsys):
+    train.main(flags(lists / "run", options(lists, speaker_embedding_dim=0, epochs=1)))
+    printed = capsys.readouterr().out
+    assert "names 3 speakers, 'anna', 'bert', 'carl', and all are trained as one voice" in printed
+    assert load(newest(lists / "run"))["hparams"]["speakers"] == ()
+
+
+# ---------------------------------------------------------------------------- warm start
+
+
+def test_one_voice_warm_starts_many_unchanged(lists):
+    """With learning rate 0, each speaker speaks as the one voice did."""
+    one, many = lists / "one", lists / "many"
+    train.main(flags(one, options(lists, speaker_embedding_dim=0, epochs=1)))
+    still = options(lists, epochs=1, learning_rate=1e-30)
+    train.main(flags(many, still, "-c", str(newest(one)), "--warm_start"))
+    old, new = load(newest(one)), load(newest(many))
+    width = old["hparams"]["prenet_dim"] + old["hparams"]["encoder_embedding_dim"]
+    weight = "decoder.attention_rnn.weight_ih"
+    assert torch.equal(new["state_dict"][weight][:, :width], old["state_dict"][weight])
+    assert new["state_dict"][weight][:, width:].abs().max() < 1e-25
+    assert new["state_dict"]["speaker_embedding.weight"].abs().min() > 0
+
+
+def test_speakers_keep_their_vectors_by_name(lists, capsys):
+    """Another order, one gone, and a new one, who begins with the mean."""
+    first, second = lists / "first", lists / "second"
+    train.main(flags(first, options(lists, epochs=1)))
+    for name in ("train.txt", "val.txt"):
+        path = lists / name
+        path.write_text(path.read_text().replace("anna", "zoe"))
+    still = options(lists, epochs=1, learning_rate=1e-30)
+    train.main(flags(second, still, "-c", str(newest(first)), "--warm_start"))
+    old = load(newest(first))["state_dict"]["speaker_embedding.weight"]
+    new = load(newest(second))["state_dict"]["speaker_embedding.weight"]
+    expected = torch.stack([old[1], old[2], old.mean(dim=0)])
+    torch.testing.assert_close(new, expected)
+    assert "of 3 speakers 2 keep their rows of the embedding, 1 are new" in capsys.readouterr().out
