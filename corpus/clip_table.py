@@ -48,13 +48,14 @@ MAX_SPEAKERS = 10_000  # more are texts or paths in the speakers' place
 
 @dataclass(frozen=True)
 class Sound:
-    """Measurements of a clip's samples, made by prepare. All lengths are in samples."""
+    """Measurements of a clip's samples, made by prepare. Its lengths are in samples."""
 
     num_samples: int = 0
     silence_before: int = 0  # before speech
     silence_after: int = 0  # after speech
     clipped: int = 0  # at full scale, in runs
     checksum: int = 0  # equal for equal sounds
+    level: float = 0.0  # of the speech, in dB of full scale; measured where there are speakers
 
     @property
     def speech_samples(self) -> int:

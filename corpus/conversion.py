@@ -1,6 +1,7 @@
 """Writes the recordings of a corpus as training wants them, into a new folder in LJSpeech's layout.
 
     problems, total = convert(Path("data/mine"), Path("data/new"), None, create_hparams())
+    convert(corpus, folder, None, create_hparams(), SpeakerSource(folders=True))
 
 One channel, the sampling rate of the settings, an even level, 16 bits, little silence at the ends.
 The recordings stay as they are.
@@ -10,6 +11,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,15 +24,16 @@ from common.sound import encode
 from corpus.clip_table import Clip
 from corpus.derived_files import KEPT_SECONDS, Folder, is_newer, path_from
 from corpus.layouts import Table, read_layout, unique_ids
-from corpus.recordings import WINDOW_SECONDS, silence_at_ends
+from corpus.recordings import silence_at_ends, speech_level
+from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from hparams import HParams
 
 LEVEL = -20  # dB of full scale, of the speech: LJSpeech's, which published vocoders are trained on
 MAX_PEAK = 0.95  # which a sound with high peaks reaches at a lower level
-SPEECH_DECIBELS = 30  # a window at most so far below the loudest one counts for the level
 MIN_MIXED = 0.5  # of the loudest channel's level; a mean of channels below it cancels speech out
 MAX_SECONDS = 600  # of a recording, which is held in memory
 SETTINGS_FILE = "conversion_settings.json"
+SPEAKER_FIELD = "2"  # of the metadata.csv that is written, if speakers are known
 ADVISED = "ffmpeg -nostdin"  # in messages on sounds that `convert` can mend
 
 
@@ -44,16 +47,21 @@ class Change(NamedTuple):
 
 
 def convert(
-    corpus: Path, folder: Path, table: Table | None, hparams: HParams
+    corpus: Path,
+    folder: Path,
+    table: Table | None,
+    hparams: HParams,
+    speakers: SpeakerSource = NO_SPEAKERS,
 ) -> tuple[list[str], int]:
     """Write FOLDER/wavs/ID.wav of every recording that `read_layout` finds, unless it is there and
-    newer than the recording, and FOLDER/metadata.csv (id|text).
+    newer than the recording, and FOLDER/metadata.csv (id|text, or id|speaker|text).
 
     Args:
         corpus: the folder of the recordings, which stay as they are.
         folder: for the copies; another than `corpus`.
         table: None for the layouts that need none.
         hparams: their sampling rate is the copies'.
+        speakers: where the corpus names them.
 
     Returns:
         The problems of bad recordings, which have no copy, and the number of all recordings.
@@ -73,13 +81,13 @@ def convert(
     }
     copies = Folder(wavs, "--convert", SETTINGS_FILE, made_with)
     copies.refuse_others()
-    clips, problems = read_layout(corpus, table)
+    clips, problems = read_layout(corpus, table, speakers)
     total = len(clips) + len(problems)
     faults = {clip.where: fault_of_text(clip.text) for clip in clips}
     problems += [f"{where}: {fault}" for where, fault in faults.items() if fault]
     clips = [clip for clip in clips if not faults[clip.where]]
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
-    clips = [Clip(x.path, x.text, where=x.where, identity=Identity.of(x.path)) for x in clips]
+    clips = [replace(clip, identity=Identity.of(clip.path)) for clip in clips]
     changes = dict[str, Change]()
 
     def copy_of(clip: Clip) -> Path:
@@ -94,10 +102,23 @@ def convert(
 
     faulty = copies.fill(clips, is_made, make, os.cpu_count() or 1)
     good = [clip for clip in clips if clip.where not in faulty]
-    lines = [f"{ids[clip.where]}|{' '.join(clip.text.split())}\n" for clip in good]
+    lines = [metadata_line(ids[clip.where], clip) for clip in good]
     write_bytes(folder / "metadata.csv", "".join(lines).encode())
     print(f"--convert: {len(good):,} recordings are in {folder}: {summary([*changes.values()])}")
+    if speakers.is_known:
+        count = len({clip.speaker for clip in good})
+        print(
+            f"--convert: of {count:,} speaker{'s' * (count != 1)}, whom field {SPEAKER_FIELD} of "
+            f"its metadata.csv names; to prepare from there: "
+            f"python scripts/prepare_ljspeech.py {shlex.quote(str(folder))} "
+            f"--speaker-column {SPEAKER_FIELD}"
+        )
     return problems + list(faulty.values()), total
+
+
+def metadata_line(name: str, clip: Clip) -> str:
+    speaker = [clip.speaker] if clip.speaker else []
+    return "|".join([name, *speaker, " ".join(clip.text.split())]) + "\n"
 
 
 def fault_of_text(text: str) -> str:
@@ -178,16 +199,6 @@ def mixed(channels: np.ndarray) -> np.ndarray:
     mean, loudest = channels.mean(axis=1), channels[:, np.argmax(np.square(channels).sum(axis=0))]
     cancels = np.linalg.norm(mean) < MIN_MIXED * np.linalg.norm(loudest)
     return loudest if cancels else mean
-
-
-def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
-    """The root mean square of samples [N] in the windows that are at most SPEECH_DECIBELS below the
-    loudest one, so that pauses do not count. P.56 finds pauses by an envelope."""
-    window = round(WINDOW_SECONDS * sampling_rate)
-    starts = np.arange(0, len(samples), window)
-    energies = np.add.reduceat(np.square(samples), starts) / np.diff([*starts, len(samples)])
-    loud = energies >= energies.max() * 10 ** (-SPEECH_DECIBELS / 10)
-    return float(np.sqrt(energies[loud].mean()))
 
 
 def _peak(samples: np.ndarray) -> float:

@@ -1,5 +1,6 @@
 """Recognises lists whose fields are others than expected, or come in another order."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -16,10 +17,15 @@ SHORTER = 0.8  # a normalised text may be so much shorter than the raw one
 
 
 def refuse_other_order(
-    metadata: Path, lines: Sequence[tuple[int, str]], num_fields: int, expected: str
+    metadata: Path,
+    lines: Sequence[tuple[int, str]],
+    num_fields: int,
+    expected: str,
+    speaker: int | None = None,
 ) -> None:
     """Raise a UserError if the numbered lines of a metadata.csv have four fields or more, or the
-    text before a last field that names speakers. It names the command that mends them."""
+    text before a last field that names speakers. It names the command that mends them. The place of
+    a field that is known to name the speaker does not count."""
     rows = [row for _, line in lines if len(row := _fields(line)) == num_fields]
     if num_fields < 3 or len(rows) < MIN_LINES or len(rows) < MIN_SHARE * len(lines):
         return
@@ -27,17 +33,34 @@ def refuse_other_order(
     counts = [len(set(column)) for column in columns]
     text, most = _text_place(columns), MAX_REPEATING_SHARE * len(rows)
     example = f"{lines[0][1][:60]!r}"
-    if num_fields > 3:
-        kept = _kept(columns, counts, text, most)
+    speaker = None if speaker == text else speaker
+    places = [i for i in range(num_fields) if i != speaker]
+    last = places[-1]
+    repeats = counts[last] <= most and counts[text] >= MIN_DISTINCT_SHARE * len(rows)
+    is_other = len(places) == 3 and text == places[1] and repeats
+    if len(places) > 3 or (is_other and speaker is not None):
+        kept = _kept(columns, counts, text, most, speaker)
+        command = _reordering(metadata, kept)
+        if len(kept) == 2:
+            raise UserError(
+                f"{metadata}: {num_fields} fields, expected {expected}: {example}; keep those of "
+                f"the id and the text, which goes last: {command}"
+            )
         raise UserError(
             f"{metadata}: {num_fields} fields, expected {expected}: {example}; keep those of the "
-            f"id and the text, which goes last: {_reordering(metadata, kept)}"
+            f"id, the speaker and the text, which goes last: {command}\nThen --speaker-column 2 "
+            "tells the speakers apart (docs/speakers.md); without it, prepare says how to keep one"
         )
-    if text == 1 and counts[2] <= most and counts[1] >= MIN_DISTINCT_SHARE * len(rows):
+    if is_other:
+        value, number = Counter(columns[2]).most_common(1)[0]
+        without = _fields_kept([0, 1])
+        others = f"leave it out: {in_place(metadata, without)}"
+        if number < len(rows):
+            others = f"keep the lines of one: {lines_with(metadata, 2, value, f' | {without}')}"
         raise UserError(
             f"{metadata}: the last field, which is read as the text, has {counts[2]:,} values in "
-            f"{len(rows):,} lines: {example}. If it names speakers, put the text last: "
-            f"{_reordering(metadata, [0, 2, 1])}\nIf it is the text, leave out the field before "
+            f"{len(rows):,} lines: {example}. If it names speakers, add --speaker-column 3 "
+            f"(docs/speakers.md), or {others}\nIf it is the text, leave out the field before "
             f"it: {_reordering(metadata, [0, 2])}"
         )
 
@@ -81,15 +104,22 @@ def _text_place(columns: Sequence[Sequence[str]]) -> int:
     return max(i for i, length in enumerate(lengths) if length >= SHORTER * max(lengths))
 
 
-def _kept(columns: Sequence[Sequence[str]], counts: list[int], text: int, most: float) -> list[int]:
+def _kept(
+    columns: Sequence[Sequence[str]],
+    counts: list[int],
+    text: int,
+    most: float,
+    speaker: int | None,
+) -> list[int]:
     """The places of the id, of a field that names speakers, if there is one, and of the text."""
-    others = [i for i in range(len(columns)) if i != text]
+    others = [i for i in range(len(columns)) if i not in (text, speaker)]
     names = [
         i for i in others if sum(map(_is_file_name, columns[i])) >= MIN_SHARE * len(columns[i])
     ]
     unique = [i for i in others if counts[i] == len(columns[i]) and " " not in columns[i][0]]
     name = next(iter([*names, *unique]), 0)
     speakers = [i for i in others if i != name and 2 <= counts[i] <= most]
+    speakers = speakers if speaker is None else [speaker]
     return [name, *speakers[:1], text]
 
 
@@ -110,7 +140,21 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def lines_with(path: str | Path, place: int, value: str, then: str = "") -> str:
+    """The shell's command that keeps the lines with this value in the field at `place`, counted
+    from 0; `then` is a command for these."""
+    literal = re.sub(r"[\\.^$*+?()\[\]{}|]", r"\\\g<0>", value)
+    field = f"^([^|]*[|]){{{place}}}[[:space:]]*{literal}[[:space:]]*([|]|$)"
+    return in_place(path, f"grep -E {shlex.quote(field)}{then}")
+
+
 def _reordering(path: str | Path, places: Sequence[int | None]) -> str:
     """The shell's command that keeps these fields of every line, in this order; None is empty."""
+    # A byte-order mark would be moved with the first field, and become a part of a name.
+    first = "" if places[0] == 0 else r"sed '1s/^\xef\xbb\xbf//' | "
+    return in_place(path, f"{first}tr -d '\\r' | {_fields_kept(places)}")
+
+
+def _fields_kept(places: Sequence[int | None]) -> str:
     fields = ",".join('""' if place is None else f"${place + 1}" for place in places)
-    return in_place(path, f"tr -d '\\r' | awk -F'|' -v OFS='|' '{{print {fields}}}'")
+    return f"awk -F'|' -v OFS='|' '{{print {fields}}}'"

@@ -7,15 +7,18 @@ Layouts:
     a table        CSV or TSV with or without a header, a recording a line (`Table`)
     LJSpeech's     metadata.csv with lines of id|text|normalised text, sounds anywhere in the folder
     texts beside   NAME.txt, NAME.lab or NAME.normalized.txt beside each NAME.wav, at any depth
+    folders        one per speaker, each in one of the two layouts before (`SpeakerSource`)
 """
 
 import csv
 import io
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from common.encodings import decoded
 from common.errors import UserError
@@ -23,6 +26,14 @@ from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
 from corpus.metadata import read_metadata
 from corpus.missing_sounds import KINDS, OTHER_KINDS, without_folder_and_suffix
+from corpus.speaker_names import (
+    NO_SPEAKERS,
+    SpeakerSource,
+    checked_name,
+    refuse_lookalikes,
+    refuse_too_many,
+    with_names,
+)
 
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")  # the first that is there; LibriTTS has two
 # Headers of Common Voice, Hugging Face's folders, DeepSpeech, Coqui and Piper.
@@ -33,6 +44,7 @@ TEXT_COLUMNS = "normalized_text text sentence transcript transcription".split()
 DELIMITERS = "\t|;,"
 # By libsndfile; of sounds of one name, the first of these is taken.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
+MAX_PREFIX = 40  # characters of a speaker's name before an id: names of files have 255 bytes
 
 
 @dataclass(frozen=True)
@@ -53,26 +65,112 @@ class Table:
     delimiter: str | None = None
 
 
-def read_layout(corpus: Path, table: Table | None) -> tuple[list[Clip], list[str]]:
+class Line(NamedTuple):
+    """A line of a table or of metadata.csv: a sound by its path, id or name, and the rest of it."""
+
+    sound: str
+    text: str
+    where: str
+    speaker: str = ""
+
+
+def read_layout(
+    corpus: Path, table: Table | None, speakers: SpeakerSource = NO_SPEAKERS
+) -> tuple[list[Clip], list[str]]:
     """Read the recordings of a corpus, in order: of `table` if there is one, of metadata.csv if
     there is one, else of the texts beside the sounds. Returns them and the problems of bad lines.
-    UserError if there is nothing of these, and as `numbered_lines`."""
-    if table is None and (corpus / "metadata.csv").exists():
-        entries, problems = read_metadata(corpus)
-        return with_sounds([(x.id, x.text, x.where) for x in entries], corpus, corpus, problems)
+    UserError if there is nothing of these, if `speakers` names what is not there, and as
+    `numbered_lines`."""
+    if speakers.name:
+        clips, problems = read_layout(corpus, table)
+        return [replace(clip, speaker=speakers.name) for clip in clips], problems
+    has_metadata = (corpus / "metadata.csv").exists()
+    if table is None and has_metadata and not speakers.folders:
+        entries, problems = read_metadata(corpus, speakers.column)
+        lines = [Line(x.id, x.text, x.where, x.speaker) for x in entries]
+        return with_sounds(lines, corpus, corpus, problems)
     if not corpus.is_dir():
         what = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(f"{corpus}: {what}; name the folder that holds the recordings")
+    if speakers.folders:
+        return read_folders(corpus) if table is None else read_table_of_folders(corpus, table)
     if table:
-        return read_table(corpus, table)
+        return read_table(corpus, table, speakers.column)
+    if speakers.column:
+        raise UserError(
+            f"--speaker-column {speakers.column}: {corpus} has no metadata.csv; name a table by "
+            "--csv FILE, or add --speaker-folders in its place if each speaker has a folder"
+        )
     return read_texts_beside(corpus)
 
 
+def read_folders(corpus: Path) -> tuple[list[Clip], list[str]]:
+    """The recordings of a corpus with a folder for each speaker, whose name it has. Sounds beside
+    these folders are problems."""
+    if (path := corpus / "metadata.csv").exists():
+        raise UserError(
+            f"{path}: expected one in each speaker's folder, or a text beside each sound; if it "
+            f"names the recordings in the folders by their paths, add --csv {path}"
+        )
+    sounds = sounds_of(corpus)
+    loose = [path for path in sounds if path.parent == corpus]
+    folders = [path.relative_to(corpus).parts[0] for path in sounds if path.parent != corpus]
+    names = dict.fromkeys(name for name in folders if name[0] != ".")
+    if not names:
+        raise UserError(f"{corpus}: no folder in it holds sounds; expected one for each speaker")
+    problems = [f"{path}: in no speaker's folder; move it into one" for path in loose]
+    speakers = speakers_of_folders(corpus, list(names))
+    clips, refused = list[Clip](), list[str]()
+    for folder, speaker in speakers.items():
+        try:
+            own, bad = read_layout(corpus / folder, None)
+        except UserError as error:
+            refused.append(str(error))
+            continue
+        clips += [replace(clip, speaker=speaker) for clip in own]
+        problems += bad
+    if refused:
+        raise UserError("\n".join(refused))
+    return clips, problems
+
+
+def read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
+    """The recordings of a table whose speakers are named by the folders in the corpus."""
+    clips, problems = read_table(corpus, table)
+    folders = [PurePosixPath(os.path.relpath(clip.path, corpus)).parts[:-1] for clip in clips]
+    inside = {parts[0] for parts in folders if parts and parts[0] != ".."}
+    speakers = speakers_of_folders(corpus, sorted(inside))
+    named = []
+    for clip, (folder, *_) in zip(clips, (parts or ("",) for parts in folders), strict=True):
+        if folder in speakers:
+            named.append(replace(clip, speaker=speakers[folder]))
+        else:
+            problems.append(f"{clip.where}: {clip.path} is in no folder of {corpus}; move it there")
+    return named, problems
+
+
+def speakers_of_folders(corpus: Path, names: list[str]) -> dict[str, str]:
+    """The speaker of each folder of these names, which may be links; a notice of a single one."""
+    speakers = {name: checked_name(name, f"{corpus / name}") for name in names}
+    refuse_too_many(names, corpus)
+    refuse_lookalikes([(speaker, str(corpus / name)) for name, speaker in speakers.items()])
+    if len(speakers) == 1:
+        print(f"Notice: --speaker-folders: {corpus} has one folder with sounds, {names[0]!r}")
+    return speakers
+
+
 def sounds_of(corpus: Path) -> list[Path]:
-    """The sound files of a folder at any depth, in order of their names; hidden ones are none."""
-    kinds = KINDS + OTHER_KINDS
-    files = (path for path in corpus.rglob("*") if path.suffix.lower() in kinds)
-    return sorted(path for path in files if path.name[0] != "." and path.is_file())
+    """The sound files of a folder at any depth, in order of their names; hidden ones are none.
+    Links to folders are followed, to each folder once."""
+    kinds, files, walked = KINDS + OTHER_KINDS, list[Path](), set[str]()
+    for folder, folders, names in os.walk(corpus, followlinks=True):
+        if (real := os.path.realpath(folder)) in walked:
+            folders.clear()
+            continue
+        walked.add(real)
+        folders.sort()
+        files += [Path(folder, name) for name in names if name[0] != "."]
+    return sorted(path for path in files if path.suffix.lower() in kinds and path.is_file())
 
 
 def best_first(sounds: Sequence[Path]) -> list[Path]:
@@ -100,8 +198,11 @@ def read_texts_beside(corpus: Path) -> tuple[list[Clip], list[str]]:
     return clips, problems
 
 
-def read_table(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
-    """The recordings of a CSV or TSV. UserError if a column is not there."""
+def read_table(
+    corpus: Path, table: Table, speaker_column: str = ""
+) -> tuple[list[Clip], list[str]]:
+    """The recordings of a CSV or TSV. UserError if a column is not there, and as `with_names` for
+    that of the speakers."""
     text = decoded(table.path, read_bytes(table.path))
     if not text.strip():
         raise UserError(f"{table.path}: empty, expected a recording on each line")
@@ -118,17 +219,25 @@ def read_table(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
     path_at = column_of(table, "--path-column", table.path_column, header, PATH_COLUMNS, 0)
     last = len(header) - 1
     text_at = column_of(table, "--text-column", table.text_column, header, TEXT_COLUMNS, last)
-    if any(place.by_name for place in (path_at, text_at)):
+    places = [path_at, text_at]
+    if speaker_column:
+        places.append(column_of(table, "--speaker-column", speaker_column, header, (), 0))
+    if any(place.by_name for place in places):
         rows = rows[1:]
-    named, problems = [], list[str]()
+    lines, problems = list[Line](), list[str]()
     for number, row in rows:
         where = f"{table.path}:{number}"
-        if len(row) <= max(path_at.index, text_at.index):
+        if len(row) <= max(place.index for place in places):
             problem = f"{len(row)} fields, expected {len(header)}: {delimiter.join(row)[:60]!r}"
             problems.append(f"{where}: {problem}; fix the line, or name another --delimiter")
         else:
-            named.append((row[path_at.index], row[text_at.index], where))
-    return with_sounds(named, corpus, table.path.parent, problems)
+            sound, text, *speaker = (row[place.index] for place in places)
+            lines.append(Line(sound, text, where, *speaker))
+    clips, problems = with_sounds(lines, corpus, table.path.parent, problems)
+    if speaker_column:
+        clips, unnamed = with_names(clips, f"column {speaker_column}", table.path)
+        problems += unnamed
+    return clips, problems
 
 
 class Unquoted(csv.excel):
@@ -163,20 +272,24 @@ def column_of(
 
 
 def with_sounds(
-    named: Sequence[tuple[str, str, str]], corpus: Path, base: Path, problems: list[str]
+    lines: Sequence[Line], corpus: Path, base: Path, problems: list[str]
 ) -> tuple[list[Clip], list[str]]:
-    """Find the sound of each (name, text, place): a path from `base` or `corpus`, or the only sound
-    of that name in the corpus that can be read, whatever its folder, suffix and case."""
+    """Find the sound of each line: a path from `base` or `corpus`, or the only sound of that name,
+    or of that name and folder, in the corpus that can be read, whatever its suffix and case."""
     by_name: dict[str, list[Path]] = {}
     for sound in sounds_of(corpus):
         by_name.setdefault(sound.stem.lower(), []).append(sound)
     clips, lines_of = [], dict[Path, str]()
-    for name, text, where in named:
+    for name, text, where, speaker in lines:
         # Windows' separators too. An absolute path stays one.
-        there = [folder / name.replace("\\", "/") for folder in (base, corpus)]
+        listed = PurePosixPath(name.replace("\\", "/"))
+        there = [folder / listed for folder in (base, corpus)]
         exact = [path for path in there if path.is_file()]
         stem = without_folder_and_suffix(name).lower()
-        candidates = exact or by_name.get(stem, [])
+        folders = [part.lower() for part in listed.parts[:-1]]
+        alike = by_name.get(stem, [])
+        nearer = [x for x in alike if [*map(str.lower, x.parts[-len(folders) - 1 : -1])] == folders]
+        candidates = exact or nearer or alike
         # Some corpora keep what was uploaded, such as WebM, beside what was made of it.
         candidates = [x for x in candidates if x.suffix.lower() in READABLE] or candidates
         if (len(candidates) == 1 or exact) and candidates[0] in lines_of:
@@ -184,7 +297,7 @@ def with_sounds(
             problems.append(f"{where}: {name!r}: {candidates[0]} {twice}")
         elif len(candidates) == 1 or exact:
             lines_of[candidates[0]] = where
-            clips.append(Clip(str(candidates[0]), text, where=where))
+            clips.append(Clip(str(candidates[0]), text, where=where, speaker=speaker))
         elif candidates:
             several = f"{candidates[0]} and {candidates[1]} have that name"
             problems.append(f"{where}: {name!r}: {several}; write the path of the right one")
@@ -195,21 +308,31 @@ def with_sounds(
 
 
 def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
-    """A name for each clip, for files and for LJSpeech's metadata.csv: that of its sound, with its
-    folders where two have one name, on file systems that ignore case too."""
+    """A name for each clip, for files and for LJSpeech's metadata.csv: that of its sound; where two
+    have one name, on file systems that ignore case too, with the speaker's before it; where that is
+    not enough or there are no speakers, with its folders."""
 
     def clean(name: str) -> str:
         return re.sub(r"[|/\\\s]+|^\.", "_", name)
 
+    def with_speaker(clip: Clip) -> str:
+        name = clean(Path(clip.path).stem)
+        return f"{clean(clip.speaker)[:MAX_PREFIX]}-{name}" if clip.speaker else name
+
     stems = Counter(clean(Path(clip.path).stem).lower() for clip in clips)
+    of_speakers = Counter(with_speaker(clip).lower() for clip in clips)
     ids, taken = [], set[str]()
     for clip in clips:
         path = Path(clip.path)
         name = clean(path.stem)
         if stems[name.lower()] > 1:
-            inside = path.is_relative_to(corpus)
-            parts = path.relative_to(corpus).parent.parts if inside else path.parent.parts[1:]
-            name = "-".join(clean(part) for part in (*parts, path.stem))
+            name = with_speaker(clip)
+            if of_speakers[name.lower()] > 1:
+                inside = path.is_relative_to(corpus)
+                parts = path.relative_to(corpus).parent.parts if inside else path.parent.parts[1:]
+                if clip.speaker and parts[:1] != (clip.speaker,):
+                    parts = (clip.speaker[:MAX_PREFIX], *parts)
+                name = "-".join(clean(part) for part in (*parts, path.stem))
         while name.lower() in taken:
             name += "_"
         taken.add(name.lower())

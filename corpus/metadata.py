@@ -3,18 +3,18 @@
 import csv
 import hashlib
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.encodings import wrong_conversion
-from common.errors import UserError, in_place
+from common.errors import UserError
 from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
-from corpus.field_order import commonest_number, refuse_other_order
+from corpus.field_order import commonest_number, lines_with, refuse_other_order
 from corpus.missing_sounds import id_fix, refuse_ambiguous_ids
 from corpus.separators import refuse_other_separators
+from corpus.speaker_names import with_names
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
 VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
@@ -24,11 +24,12 @@ MAX_KNOWN_SHARE = 0.01  # of validation clips with a text of training; 0.002 in 
 LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
 
 
-def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
+def read_metadata(corpus: Path, speaker_column: str = "") -> tuple[list[Clip], list[str]]:
     """Read `corpus`/metadata.csv, whose last field is the text. Returns the clips and the problems
     of bad lines. UserError if the folder or the file is missing, empty or not UTF-8, or has no
     bars, or other fields. Where most lines have two, these are id|text. A bar at the end of every
-    line is ignored."""
+    line is ignored. `speaker_column` is the number, from 1 on, of a field beside these that names
+    the speaker; errors as `with_names`."""
     if not corpus.is_dir():
         what = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
@@ -49,10 +50,16 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
     if all(line.endswith("|") for _, line in lines):
         lines = [(number, line[:-1]) for number, line in lines]
     commonest = commonest_number(lines)
-    refuse_other_order(metadata, lines, commonest, LINE)
+    speaker_at = _speaker_place(speaker_column, commonest, metadata)
+    refuse_other_order(metadata, lines, commonest, LINE, speaker_at)
     refuse_ambiguous_ids(metadata, [line.partition("|")[0].strip() for _, line in lines])
-    num_fields = 2 if commonest == 2 else 3
-    line_expected = LINE if num_fields == 3 else "id|text, as most lines have"
+    num_fields, line_expected = 3, LINE
+    if commonest == 2:
+        num_fields, line_expected = 2, "id|text, as most lines have"
+    if speaker_at is not None:
+        names = LINE.split("|")[: commonest - 1]
+        names.insert(speaker_at, "speaker")
+        num_fields, line_expected = len(names), f"{'|'.join(names)}, as most lines have"
     second: Counter[str] = Counter()
     for number, line in lines:
         name, *others = fields = [field.strip() for field in line.split("|")]
@@ -68,13 +75,32 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
             problems.append(f"{where}: {problem}; delete one of them, or give it another id")
         else:
             first_line[name] = number
-            clips.append(Clip(str(corpus / "wavs" / f"{name}.wav"), others[-1], where=where))
+            speaker = "" if speaker_at is None else others.pop(speaker_at - 1)
+            path = corpus / "wavs" / f"{name}.wav"
+            clips.append(Clip(str(path), others[-1], where=where, speaker=speaker))
             second.update(others[:-1] if others[0] not in ("", others[-1]) else ())
     if not clips and not problems:
         raise UserError(f"{metadata}: no clip in it; expected lines of {LINE}")
-    if warning := several_speakers(second, metadata):
+    if speaker_at is None and (warning := several_speakers(second, metadata)):
         print(warning)
+    if speaker_at is not None:
+        clips, unnamed = with_names(clips, f"field {speaker_column}", metadata)
+        problems += unnamed
     return clips, problems
+
+
+def _speaker_place(column: str, num_fields: int, metadata: Path) -> int | None:
+    """The index of the field of this number. UserError if lines have none such beside id and
+    text."""
+    if not column:
+        return None
+    asked = f"--speaker-column {column}: lines of {metadata} have {num_fields:,} fields"
+    if num_fields < 3:
+        raise UserError(f"{asked}, none for a speaker; --speaker NAME names the one of all")
+    if not column.isdecimal() or not 2 <= int(column) <= num_fields:
+        expected = f"expected the number of the one that names speakers, 2 to {num_fields}"
+        raise UserError(f"{asked}, {expected}")
+    return int(column) - 1
 
 
 def several_speakers(second: Counter[str], metadata: Path) -> str | None:
@@ -83,13 +109,11 @@ def several_speakers(second: Counter[str], metadata: Path) -> str | None:
         return None
     commonest = second.most_common(MAX_NAMED)
     values = ", ".join(f"{value[:20]!r} in {count:,}" for value, count in commonest)
-    name = re.sub(r"[\\.^$*+?()\[\]{}|]", r"\\\g<0>", commonest[0][0])
-    field = f"^[^|]*[|][[:space:]]*{name}[[:space:]]*[|]"
-    keep = in_place(metadata, f"grep -E {shlex.quote(field)}")
     return (
         f"warning: {metadata}: the second field has {len(second):,} values in {second.total():,} "
-        f"lines: {values}. If they are speakers, all are trained as one voice (docs/own-data.md); "
-        f"keep the lines of one: {keep}"
+        f"lines: {values}. If they are speakers, all are trained as one voice: --speaker-column 2 "
+        "tells them apart (docs/speakers.md). Or keep the lines of one: "
+        f"{lines_with(metadata, 1, commonest[0][0])}"
     )
 
 
@@ -106,24 +130,30 @@ def choose_split(
 
     LJSpeech-1.1 with the defaults uses filelists/ljspeech_split.csv. Any other corpus uses the
     first ids in the order of SHA-256("seed|id"): adding or removing ids hardly changes the set.
-    With `by_text` the order is that of the texts' words, so that all takes of one sentence are in
-    one set."""
+    With `by_text` the order is that of the texts' words, so that all takes of one sentence, of
+    whatever speaker, are in one set. Of several speakers each has this fraction held out, and more
+    only by `by_text`."""
     ids = [clip.id for clip in clips]
     if (val_fraction, seed, by_text) == (VAL_FRACTION, SEED, False):
         pinned = read_split(SPLIT_FILE)
         if pinned.keys() == set(ids):
             validation = {name for name, which in pinned.items() if which == "val"}
             return validation, f"the pinned split of LJSpeech-1.1, {SPLIT_FILE.name}"
-    takes: dict[str, list[str]] = {}
+    takes: dict[str, list[Clip]] = {}
     for clip in clips:
-        takes.setdefault(wording(clip.text) if by_text else clip.id, []).append(clip.id)
-    validation, count = set[str](), round(len(ids) * val_fraction)
+        takes.setdefault(wording(clip.text) if by_text else clip.id, []).append(clip)
+    counts = Counter(clip.speaker for clip in clips)
+    wanted = {name: round(count * val_fraction) for name, count in counts.items()}
+    if len(counts) > 1:  # each must be trained on
+        wanted = {name: min(number, counts[name] - 1) for name, number in wanted.items()}
+    validation = set[str]()
     for key in sorted(takes, key=lambda key: hashlib.sha256(f"{seed}|{key}".encode()).digest()):
-        if len(validation) >= count:
-            break
-        validation.update(takes[key])
-    kind = "texts" if by_text else "ids"
-    origin = f"{val_fraction:g} of the clips for validation, ordered by their {kind}' hash"
+        if any(wanted[clip.speaker] > 0 for clip in takes[key]):
+            validation.update(clip.id for clip in takes[key])
+            for clip in takes[key]:
+                wanted[clip.speaker] -= 1
+    kind, whose = "texts" if by_text else "ids", "each speaker's" if len(counts) > 1 else "the"
+    origin = f"{val_fraction:g} of {whose} clips for validation, ordered by their {kind}' hash"
     return validation, f"{origin} with seed {seed}"
 
 

@@ -24,11 +24,19 @@ from corpus.layouts import Table
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata, texts_in_both
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
+from corpus.speaker_names import NO_SPEAKERS, SpeakerSource, checked_name
+from corpus.speaker_report import (
+    facts_of,
+    held_out_notice,
+    speaker_table,
+    speaker_warnings,
+)
 from corpus.symbols_used import drop_unused_symbols, rare_symbols, with_symbols_of
 from hparams import HParams, check_text_settings, create_hparams, override_lines, read_symbols
 from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 from text.symbol_files import SYMBOLS_FILE
 
+SPEAKER_EMBEDDING_DIM = 64  # that settings.txt recommends for several speakers
 MAX_FOLDERS_UP = 2  # from filelists/NAME to the project's folder, where data/ and mels/ lie
 
 
@@ -69,7 +77,9 @@ def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
         print(f"--skip-bad leaves out {count}:\n{listed}")
 
 
-def settings(overrides: str, suffix: str, *, has_validation: bool) -> str:
+def settings(
+    overrides: str, suffix: str, *, has_validation: bool, several_speakers: bool = False
+) -> str:
     """Content of the settings file for train.py: `overrides`, and the filelists beside it."""
     ours = {
         "load_mel_from_disk": bool(suffix),
@@ -78,6 +88,8 @@ def settings(overrides: str, suffix: str, *, has_validation: bool) -> str:
     }
     lines = ["# By scripts/prepare_ljspeech.py, for: train.py --hparams @this_file,name=value,..."]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
+    if several_speakers and not any(line.startswith("speaker_embedding_dim") for line in lines):
+        lines.append(f"speaker_embedding_dim={SPEAKER_EMBEDDING_DIM}")
     lines += [f"{name}={value}" for name, value in ours.items()]
     return "\n".join(lines) + "\n"
 
@@ -99,6 +111,7 @@ class Preparation:
     split_by_text: bool = False  # takes of one text stay in one set
     convert: Path | None = None  # folder for copies as training wants them
     table: Table | None = None  # of the recordings, with `convert`
+    speakers: SpeakerSource = NO_SPEAKERS  # where the corpus names them
 
     def __post_init__(self) -> None:
         for name in ("corpus", "mels", "trim", "convert"):
@@ -116,6 +129,9 @@ class Preparation:
                 f"{self.folder}, {self.mels}, {self.trim}: paths in a filelist hold no '|' or line "
                 "break, and are UTF-8; rename it"
             )
+        if name := self.speakers.name:
+            name = checked_name(name, "--speaker")
+            object.__setattr__(self, "speakers", SpeakerSource(name=name))
         if self.drop_unknown:
             object.__setattr__(self, "overrides", f"{self.overrides},drop_unknown=True")
 
@@ -142,15 +158,20 @@ def prepare(asked: Preparation) -> list[Path]:
     for folder in filter(None, (mel_files, copies)):
         refuse_no_folder(folder.path, folder.option)
         folder.refuse_others()
+    column = asked.speakers.column
     if asked.convert:
-        bad, total = conversion.convert(asked.corpus, asked.convert, asked.table, hparams)
+        convert = conversion.convert
+        bad, total = convert(asked.corpus, asked.convert, asked.table, hparams, asked.speakers)
         refuse_or_skip(bad, total, asked.skip_bad)
+        column = conversion.SPEAKER_FIELD if asked.speakers.is_known else ""
     path = asked.folder / "metadata.csv"
     metadata = Clip(str(path), "", identity=Identity.of(path))  # as it is before it is read
-    entries, problems = read_metadata(asked.folder)
+    entries, problems = read_metadata(asked.folder, column)
+    if asked.speakers.name:
+        entries = [replace(entry, speaker=asked.speakers.name) for entry in entries]
     clips, sources, hparams = usable_clips(asked, mel_files, copies, entries, problems, hparams)
     sets, origin = split_clips(asked, entries, clips)
-    describe(sets, clips, origin, hparams)
+    describe(sets, clips, origin, asked, hparams)
     chart = draw_faults(clips, hparams)
     sources = [metadata, *sources]
     if changed := [clip.path for clip in sources if Identity.of(clip.path) != clip.identity]:
@@ -218,11 +239,23 @@ def split_clips(
             f"{counts} ({origin}): each set needs at least one; add clips, or change "
             "--val-fraction (0: no validation) or --max-seconds. No filelist was written"
         )
+    untrained = {x.speaker for x in sets.get("val", ())} - {x.speaker for x in sets["train"]}
+    if untrained:
+        raise UserError(
+            f"{len(untrained):,} speakers, such as {min(untrained)!r}, have clips for validation "
+            "alone: add clips of other texts, or leave these speakers out. No filelist was written"
+        )
     return sets, origin
 
 
-def describe(sets: dict[str, list[Clip]], clips: list[Clip], origin: str, hparams: HParams) -> None:
-    """Print the symbols, lengths and split, and warn of what hurts the alignment."""
+def describe(
+    sets: dict[str, list[Clip]],
+    clips: list[Clip],
+    origin: str,
+    asked: Preparation,
+    hparams: HParams,
+) -> None:
+    """Print the symbols, lengths, split and speakers, and warn of what hurts the alignment."""
     if hparams.symbols == "corpus":
         table = "".join(hparams.symbol_table)
         print(f"{len(hparams.symbol_table):,} symbols, the padding first: {table:.1000}")
@@ -233,6 +266,11 @@ def describe(sets: dict[str, list[Clip]], clips: list[Clip], origin: str, hparam
     warnings.append(texts_of_other_clips(clips))
     warnings += [*fault_warnings(clips, hparams), rare_symbols(clips, hparams)]
     warnings.append(texts_in_both(sets))
+    facts = facts_of(sets, hparams)
+    if len(facts) > 1:
+        print(f"\n{speaker_table(facts)}\n")
+        warnings.append(held_out_notice(facts, asked.val_fraction))
+        warnings += speaker_warnings(facts, is_converted=asked.convert is not None)
     for warning in filter(None, warnings):
         print(warning)
 
@@ -252,6 +290,11 @@ def listed_path(path: str, out: Path) -> str:
     return relative
 
 
+def list_line(path: str, clip: Clip, seconds: float) -> str:
+    speaker = f"|{clip.speaker}" if clip.speaker else ""
+    return f"{path}|{clip.text}|{seconds:.6f}{speaker}\n"
+
+
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, chart: bytes
 ) -> list[Path]:
@@ -259,7 +302,10 @@ def write_lists(
     out, mels = asked.out, asked.mels
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
     contents["settings.txt"] = settings(
-        asked.overrides, "_mel" if mels else "", has_validation="val" in sets
+        asked.overrides,
+        "_mel" if mels else "",
+        has_validation="val" in sets,
+        several_speakers=len({clip.speaker for clip in sets["train"]}) > 1,
     ).encode()
     if hparams.symbols == "corpus":
         table = json.dumps(hparams.symbol_table, ensure_ascii=False, indent=0)
@@ -275,7 +321,7 @@ def write_lists(
     for name, clips in lists.items():
         paths = [listed_path(clip.path, out) for clip in clips]
         columns = zip(paths, clips, seconds_of(clips, hparams), strict=True)
-        lines = [f"{path}|{clip.text}|{length:.6f}\n" for path, clip, length in columns]
+        lines = [list_line(path, clip, length) for path, clip, length in columns]
         contents[name] = "".join(lines).encode()
         lists[name] = [
             clip

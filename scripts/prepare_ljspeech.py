@@ -25,6 +25,14 @@ Recordings as people have them are first copied, as training wants them, to a fo
 
 CORPUS then has sounds at any depth, with any rate and number of channels, and a text beside each
 (a.wav, a.txt), a metadata.csv, or a table anywhere, named by --csv.
+
+Several speakers (docs/speakers.md) are known from a field of metadata.csv, a column of the table,
+or folders of their names in CORPUS, each in one of these layouts:
+
+    python scripts/prepare_ljspeech.py CORPUS --speaker-column 2
+    python scripts/prepare_ljspeech.py CORPUS --speaker-folders --convert data/several
+
+The lists then have a fourth field, the speaker's name.
 """
 
 import project_root
@@ -41,6 +49,7 @@ from corpus.download import download_corpus
 from corpus.layouts import Table
 from corpus.metadata import SEED, VAL_FRACTION
 from corpus.preparation import Preparation, prepare
+from corpus.speaker_names import SpeakerSource
 from hparams import create_hparams
 
 
@@ -72,6 +81,11 @@ def main(arguments: list[str] | None = None) -> None:
     add("--path-column", metavar="COLUMN", default="", help=column_help % "paths")
     add("--text-column", metavar="COLUMN", default="", help=column_help % "texts")
     add("--delimiter", metavar="C", type=delimiter, help="between its columns")
+    one_of = parser.add_mutually_exclusive_group().add_argument
+    field_help = "the field of metadata.csv that names speakers, from 1 on; with --csv, the column"
+    one_of("--speaker-column", metavar="COLUMN", default="", help=field_help)
+    one_of("--speaker-folders", action="store_true", help="CORPUS has a folder for each speaker")
+    one_of("--speaker", metavar="NAME", default="", help="name of the one speaker of all clips")
     add("--split-by-text", action="store_true", help="all takes of a text in one set")
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
     add("--drop-unknown", action="store_true", help="leave out what has no symbol, in training too")
@@ -79,6 +93,8 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if args.csv and not args.convert:
         parser.error(f"--csv {args.csv}: needs --convert DIR, a new folder for the clips")
+    if args.speaker_folders and not args.convert:
+        parser.error("--speaker-folders: needs --convert DIR, a new folder for the clips of all")
     if not args.csv and (args.path_column or args.text_column or args.delimiter):
         parser.error("--path-column, --text-column, --delimiter: of a table; name it by --csv")
     if re.search(r",|\s#", str(args.out)):
@@ -90,7 +106,11 @@ def main(arguments: list[str] | None = None) -> None:
         options = vars(args)
         columns = {name: options.pop(name) for name in ("path_column", "text_column", "delimiter")}
         table, _ = options.pop("csv"), options.pop("download")
-        written = prepare(Preparation(**options, table=table and Table(table, **columns)))
+        speakers = SpeakerSource(
+            options.pop("speaker_column"), options.pop("speaker_folders"), options.pop("speaker")
+        )
+        recordings = table and Table(table, **columns)
+        written = prepare(Preparation(**options, table=recordings, speakers=speakers))
     except KeyboardInterrupt:
         sys.exit("stopped; no filelist was written. Run the same command to resume")
     print("Wrote " + ", ".join(map(str, written)))

@@ -39,8 +39,7 @@ def refusal(read, *arguments) -> str:
 @pytest.mark.parametrize(
     ("line", "mark"),
     [
-        ("c{i}|{text}|{speaker}", "put the text last"),
-        ("c{i}|{text}|Anna", "put the text last"),
+        ("c{i}|{text}|Anna", "or leave it out"),
         ("c{i}|{speaker}|{text}|{text}", "which goes last"),
         ("{speaker}|c{i}.mp3|{text}|2|0", "which goes last"),
     ],
@@ -55,6 +54,42 @@ def test_text_is_put_last(tmp_path, line, mark, end):
     assert [line.split("|")[-1] for line in lines] == TEXTS
     assert [line.split("|")[0].split(".")[0] for line in lines] == [f"c{i}" for i in range(10)]
     assert (tmp_path / "metadata.csv.old").exists()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_last_field_may_name_speakers(tmp_path, end):
+    """By the new option, or in the lines of one speaker that a command keeps."""
+    write(tmp_path / "metadata.csv", "c{i}|{text}|p.{i} ", end)
+    path = tmp_path / "metadata.csv"
+    path.write_text(re.sub(r"p\.(\d)", lambda x: f"p.{int(x[1]) % 2}", path.read_text()))
+    message = refusal(read_metadata, tmp_path)
+    assert "If it names speakers, add --speaker-column 3 (docs/speakers.md), or keep" in message
+    clips, problems = read_metadata(tmp_path, "3")
+    assert [(clip.text, clip.speaker) for clip in clips] == [
+        (text, f"p.{i % 2}") for i, text in enumerate(TEXTS)
+    ]
+    assert problems == []
+    follow(message, "keep the lines of one")
+    assert [clip.text for clip in read_metadata(tmp_path)[0]] == TEXTS[::2]
+
+
+@pytest.mark.parametrize(
+    ("line", "column"),
+    [
+        ("{speaker}|c{i}.mp3|{text}|2|0", ""),
+        ("{speaker}|c{i}.mp3|{text}|2|0", "3"),  # the text's, by mistake
+        ("c{i}|{text}|{speaker}|en", "3"),
+        ("c{i}|en|{text}|x|{speaker}", "5"),
+    ],
+)
+def test_advised_fields_are_read_with_speakers(tmp_path, line, column):
+    write(tmp_path / "metadata.csv", line)
+    message = refusal(read_metadata, tmp_path, column)
+    follow(message, "which goes last")
+    assert "\nThen --speaker-column 2 tells the speakers apart" in message
+    clips, problems = read_metadata(tmp_path, "2")
+    assert problems == []
+    assert [(x.text, x.speaker) for x in clips] == [(t, f"p{i % 2}") for i, t in enumerate(TEXTS)]
 
 
 def test_short_texts_may_be_the_last_field(tmp_path):

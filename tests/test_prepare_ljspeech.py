@@ -446,7 +446,7 @@ def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspee
     for name in samples:
         (corpus / "wavs" / f"{name}.wav").touch()
 
-    def measures(path, _):
+    def measures(path, *_):
         return Sound(samples[path.stem], checksum=hash(path))
 
     monkeypatch.setattr(recordings, "measure_sound", measures)
