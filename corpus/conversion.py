@@ -83,6 +83,8 @@ def convert(
     copies.refuse_others()
     clips, problems = read_layout(corpus, table, speakers)
     total = len(clips) + len(problems)
+    if not speakers.is_known and (notice := several_folders(clips, corpus)):
+        print(notice)
     faults = {clip.where: fault_of_text(clip.text) for clip in clips}
     problems += [f"{where}: {fault}" for where, fault in faults.items() if fault]
     clips = [clip for clip in clips if not faults[clip.where]]
@@ -114,6 +116,19 @@ def convert(
             f"--speaker-column {SPEAKER_FIELD}"
         )
     return problems + list(faulty.values()), total
+
+
+def several_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
+    """A notice about recordings in several folders, which may be speakers."""
+    parts = [os.path.relpath(clip.path, corpus).split(os.sep) for clip in clips]
+    folders = sorted({first for first, *others in parts if others and first != os.pardir})
+    if len(folders) < 2:
+        return None
+    return (
+        f"Notice: the recordings are in {len(folders):,} folders of {corpus}, such as "
+        f"{folders[0]!r} and {folders[1]!r}; if these are speakers, add --speaker-folders "
+        "(docs/speakers.md)"
+    )
 
 
 def metadata_line(name: str, clip: Clip) -> str:

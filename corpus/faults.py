@@ -33,8 +33,13 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     """One warning for each kind of fault that clips have, in a fixed order."""
     rate = hparams.sampling_rate
     silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
-    rates = symbol_rates(clips, rate)
+    rates = comparable_rates(clips, rate)
     low, median, high = usual_rates(rates)
+    usual = f"fewer than {low:.1f} or more than {high:.1f} symbols per second (the median is "
+    usual += f"{median:.1f})"
+    if have_several_speakers(clips):
+        usual = f"fewer than {low:.1f} or more than {high:.1f} times the symbols per second that "
+        usual += "are their speaker's median"
     # Other tables refuse what they lack, or drop it if told so; but eSpeak drops without a word.
     may_drop = hparams.table.is_english or PHONES in hparams.text_cleaners
     facts = hparams.text_cleaners, hparams.table, hparams.language
@@ -54,8 +59,7 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
             ],
         ),
         (
-            f"fewer than {low:.1f} or more than {high:.1f} symbols per second (the median is "
-            f"{median:.1f})",
+            usual,
             "Listen, then correct the text, cut the sound, or leave the clip out",
             [
                 f"{lines[i]}: {clips[i].id} ({rates[i]:.1f})"
@@ -165,6 +169,21 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> float:
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
     """Symbols per second of each clip; silence before and after speech does not count."""
     return np.array([len(c.symbols) * sampling_rate / c.sound.speech_samples for c in clips])
+
+
+def have_several_speakers(clips: Sequence[Clip]) -> bool:
+    return len({clip.speaker for clip in clips}) > 1
+
+
+def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
+    """The symbol rates of clips [N]; of several speakers, each over its speaker's median: a slow
+    speaker's clips are no faults."""
+    rates = symbol_rates(clips, sampling_rate)
+    if not have_several_speakers(clips):
+        return rates
+    names, numbers = np.unique([clip.speaker for clip in clips], return_inverse=True)
+    medians = np.array([np.median(rates[numbers == i]) for i in range(len(names))])
+    return rates / medians[numbers]
 
 
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:

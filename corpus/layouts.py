@@ -24,7 +24,7 @@ from common.encodings import decoded
 from common.errors import UserError
 from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
-from corpus.metadata import read_metadata
+from corpus.metadata import OF_FOLDERS, read_metadata
 from corpus.missing_sounds import KINDS, OTHER_KINDS, without_folder_and_suffix
 from corpus.speaker_names import (
     NO_SPEAKERS,
@@ -194,6 +194,8 @@ def read_texts_beside(corpus: Path) -> tuple[list[Clip], list[str]]:
         clips.append(Clip(str(sound), " ".join(words), where=str(texts[0])))
     if not clips:
         expected = "expected metadata.csv, a text beside each sound (a.wav, a.txt), or --csv FILE"
+        if any(corpus.glob("*/metadata.csv")):
+            expected = f"but its folders have a metadata.csv each; {OF_FOLDERS}"
         raise UserError(f"{corpus}: {len(sounds):,} sounds and no text; {expected}")
     return clips, problems
 

@@ -21,6 +21,9 @@ VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
 MAX_SPEAKERS_SHARE = 0.2  # of the lines: raw texts repeat less
 MAX_NAMED = 3
 MAX_KNOWN_SHARE = 0.01  # of validation clips with a text of training; 0.002 in LJSpeech: titles
+OF_FOLDERS = (
+    "if they are speakers, add --speaker-folders --convert NEW_FOLDER (docs/speakers.md)"
+)
 LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
 
 
@@ -41,6 +44,8 @@ def read_metadata(corpus: Path, speaker_column: str = "") -> tuple[list[Clip], l
         f"no such file; name the folder that holds metadata.csv (lines of {LINE}) and wavs/, or "
         "add --convert NEW_FOLDER for another layout (docs/own-data.md)"
     )
+    if any(corpus.glob("*/metadata.csv")):
+        missing = f"no such file, but its folders have one each; {OF_FOLDERS}, or name one of them"
     first_line: dict[str, int] = {}
     content = read_bytes(metadata, if_missing=missing)
     if warning := wrong_conversion(metadata, content):

@@ -164,8 +164,14 @@ def refuse_ambiguous_ids(metadata: Path, ids: Sequence[str]) -> None:
         f"(cd {wavs} && find . -mindepth 2 -type f | sed 's#^[.]/##' | while IFS= read -r f; do "
         'mv -n "$f" "$(echo "$f" | tr / _)"; done)'
     )
+    recordings = metadata.with_name("wavs")
+    recordings = recordings if recordings.is_dir() else metadata.parent
+    of_speakers = (
+        f"python scripts/prepare_ljspeech.py {shlex.quote(str(recordings))} --speaker-folders "
+        f"--csv {shlex.quote(str(metadata))} --delimiter '|' --convert NEW_FOLDER"
+    )
     raise UserError(
         f"{metadata}: ids {other!r} and {name!r} are files of the same name in different folders: "
         "texts and sounds would be mixed. Make the folders a part of the names, by: "
-        f"{edit} && {moved}\nIf the folders are speakers, keep the lines of one"
+        f"{edit} && {moved}\nIf the folders are speakers (docs/speakers.md): {of_speakers}"
     )

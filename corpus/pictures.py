@@ -7,15 +7,29 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from common.pictures import BOX, fonts_of
 from corpus.clip_table import Clip
-from corpus.faults import MAX_SILENCE_SECONDS, symbol_rates, usual_rates
+from corpus.faults import (
+    MAX_SILENCE_SECONDS,
+    comparable_rates,
+    have_several_speakers,
+    symbol_rates,
+    usual_rates,
+)
 from corpus.recordings import seconds_of
+from corpus.speaker_report import by_speaker
 from hparams import HParams
 
 # Distinct without colour too: a light area and a dark line.
 AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
 LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
 LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
+CLIPS_COLOUR = "#5B8DB0"
+# Of as many speakers: colours that the colour-blind tell apart (Okabe and Ito's), and markers.
+COLOURS = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #555555 #B8A800".split()
+MARKERS = "os^vDPh*"
+MAX_NAMES, MAX_NAME_LETTERS = 32, 20  # of speakers along an axis
+PACE_RANGE = (10, 50, 90)  # percentiles of a speaker's clips
 
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
@@ -41,12 +55,20 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
 
 
 def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
-    """Draw symbols against seconds of speech, and silence at the ends. Returns a PNG."""
-    figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
-    rates, silences = figure.subplots(1, 2)
+    """Draw symbols against seconds of speech, silence at the ends and, of several speakers, the
+    pace of each. Returns a PNG."""
+    return _png(faults_figure(clips, hparams))
+
+
+def faults_figure(clips: list[Clip], hparams: HParams) -> Figure:
+    several = have_several_speakers(clips)
+    figure = Figure(figsize=(15 if several else 10, 5), dpi=150, layout="constrained")
+    rates, silences, *paces = figure.subplots(1, 3 if several else 2)
     _draw_rates(rates, clips, hparams.sampling_rate)
     _draw_silences(silences, clips, hparams.sampling_rate)
-    return _png(figure)
+    for axes in paces:
+        _draw_paces(axes, clips, hparams.sampling_rate)
+    return figure
 
 
 def _png(figure: Figure) -> bytes:
@@ -66,23 +88,67 @@ def _draw_histograms(
 def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     symbols = np.array([len(clip.symbols) for clip in clips])
     seconds = np.array([clip.sound.speech_samples for clip in clips]) / rate
-    rates = symbol_rates(clips, rate)
+    rates = comparable_rates(clips, rate)
     low, median, high = usual_rates(rates)
     usual = (rates >= low) & (rates <= high)
     # Where many points overlap, it should still show where most of them lie.
     opacity = float(np.clip(60 / len(clips) ** 0.5, 0.1, 0.8))
     size = 12 if len(clips) < 1000 else 4
-    axes.scatter(symbols[usual], seconds[usual], size, "#5B8DB0", linewidths=0, alpha=opacity)
+    styles = _styles(clips)
+    names = np.array([clip.speaker for clip in clips])
+    for name, (colour, marker) in styles.items():
+        chosen = usual & (names == name) if len(styles) > 1 else usual
+        points: dict[str, Any] = {"linewidths": 0, "alpha": opacity, "marker": marker}
+        axes.scatter(symbols[chosen], seconds[chosen], size, colour, **points)
     label = f"unusual clips: {(~usual).sum():,}"
     axes.scatter(symbols[~usual], seconds[~usual], 40, "#A33B00", marker="x", label=label)
     ends = np.array([0, 1.05 * symbols.max()])
+    if have_several_speakers(clips):  # whose usual rates differ
+        median = float(np.median(symbol_rates(clips, rate)))
     label = f"median: {median:.1f} per second"
     axes.plot(ends, ends / median, color="0.2", linewidth=1, label=label)
-    axes.plot(ends, ends / low, **LIMIT, label=f"usual: {low:.1f} to {high:.1f} per second")
-    axes.plot(ends, ends / high, **LIMIT)
+    if not have_several_speakers(clips):
+        axes.plot(ends, ends / low, **LIMIT, label=f"usual: {low:.1f} to {high:.1f} per second")
+        axes.plot(ends, ends / high, **LIMIT)
     axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="symbols and seconds of each clip")
     axes.set(xlabel="symbols of the text", ylabel="seconds of speech, without silence at the ends")
     axes.legend(loc="upper left", fontsize="small")
+
+
+def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
+    """The colour and marker of each speaker; of too many to tell apart, one of all, named ""."""
+    names = [*by_speaker(clips)]
+    if 1 < len(names) <= len(COLOURS):
+        return dict(zip(names, zip(COLOURS, MARKERS, strict=True), strict=False))
+    return {"": (CLIPS_COLOUR, "o")}
+
+
+def _draw_paces(axes: Axes, clips: list[Clip], rate: int) -> None:
+    """A line for each speaker, the slowest at the top."""
+    styles, one_style = _styles(clips), (CLIPS_COLOUR, "o")
+    paces = {
+        name: np.percentile(1000 / symbol_rates(own, rate), PACE_RANGE)
+        for name, own in by_speaker(clips).items()
+    }
+    ordered = sorted(paces, key=lambda name: (paces[name][1], name))
+    size = float(np.clip(200 / len(ordered), 2, 7))
+    for place, name in enumerate(ordered):
+        colour, marker = styles.get(name, one_style)
+        low, median, high = paces[name]
+        axes.plot([low, high], [place] * 2, color=colour, linewidth=size / 2, alpha=0.5)
+        axes.plot([median], [place], color=colour, marker=marker, markersize=size)
+    step = -(-len(ordered) // MAX_NAMES)
+    named = ordered[::step]
+    labels = [x if len(x) <= MAX_NAME_LETTERS else f"{x[: MAX_NAME_LETTERS - 1]}…" for x in named]
+    # Two dollar signs in a name would turn what is between them into a formula.
+    families, lacking = fonts_of(frozenset("".join(labels)))
+    labels = ["".join(BOX if x in lacking else x for x in label) for label in labels]
+    font: dict[str, Any] = {"family": families, "parse_math": False, "fontsize": "small"}
+    axes.set_yticks([*range(0, len(ordered), step)], labels, **font)
+    some = f", one in {step} named" if step > 1 else ""
+    axes.set(title=f"pace of {len(ordered):,} speakers{some}", ylim=(-0.7, len(ordered) - 0.3))
+    axes.set(xlabel="milliseconds a symbol: median, 10 to 90 % of clips", xlim=(0, None))
+    axes.grid(axis="x", color="0.9")
 
 
 def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:

@@ -84,13 +84,14 @@ def with_names(clips: Sequence[Clip], field: str, path: str | Path) -> tuple[lis
             f"{path}: {field} is empty in all lines, expected names of speakers; name another "
             "--speaker-column, or leave it out"
         )
-    first = {clip.speaker: clip.where for clip in reversed(good)}
-    if len(good) >= MIN_LINES and len(first) > MIN_DISTINCT_SHARE * len(good):
+    values = {clip.speaker for clip in clips}
+    if len(clips) >= MIN_LINES and len(values) > MIN_DISTINCT_SHARE * len(clips):
         raise UserError(
-            f"{path}: {field} has {len(first):,} values in {len(good):,} lines, such as "
-            f"{good[0].speaker[:60]!r}; expected names of speakers with several clips each: name "
+            f"{path}: {field} has {len(values):,} values in {len(clips):,} lines, such as "
+            f"{clips[0].speaker[:60]!r}; expected names of speakers with several clips each: name "
             "another --speaker-column, or leave out speakers of a single clip"
         )
+    first = {clip.speaker: clip.where for clip in reversed(good)}
     refuse_too_many(first, path)
     refuse_lookalikes([(name, where) for name, where in sorted(first.items())])
     written = {clip.speaker for clip, fault in zip(clips, faults, strict=True) if not fault}
