@@ -19,7 +19,7 @@ import numpy as np
 
 from audio import SILENT_RANGE, is_cut_off_wav
 from common.errors import UserError
-from common.files import Identity, open_file, write_bytes
+from common.files import Identity, open_file, read_json, write_bytes, write_json
 from common.sound import encode
 from corpus.clip_table import Clip
 from corpus.derived_files import KEPT_SECONDS, Folder, is_newer, path_from
@@ -33,6 +33,7 @@ MAX_PEAK = 0.95  # which a sound with high peaks reaches at a lower level
 MIN_MIXED = 0.5  # of the loudest channel's level; a mean of channels below it cancels speech out
 MAX_SECONDS = 600  # of a recording, which is held in memory
 SETTINGS_FILE = "conversion_settings.json"
+SOURCES_FILE = "sources.json"  # the recording of each id
 SPEAKER_FIELD = "2"  # of the metadata.csv that is written, if speakers are known
 ADVISED = "ffmpeg -nostdin"  # in messages on sounds that `convert` can mend
 
@@ -91,18 +92,24 @@ def convert(
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
     clips = [replace(clip, identity=Identity.of(clip.path)) for clip in clips]
     changes = dict[str, Change]()
+    # An id may have become another recording's, as 001 of a speaker who has come in place of one.
+    sources = {ids[clip.where]: os.path.relpath(clip.path, corpus) for clip in clips}
+    sources_before = _sources(wavs / SOURCES_FILE)
 
     def copy_of(clip: Clip) -> Path:
         return copies.path / f"{ids[clip.where]}.wav"
 
     def is_made(clip: Clip) -> bool:
-        return is_newer(copy_of(clip), clip)
+        name = ids[clip.where]
+        is_same = sources_before.get(name, sources[name]) == sources[name]
+        return is_same and is_newer(copy_of(clip), clip)
 
     def make(clip: Clip) -> None:
         samples, changes[clip.where] = converted(clip.path, hparams.sampling_rate)
         write_bytes(copy_of(clip), encode(samples, hparams.sampling_rate))
 
     faulty = copies.fill(clips, is_made, make, os.cpu_count() or 1)
+    write_json(wavs / SOURCES_FILE, sources_before | sources)
     good = [clip for clip in clips if clip.where not in faulty]
     lines = [metadata_line(ids[clip.where], clip) for clip in good]
     write_bytes(folder / "metadata.csv", "".join(lines).encode())
@@ -116,6 +123,14 @@ def convert(
             f"--speaker-column {SPEAKER_FIELD}"
         )
     return problems + list(faulty.values()), total
+
+
+def _sources(path: Path) -> dict[str, str]:
+    """The recording of each copy; {} where no file says it."""
+    try:
+        return dict(read_json(path))
+    except (ValueError, TypeError):
+        return {}
 
 
 def several_folders(clips: Sequence[Clip], corpus: Path) -> str | None:

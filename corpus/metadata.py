@@ -21,9 +21,7 @@ VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
 MAX_SPEAKERS_SHARE = 0.2  # of the lines: raw texts repeat less
 MAX_NAMED = 3
 MAX_KNOWN_SHARE = 0.01  # of validation clips with a text of training; 0.002 in LJSpeech: titles
-OF_FOLDERS = (
-    "if they are speakers, add --speaker-folders --convert NEW_FOLDER (docs/speakers.md)"
-)
+OF_FOLDERS = "if they are speakers, add --speaker-folders --convert NEW_FOLDER (docs/speakers.md)"
 LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
 
 

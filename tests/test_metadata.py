@@ -3,6 +3,8 @@ split."""
 
 import hashlib
 import subprocess
+from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,8 +37,11 @@ def test_fields_that_repeat_may_be_speakers(tmp_path, capsys):
     warning = capsys.readouterr().out
     assert (
         f"warning: {path}: the second field has 2 values in 20 lines: 'p226' in 13, 'p225' in 7. "
-        "If they are speakers, all are trained as one voice"
+        "If they are speakers, all are trained as one voice: --speaker-column 2 tells them apart"
     ) in warning
+    clips, _ = read_metadata(tmp_path, "2")
+    assert [clip.speaker for clip in clips] == [f"p{225 + (i > 6)}" for i in range(20)]
+    assert capsys.readouterr().out == ""
     command = warning.partition("keep the lines of one: ")[2]
     subprocess.run(command, shell=True, check=True)
     assert len(read_metadata(tmp_path)[0]) == 13
@@ -67,9 +72,46 @@ def test_split_follows_ids_fraction_and_seed():
     fewer, origin = choose_split(named(sorted(pinned)[1:]), 0.2, 0)
     assert len(fewer ^ validation) <= 2  # it hardly changes as clips come and go
     assert "seed 0" in origin
+    of_one = [replace(clip, speaker="linda") for clip in named(pinned)]
+    assert choose_split(of_one, 0.2, 0)[0] == validation
+    of_two = of_one + [replace(clip, path=f"b-{clip.id}.wav", speaker="b") for clip in of_one]
+    linda = {name for name in choose_split(of_two, 0.2, 0)[0] if name[:2] != "b-"}
+    assert linda == validation
     other, _ = choose_split(named(pinned), 0.2, 1)
     assert 0.1 < len(other & validation) / 2620 < 0.3  # 0.2 by chance
     assert choose_split(named(order[::-1]), 0.1, 0)[0] < validation
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=60), st.floats(0, 0.9), st.integers(0, 3))
+def test_each_speaker_is_split_alone(speakers, fraction, seed):
+    """The clips that are held out are those of the speaker alone, but one at least is trained on;
+    one speaker is split as none."""
+    clips = [Clip(f"wavs/{i}.wav", "", speaker=name) for i, name in enumerate(speakers)]
+    validation, origin = choose_split(clips, fraction, seed)
+    assert ("of each speaker's clips" in origin) == (len({*speakers}) > 1)
+    for name in {*speakers}:
+        own = [clip for clip in clips if clip.speaker == name]
+        alone, _ = choose_split([replace(clip, speaker="") for clip in own], fraction, seed)
+        held_out = validation & {clip.id for clip in own}
+        assert held_out <= alone
+        most = len(own) if len({*speakers}) == 1 else len(own) - 1
+        assert len(held_out) == min(len(alone), most)
+
+
+def test_speakers_of_one_text_share_a_set():
+    """As where all read the same sentences; and each has no fewer clips held out."""
+    clips = [
+        Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)
+        for name, count in (("a", 50), ("b", 20), ("c", 4))
+        for i in range(count)
+    ]
+    validation, _ = choose_split(clips, 0.2, 0, by_text=True)
+    held_out = {clip.text for clip in clips if clip.id in validation}
+    assert validation == {clip.id for clip in clips if clip.text in held_out}
+    counts = Counter(clip.speaker for clip in clips if clip.id in validation)
+    assert 10 <= counts["a"] < 15
+    assert counts["b"] >= 4
+    assert counts["c"] >= 1
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40), st.floats(0.05, 0.6))

@@ -31,6 +31,7 @@ GROUPS = (  # documents whose commands run one after another in one copy
     ("README.md", "docs/own-data.md", "docs/training.md", "docs/voices.md", "docs/speaking.md"),
     ("docs/paper.md", "docs/batching.md", "docs/learning.md", "docs/research-log.md"),
     ("docs/languages.md",),
+    ("docs/speakers.md",),
     ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
 )
 # Run by CI itself (make test), by test_demo.py (make demo) and test_wheel.py, or before any test
@@ -75,8 +76,8 @@ def commands(document: str) -> list[str]:
 
 @pytest.fixture
 def clone(tmp_path):
-    """A copy of the project, at a path with spaces, with a corpus where README has LJSpeech, and
-    a small vocoder's weights where docs/voices.md has LJ_V1."""
+    """A copy of the project, at a path with spaces, with a corpus where README has LJSpeech and
+    docs/speakers.md its readers, and a small vocoder's weights where docs/voices.md has LJ_V1."""
     root = tmp_path / "the project"
     left_out = shutil.ignore_patterns(
         ".*", "demo", "demo-*", "runs", "out", "data", "tests", "results", "docs", "__pycache__"
@@ -92,6 +93,11 @@ def clone(tmp_path):
         soundfile.write(wavs / f"T-{i}.wav", 0.1 * rng.standard_normal(8000 + 900 * i), 22050)
         rows.append(f"T-{i}|Text {i}.|Text number {i}.\n")
     (wavs.parent / "metadata.csv").write_text("".join(rows), encoding="utf-8")
+    for speaker in ("anna", "bert"):
+        (root / "data" / "readers" / speaker).mkdir(parents=True)
+        for path in wavs.glob("*.wav"):
+            copy = shutil.copy(path, root / "data" / "readers" / speaker)
+            Path(copy).with_suffix(".txt").write_text(f"Text of {path.stem}.", encoding="utf-8")
     return root
 
 

@@ -1,0 +1,203 @@
+"""speaker_report.py and the pictures: what prepare says and shows of several speakers."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import soundfile
+from corpora import RATE, prepare_with, refusal
+from helpers import LJSPEECH_CLIPS
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from corpus import preparation
+from corpus.clip_table import Clip, Sound
+from corpus.faults import comparable_rates, fault_warnings
+from corpus.pictures import COLOURS, MAX_NAMES, faults_figure
+from corpus.recordings import measure_sound, speech_level
+from corpus.speaker_names import SpeakerSource
+from corpus.speaker_report import (
+    MAX_ROWS,
+    facts_of,
+    held_out_notice,
+    speaker_table,
+    speaker_warnings,
+)
+from hparams import create_hparams
+
+HPARAMS = create_hparams()
+REAL = sorted(LJSPEECH_CLIPS.glob("*.wav"))
+
+
+def clips_of(name, count, pace=0.06, level=-20.0, seconds=5.0, silence=0.1):
+    """Clips of so many seconds of speech, all at one pace, with silence at either end."""
+    symbols = tuple(1 + i % 30 for i in range(round(seconds / pace)))
+    samples = [round(x * RATE) for x in (seconds + 2 * silence, silence, silence)]
+    return [
+        Clip(
+            f"{name}{i}.wav",
+            "Text.",
+            symbols,
+            where=f"metadata.csv:{name}{i}",
+            sound=Sound(*samples, level=level, checksum=hash((name, i))),
+            speaker=name,
+        )
+        for i in range(count)
+    ]
+
+
+def facts(*speakers):
+    return facts_of({"train": [clip for clips in speakers for clip in clips]}, HPARAMS)
+
+
+# ---------------------------------------------------------------------------- table, warnings
+
+
+def test_table_measures_each_speaker():
+    anna, bert = clips_of("anna", 30), clips_of("bert|b", 60, 0.08, -26, silence=0.2)
+    table = speaker_table(facts_of({"train": anna[5:] + bert, "val": anna[:5]}, HPARAMS))
+    rows = [
+        row.replace(" ", "").replace("\\|", "/").strip("|").split("|") for row in table.split("\n")
+    ]
+    assert rows[0] == "speaker clips heldout minutes msasymbol silence(s) level(dB)".split()
+    assert rows[2] == ["bert/b", "60", "0", "5.4", "81", "0.40", "-26.0"]  # the most minutes first
+    assert rows[3] == ["anna", "30", "5", "2.6", "60", "0.20", "-20.0"]
+
+
+def test_table_of_many_speakers_stays_small():
+    """It shows who has most and who has least; long names are cut."""
+    many = facts(*(clips_of(f"p{i:03}", 1 + i) for i in range(99)), clips_of("x" * 90, 200))
+    rows = speaker_table(many).splitlines()[2:]
+    assert len(rows) == MAX_ROWS + 1
+    assert "x" * 29 + "… " in rows[0]
+    assert [row.split()[1] for row in (rows[1], rows[-1])] == ["p098", "p000"]
+    assert "... 80 more" in rows[MAX_ROWS // 2]
+
+
+def test_levels_far_apart_are_warned_of():
+    near = facts(clips_of("anna", 30), clips_of("bert", 30, level=-25.9))
+    assert speaker_warnings(near, is_converted=False) == []
+    far = facts(
+        clips_of("anna", 30), clips_of("carl", 30, level=-22), clips_of("bert", 30, level=-27)
+    )
+    [warning] = speaker_warnings(far, is_converted=False)
+    assert "differ by 7.0 dB, from 'bert' (-27.0 dB) to 'anna' (-20.0 dB)" in warning
+    assert "--convert NEW_FOLDER" in warning
+    [warning] = speaker_warnings(far, is_converted=True)
+    assert "--convert" not in warning
+
+
+def test_speakers_of_few_minutes_are_named():
+    few = facts(clips_of("anna", 30), *(clips_of(f"p{i}", 1 + i) for i in range(7)))
+    [warning] = speaker_warnings(few, is_converted=False)
+    assert "7 of 8 speakers have less than 2 minutes: 'p0' (0.1), 'p1' (0.2), " in warning
+    assert "'p4' (0.4) and 2 more. Add recordings" in warning
+
+
+def test_speakers_without_validation_are_said():
+    anna, bert = clips_of("anna", 30), clips_of("bert", 2)
+    measured = facts_of({"train": anna[6:] + bert, "val": anna[:6]}, HPARAMS)
+    notice = held_out_notice(measured, 0.2)
+    assert "1 of 2 speakers have too few clips to hold one out for validation: 'bert' (2)" in notice
+    assert held_out_notice(measured, 0) is None
+
+
+def test_slow_speakers_clips_are_no_fault():
+    """But one whose text is not what is spoken is, beside the speaker's others."""
+    slow = clips_of("slow", 20, pace=0.2)
+    slow[3] = replace(slow[3], symbols=slow[3].symbols * 3)
+    clips = clips_of("fast", 100, pace=0.05) + slow
+    rates = comparable_rates(clips, RATE)
+    assert np.flatnonzero(np.abs(rates - 1) > 0.01).tolist() == [103]
+    [warning] = [x for x in fault_warnings(clips, HPARAMS) if "symbols per second" in x]
+    assert "times the symbols per second that are their speaker's median in 1 of 120" in warning
+    assert "slow3 (3.0)" in warning
+
+
+# ---------------------------------------------------------------------------- a corpus
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """Real clips, a third as loud where bert reads them."""
+    for name in ("draw_lengths", "draw_faults"):
+        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
+    (tmp_path / "corpus" / "wavs").mkdir(parents=True)
+    lines = []
+    for path in REAL:
+        samples, _ = soundfile.read(path)
+        for name, gain in (("anna", 1), ("bert", 1 / 3)):
+            soundfile.write(
+                tmp_path / "corpus" / "wavs" / f"{name}-{path.name}", gain * samples, RATE
+            )
+            lines.append(f"{name}-{path.stem}|{name}|Some words of it, which {name} reads.\n")
+    (tmp_path / "corpus" / "metadata.csv").write_text("".join(lines))
+    return tmp_path / "corpus"
+
+
+def test_level_is_that_of_conversion(corpus):
+    for name, gain in (("anna", 1), ("bert", 1 / 3)):
+        path = corpus / "wavs" / f"{name}-{REAL[0].name}"
+        samples, _ = soundfile.read(REAL[0], dtype="float32")
+        expected = 20 * np.log10(gain * speech_level(samples - samples.mean(), RATE))
+        assert measure_sound(path, HPARAMS, True).level == pytest.approx(expected, abs=0.02)
+        assert measure_sound(path, HPARAMS).level == 0
+
+
+def test_advised_conversion_evens_the_levels(corpus, tmp_path, capsys):
+    options = {"speakers": SpeakerSource("2")}
+    prepare_with(corpus, tmp_path / "lists", **options)
+    printed = capsys.readouterr().out
+    assert "levels of speakers differ by 9.5 dB" in printed
+    assert "added to this command" in printed
+    prepare_with(corpus, tmp_path / "lists", convert=tmp_path / "new", **options)
+    printed = capsys.readouterr().out
+    assert "levels of speakers differ" not in printed
+    rows = [line.split() for line in printed.splitlines() if line[:6] in ("| anna", "| bert")]
+    assert [row[-2] for row in rows] == ["-20.0", "-20.0"]
+
+
+def test_speakers_held_out_alone_are_refused(corpus, tmp_path):
+    """As by --split-by-text, where a speaker has read one text only, and another has read it."""
+    lines = (corpus / "metadata.csv").read_text().splitlines()
+    for i in range(0, len(lines), 2):
+        lines[i] = lines[i].replace("Some", f"These {i}")
+    (corpus / "metadata.csv").write_text("\n".join(lines))
+    options = {"speakers": SpeakerSource("2"), "split_by_text": True}
+    message = refusal(prepare_with, corpus, tmp_path / "lists", **options)
+    assert "1 speakers, such as 'bert', have clips for validation alone: add clips" in message
+    assert not (tmp_path / "lists").exists()
+
+
+# ---------------------------------------------------------------------------- pictures
+
+
+def drawn(*speakers):
+    figure = faults_figure([clip for clips in speakers for clip in clips], HPARAMS)
+    FigureCanvasAgg(figure).draw()
+    return figure.axes
+
+
+def test_few_speakers_have_colours_and_names():
+    """The slowest is at the top, in the colour and with the marker of its clips."""
+    rates, _, paces = drawn(clips_of("$a$", 9), clips_of("_b", 9, 0.09), clips_of("c", 9, 0.05))
+    assert [label.get_text() for label in paces.get_yticklabels()] == ["c", "$a$", "_b"]
+    assert paces.get_title() == "pace of 3 speakers"
+    colours = [line.get_color() for line in paces.lines[1::2]]
+    assert colours == [COLOURS[2], COLOURS[0], COLOURS[1]]
+    medians = [float(line.get_xdata()[0]) for line in paces.lines[1::2]]
+    assert medians == pytest.approx([50, 60, 89.3], abs=0.3)
+    assert len({tuple(points.get_facecolor()[0]) for points in rates.collections[:3]}) == 3
+
+
+def test_names_of_many_speakers_do_not_overlap():
+    rates, _, paces = drawn(*(clips_of(f"p{i:03}", 3, 0.04 + i / 5000) for i in range(109)))
+    boxes = [label.get_window_extent() for label in paces.get_yticklabels()]
+    assert 20 < len(boxes) <= MAX_NAMES
+    assert all(low.y1 <= high.y0 + 2 for low, high in pairwise(boxes))
+    assert paces.get_title() == "pace of 109 speakers, one in 4 named"
+    assert len(rates.collections) == 2  # all clips in one colour, and the unusual ones
+
+
+def test_one_voice_is_drawn_as_before():
+    assert len(drawn(clips_of("", 9))) == len(drawn(clips_of("anna", 9))) == 2
