@@ -88,7 +88,8 @@ def settings(
     }
     lines = ["# By scripts/prepare_ljspeech.py, for: train.py --hparams @this_file,name=value,..."]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
-    if several_speakers and not any(line.startswith("speaker_embedding_dim") for line in lines):
+    names = {line.partition("=")[0].strip() for line in lines}
+    if several_speakers and "speaker_embedding_dim" not in names:
         lines.append(f"speaker_embedding_dim={SPEAKER_EMBEDDING_DIM}")
     lines += [f"{name}={value}" for name, value in ours.items()]
     return "\n".join(lines) + "\n"

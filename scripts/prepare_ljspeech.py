@@ -83,9 +83,11 @@ def main(arguments: list[str] | None = None) -> None:
     add("--delimiter", metavar="C", type=delimiter, help="between its columns")
     one_of = parser.add_mutually_exclusive_group().add_argument
     field_help = "the field of metadata.csv that names speakers, from 1 on; with --csv, the column"
-    one_of("--speaker-column", metavar="COLUMN", default="", help=field_help)
+    not_blank = checked(str.strip, "a name or a number", bool)
+    one_of("--speaker-column", metavar="COLUMN", type=not_blank, help=field_help)
     one_of("--speaker-folders", action="store_true", help="CORPUS has a folder for each speaker")
-    one_of("--speaker", metavar="NAME", default="", help="name of the one speaker of all clips")
+    one_speaker_help = "name of the one speaker of all clips"
+    one_of("--speaker", metavar="NAME", type=not_blank, help=one_speaker_help)
     add("--split-by-text", action="store_true", help="all takes of a text in one set")
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
     add("--drop-unknown", action="store_true", help="leave out what has no symbol, in training too")
@@ -106,9 +108,8 @@ def main(arguments: list[str] | None = None) -> None:
         options = vars(args)
         columns = {name: options.pop(name) for name in ("path_column", "text_column", "delimiter")}
         table, _ = options.pop("csv"), options.pop("download")
-        speakers = SpeakerSource(
-            options.pop("speaker_column"), options.pop("speaker_folders"), options.pop("speaker")
-        )
+        column, name = options.pop("speaker_column"), options.pop("speaker")
+        speakers = SpeakerSource(column or "", options.pop("speaker_folders"), name or "")
         recordings = table and Table(table, **columns)
         written = prepare(Preparation(**options, table=recordings, speakers=speakers))
     except KeyboardInterrupt:

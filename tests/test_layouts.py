@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from corpora import refusal, write_tone
 
+from corpus.clip_table import Clip
 from corpus.layouts import Table, read_layout, unique_ids
 
 TEXTS = ["One, or two.", '"Go!" he said: "Now."', "Äpfel; Öl."]
@@ -117,3 +118,13 @@ def test_ids_are_unique_where_case_is_ignored(sounds):
     clips, _ = read_layout(sounds, None)
     assert unique_ids(clips, sounds) == ["clips-x-1", "clips-y-1", "Odd_name"]
     assert unique_ids([clips[0], clips[0]], sounds) == ["clips-x-1", "clips-x-1_"]
+
+
+def test_ids_of_speakers_begin_with_their_names():
+    """Where two have one; with folders only where a speaker has it twice. Names of files are short
+    enough for every file system."""
+    paths = {"c/x/1.wav": "anna", "c/y/1.wav": "anna", "c/z/1.wav": "B t", "c/z/2.wav": "B t"}
+    clips = [Clip(path, "", speaker=name) for path, name in paths.items()]
+    assert unique_ids(clips, Path("c")) == ["anna-x-1", "anna-y-1", "B_t-1", "2"]
+    clips = [Clip(f"c/{name}/1.wav", "", speaker=name * 100) for name in "語言"]
+    assert all(len(f"{name}.wav".encode()) <= 255 for name in unique_ids(clips, Path("c")))

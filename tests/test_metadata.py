@@ -112,6 +112,13 @@ def test_speakers_of_one_text_share_a_set():
     assert 10 <= counts["a"] < 15
     assert counts["b"] >= 4
     assert counts["c"] >= 1
+    # Speakers of whom none is wanted do not keep others' from being held out.
+    readers = [("a", i) for i in range(5)] + [
+        (f"c{i}", (i + j) % 5) for i in range(5) for j in (0, 1)
+    ]
+    clips = [Clip(f"wavs/{x}{i}.wav", f"Text {i}.", speaker=x) for x, i in readers]
+    validation, _ = choose_split(clips, 0.2, 0, by_text=True)
+    assert len(validation & {f"a{i}" for i in range(5)}) == 1
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40), st.floats(0.05, 0.6))

@@ -426,7 +426,14 @@ def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [["--val-fraction", "1.1"], ["--out", "a,b"], ["--out", "a #b"], ["--max-seconds", "nan"]],
+    [
+        ["--val-fraction", "1.1"],
+        ["--out", "a,b"],
+        ["--out", "a #b"],
+        ["--max-seconds", "nan"],
+        ["--speaker", " "],
+        ["--speaker-column", "2", "--speaker", "anna"],
+    ],
 )
 def test_invalid_options_are_refused(tmp_path, options, capsys):
     assert refusal(main, [str(tmp_path), *options], error=SystemExit) == "2"

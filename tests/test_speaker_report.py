@@ -142,6 +142,9 @@ def test_level_is_that_of_conversion(corpus):
         expected = 20 * np.log10(gain * speech_level(samples - samples.mean(), RATE))
         assert measure_sound(path, HPARAMS, True).level == pytest.approx(expected, abs=0.02)
         assert measure_sound(path, HPARAMS).level == 0
+        samples, _ = soundfile.read(path)
+        soundfile.write(path, 0.05 + samples, RATE)  # a constant is no sound
+        assert measure_sound(path, HPARAMS, True).level == pytest.approx(expected, abs=0.02)
 
 
 def test_advised_conversion_evens_the_levels(corpus, tmp_path, capsys):
@@ -182,6 +185,7 @@ def test_few_speakers_have_colours_and_names():
     """The slowest is at the top, in the colour and with the marker of its clips."""
     rates, _, paces = drawn(clips_of("$a$", 9), clips_of("_b", 9, 0.09), clips_of("c", 9, 0.05))
     assert [label.get_text() for label in paces.get_yticklabels()] == ["c", "$a$", "_b"]
+    assert not any(label.get_parse_math() for label in paces.get_yticklabels())
     assert paces.get_title() == "pace of 3 speakers"
     colours = [line.get_color() for line in paces.lines[1::2]]
     assert colours == [COLOURS[2], COLOURS[0], COLOURS[1]]
