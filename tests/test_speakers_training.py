@@ -1,6 +1,7 @@
 """Training with several speakers: balanced batches, memory, and what a validation says of each."""
 
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -42,11 +43,11 @@ from batching import (
 from common.errors import UserError
 from corpus.clip_table import Clip, ClipTable
 from corpus.filelist import read_filelist
-from data_utils import TextMelDataset, collate
+from data_utils import Batch, TextMelDataset, collate, synthetic_batch
 from hparams import HParams, create_hparams, hparams_from_dict
 from length_batching import STRATEGIES
-from loss import Tacotron2Loss
-from model import Tacotron2
+from loss import Tacotron2Loss, sums_of_clips
+from model import Outputs, Tacotron2
 from training import validation
 from training.epoch import Clips
 from training.memory_check import check_memory, worst_case_shapes
@@ -186,10 +187,17 @@ def test_costs_of_balanced_epochs_are_compared_fairly():
     lines = describe_costs(sampler, hparams, weights).splitlines()
     assert lines[0].startswith("batching: random, speakers balanced by 1")
     assert all(", 0.0% fewer than random batches'" in line for line in lines[2:])
-    few_batches = replace(hparams, batch_size=50, batch_capacity=None)
-    sampler = make_sampler(FRAMES, few_batches, weights=weights)
-    assert "2 updates an epoch" in few_updates(sampler, few_batches, weights)
-    assert updates_of(sampler, few_batches) == 2
+
+
+def test_advised_batches_are_those_of_balanced_epochs():
+    """Which have more short clips, so fewer batches of dynamic sizes."""
+    hparams = replace(SPEAKERS, speaker_balance=1.0, batch_size=20)
+    weights = balancing_weights(FRAMES, NUMBERS, hparams)
+    warning = few_updates(make_sampler(FRAMES, hparams, weights=weights), hparams, weights)
+    size, count = map(int, re.search(r": batch_size=(\d+) makes (\d+) an", warning).groups())
+    better = replace(hparams, batch_size=size)
+    assert count == updates_of(make_sampler(FRAMES, better, weights=weights), better) >= 20
+    assert count < updates_of(make_sampler(FRAMES, better), better)
 
 
 @pytest.mark.parametrize(
@@ -258,9 +266,31 @@ def test_memory_check_takes_speakers_and_draws():
 # ---------------------------------------------------------------------------- validation
 
 
+def noise(batch: Batch) -> Outputs:
+    """Outputs of a batch, also where there is padding."""
+    parts = (torch.randn(batch.mel.shape), torch.randn(batch.mel.shape))
+    return Outputs(*parts, torch.randn(batch.gate.shape), torch.empty(0))
+
+
+@pytest.mark.parametrize("r", [1, 3])
+def test_sums_of_clips_leave_out_padding(r):
+    """They are the losses of each clip alone."""
+    batch = synthetic_batch([7, 2, 9], [3, 1, 2], create_hparams(tiny(n_frames_per_step=r)))
+    outputs = noise(batch)
+    for row, (mel, gate) in enumerate(sums_of_clips(outputs, batch).T.tolist()):
+        frames = int(batch.mel_lengths[row])
+        steps = -(-frames // r)
+        alone = collate([(batch.text[row], batch.mel[row, :, :frames])], r)
+        cut = (x[row : row + 1, :, : steps * r] for x in outputs[:2])
+        losses = Tacotron2Loss()(Outputs(*cut, outputs.gate[row : row + 1, :steps], None), alone)
+        expected = float(losses.mel_unpadded + losses.mel_postnet_unpadded)
+        assert mel / frames == pytest.approx(expected, rel=1e-5)
+        assert gate / steps == pytest.approx(float(losses.gate_unpadded), rel=1e-5)
+
+
 @pytest.mark.parametrize("r", [1, 2])
 def test_losses_of_speakers_by_hand(r, corpus, tmp_path):
-    """Of each clip's own output in its batch; the mean weighted by frames is the whole's."""
+    """Of the outputs in each batch; the mean weighted by frames is the whole's."""
     out = tmp_path / "out"
     run(out, corpus, **MANY, p_prenet_dropout=0, n_frames_per_step=r)
     saved = load(out / "best.pt")
@@ -268,24 +298,14 @@ def test_losses_of_speakers_by_hand(r, corpus, tmp_path):
     model = Tacotron2(hparams).eval()
     model.load_state_dict(saved["state_dict"])
     clips = read_filelist(corpus.val, hparams)
-    data, sums, of_clip = TextMelDataset(clips, hparams), {}, Tacotron2Loss()
+    data, sums = TextMelDataset(clips, hparams), {}
     for numbers in validation_batches(clips.num_frames, hparams):
         batch = collate([data[i] for i in numbers], r)
         with torch.no_grad():
             outputs = model(batch)
-        for row, i in enumerate(numbers):
+        for i, errors in zip(numbers, sums_of_clips(outputs, batch).T.numpy(), strict=True):
             frames, speaker = clips[i].num_frames, clips[i].speaker
-            steps = -(-frames // r)
-            alone = collate([data[i]], r)
-            cut = [x[row : row + 1, ..., : steps * r] for x in outputs[:2]]
-            losses = of_clip(
-                outputs._replace(
-                    mel=cut[0], mel_postnet=cut[1], gate=outputs.gate[row : row + 1, :steps]
-                ),
-                alone,
-            )
-            mel = float(losses.mel_unpadded + losses.mel_postnet_unpadded) * frames
-            parts = np.array([mel, float(losses.gate_unpadded) * steps, frames, steps])
+            parts = np.array([*errors, frames, -(-frames // r)])
             sums[speaker] = sums.get(speaker, 0) + parts
     [record] = metrics(out, "validation")
     assert record["speakers"].keys() == sums.keys() == {"a", "b", "c"}
