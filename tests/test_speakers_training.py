@@ -27,9 +27,11 @@ from helpers import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_distributed import SETTINGS, assert_same_result, check_all
 from training_runs import kill_at, run
 
+import benchmarks.epoch
 import train
 from batching import (
     balancing_weights,
@@ -48,6 +50,7 @@ from hparams import HParams, create_hparams, hparams_from_dict
 from length_batching import STRATEGIES
 from loss import Tacotron2Loss, sums_of_clips
 from model import Outputs, Tacotron2
+from scripts import compare_batching
 from training import validation
 from training.epoch import Clips
 from training.memory_check import check_memory, worst_case_shapes
@@ -263,6 +266,23 @@ def test_memory_check_takes_speakers_and_draws():
     assert all(batch.speakers is not None for batch in batches)
 
 
+def test_benchmarks_train_speakers_on_noise(capsys):
+    overrides = f"{tiny(speaker_embedding_dim=4, batch_size=2)}"
+    options = ["--device", "cpu", "--clips", "8", "--batches", "2", "--capacities="]
+    benchmarks.epoch.main([*options, "--hparams", overrides])
+    assert "SSB-DBS-BR" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", [benchmarks.epoch, compare_batching])
+def test_lengths_alone_cannot_be_balanced(module, tmp_path, capsys):
+    """The advice is followed: without the setting there is no such refusal."""
+    path, overrides = tmp_path / "lengths.csv", "speaker_embedding_dim=4,speaker_balance=0.5"
+    path.write_text("id,frames\na,9\n")
+    message = refusal(module.main, [str(path), "--hparams", overrides], error=UserError)
+    assert "speaker_balance=0.5: " in message
+    assert "have no speakers to draw; leave it out" in message
+
+
 # ---------------------------------------------------------------------------- validation
 
 
@@ -345,6 +365,10 @@ def test_every_speaker_has_an_example(corpus, tmp_path, monkeypatch, capsys):
         assert (step, value) == (record["iteration"], pytest.approx(loss))
         assert f"  {name}: unpadded {loss:.4f}; spoken freely: " in printed
     assert "alignment" not in logged
+    [layout] = EventAccumulator(str(out / "logs")).Reload().Tensors("custom_scalars__config__")
+    [pattern] = re.findall(rb"validation_loss_unpadded/\.\*", layout.tensor_proto.string_val[0])
+    drawn = {tag for tag in logged if re.match(pattern.decode(), tag)}
+    assert drawn == {f"validation_loss_unpadded/{name}" for name in "abc"}
 
 
 def test_examples_by_speakers_sound_different(corpus, tmp_path):
