@@ -195,7 +195,7 @@ def example_of(run: Run, forced: Example) -> Example:
     """The example with its text spoken freely, and its sounds."""
     h, mels, spoken = run.hparams, {"predicted": forced.forced.mel}, None
     with warn_on_failure("speaking the text of a validation clip"):
-        spoken = speak_freely(run, forced.ids, forced.speaker)
+        spoken = speak_freely(run, forced.ids, forced.speaker or None)
         mels["spoken"] = spoken.mel
     # Once in a run, as it stays the same; also after clips were changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
@@ -208,16 +208,15 @@ def example_of(run: Run, forced: Example) -> Example:
     return replace(forced, spoken=spoken, sounds=sounds)
 
 
-def speak_freely(run: Run, ids: list[int], name: str) -> FreeTake:
-    """Synthesize the symbols of a text once, as the speaker of this name. The model must be in
-    evaluation mode; no global random state changes. The text's length limits the steps, and
+def speak_freely(run: Run, ids: list[int], speaker: str | None = None) -> FreeTake:
+    """Synthesize the symbols of a text once, as `speaker` where there are several. The model must
+    be in evaluation mode; no global random state changes. The text's length limits the steps, and
     attention without progress ends it."""
-    speaker = ModelSpeaker(run.trainer.model, run.hparams, run.statistics)
-    speaker.shows_progress = False
-    if run.hparams.speakers:
-        speaker.speaker = run.hparams.speakers.index(name)
-    mel = speaker.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
-    [attempt] = speaker.attempts
+    model = ModelSpeaker(run.trainer.model, run.hparams, run.statistics)
+    model.shows_progress = False
+    model.speaker = None if speaker is None else run.hparams.speakers.index(speaker)
+    mel = model.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
+    [attempt] = model.attempts
     symbols = [run.hparams.table.symbols[i] for i in attempt.words]
     return FreeTake(symbols, attempt.alignment, mel, np.array(attempt.gates), attempt.end)
 
