@@ -114,7 +114,8 @@ def prepare(clone: Path) -> None:
     lines = [f"{clip[:-1]}|{'ab'[i % 2]}\n" for i, clip in enumerate(clips)]
     (several / "train.txt").write_text("".join(lines[:8]), encoding="utf-8")
     (several / "val.txt").write_text("".join(lines[8:]), encoding="utf-8")
-    (several / "settings.txt").write_text(settings.format("filelists/several"), encoding="utf-8")
+    settings = f"{settings.format('filelists/several')}speaker_embedding_dim=64\n"
+    (several / "settings.txt").write_text(settings, encoding="utf-8")
     frames = [f"T-{i},{1 + (8000 + 900 * i) // 276}\n" for i in range(10)]
     for folder in (run, clone):
         (folder / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")
