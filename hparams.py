@@ -51,6 +51,7 @@ MillisecondsOrZero = Annotated[float, limits(ge=0, le=60_000)]
 LossWeight = Annotated[float, limits(ge=0, le=1e6)]
 DiagonalWidth = Annotated[float, limits(ge=1e-3, le=1e3)]
 Dropout = Annotated[float, limits(ge=0, lt=1)]
+Share = Annotated[float, limits(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class HParams:
     batch_randomization: bool = True  # shuffle the finished batches
     random_epochs: CountOrZero = 2  # first epochs with random batches, whatever the strategy
     batches_per_update: Count = 1  # batches of similar length that make one update; see torchrun
+    speaker_balance: Share = 0.0  # 1: epochs have equal time of all speakers; 0: every clip once
     prepare_trainset_per_epoch: bool = True  # False repeats the first epoch after random_epochs
 
     # --- optimization
@@ -229,6 +231,14 @@ OTHER_NAMES = {
     **dict.fromkeys(
         ("max_length", "max_seconds", "max_duration", "max_wav_length"),
         "leave it out; prepare with --max-seconds S",
+    ),
+    **dict.fromkeys(
+        ("num_speakers", "n_speakers", "use_speaker_embedding", "multi_speaker"),
+        "set speaker_embedding_dim=64; the lists name the speakers",
+    ),
+    **dict.fromkeys(
+        ("use_speaker_weighted_sampler", "speaker_weighted_sampler_alpha", "use_weighted_sampler"),
+        "it is speaker_balance, from 0 to 1",
     ),
     **dict.fromkeys(
         ("warm_start", "checkpoint_path", "resume"), "it is an option: train.py --help"
@@ -519,6 +529,9 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
         yield "symbols=english: but there is a symbol_table, which symbols=corpus or a file reads"
     elif h.symbol_table:
         yield from _table_problems(h)
+    if h.speaker_balance and not h.speaker_embedding_dim:
+        fix = "add speaker_embedding_dim=64, or leave speaker_balance out"
+        yield f"speaker_balance={h.speaker_balance}: this model has no speakers; {fix}"
     for name in ("encoder_kernel_size", "attention_location_kernel_size", "postnet_kernel_size"):
         if getattr(h, name) % 2 == 0:
             yield f"{name}={getattr(h, name)}: must be odd, so that it has a centre"

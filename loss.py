@@ -45,14 +45,10 @@ class Tacotron2Loss(nn.Module):
         """`batch` is the `data_utils.Batch` that `outputs` were made from."""
         num_mels, num_frames = batch.mel.shape[1:]
         frames_per_step = num_frames // outputs.gate.shape[1]
-        frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
-        step_mask = frame_mask[:, ::frames_per_step]  # beyond the end if its first frame is
+        frame_mask, step_mask = _padding_masks(outputs, batch)
         real_values = int(batch.mel_lengths.sum()) * num_mels
         real_steps = int((-(-batch.mel_lengths // frames_per_step)).sum())
-        # Under autocast outputs have half precision, of which a sum needs more.
-        mel, mel_postnet, gate = (
-            x.to(torch.promote_types(x.dtype, torch.float32)) for x in outputs[:3]
-        )
+        mel, mel_postnet, gate = _at_least_float32(outputs)
         padded, unpadded = [], []
         for output in (mel, mel_postnet):
             error = F.mse_loss(output, batch.mel, reduction="none")
@@ -63,6 +59,39 @@ class Tacotron2Loss(nn.Module):
         padded.append(error.mean())
         unpadded.append(error.masked_fill(step_mask, 0.0).sum() / real_steps)
         return Losses._make([sum(padded), *padded, sum(unpadded), *unpadded])
+
+
+def sums_of_clips(outputs: Outputs, batch) -> torch.Tensor:
+    """Return float32 [2, B], of each clip: the squared errors of the mel before and after the
+    postnet, means over bands, summed over its real frames; the gate's cross-entropy, without
+    weights, summed over its real steps. Divided by the numbers of frames and steps they add up to
+    the unpadded loss of the clip alone, or of several clips if both are summed before.
+    """
+    frame_mask, step_mask = _padding_masks(outputs, batch)
+    mel, mel_postnet, gate = _at_least_float32(outputs)
+    error = F.mse_loss(mel, batch.mel, reduction="none")
+    error = error + F.mse_loss(mel_postnet, batch.mel, reduction="none")
+    gate_error = F.binary_cross_entropy_with_logits(gate, batch.gate, reduction="none")
+    return torch.stack(
+        [
+            error.mean(dim=1).masked_fill(frame_mask, 0.0).sum(dim=1),
+            gate_error.masked_fill(step_mask, 0.0).sum(dim=1),
+        ]
+    )
+
+
+def _padding_masks(outputs: Outputs, batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """bool [B, T_out] and [B, T_out / r], True beyond the end of a clip."""
+    num_frames = batch.mel.shape[2]
+    frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
+    # A step is beyond the end if its first frame is.
+    return frame_mask, frame_mask[:, :: num_frames // outputs.gate.shape[1]]
+
+
+def _at_least_float32(outputs: Outputs) -> list[torch.Tensor]:
+    """Mel, mel after the postnet and gate. Under autocast they have half precision, of which a sum
+    needs more."""
+    return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in outputs[:3]]
 
 
 # ---------------------------------------------------------------------------- attention

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from audio import silent_bands
-from batching import describe_costs, few_updates, make_sampler
+from batching import balancing_weights, describe_costs, few_updates, make_sampler
 from common.arguments import make_parser
 from common.console import duration, print_nothing, print_without_failing, progress_bar
 from common.errors import UserError
@@ -51,6 +51,7 @@ from training.logging import DEFAULT_LOGS, OutputFolder
 from training.memory_check import check_memory
 from training.setup import Start
 from training.signals import StopRequest, messages
+from training.speakers import describe_speakers
 from training.trainer import (
     Trainer,
     guided_attention_weight_at,
@@ -143,7 +144,8 @@ def build_run(
     """Build the run. Nothing is written before the last step, `open_logs`."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     frames, share = clips.training.num_frames, (processes.rank, processes.world_size)
-    sampler = processes.all_or_none(lambda: make_sampler(frames, hparams, *share))
+    weights = balancing_weights(frames, clips.training.speaker_numbers, hparams)
+    sampler = processes.all_or_none(lambda: make_sampler(frames, hparams, *share, weights))
     setup.refuse_differences(hparams, clips, start, device, processes)
     print(describe(hparams))
     if device.type == "cpu":
@@ -179,13 +181,15 @@ def build_run(
             "no validation, as validation_files is empty: no validation loss, no example speech, "
             f"no best.pt; the newest {max(2, hparams.keep_checkpoints)} checkpoints are kept"
         )
-    print(describe_costs(sampler, hparams))
-    if warning := few_updates(sampler, hparams):
+    if hparams.speakers:
+        print(describe_speakers(clips, hparams, weights))
+    print(describe_costs(sampler, hparams, weights))
+    if warning := few_updates(sampler, hparams, weights):
         print(warning)
     if device.type == "cuda":
-        peaks = processes.gather(
-            processes.all_or_none(lambda: check_memory(trainer, clips.training, clips.validation))
-        )
+        tables = clips.training, clips.validation
+        peak = processes.all_or_none(lambda: check_memory(trainer, *tables, weights))
+        peaks = processes.gather(peak)
         print(f"the worst-case batches of any epoch fit into memory: {max(peaks) / 1e9:.2f} GB")
     setup.refuse_other_folders(output, processes)
     processes.all_or_none(lambda: setup.open_logs(run, start))

@@ -29,6 +29,7 @@ from batching import make_sampler
 from benchmarks import fast_path, options
 from benchmarks.timing import publish
 from common.console import markdown_table
+from common.errors import UserError
 from common.machine import seconds_of, synchronize
 from corpus.filelist import read_filelist
 from corpus.lengths import make_corpus, synthetic_lengths
@@ -118,6 +119,11 @@ def main(arguments: list[str] | None = None) -> None:
 
         graphs.EARLY_LAUNCHES = False
     hparams = create_hparams(f"{BASE},precision={args.precision},{args.hparams}".strip(","))
+    if hparams.speaker_embedding_dim:
+        raise UserError(
+            f"speaker_embedding_dim={hparams.speaker_embedding_dim}: these clips have no speakers; "
+            "leave it out"
+        )
     lengths = synthetic_lengths(args.clips, hparams)
     with tempfile.TemporaryDirectory(prefix="busy-") as folder:
         result = measure(args, hparams, make_corpus(Path(folder), lengths, hparams))

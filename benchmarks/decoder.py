@@ -28,7 +28,7 @@ from common.arguments import whole_number
 from common.console import markdown_table
 from common.machine import peak_memory, reset_peak_memory
 from data_utils import synthetic_batch
-from hparams import HParams, create_hparams
+from hparams import HParams
 from training.trainer import DECODERS, MicroBatch, Trainer
 
 if not fast_path.IS_HERE:
@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--warm-ups", type=whole_number(0), default=1, help="default: %(default)s")
     add("--no-memory", action="store_true", help="leave peak memory out")
     args = parser.parse_args(arguments)
-    args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))
+    args.hparams = options.hparams_of_noise(args.hparams, HParams(precision=args.precision))
     result = measure(args)
     publish(args, result, report(result))
 

@@ -281,7 +281,7 @@ def corpus(args: argparse.Namespace, hparams: HParams) -> tuple[CorpusLengths, s
 
 def time_batchings(args: argparse.Namespace, processes: Processes) -> None:
     """Print the table of --batchings on the corpus, and write --json."""
-    hparams = create_hparams(args.hparams, create_hparams(PAPER))
+    hparams = options.hparams_of_noise(args.hparams, create_hparams(PAPER))
     if hparams.decoder == "fast" and not fast_path.IS_HERE:
         raise UserError(f"{fast_path.MISSING}; use --hparams decoder=reference")
     clips, source = corpus(args, hparams)

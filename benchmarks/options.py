@@ -3,10 +3,13 @@
 import project_root
 
 import argparse
+from dataclasses import replace
 
 import torch
 
 from common.arguments import at_least_one, checked, list_of, make_parser, output_file
+from common.errors import UserError
+from hparams import HParams, create_hparams
 from training.trainer import PRECISIONS
 
 
@@ -23,6 +26,18 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
         option = f"--{name.replace('_', '-')}"
         add(option, type=at_least_one, default=count, help="default: %(default)s")
     return parser
+
+
+def hparams_of_noise(overrides: str, base: HParams | None = None) -> HParams:
+    """`create_hparams` for models that are fed with noise: with `speaker_embedding_dim` it is that
+    of two speakers. UserError for `speaker_balance`, as lengths alone have no speakers to draw."""
+    hparams = create_hparams(overrides, base)
+    if hparams.speaker_balance:
+        raise UserError(
+            f"speaker_balance={hparams.speaker_balance}: these clips have no speakers to draw; "
+            "leave it out. train.py prints what its epochs cost"
+        )
+    return replace(hparams, speakers=("a", "b") if hparams.speaker_embedding_dim else ())
 
 
 def available_device(text: str) -> torch.device:

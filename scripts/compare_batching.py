@@ -24,6 +24,7 @@ import pandas as pd
 
 from common.arguments import at_least_one, make_parser, share
 from common.console import markdown_table, progress_bar
+from common.errors import UserError
 from common.files import refuse_no_folder, write_bytes
 from corpus.lengths import read_lengths
 from hparams import create_hparams
@@ -86,6 +87,11 @@ class Corpus:
     def __init__(self, args: argparse.Namespace):
         self.args, self.hparams = args, create_hparams(args.hparams, create_hparams(PAPER_SETTING))
         h = self.hparams
+        if h.speaker_balance:
+            raise UserError(
+                f"speaker_balance={h.speaker_balance}: lengths alone have no speakers to draw; "
+                "leave it out. train.py prints what its epochs cost"
+            )
         refuse_no_folder(args.out, "-o")
         frames = read_lengths(args.lengths, h).frames
         plan_epoch(frames, h.batch_size, "random", **self.options(dynamic=True))  # all fit

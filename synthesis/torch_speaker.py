@@ -32,6 +32,7 @@ class ModelSpeaker(Speaker):
     """Speaks with a trained model, one text at a time."""
 
     shows_progress = True
+    speaker: int | None = None  # index in hparams.speakers, where the model has several
 
     def __init__(
         self,
@@ -52,7 +53,10 @@ class ModelSpeaker(Speaker):
         masks = self.model.decoder.draw_masks(max_steps, 1, generator)
         text = torch.tensor([words], device=self.model.embedding.weight.device)
         lengths, shape = torch.tensor([len(words)]), (h.n_frames_per_step, h.n_mel_channels)
-        for steps in self.model.speak(text, lengths, masks, max_steps, h.attention_window):
+        window, speakers = h.attention_window, None
+        if self.speaker is not None:
+            speakers = torch.tensor([self.speaker], device=text.device)
+        for steps in self.model.speak(text, lengths, masks, max_steps, window, speakers):
             yield DecoderSteps(
                 steps.frames[:, 0].unflatten(1, shape).float().cpu().numpy(),
                 torch.sigmoid(steps.gate[:, 0].float()).cpu().numpy(),

@@ -50,7 +50,7 @@ def example(frames: int = 12, text: str = "a dog") -> Example:
     forced = Take([*text], uniform(frames, len(text)), mel, uniform(frames))
     spoken = FreeTake([*text, "."], uniform(9, len(text) + 1), mel[:, :9], uniform(15), End.REST)
     sounds = dict.fromkeys(("predicted", "spoken", "recording"), sound)
-    return Example(mel, target, forced, spoken, 0.5, sounds, 22050)
+    return Example("", mel, target, forced, [], 0.5, 22050, spoken, sounds)
 
 
 def events(directory) -> EventAccumulator:
@@ -68,7 +68,7 @@ def test_tensorboard_holds_settings_curves_pictures_sound(tmp_path):
     logger.log_run(RUN)
     logger.log_steps(3, {"loss": 1.5})
     logger.log_epoch(EPOCH)
-    logger.log_validation(VALIDATION, example())
+    logger.log_validation(VALIDATION, [example()])
     logger.close()
     assert scalars(tmp_path) == {
         "training/loss": [(3, 1.5)],
@@ -180,7 +180,7 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # no half line
     logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
     logger.writer.file_writer.event_writer._async_writer._worker.join()
-    logger.log_validation(VALIDATION, example())
+    logger.log_validation(VALIDATION, [example()])
     state = logger.state()
     printed = capfd.readouterr()
     assert printed.out.count("until the run is resumed: [Errno 28] No space left") == 1

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from synthesis.speech_end import End
 from training.checkpoint import BEST, list_checkpoints
 
 DEFAULT_LOGS = "logs"  # inside the output folder
+MAX_CURVES = 20  # speakers with a curve
+LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # TensorBoard's group of their curves
 SUFFIX = ".tacotron2"  # of our event files: others in the same folder are left alone
 
 
@@ -66,13 +68,15 @@ class FreeTake(Take):
 class Example:
     """A validation clip for pictures and sound in TensorBoard."""
 
+    speaker: str  # the name, "" of a model of one voice
     recording: np.ndarray  # [n_mels, frames], log-mel
     gate_target: np.ndarray  # [T]
     forced: Take  # teacher-forced: each step saw the recording's frames before it
-    spoken: FreeTake | None  # None if it could not be made
+    ids: list[int]  # of the text's symbols
     gate_threshold: float
-    sounds: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags; failed ones are missing
     sampling_rate: int
+    spoken: FreeTake | None  # None if it could not be made
+    sounds: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags; failed ones are missing
 
 
 def figures_of(example: Example) -> dict[str, Figure]:
@@ -235,6 +239,10 @@ class RunLogger:
         rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
         table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
         self._draw("add_text", "hparams", table, record["iteration"])
+        if record["hparams"].get("speakers"):  # one chart of all their curves
+            chart = {"category": "speakers", "title": LOSSES_OF_SPEAKERS}
+            tags = [f"{LOSSES_OF_SPEAKERS}/.*"]  # a regular expression
+            self._draw("add_custom_scalars_multilinechart", tags, **chart)
 
     def log_steps(self, iteration: int, values: dict[str, float]) -> None:
         """Write training curves by step, to TensorBoard only."""
@@ -245,23 +253,30 @@ class RunLogger:
         """Write one `epoch` line, and a curve for every number in it."""
         self._write("epoch", record)
 
-    def log_validation(self, record: dict[str, Any], example: Example | None) -> None:
-        """Write one `validation` line, curves, and pictures and sounds of one clip, if any."""
+    def log_validation(self, record: dict[str, Any], examples: Sequence[Example]) -> None:
+        """Write one `validation` line, curves, also of the first MAX_CURVES speakers in the record,
+        and pictures and sounds of the examples."""
         self._write("validation", record)
-        if example is None:
-            return
-        with warn_on_failure("drawing a validation clip"):
-            for name, figure in figures_of(example).items():
-                self._draw("add_figure", name, figure, record["iteration"], close=False)
-            for name, samples in example.sounds.items():
-                audio = torch.from_numpy(samples / max(1.0, np.abs(samples).max()))
-                self._draw("add_audio", name, audio, record["iteration"], example.sampling_rate)
+        iteration = record["iteration"]
+        for speaker, values in list(record.get("speakers", {}).items())[:MAX_CURVES]:
+            loss = values["loss_unpadded"]
+            self._draw("add_scalar", f"{LOSSES_OF_SPEAKERS}/{speaker}", loss, iteration)
+        for example in examples:
+            of_speaker = f"/{example.speaker}" if example.speaker else ""
+            with warn_on_failure("drawing a validation clip"):
+                for name, figure in figures_of(example).items():
+                    tag = name + of_speaker
+                    self._draw("add_figure", tag, figure, iteration, close=False)
+                for name, samples in example.sounds.items():
+                    audio = torch.from_numpy(samples / max(1.0, np.abs(samples).max()))
+                    tag, rate = name + of_speaker, example.sampling_rate
+                    self._draw("add_audio", tag, audio, iteration, rate)
 
     def _write(self, kind: str, record: dict[str, Any]) -> None:
         self._waiting += (json.dumps({"kind": kind} | record) + "\n").encode()
         self._write_lines()
         for name, value in record.items():
-            if kind != "run" and name not in ("epoch", "iteration"):
+            if kind != "run" and name not in ("epoch", "iteration", "speakers"):
                 tag = f"{kind}/{name.removeprefix(kind + '_')}"
                 self._draw("add_scalar", tag, value, record["iteration"])
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
+from batching import draws_of_clips
 from common.errors import UserError
 from common.machine import is_out_of_memory
 from corpus.clip_table import ClipTable
@@ -26,20 +27,23 @@ def worst_case_shapes(
     num_symbols: Sequence[int] | np.ndarray,
     batch_size: int,
     capacity: int | None = None,
+    max_draws: np.ndarray | None = None,
 ) -> list[Shape]:
     """Return (clips, frames, symbols) of the batches that need the most memory in training.
 
     With a fixed size this is one batch: `batch_size` clips as long as the longest, with the longest
     text. With a capacity there are two: the one with the most padded frames that capacity and
     corpus allow, with the longest text, and the one with the most clips, which are the shortest.
+    `max_draws` [clips] says how often an epoch has each clip at most; None: once.
     """
     x, symbols = np.asarray(num_frames), np.asarray(num_symbols)
     most_symbols = int(symbols.max())
     if capacity is None:
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
-    lengths, counts = np.unique(x, return_counts=True)
-    # At most, if no clip is longer than that.
-    clips = np.minimum(capacity // lengths, counts.cumsum())
+    lengths, places = np.unique(x, return_inverse=True)
+    counts = np.bincount(places, max_draws).astype(int).cumsum()
+    # At most, if no clip is longer than that. An epoch draws as many clips as there are.
+    clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
     largest = int(np.flatnonzero(frames == frames.max())[-1])  # among equals, the longest clips
     most_clips = int(clips.max())
@@ -50,10 +54,16 @@ def worst_case_shapes(
     ]
 
 
-def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: ClipTable) -> int:
+def check_memory(
+    trainer: Trainer,
+    training_clips: ClipTable,
+    validation_clips: ClipTable,
+    weights: np.ndarray | None = None,
+) -> int:
     """Run forward and backward passes on the worst-case training batches, and a forward pass on the
     worst-case validation batch. Buffers, gradients and random states are restored bitwise. Returns
     the peak bytes of device memory. UserError with the largest capacity or batch size that fits.
+    `weights` are those with which training clips are drawn (batching.balancing_weights).
     """
     hparams, device = trainer.hparams, trainer.device
     capacity, setting = None, "batch_size"
@@ -69,7 +79,9 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         step, size = trainer.compute_gradients, hparams.batch_size
-        problems = _problems(trainer, step, training_clips, size, capacity, setting)
+        # One more than a mean, rounded down, is as many as an epoch can have.
+        draws = None if weights is None else np.floor(draws_of_clips(weights)) + 1
+        problems = _problems(trainer, step, training_clips, size, capacity, setting, draws)
         trainer.model.eval()
         size, setting = hparams.validation_batch_size, "validation_batch_size"
         if len(validation_clips):
@@ -86,17 +98,19 @@ def _problems(
     batch_size: int,
     capacity: int | None,
     setting: str,
+    max_draws: np.ndarray | None = None,
 ) -> list[str]:
     """Empty if the batches fit, else a message with the largest value of `setting` that fits."""
     lengths = clips.num_frames, clips.num_symbols
-    asked = worst_case_shapes(*lengths, batch_size, capacity)
+    asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
     if fit(trainer, step, asked):
         return []
     longest = int(clips.num_frames.max())
 
     def too_many(count: int) -> bool:
         """Whether `count` of the longest clips do not fit."""
-        shapes = worst_case_shapes(*lengths, count, count * longest if capacity else None)
+        smaller = count * longest if capacity else None
+        shapes = worst_case_shapes(*lengths, count, smaller, max_draws)
         return not fit(trainer, step, shapes)
 
     max_count = -(-capacity // longest) if capacity else min(batch_size, len(clips))

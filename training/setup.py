@@ -49,6 +49,7 @@ from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes
 from training.epoch import Clips, Run, name_of
 from training.logging import OutputFolder, RunLogger
+from training.speakers import speech_of_speakers
 from training.trainer import choose_decoder
 
 # All code that trains: it must be the same in every process
@@ -495,6 +496,7 @@ def run_record(run: Run, start: Start) -> dict[str, Any]:
             "validation_clips": len(clips.validation),
             "training_frames": int(clips.training.num_frames.sum()),
         },
+        **({"speakers": speech_of_speakers(clips, run.hparams)} if run.hparams.speakers else {}),
         "changed_clips": clips.change,
         "decoder": run.trainer.decoder_description,
         **describe_environment(run.trainer.device),

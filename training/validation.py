@@ -1,6 +1,9 @@
-"""Validation: losses that compare runs, and one clip to look at and listen to."""
+"""Validation: losses that compare runs, and one clip to look at and listen to, of each speaker."""
 
 import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from common.errors import UserError
 from corpus.clip_table import ClipTable
 from data_utils import Batch, make_loader
 from hparams import HParams
+from loss import sums_of_clips
 from model import Outputs
 from synthesis.griffin_lim import GriffinLim
 from synthesis.speech_end import FORMED
@@ -23,6 +27,13 @@ from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
 from training.logging import Example, FreeTake, Take, warn_on_failure
 from training.signals import StopRequest
+from training.speakers import (
+    MAX_SHOWN,
+    ClipRow,
+    first_places,
+    losses_of_speakers,
+    short,
+)
 from training.trainer import hashed_seed
 
 # Updates that published runs took, at one frame a step and 64 clips a batch.
@@ -42,21 +53,25 @@ def make_validation_loader(
 
 
 @torch.no_grad()
-def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | None] | None:
-    """Validate the model. Returns the record and, in the first process, one example clip.
+def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]] | None:
+    """Validate the model. Returns the record and, in the first process, the examples: one clip, or
+    one of each speaker (`first_places` says which).
 
     Returns None if a process was asked to stop, in all processes. Returns None with a warning if
     validation fails: a clip that cannot be read, a loss that is not finite, too little memory.
 
     Prenet masks depend on the batch's number alone. The padded loss weights batches by clips, the
-    unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage.
+    unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage, and
+    speakers.py the losses of speakers.
     """
     assert run.validation_loader is not None  # a run without validation clips does not call this
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
     generator = torch.Generator()
-    example: Example | None = None
     failure: str | None = None
-    mine: list[Any] = []  # of each batch: its number, its sizes, its sums
+    mine: list[Any] = []  # of each batch: its number, its sizes, its sums, its clips
+    forced: dict[str, Example] = {}  # by speaker, yet to be spoken
+    examples: list[Example] = []
+    places = example_places(run)
     trainer.optimizer.zero_grad(set_to_none=True)  # the memory check runs without gradients too
     model.eval()
     share, batches = len(run.validation_loader), next_batches(run.validation_loader)
@@ -72,30 +87,49 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | Non
             generator.manual_seed(hashed_seed(VALIDATION_SEED, number))
             try:  # the others wait for this process, so an error must not end it here
                 batch = next(batches)
-                outputs, sizes, sums = _validate_batch(run, batch, generator)
-                mine.append((number, sizes, sums))
-                if number == 0:
-                    with warn_on_failure("making pictures and sound of a validation clip"):
-                        example = example_of(run, batch, outputs)
+                outputs, *sums = _validate_batch(run, batch, generator)
+                mine.append((number, *sums))
+                for speaker, (of_batch, row) in places.items():
+                    if of_batch == number:
+                        forced[speaker] = forced_example(run, batch, outputs, row, speaker)
             except Exception as error:
                 is_plain = isinstance(error, (UserError, NoNextBatch))
                 failure = str(error) if is_plain else f"{type(error).__name__}: {error}"
             progress.update()
+        answers = processes.gather((failure, mine, {} if processes.is_first else forced))
+        if failures := [failure for failure, *_ in answers if failure is not None]:
+            epoch = run.state.epoch
+            print(f"warning: no validation of epoch {epoch}, training continues: {failures[0]}")
+            return None
+        for *_, theirs in answers:
+            forced |= theirs
+        # The first process speaks, for the others print no warnings.
+        for speaker in places if processes.is_first else ():
+            if stop.signal is not None:
+                break
+            with warn_on_failure("making pictures and sound of a validation clip"):
+                examples.append(example_of(run, forced[speaker]))
+        run.must_stop = processes.any(stop.signal is not None)
+        if run.must_stop:
+            return None
     finally:
         model.train()
         progress.close()
-    answers = processes.gather((failure, mine))
-    if failures := [failure for failure, _ in answers if failure is not None]:
-        epoch = run.state.epoch
-        print(f"warning: no validation of epoch {epoch}, training continues: {failures[0]}")
-        return None
-    record = _record(run, sorted(itertools.chain(*(batches for _, batches in answers))))
-    return record | (spoken_numbers(example) if example is not None else {}), example
+    record = _record(run, sorted(itertools.chain(*(batches for _, batches, _ in answers))))
+    return record_with_examples(record, examples), examples
+
+
+def example_places(run: Run) -> dict[str, tuple[int, int]]:
+    """The batch's number and the row of each example, by speaker; "" is the one voice's."""
+    clips = run.clips.validation
+    if not run.hparams.speakers:
+        return {"": (0, 0)}
+    return first_places(validation_batches(clips.num_frames, run.hparams), clips)
 
 
 def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple[Any, ...]:
     """The model's outputs; (clips, frames, steps, symbols); padded loss, unpadded loss and
-    alignment.alignment_sums."""
+    alignment.alignment_sums; a ClipRow of each clip, for a model of several speakers."""
     model, trainer = run.trainer.model, run.trainer
     num_steps = batch.mel.shape[2] // model.n_frames_per_step
     masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
@@ -106,19 +140,24 @@ def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple
     steps = batch.num_steps(model.n_frames_per_step)
     aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
     sums = torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]).tolist()
+    assert batch.clip_indices is not None  # a loader's batch has them
     if not np.isfinite(sums).all():
-        assert batch.clip_indices is not None  # a loader's batch has them
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
     lengths = (batch.mel_lengths, steps, batch.text_lengths)
-    return outputs, (len(steps), *(int(length.sum()) for length in lengths)), sums
+    sizes = (len(steps), *(int(length.sum()) for length in lengths))
+    rows: list[ClipRow] = []
+    if run.hparams.speakers:
+        columns = [batch.clip_indices, batch.mel_lengths, steps, *sums_of_clips(outputs, moved)]
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    return outputs, sizes, sums, rows
 
 
 def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
-    values = np.array([sums for *_, sums in batches])
-    clips, frames, steps, symbols = np.array([sizes for _, sizes, _ in batches]).T
-    return {
+    values = np.array([sums for _, _, sums, _ in batches])
+    clips, frames, steps, symbols = np.array([sizes for _, sizes, _, _ in batches]).T
+    record: dict[str, Any] = {
         "epoch": run.state.epoch,
         "iteration": run.state.iteration,
         "validation_loss": float(values[:, 0] @ clips / clips.sum()),
@@ -127,42 +166,57 @@ def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
         "alignment_coverage": float(values[:, 4].sum() / symbols.sum()),
         "alignment_diagonality": float(values[:, 3].sum() / steps.sum()),
     }
+    rows = list(itertools.chain(*(rows for *_, rows in batches)))
+    if rows:
+        losses = losses_of_speakers(run.clips.validation, rows)
+        record["speakers"] = {name: {"loss_unpadded": loss} for name, loss in losses.items()}
+    return record
 
 
-def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
-    """The first clip of a batch, teacher-forced and in free running."""
-    h, ids = run.hparams, batch.text[0, : int(batch.text_lengths[0])].tolist()
-    frames = int(batch.mel_lengths[0])
-    steps, recording = -(-frames // h.n_frames_per_step), batch.mel[0, :, :frames].numpy()
+def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: str) -> Example:
+    """The clip in a row of a batch, teacher-forced."""
+    h, ids = run.hparams, batch.text[row, : int(batch.text_lengths[row])].tolist()
+    frames = int(batch.mel_lengths[row])
+    steps, recording = -(-frames // h.n_frames_per_step), batch.mel[row, :, :frames].numpy()
     forced = Take(
         [h.table.symbols[i] for i in ids],
-        outputs.alignments[0, :steps, : len(ids)].float().cpu().numpy(),
-        outputs.mel_postnet[0, :, :frames].float().cpu().numpy(),
-        torch.sigmoid(outputs.gate[0, :steps].float()).cpu().numpy(),
+        outputs.alignments[row, :steps, : len(ids)].float().cpu().numpy(),
+        outputs.mel_postnet[row, :, :frames].float().cpu().numpy(),
+        torch.sigmoid(outputs.gate[row, :steps].float()).cpu().numpy(),
     )
-    mels, spoken = {"predicted": forced.mel}, None
+    target = batch.gate[row, :steps].numpy()
+    silent: dict[str, Any] = {"spoken": None, "sounds": {}}
+    return Example(
+        speaker, recording, target, forced, ids, h.gate_threshold, h.sampling_rate, **silent
+    )
+
+
+def example_of(run: Run, forced: Example) -> Example:
+    """The example with its text spoken freely, and its sounds."""
+    h, mels, spoken = run.hparams, {"predicted": forced.forced.mel}, None
     with warn_on_failure("speaking the text of a validation clip"):
-        spoken = speak_freely(run, ids)
+        spoken = speak_freely(run, forced.ids, forced.speaker or None)
         mels["spoken"] = spoken.mel
     # Once in a run, as it stays the same; also after clips were changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
-        mels["recording"] = recording
+        mels["recording"] = forced.recording
     sounds = {}
     with warn_on_failure("making the sound of a validation clip"):
         griffin_lim = GriffinLim(h, mel_filters(h).numpy())
         for name, mel in mels.items():
             sounds[name] = griffin_lim.samples(mel)
-    target = batch.gate[0, :steps].numpy()
-    return Example(recording, target, forced, spoken, h.gate_threshold, sounds, h.sampling_rate)
+    return replace(forced, spoken=spoken, sounds=sounds)
 
 
-def speak_freely(run: Run, ids: list[int]) -> FreeTake:
-    """Synthesize the symbols of a text once. The model must be in evaluation mode; no global random
-    state changes. The text's length limits the steps, and attention without progress ends it."""
-    speaker = ModelSpeaker(run.trainer.model, run.hparams, run.statistics)
-    speaker.shows_progress = False
-    mel = speaker.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
-    [attempt] = speaker.attempts
+def speak_freely(run: Run, ids: list[int], speaker: str | None = None) -> FreeTake:
+    """Synthesize the symbols of a text once, as `speaker` where there are several. The model must
+    be in evaluation mode; no global random state changes. The text's length limits the steps, and
+    attention without progress ends it."""
+    model = ModelSpeaker(run.trainer.model, run.hparams, run.statistics)
+    model.shows_progress = False
+    model.speaker = None if speaker is None else run.hparams.speakers.index(speaker)
+    mel = model.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
+    [attempt] = model.attempts
     symbols = [run.hparams.table.symbols[i] for i in attempt.words]
     return FreeTake(symbols, attempt.alignment, mel, np.array(attempt.gates), attempt.end)
 
@@ -179,10 +233,34 @@ def spoken_numbers(example: Example) -> dict[str, float]:
     }
 
 
-def log_validation(run: Run, record: dict[str, Any], example: Example | None) -> None:
+def how_spoken(run: Run, example: Example) -> str:
+    """A phrase on an example's free running; empty if that failed."""
+    if example.spoken is None:
+        return ""
+    end, frame = example.spoken.end, run.hparams.hop_length / run.hparams.sampling_rate
+    seconds, recorded = (x.shape[1] * frame for x in (example.spoken.mel, example.recording))
+    how = "stopped" if end.is_found else f"did not stop: {end.value}"
+    return (
+        f"spoken freely: {how} after {seconds:.1f} s (the recording has {recorded:.1f}), "
+        f"coverage {spoken_numbers(example)['spoken_coverage']:.2f}"
+    )
+
+
+def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) -> dict[str, Any]:
+    """The record with the numbers about free running: the means over the examples that were spoken,
+    and those of each speaker."""
+    numbers = {example.speaker: spoken_numbers(example) for example in examples}
+    for name, values in numbers.items() if "speakers" in record else ():
+        record["speakers"][name] |= values
+    spoken = [values for values in numbers.values() if values]
+    names = spoken[0] if spoken else ()
+    return record | {name: statistics.mean(values[name] for values in spoken) for name in names}
+
+
+def log_validation(run: Run, record: dict[str, Any], examples: Sequence[Example]) -> None:
     """Log and print a validation, and record the best."""
     if run.logger is not None:
-        run.logger.log_validation(record, example)
+        run.logger.log_validation(record, examples)
     run.recent_sharpness = record["alignment_sharpness"]
     print(
         f"  validation loss {record['validation_loss']:.4f}, "
@@ -191,13 +269,21 @@ def log_validation(run: Run, record: dict[str, Any], example: Example | None) ->
         f"coverage {record['alignment_coverage']:.2f}, "
         f"diagonality {record['alignment_diagonality']:.2f}"
     )
-    if example is not None and example.spoken is not None:
-        end, frame = example.spoken.end, run.hparams.hop_length / run.hparams.sampling_rate
-        seconds, recorded = (x.shape[1] * frame for x in (example.spoken.mel, example.recording))
-        how = "stopped" if end.is_found else f"did not stop: {end.value}"
+    how = {example.speaker: line for example in examples if (line := how_spoken(run, example))}
+    if "" in how:
+        print(f"  {how['']}")
+    losses = {name: each["loss_unpadded"] for name, each in record.get("speakers", {}).items()}
+    for name in list(losses)[:MAX_SHOWN]:
         print(
-            f"  spoken freely: {how} after {seconds:.1f} s (the recording has {recorded:.1f}), "
-            f"coverage {record['spoken_coverage']:.2f}"
+            "; ".join(
+                [f"  {short(name)}: unpadded {losses[name]:.4f}", *filter(None, [how.get(name)])]
+            )
+        )
+    if rest := list(losses)[MAX_SHOWN:]:
+        best, worst = min(rest, key=losses.__getitem__), max(rest, key=losses.__getitem__)
+        print(
+            f"  {len(rest):,} more: unpadded {losses[best]:.4f} ({short(best)}) to "
+            f"{losses[worst]:.4f} ({short(worst)})"
         )
     if (
         not run.state.alignment_warned

@@ -1,0 +1,554 @@
+"""Training with several speakers: balanced batches, memory, and what a validation says of each."""
+
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import refusal
+from helpers import (
+    LONG,
+    SAMPLING_RATE,
+    TINY,
+    Child,
+    Corpus,
+    Together,
+    assert_same_run,
+    curves,
+    flags,
+    load,
+    make_corpus,
+    metrics,
+    newest,
+    tiny,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_distributed import SETTINGS, assert_same_result, check_all
+from training_runs import kill_at, run
+
+import benchmarks.epoch
+import train
+from batching import (
+    balancing_weights,
+    describe_costs,
+    draws_of_clips,
+    few_updates,
+    make_sampler,
+    updates_of,
+    validation_batches,
+)
+from common.errors import UserError
+from corpus.clip_table import Clip, ClipTable
+from corpus.filelist import read_filelist
+from data_utils import Batch, TextMelDataset, collate, synthetic_batch
+from hparams import HParams, create_hparams, hparams_from_dict
+from length_batching import STRATEGIES
+from loss import Tacotron2Loss, sums_of_clips
+from model import Outputs, Tacotron2
+from scripts import compare_batching
+from training import validation
+from training.epoch import Clips
+from training.memory_check import check_memory, worst_case_shapes
+from training.speakers import MAX_SHOWN, describe_speakers, first_places
+from training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("clean_process")
+few = settings(deadline=None, max_examples=60)
+SPEAKERS = replace(HParams(), speaker_embedding_dim=64, batch_size=3, random_epochs=1)
+
+
+def with_speakers(corpus: Corpus, **names: str) -> Corpus:
+    """The lists with a speaker in each line: `train="ab"` deals out a and b in turns."""
+    for name, of_clips in names.items():
+        path = corpus.folder / f"{name}.txt"
+        lines = path.read_text().splitlines()
+        speakers = (of_clips[i % len(of_clips)] for i in range(len(lines)))
+        pairs = zip(lines, speakers, strict=True)
+        path.write_text("".join(f"{line}|{speaker}\n" for line, speaker in pairs))
+    return corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    """Validation has two batches, of 3 and 2 clips; the first clips of a and b are in the first
+    batch, that of c is in the second."""
+    corpus = make_corpus(tmp_path_factory.mktemp("speakers"))
+    return with_speakers(corpus, train="aabca", val="abcca")
+
+
+MANY = {"speaker_embedding_dim": 4, "epochs_per_validation": 1, "epochs": 1}
+
+
+# ---------------------------------------------------------------------------- balance
+
+corpora = st.lists(st.tuples(st.integers(1, 90), st.integers(0, 3)), min_size=4, max_size=40)
+
+
+@few
+@given(corpus=corpora, balance=st.floats(0, 1))
+def test_time_of_speakers_follows_the_exponent(corpus, balance):
+    """The mean over epochs, in frames: in proportion to a speaker's own to the power of 1 - b."""
+    frames, speakers = map(np.array, zip(*corpus, strict=True))
+    weights = balancing_weights(frames, speakers, replace(SPEAKERS, speaker_balance=balance))
+    if balance == 0 or len(set(speakers)) == 1:
+        assert weights is None
+        return
+    draws = draws_of_clips(weights)
+    assert draws.sum() == pytest.approx(len(frames))
+    rates = set()
+    for speaker in set(speakers):
+        own = speakers == speaker
+        assert len(set(draws[own])) == 1  # all clips of a speaker equally often
+        rates.add((draws @ (frames * own)) / frames[own].sum() ** (1 - balance))
+    assert max(rates) == pytest.approx(min(rates))
+
+
+@few
+@given(
+    corpus=corpora,
+    balance=st.floats(0.01, 1),
+    strategy=st.sampled_from(STRATEGIES),
+    epoch=st.integers(0, 3),
+    update=st.integers(1, 2),
+)
+def test_balanced_epochs_keep_their_promises(corpus, balance, strategy, epoch, update):
+    """As many clips as there are, each its share rounded down or up; the same for the same seed and
+    epoch; batches within the capacity; every process its part; resume inside the epoch."""
+    frames, speakers = map(np.array, zip(*corpus, strict=True))
+    hparams = replace(
+        SPEAKERS,
+        speaker_balance=balance,
+        batching_strategy=strategy,
+        bucket_size=9,
+        num_bins=2,
+        num_buckets=2,
+        batches_per_update=update,
+    )
+    weights = balancing_weights(frames, speakers, hparams)
+    sampler, again = (make_sampler(frames, hparams, weights=weights) for _ in range(2))
+    for each in (sampler, again):
+        each.set_epoch(epoch)
+    batches = list(sampler)
+    assert batches == list(again)
+    times = Counter(i for batch in batches for i in batch)
+    assert times.total() == len(frames)
+    for i, share in enumerate(np.ones(len(frames)) if weights is None else draws_of_clips(weights)):
+        assert math.floor(share + 1e-9) <= times[i] <= math.ceil(share - 1e-9)
+    largest = 3 * max(frames)
+    assert all(len(batch) * max(frames[batch]) <= largest for batch in batches) or epoch == 0
+    parts = []
+    for rank in range(update):
+        part = make_sampler(frames, hparams, rank, update, weights)
+        part.set_epoch(epoch)
+        parts += list(part)
+    assert sorted(map(sorted, parts)) == sorted(map(sorted, batches))
+    trained = int(sampler.update_starts[-1])
+    resumed = make_sampler(frames, hparams, weights=weights)
+    resumed.load_state_dict(sampler.state_at(trained))
+    assert list(resumed) == batches[trained:]
+
+
+@given(corpus=corpora, strategy=st.sampled_from(STRATEGIES))
+@few
+def test_without_balance_plans_are_as_before(corpus, strategy):
+    frames, speakers = map(np.array, zip(*corpus, strict=True))
+    hparams = replace(SPEAKERS, batching_strategy=strategy, num_bins=2, num_buckets=2)
+    weights = balancing_weights(frames, speakers, hparams)
+    sampler, one_voice = (
+        make_sampler(frames, hparams, weights=weights),
+        make_sampler(frames, replace(hparams, speaker_embedding_dim=0)),
+    )
+    for epoch in range(3):
+        plan, expected = sampler.plan_of(epoch), one_voice.plan_of(epoch)
+        assert np.array_equal(plan.order, expected.order)
+        assert np.array_equal(plan.starts, expected.starts)
+
+
+FRAMES = np.array([*[100] * 90, *[50] * 10])
+NUMBERS = np.array([*[0] * 90, *[1] * 10])  # 9,000 frames of one, 500 of the other
+
+
+def test_balance_by_hand():
+    """Half of the time each: twice as many of the short clips."""
+    weights = balancing_weights(FRAMES, NUMBERS, replace(SPEAKERS, speaker_balance=1))
+    draws = draws_of_clips(weights)
+    assert draws[0] * 90 == pytest.approx(100 / 3)
+    assert draws[-1] * 10 == pytest.approx(200 / 3)
+
+
+def test_costs_of_balanced_epochs_are_compared_fairly():
+    """With random batches of the same drawn clips, so none are saved where batches are random."""
+    same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
+    hparams = replace(SPEAKERS, batch_randomization=False, **same)
+    weights = balancing_weights(FRAMES, NUMBERS, hparams)
+    sampler = make_sampler(FRAMES, hparams, weights=weights)
+    lines = describe_costs(sampler, hparams, weights).splitlines()
+    assert lines[0].startswith("batching: random, speakers balanced by 1")
+    assert all(", 0.0% fewer than random batches'" in line for line in lines[2:])
+
+
+def test_advised_batches_are_those_of_balanced_epochs():
+    """Which have more short clips, so fewer batches of dynamic sizes."""
+    hparams = replace(SPEAKERS, speaker_balance=1.0, batch_size=20)
+    weights = balancing_weights(FRAMES, NUMBERS, hparams)
+    warning = few_updates(make_sampler(FRAMES, hparams, weights=weights), hparams, weights)
+    size, count = map(int, re.search(r": batch_size=(\d+) makes (\d+) an", warning).groups())
+    better = replace(hparams, batch_size=size)
+    assert count == updates_of(make_sampler(FRAMES, better, weights=weights), better) >= 20
+    assert count < updates_of(make_sampler(FRAMES, better), better)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("speaker_balance=0.5", "speaker_balance=0.5: this model has no speakers; add speaker_em"),
+        ("speaker_balance=1.5,speaker_embedding_dim=8", "speaker_balance=1.5: .* less than or"),
+        ("speaker_balance=-1,speaker_embedding_dim=8", "speaker_balance=-1.0: .* greater than or"),
+        ("speaker_balance=nan,speaker_embedding_dim=8", "speaker_balance=nan: .* finite"),
+        ("speaker_balance=most,speaker_embedding_dim=8", "speaker_balance=most: expected a number"),
+        ("use_speaker_weighted_sampler=True", "it is speaker_balance, from 0 to 1"),
+        ("num_speakers=3", "set speaker_embedding_dim=64; the lists name the speakers"),
+    ],
+)
+def test_balance_out_of_range_is_refused(overrides, message):
+    with pytest.raises(UserError, match=message):
+        create_hparams(overrides)
+    assert create_hparams("speaker_balance=0.5,speaker_embedding_dim=64")  # as is advised
+
+
+# ---------------------------------------------------------------------------- memory
+
+
+@few
+@given(corpus=corpora, balance=st.floats(0.01, 1), capacity=st.floats(1, 9), seed=st.integers(0, 9))
+def test_no_balanced_batch_costs_more_memory(corpus, balance, capacity, seed):
+    """A clip may be in a batch several times."""
+    frames, speakers = map(np.array, zip(*corpus, strict=True))
+    hparams = replace(
+        SPEAKERS,
+        seed=seed,
+        speaker_balance=balance,
+        batch_capacity=int(capacity * max(frames)),
+        batching_strategy="sorted",
+    )
+    weights = balancing_weights(frames, speakers, hparams)
+    draws = None if weights is None else np.floor(draws_of_clips(weights)) + 1
+    symbols = np.ones(len(frames))
+    shapes = worst_case_shapes(frames, symbols, 3, hparams.batch_capacity, draws)
+    assert all(clips * length <= hparams.batch_capacity for clips, length, _ in shapes)
+    most_frames = max(clips * length for clips, length, _ in shapes)
+    sampler = make_sampler(frames, hparams, weights=weights)
+    for epoch in range(4):
+        for batch in sampler.plan_of(epoch):
+            assert len(batch) <= max(clips for clips, _, _ in shapes)
+            assert len(batch) * max(frames[batch]) <= most_frames
+
+
+def test_memory_check_takes_speakers_and_draws():
+    """Of a rare speaker's one short clip, as many as an epoch may draw are run at once."""
+    lengths = [(1, "rare"), *[(30, "often")] * 7]
+    clips = ClipTable.of(
+        "list.txt",
+        enumerate((Clip("", "", (1, 2), n, speaker=name) for n, name in lengths), 1),
+    )
+    overrides = tiny(n_mel_channels=4, speaker_embedding_dim=4, speaker_balance=1)
+    hparams = replace(create_hparams(overrides), speakers=("often", "rare"))
+    trainer, batches = Trainer(hparams, torch.device("cpu")), []
+    trainer.model.register_forward_pre_hook(lambda _, arguments: batches.append(arguments[0]))
+    weights = balancing_weights(clips.num_frames, clips.speaker_numbers, hparams)
+    check_memory(trainer, clips, clips, weights)
+    assert [tuple(batch.mel.shape) for batch in batches] == [(3, 4, 30), (8, 4, 1), (3, 4, 30)]
+    assert all(batch.speakers is not None for batch in batches)
+
+
+def test_benchmarks_train_speakers_on_noise(capsys):
+    overrides = f"{tiny(speaker_embedding_dim=4, batch_size=2)}"
+    options = ["--device", "cpu", "--clips", "8", "--batches", "2", "--capacities="]
+    benchmarks.epoch.main([*options, "--hparams", overrides])
+    assert "SSB-DBS-BR" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", [benchmarks.epoch, compare_batching])
+def test_lengths_alone_cannot_be_balanced(module, tmp_path, capsys):
+    """The advice is followed: without the setting there is no such refusal."""
+    path, overrides = tmp_path / "lengths.csv", "speaker_embedding_dim=4,speaker_balance=0.5"
+    path.write_text("id,frames\na,9\n")
+    message = refusal(module.main, [str(path), "--hparams", overrides], error=UserError)
+    assert "speaker_balance=0.5: " in message
+    assert "have no speakers to draw; leave it out" in message
+
+
+# ---------------------------------------------------------------------------- validation
+
+
+def noise(batch: Batch) -> Outputs:
+    """Outputs of a batch, also where there is padding."""
+    parts = (torch.randn(batch.mel.shape), torch.randn(batch.mel.shape))
+    return Outputs(*parts, torch.randn(batch.gate.shape), torch.empty(0))
+
+
+@pytest.mark.parametrize("r", [1, 3])
+def test_sums_of_clips_leave_out_padding(r):
+    """They are the losses of each clip alone."""
+    batch = synthetic_batch([7, 2, 9], [3, 1, 2], create_hparams(tiny(n_frames_per_step=r)))
+    outputs = noise(batch)
+    for row, (mel, gate) in enumerate(sums_of_clips(outputs, batch).T.tolist()):
+        frames = int(batch.mel_lengths[row])
+        steps = -(-frames // r)
+        alone = collate([(batch.text[row], batch.mel[row, :, :frames])], r)
+        cut = (x[row : row + 1, :, : steps * r] for x in outputs[:2])
+        losses = Tacotron2Loss()(Outputs(*cut, outputs.gate[row : row + 1, :steps], None), alone)
+        expected = float(losses.mel_unpadded + losses.mel_postnet_unpadded)
+        assert mel / frames == pytest.approx(expected, rel=1e-5)
+        assert gate / steps == pytest.approx(float(losses.gate_unpadded), rel=1e-5)
+
+
+@pytest.mark.parametrize("r", [1, 2])
+def test_losses_of_speakers_by_hand(r, corpus, tmp_path):
+    """Of the outputs in each batch; the mean weighted by frames is the whole's."""
+    out = tmp_path / "out"
+    run(out, corpus, **MANY, p_prenet_dropout=0, n_frames_per_step=r)
+    saved = load(out / "best.pt")
+    hparams = hparams_from_dict(saved["hparams"])
+    model = Tacotron2(hparams).eval()
+    model.load_state_dict(saved["state_dict"])
+    clips = read_filelist(corpus.val, hparams)
+    data, sums = TextMelDataset(clips, hparams), {}
+    for numbers in validation_batches(clips.num_frames, hparams):
+        batch = collate([data[i] for i in numbers], r)
+        with torch.no_grad():
+            outputs = model(batch)
+        for i, errors in zip(numbers, sums_of_clips(outputs, batch).T.numpy(), strict=True):
+            frames, speaker = clips[i].num_frames, clips[i].speaker
+            parts = np.array([*errors, frames, -(-frames // r)])
+            sums[speaker] = sums.get(speaker, 0) + parts
+    [record] = metrics(out, "validation")
+    assert record["speakers"].keys() == sums.keys() == {"a", "b", "c"}
+    for name, (mel, gate, frames, steps) in sums.items():
+        expected = mel / frames + gate / steps
+        assert record["speakers"][name]["loss_unpadded"] == pytest.approx(expected, rel=1e-4)
+    if r == 1:
+        losses = [record["speakers"][name]["loss_unpadded"] for name in sums]
+        weights = [each[2] for each in sums.values()]
+        whole = np.average(losses, weights=weights)
+        assert record["validation_loss_unpadded"] == pytest.approx(whole, rel=1e-5)
+
+
+def test_every_speaker_has_an_example(corpus, tmp_path, monkeypatch, capsys):
+    """The first validation clip of each, in the batches' order, spoken as that speaker; the
+    record's own numbers are the means."""
+    out, asked, speak_freely = tmp_path / "out", [], validation.speak_freely
+    spy = lambda run, ids, name: asked.append((ids, name)) or speak_freely(run, ids, name)  # noqa: E731
+    monkeypatch.setattr(validation, "speak_freely", spy)
+    run(out, corpus, **MANY)
+    clips = read_filelist(corpus.val, hparams_from_dict(load(newest(out))["hparams"]))
+    order = np.concatenate(validation_batches(clips.num_frames, create_hparams(tiny())))
+    firsts = {clips[i].speaker: clips[i] for i in order[::-1]}
+    assert {name: ids for ids, name in asked} == {
+        name: list(clip.symbols) for name, clip in firsts.items()
+    }
+    [record], printed = metrics(out, "validation"), capsys.readouterr().out
+    for name in ("spoken_stopped", "spoken_seconds_ratio", "spoken_coverage"):
+        of_speakers = [record["speakers"][speaker][name] for speaker in "abc"]
+        assert record[name] == pytest.approx(np.mean(of_speakers))
+    logged = curves(out)
+    for name in "abc":
+        kinds = ("alignment", "mel", "gate", "spoken/alignment", "predicted", "spoken", "recording")
+        assert {f"{kind}/{name}" for kind in kinds} <= logged.keys()
+        loss = record["speakers"][name]["loss_unpadded"]
+        [(step, value)] = logged[f"validation_loss_unpadded/{name}"]
+        assert (step, value) == (record["iteration"], pytest.approx(loss))
+        assert f"  {name}: unpadded {loss:.4f}; spoken freely: " in printed
+    assert "alignment" not in logged
+    [layout] = EventAccumulator(str(out / "logs")).Reload().Tensors("custom_scalars__config__")
+    [pattern] = re.findall(rb"validation_loss_unpadded/\.\*", layout.tensor_proto.string_val[0])
+    drawn = {tag for tag in logged if re.match(pattern.decode(), tag)}
+    assert drawn == {f"validation_loss_unpadded/{name}" for name in "abc"}
+
+
+def test_examples_by_speakers_sound_different(corpus, tmp_path):
+    """The same text and seed, by each: what is spoken follows the speaker."""
+    out, runs = tmp_path / "out", []
+    validate = validation.validate
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "validate", lambda run, stop: runs.append(run) or validate(run, stop))
+        run(out, corpus, **MANY)
+    model = runs[0].trainer.model.eval()
+    with torch.no_grad():
+        model.speaker_embedding.weight.copy_(100 * torch.eye(3, 4))
+        a, b, again = (validation.speak_freely(runs[0], [5, 6, 7], name) for name in "aba")
+    assert np.array_equal(a.mel, again.mel)
+    assert a.mel.shape != b.mel.shape or not np.allclose(a.mel, b.mel)
+
+
+def test_one_speaker_has_the_one_voices_example(corpus, tmp_path):
+    """The same clip; numbers, lines and pictures of one voice have no names of speakers."""
+    places = {}
+    for name, dim in (("voice", 0), ("speaker", 4)):
+        table = ClipTable.of(
+            "list", enumerate((Clip("", "", (1,), n, speaker="x") for n in (5, 3, 9)), 1)
+        )
+        hparams = replace(
+            create_hparams(tiny(speaker_embedding_dim=dim)), speakers=("x",) * (dim > 0)
+        )
+        run_of = type("Run", (), {"hparams": hparams, "clips": Clips(table, table, "")})
+        places[name] = validation.example_places(run_of)
+    assert [*places["voice"].values()] == [*places["speaker"].values()] == [(0, 0)]
+    run(tmp_path / "out", corpus, **MANY | {"speaker_embedding_dim": 0})
+    [record] = metrics(tmp_path / "out", "validation")
+    assert "speakers" not in record
+    assert "speakers" not in metrics(tmp_path / "out", "run")[0]
+    assert {"alignment", "spoken"} <= curves(tmp_path / "out").keys()
+    assert isinstance(record["spoken_stopped"], int)
+    assert not any("validation_loss_unpadded/" in tag for tag in curves(tmp_path / "out"))
+
+
+def test_failed_example_costs_one_speaker(corpus, tmp_path, monkeypatch, capsys):
+    speak_freely = validation.speak_freely
+
+    def fail_for_b(run, ids, name):
+        if name == "b":
+            raise ValueError("no speech")
+        return speak_freely(run, ids, name)
+
+    monkeypatch.setattr(validation, "speak_freely", fail_for_b)
+    run(tmp_path / "out", corpus, **MANY)
+    printed, [record] = capsys.readouterr().out, metrics(tmp_path / "out", "validation")
+    assert printed.count("training continues: ValueError: no speech") == 1
+    has_spoken = {name: "spoken_coverage" in each for name, each in record["speakers"].items()}
+    assert has_spoken == {"a": True, "b": False, "c": True}
+    of_others = [record["speakers"][name]["spoken_coverage"] for name in "ac"]
+    assert record["spoken_coverage"] == pytest.approx(np.mean(of_others))
+    assert {"alignment/b", "spoken/a"} <= curves(tmp_path / "out").keys()
+    assert "spoken/b" not in curves(tmp_path / "out")
+
+
+# ---------------------------------------------------------------------------- many speakers
+
+
+def clips_of(counts: dict[str, int], frames: int = 100) -> ClipTable:
+    names = [name for name, count in counts.items() for _ in range(count)]
+    clips = (Clip(f"{i}.wav", "x", (1,), frames, speaker=name) for i, name in enumerate(names))
+    return ClipTable.of("list.txt", enumerate(clips, 1))
+
+
+def test_ten_lines_say_what_speakers_have():
+    many = {f"{'n' * 60} {i}": 30 - i for i in range(30)}
+    training, validated = clips_of(many), clips_of(dict.fromkeys(list(many)[:28], 1))
+    clips = Clips(training, validated, "")
+    lines = describe_speakers(clips, SPEAKERS).splitlines()
+    assert len(lines) == MAX_SHOWN + 2 == 10
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "30 speakers, 2 of them without clips for validation:"
+    assert lines[1].endswith("…: 30 clips, 0.6 minutes; 1 for validation")
+    assert lines[-1] == "  22 more: 0.0 to 0.4 minutes"
+    balanced = replace(SPEAKERS, speaker_balance=1.0)
+    weights = balancing_weights(training.num_frames, training.speaker_numbers, balanced)
+    lines = describe_speakers(clips, balanced, weights).splitlines()
+    assert ", each drawn 0.517 times an epoch; " in lines[1]  # 465 clips, 30 speakers, 30 clips
+    assert lines[-1].endswith(", drawn up to 15.5 times")
+    assert describe_speakers(Clips(clips_of({"a": 2}), clips_of({"a": 1}), ""), SPEAKERS) == (
+        "1 speaker:\n  a: 2 clips, 0.0 minutes; 1 for validation"
+    )
+
+
+@given(st.data())
+def test_examples_are_the_first_clips(data):
+    """Of the speakers with the most speech, wherever in the batches they are."""
+    counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
+    table = clips_of({f"s{i}": count for i, count in enumerate(counts)})
+    hparams = replace(HParams(), validation_batch_size=data.draw(st.integers(1, 7)))
+    batches = validation_batches(table.num_frames, hparams)
+    places = first_places(batches, table)
+    order, speakers = np.concatenate(batches), list(table.names_of_speakers())
+    assert len(places) == min(len(counts), MAX_SHOWN)
+    for name, (number, row) in places.items():
+        assert batches[number][row] == next(i for i in order if speakers[i] == name)
+    shown = [counts[int(name[1:])] for name in places]
+    assert shown == sorted(counts, reverse=True)[:MAX_SHOWN]
+
+
+def test_many_speakers_have_bounded_curves_and_lines(tmp_path, monkeypatch, capsys):
+    """metrics.jsonl has the losses of all."""
+    monkeypatch.setattr(validation, "MAX_SHOWN", 2)
+    monkeypatch.setattr("training.speakers.MAX_SHOWN", 2)
+    monkeypatch.setattr("training.logging.MAX_CURVES", 3)
+    corpus = with_speakers(make_corpus(tmp_path), train="abcde", val="abcde")
+    run(tmp_path / "out", corpus, **MANY)
+    [record], logged = metrics(tmp_path / "out", "validation"), curves(tmp_path / "out")
+    losses = {name: each["loss_unpadded"] for name, each in record["speakers"].items()}
+    assert list(losses) == list("edcba")  # most speech first
+    assert {tag for tag in logged if tag.startswith("validation_loss_unpadded/")} == {
+        f"validation_loss_unpadded/{name}" for name in "edc"
+    }
+    assert {tag for tag in logged if tag.startswith("alignment/")} == {"alignment/e", "alignment/d"}
+    printed = capsys.readouterr().out
+    rest = {name: losses[name] for name in "cba"}
+    best, worst = (pick(rest, key=rest.get) for pick in (min, max))
+    line = f"  3 more: unpadded {rest[best]:.4f} ({best}) to {rest[worst]:.4f} ({worst})\n"
+    assert line in printed
+    assert "  c: unpadded" not in printed
+
+
+# ---------------------------------------------------------------------------- runs
+
+
+def test_run_line_says_what_speakers_have(corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    run(out, corpus, **MANY, speaker_balance=1)
+    [record] = metrics(out, "run")
+    seconds = dict.fromkeys("abc", 0)
+    clips = read_filelist(corpus.train, create_hparams(tiny()))
+    for clip in clips:
+        seconds[clip.speaker] += clip.num_frames * TINY["hop_length"] / SAMPLING_RATE
+    assert record["speakers"].keys() == {"a", "b", "c"}
+    assert [each["training_clips"] for each in record["speakers"].values()] == [8, 3, 3]
+    assert [each["validation_clips"] for each in record["speakers"].values()] == [2, 2, 1]
+    for name, each in record["speakers"].items():
+        assert each["training_minutes"] == pytest.approx(seconds[name] / 60)
+    printed = capsys.readouterr().out
+    assert "\n3 speakers:\n  a: 8 clips, 0.1 minutes, each drawn " in printed
+    assert ", speakers balanced by 1: " in printed
+    assert record["hparams"]["speaker_balance"] == 1
+
+
+@pytest.mark.parametrize("balance", [0, 0.5])
+def test_one_and_two_processes_agree(balance, corpus, tmp_path):
+    """The same weights, the same record of every speaker, the same examples, bit by bit."""
+    settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": balance}
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert Child(flags(one, corpus.hparams(**settings))).end().code == 0
+    check_all(Together(2, flags(two, corpus.hparams(**settings))).end())
+    assert_same_result(one, two)
+    [record] = metrics(two, "validation")
+    assert all("spoken_coverage" in each for each in record["speakers"].values())
+    tags = [curves(out) for out in (one, two)]
+    of_validation = [
+        {tag: x[tag] for tag in x if not tag.startswith(("epoch", "training"))} for x in tags
+    ]
+    assert of_validation[0] == of_validation[1]
+
+
+def test_balanced_run_resumes_inside_an_epoch(corpus, tmp_path):
+    settings = LONG | {"speaker_embedding_dim": 4, "speaker_balance": 0.5}
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert Child(flags(whole, corpus.hparams(**settings))).end().code == 0
+    ended = Child(flags(out, corpus.hparams(**settings)), kill_at, "inside an epoch").end()
+    assert ended.code == -9
+    assert load(newest(out))["loop"]["batches_trained"] > 0
+    other = flags(out, "speaker_balance=1", "--resume")
+    assert "cannot change inside epoch" in refusal(train.main, other, error=SystemExit)
+    assert Child(["-o", str(out), "--resume"]).end().code == 0
+    assert_same_run(out, whole)
+
+
+def test_balance_without_speakers_in_lists_is_refused(tmp_path):
+    corpus = make_corpus(tmp_path)
+    arguments = flags(tmp_path / "out", corpus.hparams(**MANY, speaker_balance=1))
+    message = refusal(train.main, arguments, error=SystemExit)
+    assert "names no speakers; add a fourth field" in message
