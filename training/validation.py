@@ -18,7 +18,7 @@ from corpus.clip_table import ClipTable
 from data_utils import Batch, make_loader
 from hparams import HParams
 from loss import sums_of_clips
-from model import Outputs
+from model import DropoutMasks, Outputs
 from synthesis.griffin_lim import GriffinLim
 from synthesis.speech_end import FORMED
 from synthesis.torch_speaker import ModelSpeaker
@@ -61,8 +61,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
     validation fails: a clip that cannot be read, a loss that is not finite, too little memory.
 
     Prenet masks depend on the batch's number alone. The padded loss weights batches by clips, the
-    unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage, and
-    speakers.py the losses of speakers.
+    unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage,
+    speakers.py the losses of speakers, and `text_effect` the effect of the text.
     """
     assert run.validation_loader is not None  # a run without validation clips does not call this
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
@@ -87,7 +87,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
             generator.manual_seed(hashed_seed(VALIDATION_SEED, number))
             try:  # the others wait for this process, so an error must not end it here
                 batch = next(batches)
-                outputs, *sums = _validate_batch(run, batch, generator)
+                outputs, *sums = _validate_batch(run, batch, number, generator)
                 mine.append((number, *sums))
                 for speaker, (of_batch, row) in places.items():
                     if of_batch == number:
@@ -127,9 +127,12 @@ def example_places(run: Run) -> dict[str, tuple[int, int]]:
     return first_places(validation_batches(clips.num_frames, run.hparams), clips)
 
 
-def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple[Any, ...]:
-    """The model's outputs; (clips, frames, steps, symbols); padded loss, unpadded loss and
-    alignment.alignment_sums; a ClipRow of each clip, for a model of several speakers."""
+def _validate_batch(
+    run: Run, batch: Batch, number: int, generator: torch.Generator
+) -> tuple[Any, ...]:
+    """The model's outputs; (clips, frames, steps, symbols); padded loss, unpadded loss,
+    alignment.alignment_sums and, of the first batch, `text_effect`; a ClipRow of each clip, for a
+    model of several speakers."""
     model, trainer = run.trainer.model, run.trainer
     num_steps = batch.mel.shape[2] // model.n_frames_per_step
     masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
@@ -146,6 +149,8 @@ def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
     lengths = (batch.mel_lengths, steps, batch.text_lengths)
     sizes = (len(steps), *(int(length.sum()) for length in lengths))
+    if number == 0:
+        sums.append(text_effect(run, moved, masks, float(losses.total_unpadded)))
     rows: list[ClipRow] = []
     if run.hparams.speakers:
         columns = [batch.clip_indices, batch.mel_lengths, steps, *sums_of_clips(outputs, moved)]
@@ -153,9 +158,21 @@ def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple
     return outputs, sizes, sums, rows
 
 
+def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
+    """By how much the batch's unpadded loss rises above `loss`, as a fraction of it, when the
+    symbols of each text are shuffled. Near 0 the model predicts frames from the frames before them
+    alone, and speaks no words, however sharp its alignments are."""
+    text, generator = batch.text.clone(), torch.Generator().manual_seed(VALIDATION_SEED)
+    for row, length in zip(text, batch.text_lengths.tolist(), strict=True):
+        row[:length] = row[torch.randperm(length, generator=generator)]
+    with run.trainer.autocast():
+        outputs = run.trainer.model(replace(batch, text=text), masks)
+    return float(run.trainer.validation_loss(outputs, batch).total_unpadded) / loss - 1
+
+
 def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
-    values = np.array([sums for _, _, sums, _ in batches])
+    values = np.array([sums[:5] for _, _, sums, _ in batches])
     clips, frames, steps, symbols = np.array([sizes for _, sizes, _, _ in batches]).T
     record: dict[str, Any] = {
         "epoch": run.state.epoch,
@@ -165,6 +182,7 @@ def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
         "alignment_sharpness": float(values[:, 2].sum() / steps.sum()),
         "alignment_coverage": float(values[:, 4].sum() / symbols.sum()),
         "alignment_diagonality": float(values[:, 3].sum() / steps.sum()),
+        "text_effect": batches[0][2][5],
     }
     rows = list(itertools.chain(*(rows for *_, rows in batches)))
     if rows:
@@ -267,7 +285,8 @@ def log_validation(run: Run, record: dict[str, Any], examples: Sequence[Example]
         f"unpadded {record['validation_loss_unpadded']:.4f}, "
         f"alignment sharpness {record['alignment_sharpness']:.3f}, "
         f"coverage {record['alignment_coverage']:.2f}, "
-        f"diagonality {record['alignment_diagonality']:.2f}"
+        f"diagonality {record['alignment_diagonality']:.2f}, "
+        f"text effect {record['text_effect']:.2f}"
     )
     how = {example.speaker: line for example in examples if (line := how_spoken(run, example))}
     if "" in how:
