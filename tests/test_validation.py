@@ -165,13 +165,13 @@ def test_free_speech_disturbs_no_training(corpus, tmp_path, monkeypatch):
     states, speak_freely = [], validation.speak_freely
     for name in ("silent", "speaking"):
 
-        def spy(run, ids, name=name):
+        def spy(run, *text, name=name):
             def state():
                 numbers = torch.get_rng_state().tolist(), *np.random.get_state(), random.getstate()  # noqa: NPY002
                 return [*map(str, numbers), run.trainer.model.training]
 
             before = state()
-            spoken = speak_freely(run, ids) if name == "speaking" else None
+            spoken = speak_freely(run, *text) if name == "speaking" else None
             states.append((before, state()))
             return spoken or fail()
 

@@ -131,6 +131,9 @@ def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
 
 def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
     """The first clip of a batch, teacher-forced and in free running."""
+    speaker = None
+    if batch.speakers is not None:
+        speaker = run.hparams.speakers[int(batch.speakers[0])]
     h, ids = run.hparams, batch.text[0, : int(batch.text_lengths[0])].tolist()
     frames = int(batch.mel_lengths[0])
     steps, recording = -(-frames // h.n_frames_per_step), batch.mel[0, :, :frames].numpy()
@@ -142,7 +145,7 @@ def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
     )
     mels, spoken = {"predicted": forced.mel}, None
     with warn_on_failure("speaking the text of a validation clip"):
-        spoken = speak_freely(run, ids)
+        spoken = speak_freely(run, ids, speaker)
         mels["spoken"] = spoken.mel
     # Once in a run, as it stays the same; also after clips were changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
@@ -156,13 +159,15 @@ def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
     return Example(recording, target, forced, spoken, h.gate_threshold, sounds, h.sampling_rate)
 
 
-def speak_freely(run: Run, ids: list[int]) -> FreeTake:
-    """Synthesize the symbols of a text once. The model must be in evaluation mode; no global random
-    state changes. The text's length limits the steps, and attention without progress ends it."""
-    speaker = ModelSpeaker(run.trainer.model, run.hparams, run.statistics)
-    speaker.shows_progress = False
-    mel = speaker.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
-    [attempt] = speaker.attempts
+def speak_freely(run: Run, ids: list[int], speaker: str | None = None) -> FreeTake:
+    """Synthesize the symbols of a text once, as `speaker` where there are several. The model must
+    be in evaluation mode; no global random state changes. The text's length limits the steps, and
+    attention without progress ends it."""
+    known = run.statistics, run.speaker_statistics
+    model = ModelSpeaker(run.trainer.model, run.hparams, *known)
+    model.shows_progress = False
+    mel = model.speak_text(ids, seed=VALIDATION_SEED, retries=0, speaker=speaker).mel
+    [attempt] = model.attempts
     symbols = [run.hparams.table.symbols[i] for i in attempt.words]
     return FreeTake(symbols, attempt.alignment, mel, np.array(attempt.gates), attempt.end)
 
