@@ -398,14 +398,15 @@ def evaluate(
     transcripts = [replace(t, speaker=x or "") for t, x in zip(transcripts, names, strict=True)]
     measures, rates = listener.measures(), dict[str, SpeakerRates]()
     for name, places in places_of(names).items():
-        own_rates, own_reference = listener.measures(places), reference.speakers.get(name)
+        own_rates = listener.measures(places)
+        own_reference = reference.speakers.get(name, Measures())
         rates[name] = SpeakerRates(
             texts=len(places),
             word_error_rate=own_rates.word_error_rate,
-            recordings=own_reference and own_reference.word_error_rate,
+            recordings=own_reference.word_error_rate,
             identification_rate=float(np.mean(is_identified[places])) if nearest else None,
             quality=own_rates.quality,
-            quality_of_recordings=own_reference and own_reference.quality,
+            quality_of_recordings=own_reference.quality,
         )
     return Intelligibility(
         word_error_rate=measures.word_error_rate,

@@ -9,13 +9,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 import torch
-from helpers import DATA, ROOT, run_program
+from helpers import DATA, ROOT, run_program, save_speaker
 from torch.distributed.run import get_args_parser
 
 from hparams import create_hparams
@@ -32,6 +33,7 @@ GROUPS = (  # documents whose commands run one after another in one copy
     ("docs/paper.md", "docs/batching.md", "docs/learning.md", "docs/research-log.md"),
     ("docs/languages.md",),
     ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
+    ("docs/speakers.md",),
 )
 # Run by CI itself (make test), by test_demo.py (make demo) and test_wheel.py, or before any test
 # (pip, tensorboard); and scripts, which test_table2.py and test_gpu_report.py run.
@@ -115,6 +117,18 @@ def prepare(clone: Path) -> None:
     torch.save({"state_dict": weights}, clone / "tacotron2_statedict.pt")  # as NVIDIA's is
 
 
+def prepare_speakers(clone: Path) -> None:
+    """The run of docs/speakers.md: a checkpoint that knows anna and bert, and its lists."""
+    lists, run = clone / "filelists" / "speakers", clone / "runs" / "speakers"
+    lists.mkdir()
+    run.mkdir()
+    listed = (clone / "filelists" / "ljspeech" / "val.txt").read_text(encoding="utf-8").splitlines()
+    lines = [f"{line}|{name}\n" for line, name in zip(listed, ("anna", "bert"), strict=True)]
+    (lists / "val.txt").write_text("".join(lines), encoding="utf-8")
+    settings = create_hparams(f"{TINY},speaker_embedding_dim=4,validation_files={lists}/val.txt")
+    save_speaker(run / "best.pt", replace(settings, speakers=("anna", "bert")))
+
+
 def smaller(command: str) -> list[str]:
     """The command's arguments after `python`, with what makes it quick."""
     python, *arguments = shlex.split(command)
@@ -151,6 +165,8 @@ def test_every_command_runs_in_the_order_given(documents, clone):
         prepare(clone)
     if "docs/paper.md" in documents:
         shutil.rmtree(clone / "runs" / "paper")
+    if "docs/speakers.md" in documents:
+        prepare_speakers(clone)
     first = {command: names for names in GROUPS[::-1] for command in commands_of(names)}
     for command in commands_of(documents):
         if first[command] != documents and "compare_batching" in command:
