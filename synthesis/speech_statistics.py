@@ -22,6 +22,7 @@ CLOSING = "'\")]»”’」』 "  # what may follow the mark
 MARKED = 0.8  # a corpus of which so many texts end with a mark; LJSpeech: 0.88
 USUAL = 0.999  # the share of clips between `fastest` and 1, and 1 and `slowest`
 MIN_CLIPS = 20  # of a speaker, from which on its own pace is known
+MAX_ERROR = 0.1  # of a speaker's slope: its standard error over it
 MARGIN = 1.25  # speech so much faster, or slower, than the corpus's usual clips is wrong
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]
@@ -122,9 +123,10 @@ def measure_speakers(
 ) -> list[SpeakerStatistics]:
     """The statistics of each speaker, in the order of `names`.
 
-    A speaker of MIN_CLIPS clips or more has a pace of its own. `fastest` and `slowest` are those of
-    the clips of all such speakers, each beside its own speaker's pace: no speaker has enough clips
-    for the rarest. A speaker of fewer clips has the corpus's pace, `fastest` and `slowest`.
+    A speaker of MIN_CLIPS clips or more has a pace of its own (`_own_line`). `fastest` and
+    `slowest` are those of the clips of all such speakers, each beside its own speaker's pace: no
+    speaker has enough clips for the rarest. A speaker of fewer clips has the corpus's pace,
+    `fastest` and `slowest`.
 
     Args:
         num_frames, num_symbols, indices: [clips] lengths, and of each clip its speaker in `names`.
@@ -138,7 +140,7 @@ def measure_speakers(
     lines, pace = dict[int, tuple[float, float]](), list[np.ndarray]()
     for index, clips in enumerate(clips_of):
         if len(clips) >= MIN_CLIPS:
-            lines[index] = offset, slope = _line(symbols[clips], seconds[clips])
+            lines[index] = offset, slope = _own_line(symbols[clips], seconds[clips], corpus)
             pace.append(seconds[clips] / (offset + slope * symbols[clips]))
     if not lines:
         pace = [np.ones(1)]
@@ -160,6 +162,22 @@ def _line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     design = np.stack([np.ones_like(symbols), symbols], axis=1) / seconds[:, None]
     (offset, fitted), *_ = np.linalg.lstsq(design, np.ones_like(seconds), rcond=None)
     return (float(offset), float(fitted)) if offset >= 0 and fitted > 0 else (0.0, slope)
+
+
+def _own_line(
+    symbols: np.ndarray, seconds: np.ndarray, corpus: SpeechStatistics
+) -> tuple[float, float]:
+    """Offset and slope of a speaker's line. Where the clips' lengths are too alike to tell the
+    slope, which longer texts follow, it is the corpus's line times the clips' mean pace."""
+    offset, slope = _line(symbols, seconds)
+    if len(np.unique(symbols)) > 2:
+        design = np.stack([np.ones_like(symbols), symbols], axis=1) / seconds[:, None]
+        residuals = 1 - design @ [offset, slope]
+        variance = residuals @ residuals / (len(symbols) - 2)
+        if variance * np.linalg.inv(design.T @ design)[1, 1] <= (MAX_ERROR * slope) ** 2:
+            return offset, slope
+    pace = float(np.mean(seconds / (corpus.offset + corpus.seconds_per_symbol * symbols)))
+    return pace * corpus.offset, pace * corpus.seconds_per_symbol
 
 
 def last_symbol(text: Iterable[str]) -> str:

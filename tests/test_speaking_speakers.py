@@ -345,6 +345,23 @@ def test_few_clips_have_the_corpuss_pace():
     assert enough[2].statistics.seconds_per_symbol == pytest.approx(0.3, rel=0.1)
 
 
+def test_clips_of_alike_lengths_foretell_long_texts():
+    """Their own line would have any slope, and long texts would be cut off."""
+    frames, symbols, indices = corpus(0.06)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        narrow = rng.integers(30, 35, 25)
+        seconds = (0.3 + 0.09 * narrow) * rng.uniform(0.8, 1.2, 25)
+        for own in (narrow, np.full(25, 32)):
+            lengths = np.concatenate([symbols, own])
+            all_frames = np.concatenate([frames, np.rint(seconds / 0.02)])
+            numbers = np.concatenate([indices, np.ones(25, np.int64)])
+            whole = measure(all_frames, lengths, ["."] * len(lengths), SETTINGS)
+            known = all_frames, lengths, numbers, NAMES[:2]
+            _, slow = measure_speakers(*known, whole, SETTINGS)
+            assert slow.statistics.seconds(150) == pytest.approx(0.3 + 0.09 * 150, rel=0.2)
+
+
 def test_speaker_without_clips_has_no_minutes():
     """A resumed run may have lost the clips of one."""
     frames, symbols, indices = corpus(0.1)
