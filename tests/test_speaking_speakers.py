@@ -13,7 +13,7 @@ import pytest
 import soundfile
 import torch
 from corpora import refusal, write_tone
-from helpers import SPEAKER, flags, load, newest, save_speaker, tiny
+from helpers import HOP, SAMPLING_RATE, SPEAKER, flags, load, metrics, newest, save_speaker, tiny
 from test_retries import GOOD, TEXT, H, Scripted
 from test_voice import about, described, settings
 
@@ -391,12 +391,14 @@ def test_runs_keep_statistics_of_their_speakers(tmp_path):
     (tmp_path / "train.txt").write_text("".join(lines))
     lists = {"training_files": tmp_path / "train.txt", "validation_files": tmp_path / "train.txt"}
     out = tmp_path / "run"
-    train.main(flags(out, tiny(**lists, speaker_embedding_dim=4, epochs=1)))
+    often = {"epochs": 1, "epochs_per_validation": 1}
+    train.main(flags(out, tiny(**lists, **often, speaker_embedding_dim=4)))
     saved = load_checkpoint(newest(out))
     assert [one["name"] for one in saved["speaker_statistics"]] == list(NAMES)
-    samples = sum(4000 + 500 * i for i in (1, 4, 7))  # of anna
-    minutes = saved["speaker_statistics"][0]["minutes"]
-    assert minutes == pytest.approx(samples / 22050 / 60, rel=0.2)
+    for one, places in zip(saved["speaker_statistics"], ((1, 4, 7), (0, 3, 6)), strict=False):
+        frames = sum(1 + (4000 + 500 * i) // HOP for i in places)
+        assert one["minutes"] == pytest.approx(frames * HOP / SAMPLING_RATE / 60)
+    assert "spoken_stopped" in metrics(out, "validation")[-1]
     assert saved["speaker_statistics"][0]["statistics"] == saved["speech_statistics"]
     assert len(load_speaker(newest(out)).speak("A clip.", speaker="carl")) > 0
     statistics = saved.pop("speaker_statistics")
