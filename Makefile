@@ -1,6 +1,7 @@
 # make demo: from nothing to a model that speaks. make test, test-thorough, test-frameworks: as CI.
 # make say TEXT="4,072", make page: listen to the demo's voice. All of them in another language, and
 # from phones: LANGUAGE=de PHONES=1. With FULL=1 the full-size model, which trains for an hour.
+# make say SPEAKER=NAME: one of a voice's several speakers.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
@@ -15,7 +16,7 @@ endif
 DEMO := demo$(patsubst %,-%,$(filter-out en-us,$(LANGUAGE)))$(if $(PHONES),-phones)$(if $(FULL),-full)
 DEMO_VOICE := $(DEMO)/voice
 NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE))
-export TEXT  # through the environment, so that the shell does not expand it
+export TEXT SPEAKER  # through the environment, so that the shell does not expand them
 
 .PHONY: demo test test-thorough test-frameworks say page
 
@@ -41,7 +42,8 @@ test-frameworks: .venv-frameworks/installed
 	  tests/test_speech_recognition.py tests/test_speech_enhancement.py tests/test_judges.py
 
 say: $(DEMO_VOICE)/voice.json .venv/installed
-	@$(PYTHON) synthesize.py --voice $(DEMO_VOICE) $(NUMBERS) --text="$$TEXT" -o $(DEMO)/said.wav
+	@$(PYTHON) synthesize.py --voice $(DEMO_VOICE) $(NUMBERS) --text="$$TEXT" \
+	  $(if $(SPEAKER),--speaker="$$SPEAKER") -o $(DEMO)/said.wav
 
 page: $(DEMO_VOICE)/voice.json .venv/installed
 	$(PYTHON) scripts/page.py --checkpoint $(DEMO_VOICE) $(NUMBERS)

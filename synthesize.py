@@ -4,6 +4,8 @@
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text-file texts.txt -o out --save-mel
     python synthesize.py --voice voice --text-file book.txt -o book.wav --time
     python synthesize.py --voice voice --text-file book.txt --stream wav | ffplay -
+    python synthesize.py --voice voice --list-speakers
+    python synthesize.py --voice voice --speaker anna --text "It was a quiet evening."
 
 -o FOLDER gets a wav by Griffin-Lim (or --vocoder, docs/voices.md) and a picture of the alignment
 for each text, named by its line: out/0012.wav; with --save-mel the log-mel too, float32 [n_mels,

@@ -4,6 +4,7 @@
     python benchmarks/reliability.py demo/voice --numbers 1-10000 --json reliability.json
     python benchmarks/reliability.py demo/voice --numbers 1-10000 --no-mark --transcribe
     python benchmarks/reliability.py best.pt texts.txt --transcribe --recognizer whisper --quality
+    python benchmarks/reliability.py best.pt texts.txt --speaker anna
 
 Every text is spoken three times with the same seed, in turns: ended by the gate alone, without an
 added full stop (as before 0.4.0); ended by the gate or by attention at rest; and with retries of
@@ -20,6 +21,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,11 +95,12 @@ def number_range(text: str) -> tuple[int, int]:
 
 
 def speak(
-    speaker: Speaker, text: str, retries: int, counts: Counts, *, with_sound: bool
+    speaker: Speaker, text: str, options: dict[str, Any], counts: Counts, *, with_sound: bool
 ) -> np.ndarray:
-    """Speak a text and add its faults to `counts`. Returns the sound [N], empty if not wanted."""
+    """Speak a text, with options of `Speaker.mels`, and add its faults to `counts`. Returns the
+    sound [N], empty if not wanted."""
     h, began = speaker.hparams, time.perf_counter()
-    mel = np.concatenate([*speaker.mels(utterance_of(text, h), retries=retries)], axis=1)
+    mel = np.concatenate([*speaker.mels(utterance_of(text, h), **options)], axis=1)
     samples = np.concatenate([*speaker.sound([mel])]) if with_sound else np.empty(0)
     counts.computing += (time.perf_counter() - began) * with_sound
     seconds = mel.shape[1] * h.hop_length / h.sampling_rate
@@ -136,7 +139,8 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
         is_chosen = number in chosen
         for name, (speaker, retries) in ways.items():
             speaker.shows_progress = False
-            samples = speak(speaker, text, retries, counts_of[name], with_sound=is_chosen)
+            options = {"retries": retries, "speaker": args.speaker}
+            samples = speak(speaker, text, options, counts_of[name], with_sound=is_chosen)
             if is_chosen:
                 listeners[name].hear(text, samples, speaker.hparams.sampling_rate)
     for name, counts in counts_of.items():
@@ -182,6 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
     help_text = "these numbers, for the demo's voice"
     source.add_argument("--numbers", type=number_range, metavar="FIRST-LAST", help=help_text)
     add("--language", default=ENGLISH, help="of the texts (%(default)s)")
+    add("--speaker", metavar="NAME", help="who speaks, where the model has several speakers")
     add("--no-mark", action="store_true", help="leave out the full stop at a text's end")
     help_text = "texts whose sound is made (%(default)s)"
     add("--sounds", type=whole_number(1), default=500, metavar="N", help=help_text)
@@ -197,7 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(f"{args.texts}: no text in it; write one per line")
     counts_of = measure(args, texts)
     before, after = counts_of["end found"].computing, counts_of["with retries"].computing
-    title = f"{args.voice}{' ' + args.hparams if args.hparams else ''}"
+    title = " ".join(filter(None, (str(args.voice), args.speaker, args.hparams)))
     sounds = min(args.sounds, len(texts))
     markdown = table(counts_of, len(texts), sounds)
     ratio = f"retries take {after / before:.3f} times the time"

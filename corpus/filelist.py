@@ -38,6 +38,7 @@ from corpus.field_order import refuse_no_paths
 from corpus.missing_sounds import beside
 from corpus.separators import refuse_other_separators
 from hparams import HParams
+from synthesis.speakers import MAX_NAME
 from text import can_be_spoken, clean, in_words, unknown_symbols
 
 TEXT_FOLDER = Path(__file__).resolve().parents[1] / "text"
@@ -51,7 +52,6 @@ NO_FILELIST = (
 )
 CHANGED_IN_CHECK = "changed while it was checked; start again when nothing writes to it"
 IF_MOVED = "if the folder of the clips was moved, name it: --hparams clips_folder=FOLDER"
-MAX_NAME = 100  # characters of a speaker's name
 MAX_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
 HOW_TO_KNOW = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
 OTHER_LANGUAGE = (

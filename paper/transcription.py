@@ -8,10 +8,10 @@ recogniser, so any language has it.
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jiwer
 import numpy as np
@@ -21,7 +21,7 @@ import torch
 from scipy.fft import dct
 
 from audio import log_mel_spectrogram, mel_fingerprint, read_audio
-from common.console import progress_bar
+from common.console import markdown_table, progress_bar
 from common.errors import UserError, grouped, lines_refused
 from common.files import numbered_lines, read_as, read_bytes, write_bytes, write_json
 from common.sound import write_wav
@@ -39,6 +39,7 @@ from paper.recognisers import (
 )
 from synthesis.loading import load_speaker
 from synthesis.speaker import Speaker
+from synthesis.speakers import chosen_index, speaker_index
 from synthesis.utterance import sequence_to_speak
 from synthesis.vocoder import load_vocoder
 from text.spoken_numbers import ENGLISH
@@ -53,11 +54,18 @@ REFERENCE_FILE = (
 Result = TypeVar("Result")
 
 
+class Recording(NamedTuple):
+    path: Path
+    text: str
+    speaker: str = ""  # the name, empty where a list has none
+
+
 @dataclass(frozen=True)
 class Transcript:
     text: str
     heard: str  # by the recogniser, in lower case
     nearest: str = ""  # the text of the recording that sounds most like it, in lower case
+    speaker: str = ""  # whose voice the model spoke with; empty for one voice
 
 
 @dataclass(frozen=True)
@@ -76,13 +84,27 @@ class Reference:
     recordings: Measures
     vocoded: Measures  # of the recordings after mel and vocoder, as the model's are
     made_with: dict[str, Any]  # the mels' settings, the vocoder, the recogniser and the judge
+    speakers: dict[str, Measures] = field(default_factory=dict)  # of each one's recordings
+
+
+@dataclass(frozen=True)
+class SpeakerRates:
+    """What `Intelligibility` holds of all, of one speaker of several."""
+
+    texts: int
+    word_error_rate: float | None
+    recordings: float | None  # the word error rate of the speaker's recordings
+    identification_rate: float | None
+    quality: float | None
+    quality_of_recordings: float | None
 
 
 @dataclass(frozen=True)
 class Intelligibility:
     """Word error rates of one checkpoint and of the recordings of the same texts, None where the
     recogniser does not know the language; and the share of the texts that are nearest to their own
-    recording (by chance 1 / texts), None in files of earlier versions."""
+    recording among the speaker's (by chance 1 / texts of the speaker), None in files of earlier
+    versions."""
 
     word_error_rate: float | None
     recordings: float | None
@@ -97,9 +119,10 @@ class Intelligibility:
     quality_after_griffin_lim: float | None = None  # or after the vocoder
     recogniser: str = POCKETSPHINX
     vocoder: str = GRIFFIN_LIM
+    speakers: dict[str, SpeakerRates] = field(default_factory=dict)  # where there are several
 
     def summary(self) -> str:
-        """A line for each value that was measured."""
+        """A line for each value that was measured, and a table of the speakers."""
         values = {
             "the recordings": self.recordings,
             f"after mel and {self.vocoder}": self.recordings_after_griffin_lim,
@@ -111,7 +134,27 @@ class Intelligibility:
         }
         measured = {name: value for name, value in values.items() if value is not None}
         width = max(37, *(len(name) + 1 for name in values))
-        return "\n".join(f"{name:<{width}}{value:.3f}" for name, value in measured.items())
+        lines = [f"{name:<{width}}{value:.3f}" for name, value in measured.items()]
+        return "\n".join([*lines, *([self._table_of_speakers()] if self.speakers else [])])
+
+    def _table_of_speakers(self) -> str:
+        columns = {
+            "texts": "texts",
+            "the recordings": "recordings",
+            "the model": "word_error_rate",
+            "identification": "identification_rate",
+            "DistillMOS of the recordings": "quality_of_recordings",
+            "DistillMOS of the model": "quality",
+        }
+        values = {
+            name: [getattr(x, f) for x in self.speakers.values()] for name, f in columns.items()
+        }
+        values = {name: column for name, column in values.items() if None not in column}
+        rows = [
+            [name, *(f"{x:.3f}" if isinstance(x, float) else f"{x:,}" for x in numbers)]
+            for name, *numbers in zip(self.speakers, *values.values(), strict=True)
+        ]
+        return markdown_table(["speaker", *values], rows)
 
 
 def word_error_rate(transcripts: list[Transcript]) -> float:
@@ -136,16 +179,16 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(costs[-1, -1] / len(path))
 
 
-def read_recordings(path: Path) -> list[tuple[Path, str]]:
-    """(sound file, text) of every recording of a folder in LJSpeech's layout, or of a filelist,
-    path|text or path|text|seconds; UserError for anything else."""
+def read_recordings(path: Path) -> list[Recording]:
+    """Every recording of a folder in LJSpeech's layout, or of a filelist; UserError for anything
+    else."""
     if path.is_file():
-        recordings, bad, lines = [], list[str](), numbered_lines(path)
+        recordings, bad, lines = list[Recording](), list[str](), numbered_lines(path)
         refuse_other_separators(path, lines, "path|text|seconds or path|text")
         for number, line in lines:
             try:
-                sound, text, *_ = split_filelist_line(line)
-                recordings.append((Path(where_clip_lies(sound, path)[0]), text))
+                sound, text, _, speaker = split_filelist_line(line)
+                recordings.append(Recording(Path(where_clip_lies(sound, path)[0]), text, speaker))
             except UserError as error:
                 bad.append(f"{path}:{number}: {error}")
         if bad:
@@ -154,7 +197,30 @@ def read_recordings(path: Path) -> list[tuple[Path, str]]:
     entries, problems = read_metadata(path)
     if problems:
         raise UserError("\n".join(grouped(problems)))
-    return [(path / "wavs" / f"{entry.id}.wav", entry.text) for entry in entries]
+    return [Recording(path / "wavs" / f"{entry.id}.wav", entry.text) for entry in entries]
+
+
+def speakers_of(
+    clips: Sequence[Recording], known: Sequence[str], chosen: str | None, where: Path, model: Path
+) -> list[str | None]:
+    """Who of the speakers `known` to a model speaks the text of each recording: those of the
+    recordings, or the one that is `chosen` where they have no names; None for one voice. UserError
+    if it does not know one, or if both or none say who speaks."""
+    named = {clip.speaker for clip in clips} - {""}
+    if not known or not named:
+        index = chosen_index(chosen, known, str(model))
+        return [None if index is None else known[index]] * len(clips)
+    if chosen is not None:
+        raise UserError(f"--speaker {chosen}: {where} names the speaker of each text; leave it out")
+    unknown = [clip.speaker for clip in clips if clip.speaker not in known]
+    try:
+        for name in unknown[:1]:
+            speaker_index(name, known, str(model))
+    except UserError as error:
+        count = f"{len(unknown):,} of {len(clips):,} texts"
+        fix = "Correct the name, or leave these lines out"
+        raise UserError(f"{where}: {count}, the first of {error}. {fix}") from None
+    return [clip.speaker for clip in clips]
 
 
 class Listener:
@@ -184,9 +250,15 @@ class Listener:
         if self.judge:
             self.scores.append(self.judge.score(samples, sampling_rate))
 
-    def measures(self) -> Measures:
-        rate = word_error_rate(self.transcripts) if self.recogniser else None
-        return Measures(rate, float(np.mean(self.scores)) if self.judge else None)
+    def measures(self, which: Sequence[int] | None = None) -> Measures:
+        """Of all sounds, or of those with these numbers."""
+        chosen = range(len(self.transcripts)) if which is None else which
+        rate, quality = None, None
+        if self.recogniser:
+            rate = word_error_rate([self.transcripts[i] for i in chosen])
+        if self.judge:
+            quality = float(np.mean([self.scores[i] for i in chosen]))
+        return Measures(rate, quality)
 
     def again(self) -> "Listener":
         """One that has heard nothing yet."""
@@ -207,43 +279,58 @@ def measure_reference(
         "recogniser": listener.recogniser.name if listener.recogniser else "",
         "judge": type(listener.judge).__name__ if listener.judge else "",
     }
+    clips, rate = read_recordings(recordings), hparams.sampling_rate
+    if places := places_of([clip.speaker for clip in clips]):
+        made_with["speakers"] = [*places]
     if kept.exists() and (reference := read_findings(kept, Reference)).made_with == made_with:
         return reference
-    clips, rate = read_recordings(recordings), hparams.sampling_rate
     recorded, vocoded = listener.again(), listener.again()
-    for path, text in progress_bar("Transcribing recordings", len(clips), " texts", iterable=clips):
-        samples = read_audio(path, hparams)
-        recorded.hear(text, samples.numpy(), rate)
+    for clip in progress_bar("Transcribing recordings", len(clips), " texts", iterable=clips):
+        samples = read_audio(clip.path, hparams)
+        recorded.hear(clip.text, samples.numpy(), rate)
         mel = log_mel_spectrogram(samples, hparams).numpy()
-        vocoded.hear(text, np.concatenate([*speaker.sound([mel])]), rate)
-    reference = Reference(recorded.measures(), vocoded.measures(), made_with)
+        vocoded.hear(clip.text, np.concatenate([*speaker.sound([mel])]), rate)
+    of_speakers = {name: recorded.measures(which) for name, which in places.items()}
+    reference = Reference(recorded.measures(), vocoded.measures(), made_with, of_speakers)
     write_json(kept, asdict(reference))
     return reference
 
 
+def places_of(names: Sequence[str | None]) -> dict[str, list[int]]:
+    """The places of each name, in alphabetical order; nothing if there are not several names."""
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name or "", []).append(place)
+    return {name: places[name] for name in sorted(places)} if len(places) > 1 else {}
+
+
 def spoken_sounds(
-    speaker: Speaker, texts: Sequence[str], kept: Path | None
+    speaker: Speaker, texts: Sequence[str], names: Sequence[str | None], kept: Path | None
 ) -> Iterator[torch.Tensor]:
     """The samples [N] of each text as a WAV has them, at least as many as a mel needs: a model that
-    has learnt little may stop at once. The folder `kept`, if any, keeps the sounds, the alignments,
-    and an index.csv with the columns wav,text."""
+    has learnt little may stop at once. `names`: who of the model's speakers says each. The folder
+    `kept`, if any, keeps the sounds, the alignments, and an index.csv with the columns wav,text
+    and, of several speakers, speaker."""
     hparams = speaker.hparams
     with tempfile.TemporaryDirectory() as temporary:
         folder = kept or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        names = [f"{number:04d}" for number in range(1, len(texts) + 1)]
+        bases = [f"{number:04d}" for number in range(1, len(texts) + 1)]
         progress = progress_bar("Speaking", len(texts), " texts", iterable=texts)
-        for name, text in zip(names, progress, strict=True):
-            spoken, wav = speaker.speak_text(sequence_to_speak(text, hparams)), f"{name}.wav"
+        for base, text, name in zip(bases, progress, names, strict=True):
+            spoken = speaker.speak_text(sequence_to_speak(text, hparams), speaker=name)
+            wav = f"{base}.wav"
             if kept:
-                speaker.write_speech(folder / name, spoken)
+                speaker.write_speech(folder / base, spoken)
             else:  # without the picture, which takes longer than the speech
                 sound = np.concatenate([*speaker.sound([spoken.mel])])
                 write_wav(folder / wav, sound, hparams.sampling_rate)
             samples = torch.from_numpy(soundfile.read(folder / wav, dtype="float32")[0])
             lacking = max(0, hparams.filter_length - len(samples))
             yield torch.nn.functional.pad(samples, (0, lacking))
-        index = pd.DataFrame({"wav": [f"{name}.wav" for name in names], "text": texts})
+        index = pd.DataFrame({"wav": [f"{base}.wav" for base in bases], "text": texts})
+        if places_of(names):
+            index["speaker"] = names
         write_bytes(folder / "index.csv", index.to_csv(index=False).encode())
 
 
@@ -258,6 +345,7 @@ def evaluate(
     vocoder: Path | None = None,
     words_only: bool = False,
     quality: bool = False,
+    voice_of: str | None = None,
 ) -> Intelligibility:
     """Speak the texts of `recordings` with `checkpoint`, transcribe that where the recogniser knows
     the language and, unless `words_only`, find the nearest recording.
@@ -271,13 +359,16 @@ def evaluate(
         vocoder: an ONNX file in place of Griffin-Lim.
         words_only: no identification rate, which takes most of the time.
         quality: rate the sounds by DistillMOS too.
+        voice_of: the speaker of all texts, where the model has several and the recordings have no
+            names. Those of a list with names are spoken with each one's own speaker's voice.
 
     Raises:
         UserError: if recordings, checkpoint, vocoder, recogniser or judge cannot be read.
     """
     clips = read_recordings(recordings)
-    texts = [text for _, text in clips]
+    texts = [clip.text for clip in clips]
     speaker, vocoder_name = load_speaker(checkpoint), GRIFFIN_LIM
+    names = speakers_of(clips, speaker.hparams.speakers, voice_of, recordings, checkpoint)
     if vocoder:
         speaker.vocoder = load_vocoder(vocoder, speaker.hparams)
         vocoder_name = f"{vocoder.name} ({sha256(read_bytes(vocoder)).hexdigest()[:8]})"
@@ -286,21 +377,37 @@ def evaluate(
     listener = Listener(chosen, DistillMos() if quality else None, language)
     if listener.recogniser or listener.judge:
         reference = measure_reference(recordings, speaker, vocoder_name, listener)
-    sounds = [] if words_only else [read_audio(path, hparams) for path, _ in clips]
+    sounds = [] if words_only else [read_audio(clip.path, hparams) for clip in clips]
     recorded = [mel_cepstra(samples, hparams) for samples in sounds]
-    nearest = list[int]()
-    for text, samples in zip(texts, spoken_sounds(speaker, texts, speech), strict=True):
-        listener.hear(text, samples.numpy(), hparams.sampling_rate)
+    nearest, spoken = list[int](), spoken_sounds(speaker, texts, names, speech)
+    for clip, samples in zip(clips, spoken, strict=True):
+        listener.hear(clip.text, samples.numpy(), hparams.sampling_rate)
         if not words_only:
             cepstra = mel_cepstra(samples, hparams)
-            distances = [warped_distance(cepstra, other) for other in recorded]
+            distances = [
+                warped_distance(cepstra, other) if own.speaker == clip.speaker else np.inf
+                for own, other in zip(clips, recorded, strict=True)
+            ]
             nearest.append(int(np.argmin(distances)))
-    transcripts, identified = listener.transcripts, None
-    if not words_only:
-        identified = float(np.mean(np.equal(nearest, range(len(clips)))))
+    is_identified = np.equal(nearest, range(len(nearest)))
+    identified = float(np.mean(is_identified)) if nearest else None
+    transcripts = listener.transcripts
+    if nearest:
         words = [texts[i].lower().rstrip(".") for i in nearest]
         transcripts = [replace(t, nearest=x) for t, x in zip(transcripts, words, strict=True)]
-    measures = listener.measures()
+    transcripts = [replace(t, speaker=x or "") for t, x in zip(transcripts, names, strict=True)]
+    measures, rates = listener.measures(), dict[str, SpeakerRates]()
+    for name, places in places_of(names).items():
+        own_rates = listener.measures(places)
+        own_reference = reference.speakers.get(name, Measures())
+        rates[name] = SpeakerRates(
+            texts=len(places),
+            word_error_rate=own_rates.word_error_rate,
+            recordings=own_reference.word_error_rate,
+            identification_rate=float(np.mean(is_identified[places])) if nearest else None,
+            quality=own_rates.quality,
+            quality_of_recordings=own_reference.quality,
+        )
     return Intelligibility(
         word_error_rate=measures.word_error_rate,
         recordings=reference.recordings.word_error_rate,
@@ -315,6 +422,7 @@ def evaluate(
         quality_after_griffin_lim=reference.vocoded.quality,
         recogniser=chosen.name if chosen else "",
         vocoder=vocoder_name,
+        speakers=rates,
     )
 
 

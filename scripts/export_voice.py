@@ -11,6 +11,7 @@ requirements/onnx.txt besides requirements.txt (docs/voices.md).
 
 import project_root
 
+import itertools
 from pathlib import Path
 
 import torch
@@ -20,23 +21,25 @@ from common.errors import UserError
 from common.files import numbered_lines, refuse_no_folder
 from corpus.filelist import split_filelist_line
 from hparams import HParams
-from synthesis.export import export_voice
+from synthesis.export import SpokenText, export_voice
 from synthesis.torch_speaker import load_model_speaker
 from synthesis.utterance import sequence_to_speak
 
 NUM_COMPARED = 20  # texts
 
 
-def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[list[int]]:
-    """Ids of NUM_COMPARED texts: the first lines of a file, or of the run's validation list, or of
-    its training list if it had no other."""
+def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[SpokenText]:
+    """NUM_COMPARED texts: the first lines of a file, or of the run's validation list, or of its
+    training list if it had no other. The speakers take turns."""
     chosen = path or Path(hparams.validation_files or hparams.training_files)
     missing = "no such file; name one with a text on each line, by --text-file, or choose --fp32"
     lines = [line for _, line in numbered_lines(chosen, missing)[:NUM_COMPARED]]
     texts = lines if path else [split_filelist_line(line).text for line in lines]
     if not texts:
         raise UserError(f"{chosen}: no text in it; write one per line")
-    return [sequence_to_speak(text, hparams, drop_unknown=True) for text in texts]
+    speakers = itertools.cycle(hparams.speakers or [None])
+    ids = [sequence_to_speak(text, hparams, drop_unknown=True) for text in texts]
+    return [SpokenText(*pair) for pair in zip(ids, speakers, strict=False)]
 
 
 def main(arguments: list[str] | None = None) -> None:

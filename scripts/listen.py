@@ -8,6 +8,10 @@ transcribes them. The file holds the word error rate, the reference rates of the
 the recordings after mel and vocoder, the transcripts, and the identification rate: for how many
 texts the nearest recording, by dynamic time warping of mel-cepstra, is that of the same text.
 --quality adds DistillMOS's scores of all three.
+
+A model of several speakers says each text of a list with the voice of the speaker whom the list
+names, and the file has the rates of each too. Where the recordings have no names, --speaker says
+who speaks.
 """
 
 import project_root
@@ -25,11 +29,13 @@ from text.spoken_numbers import ENGLISH
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    recordings_help = "a folder with metadata.csv and wavs/, or a list of path|text|seconds"
+    recordings_help = "a folder with metadata.csv and wavs/, or a filelist"
     parser.add_argument(
         "--recordings", type=Path, required=True, metavar="PATH", help=recordings_help
     )
     parser.add_argument("-o", "--out", type=output_file, required=True, metavar="FILE.json")
+    speaker_help = "who of the model's speakers speaks, where the recordings have no names"
+    parser.add_argument("--speaker", metavar="NAME", help=speaker_help)
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="keep the sounds there")
     language_help = "eSpeak's name of it (%(default)s)"
     parser.add_argument("--language", default=ENGLISH, help=language_help)
@@ -51,6 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
         vocoder=args.vocoder,
         words_only=args.words_only,
         quality=args.quality,
+        voice_of=args.speaker,
     )
     write_json(args.out, asdict(measured))
     rates = "" if measured.word_error_rate is None else "word error rates of "

@@ -17,6 +17,7 @@ import asyncio
 import errno
 import html
 import itertools
+import json
 import logging
 import os
 import re
@@ -45,6 +46,7 @@ from common.errors import UserError
 from common.pictures import draw_mels
 from synthesis.loading import load_speaker
 from synthesis.speaker import Speaker
+from synthesis.speakers import listed
 from synthesis.utterance import utterance_of
 from synthesis.voice import SETTINGS as VOICE
 from text.spoken_numbers import ENGLISH, sentence_of
@@ -95,6 +97,7 @@ class Inputs(BaseModel):
 
     text: str
     checkpoint: str  # its name on the page
+    speaker: str | None = None  # one of the model's, where it has several
 
 
 @dataclass
@@ -109,12 +112,17 @@ class Reader:
 
     def read(self, inputs: Inputs) -> dict[str, str | list[str]]:
         """What the page shows: notes, warnings, and the addresses of a sound and two pictures;
-        UserError for a text, or the name of a checkpoint, that cannot be spoken."""
+        UserError for a text, or the name of a checkpoint or speaker, that cannot be spoken."""
         text, speaker = " ".join(inputs.text.split()), self.speakers.get(inputs.checkpoint)
         if not text:
             raise UserError("There is no text yet: type one first.")
         if speaker is None:
             raise UserError("No such checkpoint on this page: choose one of the list.")
+        names = speaker.hparams.speakers
+        if inputs.speaker not in (names if len(names) > 1 else (None, *names)):
+            known = f"knows {listed(names)}" if names else "has one voice"
+            what = f"No such speaker: {inputs.checkpoint} {known}"
+            raise UserError(f"{what}. Choose one of the list.")
         if len(text) > MAX_CHARACTERS:  # before it is cleaned, which takes long then
             long = f"The text is too long: {len(text):,} characters"
             raise UserError(f"{long}, and this page accepts {MAX_CHARACTERS:,}. Shorten it.")
@@ -126,10 +134,12 @@ class Reader:
         if utterance.pause_seconds > MAX_PAUSES_SECONDS:
             long = f"The pauses are too long: {utterance.pause_seconds:g} s together"
             raise UserError(f"{long}, and this page accepts {MAX_PAUSES_SECONDS:g}. Shorten them.")
-        speech = speaker.speak_text(utterance, max_symbols=self.max_symbols)
+        options = {"max_symbols": self.max_symbols, "speaker": inputs.speaker}
+        speech = speaker.speak_text(utterance, **options)
         notes = self._make_folder()
         # The name is what a browser saves the files as.
-        base = f"{self.results}/{re.sub('[^0-9A-Za-z]+', '-', inputs.checkpoint).strip('-')}"
+        name = f"{inputs.checkpoint} {inputs.speaker or ''}"
+        base = f"{self.results}/{re.sub('[^0-9A-Za-z]+', '-', name).strip('-')}"
         seconds = speaker.write_speech(self.folder / base, speech)
         draw_mels(mel=speech.mel).savefig(self.folder / f"{base}-mel.png")
         return {
@@ -159,6 +169,17 @@ class Reader:
         return notes
 
 
+def options_of(speakers: dict[str, Speaker]) -> str:
+    """The page's menu of checkpoints. Those of several speakers have their names, as JSON."""
+    options = []
+    for name, speaker in speakers.items():
+        known, data = speaker.hparams.speakers, ""
+        if len(known) > 1:
+            data = f' data-speakers="{html.escape(json.dumps(known))}"'
+        options.append(f"<option{data}>{html.escape(name)}</option>")
+    return "".join(options)
+
+
 def in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
@@ -168,8 +189,8 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
     Requests by other names than `hosts` are refused: pages of other sites may resolve theirs to
     this machine."""
     turn, waiting = asyncio.Lock(), 0
-    options = "".join(f"<option>{html.escape(name)}</option>" for name in reader.speakers)
-    page = TEMPLATE.read_text(encoding="utf-8").replace("<!-- options -->", options)
+    template = TEMPLATE.read_text(encoding="utf-8")
+    page = template.replace("<!-- options -->", options_of(reader.speakers))
 
     def show(request: Request) -> Response:
         return HTMLResponse(page)

@@ -3,6 +3,7 @@
     python -m synthesis voice --text "It was a quiet evening." -o out.wav
     python -m synthesis voice --text-file book.txt -o book.wav --time
     python -m synthesis voice --text-file book.txt --stream wav | ffplay -
+    python -m synthesis voice --speaker anna --text "It was a quiet evening." -o out.wav
 
 The lines of a file follow one another, with a pause. While they are spoken, book.part.wav grows; if
 that is stopped, the same command resumes behind its last whole line. --stream writes the sound on

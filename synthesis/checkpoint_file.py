@@ -26,7 +26,8 @@ from common.files import naming, open_file
 from common.machine import is_out_of_memory
 from common.version import __version__
 from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
-from synthesis.speech_statistics import SpeechStatistics
+from synthesis.speakers import problem_of_names
+from synthesis.speech_statistics import SpeakerStatistics, SpeechStatistics
 
 if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
@@ -80,6 +81,7 @@ KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # of the training clips, in symbols
     "speech_statistics": SpeechStatistics,  # missing in checkpoints of 0.3.0
+    "speaker_statistics": list[SpeakerStatistics],  # missing in those of one voice
 }
 
 
@@ -282,14 +284,20 @@ def _symbol_problems(state: dict[str, Any]) -> list[str]:
 
 
 def _speaker_problems(state: dict[str, Any]) -> list[str]:
-    """Between the names of speakers and their embedding, neither of which one voice has."""
-    embedding, names = state["state_dict"].get(SPEAKER_EMBEDDING), state["hparams"].get("speakers")
-    rows = 0 if embedding is None or embedding.dim() != 2 else len(embedding)
-    count = len(names or ())
+    """Between the names of speakers, their embedding and their statistics, none of which one voice
+    has."""
+    embedding = state["state_dict"].get(SPEAKER_EMBEDDING)
+    names = tuple(state["hparams"].get("speakers") or ())
+    if problem := problem_of_names(names):
+        return [f"hparams: {problem}"]
     if embedding is None and not state["hparams"].get("speaker_embedding_dim"):
-        return [f"hparams: speakers: {count} names, but no {SPEAKER_EMBEDDING}"] if count else []
-    if rows != count or len(set(names or ())) != count:
-        return [f"hparams: speakers: {count} names, but {SPEAKER_EMBEDDING} has {rows} rows"]
+        if names:
+            return [f"hparams: speakers: {len(names)} names, but no {SPEAKER_EMBEDDING}"]
+    elif (rows := 0 if embedding is None or embedding.dim() != 2 else len(embedding)) != len(names):
+        return [f"hparams: speakers: {len(names)} names, but {SPEAKER_EMBEDDING} has {rows} rows"]
+    known = state.get("speaker_statistics")
+    if known is not None and [x["name"] for x in known] != [*names]:
+        return ["speaker_statistics: other names than hparams has in speakers"]
     return []
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -26,7 +27,7 @@ from common.files import folder_made_whole, write_json
 from common.version import __version__
 from model import DecoderState, DropoutMasks, Tacotron2
 from synthesis.torch_speaker import ModelSpeaker
-from synthesis.voice import FILES, FILTERS, GRAPHS, SETTINGS, About, Voice, shape_of
+from synthesis.voice import FILES, FILTERS, GRAPHS, SETTINGS, About, Voice, inputs_of, shape_of
 
 OPSET = 17
 CHECKED_STEPS = 200
@@ -34,12 +35,25 @@ MAX_DIFFERENCE = 1e-5  # of the largest value, between torch and the graphs
 MAX_FRAMES = 200  # of a text that is compared
 
 
-def encode(model: Tacotron2, text: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The encoder for one text, which needs no packing, and the attention's view of its output."""
+class SpokenText(NamedTuple):
+    """A text on which voices are compared."""
+
+    ids: list[int]  # of its symbols
+    speaker: str | None = None  # one of hparams.speakers; None where there are none
+
+
+def encode(
+    model: Tacotron2, text: torch.Tensor, speaker: torch.Tensor | None = None
+) -> tuple[torch.Tensor, ...]:
+    """The encoder for one text, which needs no packing, and the attention's view of its output.
+    `speaker` [1, speakers]: 1 at the speaker's index, else 0; None of one voice."""
     x = model.embedding(text).transpose(1, 2)
     for convolution in model.encoder.convolutions:
         x = torch.relu(convolution(x))
     memory = model.encoder.lstm(x.transpose(1, 2))[0]
+    if speaker is not None and model.speaker_embedding is not None:
+        vector = (speaker @ model.speaker_embedding.weight)[:, None]
+        memory = torch.cat([memory, vector + torch.zeros_like(memory[:, :, :1])], dim=2)
     return memory, model.decoder.attention_layer.memory_layer(memory)
 
 
@@ -91,10 +105,14 @@ class Function(nn.Module):
 
 def write_graphs(speaker: ModelSpeaker, folder: Path) -> None:
     """The graphs of voice.GRAPHS in float32."""
-    for name, (inputs, outputs) in GRAPHS.items():
-        path, kind = folder / f"{name}.onnx", torch.int64 if name == "encoder" else torch.float32
+    for name, (_, outputs) in GRAPHS.items():
+        path, inputs = folder / f"{name}.onnx", inputs_of(name, speaker.hparams)
         shapes = {x: shape_of(x, speaker.hparams) for x in (*inputs, *outputs)}
-        examples = [torch.zeros([size or 7 for size in shapes[x]], dtype=kind) for x in inputs]
+        kinds = {"symbols": torch.int64}
+        examples = [
+            torch.zeros([size or 7 for size in shapes[x]], dtype=kinds.get(x, torch.float32))
+            for x in inputs
+        ]
         axes = {x: [i for i, size in enumerate(shapes[x]) if not size] for x in shapes}
         function = Function(speaker.model, FUNCTIONS[name]).eval()
         write_graph(function, examples, path, inputs, outputs, axes)
@@ -157,7 +175,7 @@ class CheckedVoice(Voice):
         self, name: str, length: int, inputs: Mapping[str, np.ndarray], frames: int
     ) -> list[np.ndarray]:
         arrays = super()._run(name, length, inputs, frames)
-        given = [torch.from_numpy(inputs[x]) for x in GRAPHS[name][0]]
+        given = [torch.from_numpy(inputs[x]) for x in inputs_of(name, self.hparams)]
         with torch.no_grad():
             expected = [x.numpy() for x in FUNCTIONS[name](self.model, *given)]
         for one, other in zip(arrays, expected, strict=True):
@@ -167,12 +185,13 @@ class CheckedVoice(Voice):
 
 
 def check(folder: Path, speaker: ModelSpeaker) -> float:
-    """How far the graphs are from torch in CHECKED_STEPS steps; UserError if that is more than
-    rounding."""
-    voice = CheckedVoice(folder)
+    """How far the graphs are from torch in CHECKED_STEPS steps, of the first and the last speaker
+    where there are several; UserError if that is more than rounding."""
+    voice, last = CheckedVoice(folder), len(speaker.hparams.speakers) - 1
     voice.model, sequence = speaker.model, sorted(speaker.hparams.table.spoken_ids)[:20]
-    steps = [*voice.decode(sequence, 0, CHECKED_STEPS)]
-    voice.refine(np.concatenate([frames for made in steps for frames in made.frames]).T)
+    for index in dict.fromkeys([0, last]) if last >= 0 else [None]:
+        steps = [*voice.decode(sequence, 0, CHECKED_STEPS, index)]
+        voice.refine(np.concatenate([frames for made in steps for frames in made.frames]).T)
     if not voice.difference <= MAX_DIFFERENCE:  # true for nan as well
         raise UserError(
             f"in {CHECKED_STEPS} steps the graphs differ from torch by {voice.difference:.1e} of "
@@ -181,12 +200,12 @@ def check(folder: Path, speaker: ModelSpeaker) -> float:
     return voice.difference
 
 
-def compare(exact: Voice, voice: Voice, texts: list[list[int]]) -> str:
+def compare(exact: Voice, voice: Voice, texts: list[SpokenText]) -> str:
     """What a voice makes otherwise than `exact`."""
     differences, same = [], 0
     for text in progress_bar("Comparing", len(texts), " texts", iterable=texts):
-        options = {"max_symbols": len(text), "retries": 0}
-        one, other = (speaker.speak_text(text, **options).mel for speaker in (exact, voice))
+        options = {"max_symbols": len(text.ids), "retries": 0, "speaker": text.speaker}
+        one, other = (speaker.speak_text(text.ids, **options).mel for speaker in (exact, voice))
         frames = min(one.shape[1], other.shape[1])
         differences.append(np.abs(one[:, :frames] - other[:, :frames]).mean())
         same += one.shape == other.shape
@@ -196,15 +215,15 @@ def compare(exact: Voice, voice: Voice, texts: list[list[int]]) -> str:
     )
 
 
-def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[list[int]] | None) -> None:
+def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[SpokenText] | None) -> None:
     """Write the voice of a speaker on the CPU, and print how it differs from the model.
 
     The decoder's weights become 8-bit integers. The graphs are compared with torch before that, and
     the folder is written whole or not at all.
 
     Args:
-        texts: ids of symbols, on which the 8-bit voice is compared with the exact one; None keeps
-            the weights in float32.
+        texts: on which the 8-bit voice is compared with the exact one; None keeps the weights in
+            float32.
 
     Raises:
         UserError: if the graphs differ from torch by more than rounding.
@@ -222,6 +241,7 @@ def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[list[int]] | N
         recipe=__version__,
         versions={name: metadata.version(name) for name in ("torch", "onnx", "onnxruntime")},
         files={},
+        speaker_statistics=[*speaker.speaker_statistics],
     )
     with folder_made_whole(folder) as made:
         write_graphs(speaker, made)
@@ -236,5 +256,6 @@ def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[list[int]] | N
             describe(made, replace(about, weights="int8"))
             print(compare(exact, Voice(made, f"max_decoder_steps={steps}"), texts))
         size = sum(file.stat().st_size for file in made.iterdir()) / 1e6
-    speak = f"python synthesize.py --voice {folder} --text ... -o out.wav"
+    choice = " --speaker ..." if len(h.speakers) > 1 else ""
+    speak = f"python synthesize.py --voice {folder}{choice} --text ... -o out.wav"
     print(f"wrote {folder}, {size:.1f} MB: {speak}")

@@ -16,6 +16,7 @@ from hparams import HParams
 from synthesis.loading import load_speaker
 from synthesis.outputs import FileFolder, GrowingWav, Output, Stream
 from synthesis.speaker import Speaker
+from synthesis.speakers import chosen_index
 from synthesis.speech_end import End
 from synthesis.spoken import key_of, settings_key
 from synthesis.texts import Text, add_text_options, read_texts, speaking_options
@@ -64,12 +65,17 @@ def speak_texts(path: Path, args: argparse.Namespace) -> None:
     Texts that are complete from an earlier time are not spoken again. What is wrong is printed on
     standard error, a line for each warning; standard output has what was written, or the sound.
     """
+    if args.list_speakers:
+        print(list_speakers(load_speaker(path, args.hparams)))
+        return
     if not args.stream:
         print_without_failing()  # `| head` must not keep files from being written
     _refuse_unusable(args)
     timer = Timer()
     speaker = load_speaker(path, args.hparams, args.threads)
     h = speaker.hparams
+    index = chosen_index(args.speaker, h.speakers, str(path))
+    args.speaker = None if index is None else h.speakers[index]  # as it is spelt there
     texts, num_skipped = read_texts(args, h)
     if args.vocoder:
         speaker.vocoder = load_vocoder(args.vocoder, h, args.threads or 1)
@@ -102,6 +108,18 @@ def speak_texts(path: Path, args: argparse.Namespace) -> None:
         print(description + summary(num_before, num_skipped, output.num_warnings))
     if args.time and timer.seconds:
         print(timer, file=sys.stderr)
+
+
+def list_speakers(speaker: Speaker) -> str:
+    """A line for each speaker that a model knows: the name and, where they are known, the minutes
+    of its training speech."""
+    names = speaker.hparams.speakers
+    if not names:
+        return f"{speaker.source} has one voice, without a name"
+    if not speaker.speaker_statistics:
+        return "\n".join(names)
+    width = max(map(len, names))
+    return "\n".join(f"{x.name:{width}}  {x.minutes:8,.1f} min" for x in speaker.speaker_statistics)
 
 
 def _unended(path: Path, texts: list[Text]) -> UserError:

@@ -3,6 +3,7 @@
 
     speaker = load_speaker(path)                      # of synthesis.loading
     samples = speaker.speak("It was a quiet evening.")  # float32 [N] in [-1, 1]
+    samples = speaker.speak(text, speaker="anna")       # where hparams.speakers names several
     for samples in speaker.stream(text): ...            # the first before the text is finished
     speech = speaker.speak_text(utterance_of(text, speaker.hparams))
     speaker.write_speech(Path("out/evening"), speech)   # a sound, and a picture of the alignment
@@ -29,8 +30,9 @@ from common.sound import write_mel, write_wav
 from hparams import HParams
 from synthesis.alignment_faults import Fault, badness, find_faults
 from synthesis.griffin_lim import SILENCE, GriffinLim, windowed
+from synthesis.speakers import chosen_index
 from synthesis.speech_end import End, EndFinder
-from synthesis.speech_statistics import MARKS, SpeechStatistics, last_symbol
+from synthesis.speech_statistics import MARKS, SpeakerStatistics, SpeechStatistics, last_symbol
 from synthesis.utterance import Utterance, parts_of, utterance_of
 from text import sequence_to_text
 from text.unspoken import left_out
@@ -81,18 +83,22 @@ class Speaker(ABC):
         statistics: SpeechStatistics | None,
         longest_text: int | None,
         epochs: int,
+        speaker_statistics: Sequence[SpeakerStatistics] = (),
     ):
         """`filters` as audio.mel_filters. Of the training: the statistics of its clips and the
         longest text in symbols, None where they are not known, and the epochs, 0 where they are
-        not."""
+        not; the statistics of each of hparams.speakers, none where they are not known."""
         self.hparams, self.statistics = hparams, statistics
+        self.speaker_statistics = speaker_statistics
         self.longest_text, self.epochs = longest_text, epochs
         self.griffin_lim = GriffinLim(hparams, filters)
 
     @abstractmethod
-    def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
+    def decode(
+        self, words: Sequence[int], seed: int, max_steps: int, index: int | None = None
+    ) -> Iterator[DecoderSteps]:
         """The decoder's steps for ids of symbols, with prenet dropout from `seed`, as they are
-        asked for."""
+        asked for. `index`: of the speaker in hparams.speakers; None where there are none."""
 
     @abstractmethod
     def refine(self, mel: np.ndarray) -> np.ndarray:
@@ -106,18 +112,21 @@ class Speaker(ABC):
         pause: float = PAUSE,
         retries: int = RETRIES,
         speed: float = 1.0,
+        speaker: str | None = None,
     ) -> Iterator[np.ndarray]:
         """Log-mels [n_mels, frames] that follow one another, of a text, or of ids of symbols, in
         parts of at most `max_symbols` symbols (by default the longest training text's, if known),
         each as if it were alone. Silence joins them, so that Griffin-Lim smooths the joins: `pause`
         seconds after a sentence, less after other endings (PAUSES), or what the text asks for.
-        Speech is `speed` times as fast, the silence as long.
+        Speech is `speed` times as fast, the silence as long. `speaker` is one of hparams.speakers:
+        UserError for another name, and without one where there are several.
 
         A part whose alignment shows a fault is spoken again with the next seed, at most `retries`
         times, and the best is kept. So the first frames of a part come when its decoder has ended;
         without retries they come as they are made, for nothing is taken back.
         """
         h, self.warnings, self.notes, self.attempts = self.hparams, [], [], []
+        index = chosen_index(speaker, h.speakers, str(self.source))
         limit = max_symbols or self.longest_text or math.inf
         utterance = text if isinstance(text, Utterance) else Utterance([([*text], None)])
         if utterance.text:
@@ -136,7 +145,7 @@ class Speaker(ABC):
                 words = self.with_final_mark(words)
                 start = textwrap.shorten(sequence_to_text(words, h.table), 30, placeholder="...")
                 where = f"part {number} of {len(parts)} ({start!r}): " if len(parts) > 1 else ""
-                kept = yield from self._speak_part(words, seed, retries, speed, where)
+                kept = yield from self._speak_part(words, seed, retries, speed, index, where)
                 self.warnings += [where + fault.message for fault in kept.faults]
                 self.attempts.append(kept)
             if silence := round(seconds * h.sampling_rate / h.hop_length):
@@ -151,29 +160,43 @@ class Speaker(ABC):
         # A voice from elsewhere may name a mark that it does not know.
         return words if ends in MARKS or mark not in table.ids else [*words, table.ids[mark]]
 
-    def max_steps(self, num_symbols: int) -> int:
-        """Steps that a part takes at most: the time of the corpus's slowest speech, and that in
-        which attention rests at the end; never more than MAX_PART_SECONDS."""
-        h, seconds = self.hparams, MAX_PART_SECONDS
-        if self.statistics is not None:
-            slowest = self.statistics.longest_time(num_symbols) + h.attention_rest_time / 1000
+    def pace_of(self, index: int | None) -> SpeechStatistics | None:
+        """The statistics of a speaker's clips; the corpus's where there are no speakers, or where
+        theirs are not known."""
+        if index is None or not self.speaker_statistics:
+            return self.statistics
+        return self.speaker_statistics[index].statistics
+
+    def max_steps(self, num_symbols: int, index: int | None = None) -> int:
+        """Steps that a part takes at most: the time of the speaker's slowest speech, and that in
+        which attention rests at the end; never more than MAX_PART_SECONDS. `index` as in
+        `decode`."""
+        h, seconds, statistics = self.hparams, MAX_PART_SECONDS, self.pace_of(index)
+        if statistics is not None:
+            slowest = statistics.longest_time(num_symbols) + h.attention_rest_time / 1000
             seconds = min(slowest, seconds)
         steps = seconds * h.sampling_rate / (h.hop_length * h.n_frames_per_step)
         return min(math.ceil(steps), h.max_decoder_steps)
 
     def _speak_part(
-        self, words: list[int], seed: int, retries: int, speed: float, where: str
+        self,
+        words: list[int],
+        seed: int,
+        retries: int,
+        speed: float,
+        index: int | None,
+        where: str,
     ) -> Generator[np.ndarray, None, "Attempt"]:
         """Log-mels of a part, and the attempt that they are of."""
         h = self.hparams
         context = h.postnet_n_convolutions * (h.postnet_kernel_size // 2)
         if retries == 0:
-            attempt = Attempt(self, words, seed)
+            attempt = Attempt(self, words, seed, index)
             yield from stretched(windowed(attempt.frames(), self.refine, context), speed)
             return attempt
         attempts, made = [], []
         for number in range(retries + 1):
-            attempts.append(Attempt(self, words, (seed + number) % 2**64))
+            attempts.append(Attempt(self, words, (seed + number) % 2**64, index))
             made.append([*attempts[-1].frames()])
             if not attempts[-1].is_to_repeat:
                 break
@@ -277,8 +300,9 @@ class Attempt:
     gates: list[float]  # probabilities of all steps made, also of those after the end
     tries = 1  # how often its part was spoken in all
 
-    def __init__(self, speaker: Speaker, words: list[int], seed: int):
-        self.speaker, self.words, self.seed = speaker, words, seed
+    def __init__(self, speaker: Speaker, words: list[int], seed: int, index: int | None):
+        """`index` as in `Speaker.decode`."""
+        self.speaker, self.words, self.seed, self.index = speaker, words, seed, index
 
     @property
     def is_to_repeat(self) -> bool:
@@ -289,10 +313,10 @@ class Attempt:
         """Log-mels [n_mels, frames] before the postnet, as they are made. What may lie behind the
         end is held back, so nothing has to be taken back."""
         speaker, h = self.speaker, self.speaker.hparams
-        max_steps = speaker.max_steps(len(self.words))
+        max_steps = speaker.max_steps(len(self.words), self.index)
         finder = EndFinder(self.words, h, h.table, max_steps)
         held, weights, sent, size = list[np.ndarray](), list[np.ndarray](), 0, FIRST_PIECE
-        for steps in speaker.decode(self.words, self.seed, max_steps):
+        for steps in speaker.decode(self.words, self.seed, max_steps, self.index):
             for frames, gate, alignment in zip(*steps, strict=True):
                 held.append(frames)
                 weights.append(alignment)
@@ -313,7 +337,7 @@ class Attempt:
         if left:
             mel = np.concatenate(left).T
             yield mel if self.died_away or self.end is End.GATE else self._faded(mel)
-        facts = h, h.table, speaker.statistics
+        facts = h, h.table, speaker.pace_of(self.index)
         self.faults = find_faults(self.alignment, self.words, self.end, *facts)
 
     def _faded(self, mel: np.ndarray) -> np.ndarray:

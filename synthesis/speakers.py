@@ -1,15 +1,18 @@
 """The speakers of a model, by name.
 
+index = chosen_index("kathleen", hparams.speakers, "voice/")  # None where there is one voice
 index = speaker_index("kathleen", ("kathleen", "lj"), "voice/")
 """
 
 import difflib
+import shlex
 import unicodedata
 from collections.abc import Sequence
 
 from common.errors import UserError
 
 MAX_LISTED = 10  # names in a message
+MAX_NAME = 100  # characters of a name
 
 
 def speaker_index(name: str, speakers: Sequence[str], where: str) -> int:
@@ -22,11 +25,49 @@ def speaker_index(name: str, speakers: Sequence[str], where: str) -> int:
     if composed in speakers:
         return speakers.index(composed)
     by_folded = {known.casefold(): known for known in reversed(speakers)}
-    near = difflib.get_close_matches(composed.casefold(), by_folded, n=1, cutoff=0.0)
+    folded = composed.casefold()[:MAX_NAME]  # a long text takes minutes beside many names
+    near = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.0)
     raise UserError(
         f"speaker {name[:60]!r}: {where} does not know it; did you mean {by_folded[near[0]]!r}? "
         f"It knows {listed(speakers)}"
     )
+
+
+def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int | None:
+    """The index of the speaker who is to speak. None where `speakers` are none: one voice. Without
+    a name, the only speaker.
+
+    Raises:
+        UserError: if `where` does not know the name, has one voice and needs no name, or has
+            several speakers and needs one.
+    """
+    if not speakers:
+        if name is None:
+            return None
+        raise UserError(f"speaker {name[:60]!r}: {where} has one voice; leave --speaker out")
+    if name is not None:
+        return speaker_index(name, speakers, where)
+    if len(speakers) == 1:
+        return 0
+    raise UserError(
+        f"{where} knows {len(speakers):,} speakers, {listed(speakers)}: choose one, by "
+        f"--speaker {shlex.quote(speakers[0])}"
+    )
+
+
+def problem_of_names(speakers: Sequence[str]) -> str:
+    """What is wrong with the names in a file from elsewhere; "" if they are as filelists have
+    them: printable, in Unicode's composed form, and each once."""
+    known = set[str]()
+    for name in speakers:
+        is_plain = name == unicodedata.normalize("NFC", name).strip() and name.isprintable()
+        if not (is_plain and 1 <= len(name) <= MAX_NAME):
+            expected = f"expected 1 to {MAX_NAME} characters that can be printed"
+            return f"speakers: {name[:60]!r}: {expected}"
+        if name in known:
+            return f"speakers: {name[:60]!r} is named twice"
+        known.add(name)
+    return ""
 
 
 def listed(speakers: Sequence[str]) -> str:

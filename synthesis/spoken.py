@@ -20,7 +20,7 @@ from hparams import HParams
 
 # Options that do not decide the sound of a text, and those whose files' content does; a new option
 # decides it unless it is named here.
-NOT_THE_SOUND = set("text text_file out save_mel stream time hparams".split())
+NOT_THE_SOUND = set("text text_file list_speakers out save_mel stream time hparams".split())
 FILES = set("checkpoint voice vocoder".split())
 
 

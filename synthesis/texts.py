@@ -24,6 +24,10 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--text", help="one text")
     file_help = "one text per line, UTF-8; - for standard input"
     source.add_argument("--text-file", metavar="FILE", help=file_help)
+    list_help = "print whom the model knows, and the minutes of speech that it learnt from"
+    source.add_argument("--list-speakers", action="store_true", help=list_help)
+    speaker_help = "who speaks, where the model has several speakers; see --list-speakers"
+    add("--speaker", metavar="NAME", help=speaker_help)
     seed = checked(int, "a whole number from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
     add("--seed", type=seed, default=0, help="of the prenet's dropout")
     limit_help = "split longer texts into parts; default: the longest training text"
@@ -48,7 +52,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 def speaking_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options of `add_text_options` that `Speaker.mels` takes."""
-    names = ("seed", "max_symbols", "pause", "retries", "speed")
+    names = ("seed", "max_symbols", "pause", "retries", "speed", "speaker")
     return {name: getattr(args, name) for name in names}
 
 

@@ -3,6 +3,7 @@
 speaker = load_model_speaker("runs/ljspeech/best.pt")
 samples = speaker.speak("It was a quiet evening.")  # float32 [N] in [-1, 1]
 speaker = ModelSpeaker(model.eval(), hparams, statistics)  # while it is trained
+samples = speaker.speak("It was a quiet evening.", speaker="anna")  # where there are several
 """
 
 import importlib.util
@@ -25,38 +26,40 @@ from synthesis.checkpoint_file import (
 )
 from synthesis.speaker import DecoderSteps, Speaker
 from synthesis.speaking_settings import speaking_hparams
-from synthesis.speech_statistics import LJSPEECH, SpeechStatistics
+from synthesis.speech_statistics import LJSPEECH, SpeakerStatistics, SpeechStatistics
 
 
 class ModelSpeaker(Speaker):
     """Speaks with a trained model, one text at a time."""
 
     shows_progress = True
-    speaker: int | None = None  # index in hparams.speakers, where the model has several
 
     def __init__(
         self,
         model: Tacotron2,
         hparams: HParams,
         statistics: SpeechStatistics | None = None,
+        speaker_statistics: Sequence[SpeakerStatistics] = (),
         longest_text: int | None = None,
         epochs: int = 0,
     ):
         filters = mel_filters(hparams).numpy()
-        super().__init__(hparams, filters, statistics, longest_text, epochs)
+        super().__init__(hparams, filters, statistics, longest_text, epochs, speaker_statistics)
         self.model = model
 
-    def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
+    def decode(
+        self, words: Sequence[int], seed: int, max_steps: int, index: int | None = None
+    ) -> Iterator[DecoderSteps]:
         """One text at a time, though a batch takes half the time: its matrix products round
         otherwise, so a text's mel would depend in its last bits on the texts beside it."""
         h, generator = self.hparams, torch.Generator().manual_seed(seed)
         masks = self.model.decoder.draw_masks(max_steps, 1, generator)
-        text = torch.tensor([words], device=self.model.embedding.weight.device)
+        device = self.model.embedding.weight.device
+        text = torch.tensor([words], device=device)
+        speakers = None if index is None else torch.tensor([index], device=device)
         lengths, shape = torch.tensor([len(words)]), (h.n_frames_per_step, h.n_mel_channels)
-        window, speakers = h.attention_window, None
-        if self.speaker is not None:
-            speakers = torch.tensor([self.speaker], device=text.device)
-        for steps in self.model.speak(text, lengths, masks, max_steps, window, speakers):
+        spoken = self.model.speak(text, lengths, masks, max_steps, h.attention_window, speakers)
+        for steps in spoken:
             yield DecoderSteps(
                 steps.frames[:, 0].unflatten(1, shape).float().cpu().numpy(),
                 torch.sigmoid(steps.gate[:, 0].float()).cpu().numpy(),
@@ -87,6 +90,9 @@ def load_model_speaker(
     kept = hparams_from_dict(saved.get("hparams", {}))
     has_settings = is_of_this_recipe(saved)
     hparams = (speaking_hparams if has_settings else create_hparams)(overrides, kept)
+    if hparams.speaker_embedding_dim and not hparams.speakers:
+        dim = hparams.speaker_embedding_dim
+        raise UserError(f"speaker_embedding_dim={dim}: leave it out; {path} names no speakers")
     hparams = check_text_settings(hparams)
     if not kept.symbol_table:
         hparams = read_symbols(hparams)  # of another recipe's voice, by --hparams symbols=FILE
@@ -99,7 +105,8 @@ def load_model_speaker(
     epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
     statistics = statistics_of(saved, hparams)
     longest_text = saved.get("longest_text", statistics and statistics.longest_text)
-    speaker = ModelSpeaker(model.to(device).eval(), hparams, statistics, longest_text, epochs)
+    known = statistics, speaker_statistics_of(saved), longest_text, epochs
+    speaker = ModelSpeaker(model.to(device).eval(), hparams, *known)
     speaker.source = path
     return speaker
 
@@ -122,3 +129,11 @@ def statistics_of(saved: dict[str, Any], hparams: HParams) -> SpeechStatistics |
     if saved.get("speech_statistics") is not None:
         return SpeechStatistics(**saved["speech_statistics"])
     return LJSPEECH if hparams.table.is_english else None
+
+
+def speaker_statistics_of(saved: dict[str, Any]) -> list[SpeakerStatistics]:
+    """What a checkpoint says of the speech of each speaker; nothing of one voice."""
+    return [
+        SpeakerStatistics(one["name"], one["minutes"], SpeechStatistics(**one["statistics"]))
+        for one in saved.get("speaker_statistics", ())
+    ]

@@ -4,6 +4,7 @@ of a checkpoint.
     voice = Voice("voice/")
     samples = voice.speak("It was a quiet evening.")  # float32 [N] in [-1, 1]
     for samples in voice.stream(text): ...            # the first before the text is finished
+    samples = voice.speak(text, speaker="anna")       # where voice.hparams.speakers names several
 
 It holds `voice.json` (`About`), ONNX graphs of encoder, decoder step and postnet, and the mel
 filters. Everything is checked before it is used: a folder from elsewhere can do no more than speak
@@ -13,7 +14,7 @@ requirements/onnx.txt and the text rules.
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,12 +31,13 @@ from hparams import (
 )
 from synthesis.onnx_graph import MAX_GRAPH_BYTES, Graph, refuse_operators
 from synthesis.speaker import DecoderSteps, Speaker
+from synthesis.speakers import problem_of_names
 from synthesis.speaking_settings import SIZES, speaking_hparams
-from synthesis.speech_statistics import SpeechStatistics
+from synthesis.speech_statistics import SpeakerStatistics, SpeechStatistics
 
 SETTINGS, FILTERS = "voice.json", "mel_filters.f32"  # the latter [n_mels, filter_length / 2 + 1]
 MEMORY, STATE = ["memory", "processed_memory"], ["frames", "state", "alignments"]
-GRAPHS = {  # inputs and outputs, in order
+GRAPHS = {  # inputs and outputs, in order; `inputs_of` has the encoder's of several speakers
     "encoder": (["symbols"], MEMORY),
     "decoder": (
         [*MEMORY, "outside", "keep", *STATE],
@@ -52,18 +54,25 @@ OPERATORS = set(
 )
 
 
+def inputs_of(graph: str, h: HParams) -> list[str]:
+    """The names of a graph's inputs, in order."""
+    return [*GRAPHS[graph][0], *(["speaker"] if graph == "encoder" and h.speakers else [])]
+
+
 def shape_of(name: str, h: HParams) -> list[int | None]:
     """Of a graph's input or output, for one text; None: as many as there are symbols, or frames.
     All are float32, but the symbols' ids int64."""
     rnns = 2 * h.attention_rnn_dim + 2 * h.decoder_rnn_dim
     sizes: dict[str, list[int | None]] = {
         "symbols": [1, None],
-        "memory": [1, None, h.encoder_embedding_dim],
+        # 1 at the speaker's index, else 0: so the graph says how many speakers it knows.
+        "speaker": [1, len(h.speakers)],
+        "memory": [1, None, h.memory_dim],
         "processed_memory": [1, None, h.attention_dim],
         "outside": [1, None],  # of the attention's window: 1 where it may not be
         "keep": [2, h.prenet_dim],  # of the prenet's two layers: 0, or 1 / (1 - p)
         "frames": [1, h.n_mel_channels * h.n_frames_per_step],
-        "state": [1, rnns + h.encoder_embedding_dim],  # of the LSTMs, and the attention's context
+        "state": [1, rnns + h.memory_dim],  # of the LSTMs, and the attention's context
         "alignments": [2, None],  # of the last step, and of all together
         "gate": [1],  # the probability that the step is the last
         "mel": [1, h.n_mel_channels, None],
@@ -75,7 +84,8 @@ def shape_of(name: str, h: HParams) -> list[int | None]:
 @dataclass(frozen=True)
 class About:
     """What voice.json says. `hparams` are the run's: sampling rate, mel settings, cleaners,
-    language and eSpeak's version, frames a step, gate threshold, the lists it was trained on."""
+    language and eSpeak's version, frames a step, gate threshold, the lists it was trained on, the
+    names of the speakers."""
 
     format: Literal[2]
     weights: Literal["int8", "fp32"]
@@ -88,14 +98,16 @@ class About:
     recipe: str  # its version
     versions: dict[str, str]
     files: dict[str, str]  # their SHA-256
+    # Of each of the speakers; none of one voice, or where they are not known.
+    speaker_statistics: list[SpeakerStatistics] = field(default_factory=list)
 
 
 def open_graph(path: Path, content: bytes, h: HParams, threads: int) -> Graph:
     """The graph in GRAPHS that has the name of a file; UserError for another, before it runs."""
     refuse_operators(content, OPERATORS, "no voice needs", "export the voice again")
-    graph, (inputs, outputs) = Graph(path, content, threads), GRAPHS[path.stem]
+    graph, outputs = Graph(path, content, threads), GRAPHS[path.stem][1]
     shapes = {x.name: [n if type(n) is int else None for n in x.shape] for x in graph.inputs}
-    expected = {x: shape_of(x, h) for x in inputs}
+    expected = {x: shape_of(x, h) for x in inputs_of(path.stem, h)}
     if shapes != expected or [x.name for x in graph.outputs] != outputs:
         names = ", ".join(x.name for x in graph.outputs)
         known = f"expected {expected} to {', '.join(outputs)}; export the voice again"
@@ -123,6 +135,8 @@ class Voice(Speaker):
             kept = hparams_from_dict(self.about.hparams)
             if self.about.symbols != list(kept.table.symbols):
                 raise UserError("symbols: not those of its hparams; export the voice again")
+            if problem := self._problem_of_speakers(kept):
+                raise UserError(f"{problem}; export the voice again")
         h = speaking_hparams(overrides, kept, SIZES)
         with naming(path):
             h = check_text_settings(h)
@@ -138,7 +152,18 @@ class Voice(Speaker):
                 raise UserError(f"{len(content)} bytes, expected {expected}; export it again")
         filters = filters.reshape(h.n_mel_channels, bins)
         about = self.about
-        super().__init__(h, filters, about.statistics, about.longest_text, about.epochs)
+        known = about.statistics, about.longest_text, about.epochs, about.speaker_statistics
+        super().__init__(h, filters, *known)
+
+    def _problem_of_speakers(self, kept: HParams) -> str:
+        """What is wrong with what voice.json says of speakers; "" if nothing is."""
+        names, dim = list(kept.speakers), kept.speaker_embedding_dim
+        if bool(names) != bool(dim):
+            return f"speakers: {len(names)} names, but speaker_embedding_dim={dim}"
+        statistics = self.about.speaker_statistics
+        if statistics and [one.name for one in statistics] != names:
+            return "speaker_statistics: other names than hparams has in speakers"
+        return problem_of_names(names)
 
     def _read(self, name: str) -> bytes:
         """A file of the folder, if it is the one that voice.json describes."""
@@ -168,11 +193,16 @@ class Voice(Speaker):
     def refine(self, mel: np.ndarray) -> np.ndarray:
         return self._run("postnet", mel.shape[1], {"mel": mel[None]}, mel.shape[1])[0][0]
 
-    def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
+    def decode(
+        self, words: Sequence[int], seed: int, max_steps: int, index: int | None = None
+    ) -> Iterator[DecoderSteps]:
         h, rng, length = self.hparams, np.random.default_rng(seed), len(words)
         p, shape = h.p_prenet_dropout, (1, h.n_frames_per_step, h.n_mel_channels)
-        symbols = {"symbols": np.array([words], np.int64)}
-        memory = self._run("encoder", length, symbols, length)  # a frame or more is made of each
+        text: dict[str, np.ndarray] = {"symbols": np.array([words], np.int64)}
+        if index is not None:
+            text["speaker"] = np.zeros((1, len(h.speakers)), np.float32)
+            text["speaker"][0, index] = 1
+        memory = self._run("encoder", length, text, length)  # a frame or more is made of each
         shapes = [[size or length for size in shape_of(name, h)] for name in STATE]
         state = [np.zeros(shape, np.float32) for shape in shapes]
         outside, furthest = np.zeros((1, length), np.float32), 0

@@ -1,7 +1,9 @@
 """scripts/page.py: which checkpoints it finds, what it refuses, and its page over HTTP."""
 
+import html
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,14 +13,16 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 
 import pytest
-from helpers import ROOT, sound_quickly
+from helpers import ROOT, SPEAKER, save_speaker, sound_quickly
 from matplotlib.figure import Figure
 from starlette.testclient import TestClient
 
 import synthesize
 from common.errors import UserError
+from hparams import create_hparams
 from scripts import page
 from synthesis.loading import load_speaker
 from synthesis.utterance import Utterance
@@ -115,6 +119,45 @@ def test_a_bad_text_is_refused_before_synthesis(inputs, message, client, reader)
     assert refused.status_code == 422
     assert message in refused.json()["problem"]
     assert list(reader.folder.iterdir()) == []
+
+
+def test_a_menu_offers_several_speakers(reader, client, tmp_path):
+    """Each checkpoint's own, none of one speaker, and what is sent is one of them."""
+    sizes, names = create_hparams(f"{SPEAKER},speaker_embedding_dim=4"), ("<i>", "anna", "\"'&")
+    for count, name in ((3, "three"), (1, "one")):
+        hparams = replace(sizes, speakers=names[:count])
+        path = save_speaker(tmp_path / f"{name}.pt", hparams)
+        reader.speakers[name] = load_speaker(path, QUICK)
+    shown = TestClient(page.make_app(reader, []), HERE).get("/").text
+    menus = re.findall(r'<option data-speakers="([^"<>]*)">(\w+)</option>', shown)
+    assert [(json.loads(html.unescape(data)), name) for data, name in menus] == [
+        ([*names], "three")
+    ]
+    assert "<option>one</option>" in shown
+
+    def speak(checkpoint, **more):
+        return client.post("/speak", json=asked("a", checkpoint) | more)
+
+    sounds = [speak("three", speaker=name).json()["sound"] for name in names]
+    assert [sound.rpartition("/")[2] for sound in sounds] == [
+        "three-i.wav",
+        "three-anna.wav",
+        "three.wav",
+    ]
+    assert len({client.get(sound).content for sound in sounds}) == 3
+    assert speak("one").status_code == speak("one", speaker="<i>").status_code == 200
+    assert speak("<b>", speaker=None).status_code == 200
+    for checkpoint, more, message in (
+        ("three", {}, "No such speaker: three knows '<i>', 'anna', "),
+        ("three", {"speaker": "Anna"}, "Choose one of the list."),
+        ("three", {"speaker": "x" * 60_000}, "No such speaker: three knows "),
+        ("<b>", {"speaker": "anna"}, "No such speaker: <b> has one voice. Choose"),
+    ):
+        refused = speak(checkpoint, **more)
+        assert refused.status_code == 422
+        assert message in refused.json()["problem"]
+        assert len(refused.text) < 300
+    assert speak("three", speaker=["anna"]).status_code == 400
 
 
 def test_a_model_of_numbers_gets_numbers_in_words(reader, monkeypatch):

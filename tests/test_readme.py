@@ -31,8 +31,8 @@ GROUPS = (  # documents whose commands run one after another in one copy
     ("README.md", "docs/own-data.md", "docs/training.md", "docs/voices.md", "docs/speaking.md"),
     ("docs/paper.md", "docs/batching.md", "docs/learning.md", "docs/research-log.md"),
     ("docs/languages.md",),
-    ("docs/speakers.md",),
     ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
+    ("docs/speakers.md",),
 )
 # Run by CI itself (make test), by test_demo.py (make demo) and test_wheel.py, or before any test
 # (pip, tensorboard); and scripts, which test_table2.py and test_gpu_report.py run.
@@ -114,13 +114,6 @@ def prepare(clone: Path) -> None:
     (lists / "val.txt").write_text("".join(clips[8:]), encoding="utf-8")
     settings = "training_files={0}/train.txt\nvalidation_files={0}/val.txt\n"
     (lists / "settings.txt").write_text(settings.format("filelists/ljspeech"), encoding="utf-8")
-    several = clone / "filelists" / "several"
-    several.mkdir()
-    lines = [f"{clip[:-1]}|{'ab'[i % 2]}\n" for i, clip in enumerate(clips)]
-    (several / "train.txt").write_text("".join(lines[:8]), encoding="utf-8")
-    (several / "val.txt").write_text("".join(lines[8:]), encoding="utf-8")
-    settings = f"{settings.format('filelists/several')}speaker_embedding_dim=64\n"
-    (several / "settings.txt").write_text(settings, encoding="utf-8")
     frames = [f"T-{i},{1 + (8000 + 900 * i) // 276}\n" for i in range(10)]
     for folder in (run, clone):
         (folder / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")

@@ -3,10 +3,11 @@
 import importlib
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_retries import ENDLESS, GOOD, SKIPS, Scripted
+from test_retries import ENDLESS, GOOD, SKIPS, H, Scripted
 
 from common.errors import UserError
 
@@ -79,6 +80,24 @@ def test_speech_without_end_is_counted(monkeypatch, tmp_path):
     ways = run(tmp_path, "--sounds", "1")
     assert ways["with retries"]["faults"] == {}  # attention at rest ends it
     assert ways["with retries"]["ends"] == {"REST": 4}
+
+
+def test_a_speaker_is_named(tmp_path, monkeypatch, capsys):
+    """The one who speaks, where a voice has several; else the names are listed."""
+    made, several = [], replace(H, speakers=("anna", "bert"))
+
+    def load(*_):
+        made.append(Scripted(GOOD, settings=several))
+        made[-1].decode = lambda *given: asked.append(given[3]) or Scripted.decode(made[0], *given)
+        return made[-1]
+
+    asked = []
+    monkeypatch.setattr(reliability, "load_speaker", load)
+    run(tmp_path, "--speaker", "bert", "--sounds", "1")
+    assert {*asked} == {1}
+    assert "voice bert" in capsys.readouterr().out
+    with pytest.raises(UserError, match="knows 2 speakers, 'anna', 'bert': choose one, by --sp"):
+        run(tmp_path)
 
 
 def test_numbers_are_texts_with_and_without_marks(capsys):

@@ -42,7 +42,7 @@ class Scripted(Speaker):
         super().__init__(settings, mel_filters(settings).numpy(), LJSPEECH, None, 1)
         self.readings, self.seeds, self.steps_made = readings, list[int](), 0
 
-    def decode(self, words, seed, max_steps):
+    def decode(self, words, seed, max_steps, index=None):
         self.seeds.append(seed)
         alignment, gates = self.readings[seed % len(self.readings)]
         for step in range(max_steps):

@@ -55,6 +55,9 @@ def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
     said = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
     assert said[:4] == ["[synthesize.py]", "[--voice]", "[demo/voice]", "[--numbers]"]
     assert '[--text=it\'s "4,072"  `id` $HOME]' in said  # make's own signs are make's
+    assert not any("--speaker" in word for word in said)
+    said = make(tmp_path, "say", "TEXT=7", 'SPEAKER=it\'s "Bert" $(echo 9)').stdout.splitlines()
+    assert said[-3:] == ['[--speaker=it\'s "Bert" ]', "[-o]", "[demo/said.wav]"]
     page = make(tmp_path, "page").stdout.splitlines()
     assert page[1:] == ["[scripts/page.py]", "[--checkpoint]", *said[2:4]]
     other = make(tmp_path, "page", "LANGUAGE=fr-fr", "PHONES=1")

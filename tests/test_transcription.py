@@ -4,7 +4,7 @@ which recording the speech is nearest to."""
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,8 +107,8 @@ class StandIn:
     epochs: int = 2
     vocoder: Callable[[np.ndarray], np.ndarray] | None = None
 
-    def speak_text(self, text):
-        return SimpleNamespace(mel=text)
+    def speak_text(self, text, speaker=None):
+        return SimpleNamespace(mel=text if speaker is None else f"{speaker}: {text}")
 
     def sound(self, mels):
         """Of the stand-in's texts, and silence of recordings' mels."""
@@ -205,7 +205,8 @@ def test_listen_hands_its_options_on(monkeypatch, tmp_path):
         return Intelligibility(None, None, None, 0, "", 0, [])
 
     monkeypatch.setattr(listen, "evaluate", noted)
-    options = "--recognizer whisper --whisper-model small --vocoder v.onnx --words-only --quality"
+    options = "--recognizer whisper --whisper-model small --vocoder v.onnx --words-only --quality "
+    options += "--speaker anna"
     paths = ["--checkpoint", "a.pt", "--recordings", "b", "-o", str(tmp_path / "c.json")]
     listen.main([*paths, *options.split()])
     assert asked == {
@@ -214,17 +215,89 @@ def test_listen_hands_its_options_on(monkeypatch, tmp_path):
         "vocoder": Path("v.onnx"),
         "words_only": True,
         "quality": True,
+        "voice_of": "anna",
     }
 
 
 def test_a_filelist_names_recordings(recordings, tmp_path):
     """The reference is kept beside it."""
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
-    filelist.write_text("".join(f"{sound}|{text}|0.5\n" for sound, text in clips))
+    filelist.write_text("".join(f"{clip.path}|{clip.text}|0.5\n" for clip in clips))
     assert read_recordings(filelist) == clips
     reference, kept = reference_of(filelist), tmp_path / "val.txt.reference_measures.json"
     assert reference == reference_of(recordings)
     assert read_findings(kept, transcription.Reference) == reference
+
+
+@pytest.fixture
+def with_speakers(recordings, tmp_path, monkeypatch):
+    """A list of four recordings of two speakers, and a stand-in that says what is bert's only."""
+    tones = [clip.path for clip in read_recordings(recordings)]
+    lines = zip(
+        [*tones, tones[0]], [*TEXTS, TEXTS[0]], ("anna", "bert", "bert", "anna"), strict=True
+    )
+    filelist = tmp_path / "speakers.txt"
+    filelist.write_text("".join(f"{tone}|{text}||{name}\n" for tone, text, name in lines))
+    hparams = replace(HPARAMS, speaker_embedding_dim=4, speakers=("anna", "bert", "carl"))
+    sound = lambda text: np.full(4000, 0.5 if text.startswith("bert: ") else 0.0, np.float32)  # noqa: E731
+    monkeypatch.setattr(transcription, "load_speaker", lambda _: StandIn(sound, hparams))
+    monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
+    return filelist
+
+
+def test_lists_name_each_texts_speaker(with_speakers, tmp_path, capsys):
+    """And each speaker's rates are in the file, beside those of its recordings."""
+    out, speech = tmp_path / "heard.json", tmp_path / "speech"
+    arguments = ["--checkpoint", "best.pt", "--recordings", with_speakers, "--speech", speech]
+    listen.main([*map(str, arguments), "-o", str(out)])
+    found = read_findings(out, Intelligibility)
+    assert [t.heard for t in found.transcripts] == ["", "seven", "seven", ""]
+    assert [t.speaker for t in found.transcripts] == ["anna", "bert", "bert", "anna"]
+    anna, bert = found.speakers["anna"], found.speakers["bert"]
+    assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
+    assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
+    # Of anna's two equal recordings the first is the nearest, and none of bert's is.
+    assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
+    assert anna.identification_rate == 1 / 2
+    rates = (anna.identification_rate + bert.identification_rate) / 2
+    assert found.identification_rate == rates
+    index = (speech / "index.csv").read_text().splitlines()
+    assert index[:3] == ["wav,text,speaker", "0001.wav,Seven.,anna", "0002.wav,Seven hundred.,bert"]
+    printed = capsys.readouterr().out
+    row = rf"anna +\| +2 \| +0\.000 \| +1\.000 \| +{anna.identification_rate:.3f}"
+    assert re.search(row, printed)
+
+
+def test_one_speaker_says_what_has_none(with_speakers, recordings, checkpoint_path):
+    heard = evaluate(checkpoint_path, recordings, words_only=True, voice_of="bert")
+    assert heard.word_error_rate == 2 / 4
+    assert heard.speakers == {}
+    for options, message in (
+        ({}, "knows 3 speakers, 'anna', 'bert', 'carl': choose one, by --speaker anna"),
+        ({"voice_of": "Bert"}, "did you mean 'bert'?"),
+    ):
+        assert message in refusal(evaluate, checkpoint_path, recordings, **options)
+
+
+def test_recordings_speakers_must_be_known(with_speakers, checkpoint_path):
+    message = refusal(evaluate, checkpoint_path, with_speakers, voice_of="anna")
+    named = f"{with_speakers} names the speaker of each text"
+    assert message == f"--speaker anna: {named}; leave it out"
+    with_speakers.write_text(with_speakers.read_text().replace("|bert", "|bret"))
+    message = refusal(evaluate, checkpoint_path, with_speakers)
+    assert message.startswith(f"{with_speakers}: 2 of 4 texts, the first of speaker 'bret': ")
+    assert "did you mean 'bert'?" in message
+
+
+def test_the_reference_of_speakers_is_kept(with_speakers):
+    """A reference without them, as of another list, is measured again."""
+    reference = reference_of(with_speakers)
+    used = StandInRecogniser.used
+    assert reference_of(with_speakers) == reference
+    assert StandInRecogniser.used == used
+    assert reference.speakers == {"anna": Measures(0, None), "bert": Measures(2 / 3, None)}
+    with_speakers.write_text(with_speakers.read_text().replace("bert", "carl"))
+    assert [*reference_of(with_speakers).speakers] == ["anna", "carl"]
 
 
 def test_speech_that_stops_at_once_is_silence(recordings, tmp_path, monkeypatch):
@@ -238,7 +311,7 @@ def test_another_language_is_identified_and_not_transcribed(tmp_path, monkeypatc
     """The stand-in for a model says one number in eSpeak's voice, faster, instead of another."""
     folder, out = tmp_path / "unseen", tmp_path / "found.json"
     spoken_corpus(folder, clips=6, language="de")
-    voice, texts = EspeakVoice("de"), [text for _, text in read_recordings(folder)]
+    voice, texts = EspeakVoice("de"), [clip.text for clip in read_recordings(folder)]
 
     def sound(text):
         return voice.speak(texts[1] if text == texts[4] else text, 230) / 32768

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 def recorded_validation(monkeypatch) -> list[tuple]:
     """(clips, prenet masks) of every validation batch from here on."""
-    forward, seen = Tacotron2.forward, []
+    forward, seen = Tacotron2.forward, list[tuple]()
 
     def spy(self, batch, dropout_masks=None):
         if not self.training and (batch.clip_indices.tolist() not in [x[0] for x in seen[-1:]]):

@@ -36,7 +36,7 @@ from synthesis.checkpoint_file import (
     refused,
     tensor_problem,
 )
-from synthesis.speech_statistics import SpeechStatistics
+from synthesis.speech_statistics import EXACTLY, SpeakerStatistics, SpeechStatistics
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
@@ -60,7 +60,6 @@ class Checkpoint(NamedTuple):
 Count = Annotated[int, limits(strict=True, ge=0, le=MAX_COUNT)]
 Amount = Annotated[float, limits(strict=True, ge=0, allow_inf_nan=False)]
 Text = Annotated[str, limits(strict=True, max_length=1000)]
-EXACTLY = {"extra": "forbid"}  # pydantic then refuses names that a class does not have
 
 
 @dataclass
@@ -166,13 +165,14 @@ class PlainParts:
     corpus: Text  # fingerprint of the clips
     longest_text: CountFrom1  # of the training clips, in symbols
     speech_statistics: SpeechStatistics  # of the training clips; missing in those of 0.3.0
+    speaker_statistics: list[SpeakerStatistics]  # of its speakers; missing in those of one voice
     logs: dict[str, Count]  # bytes of each log file, by its path from the output folder
     metrics_checksum: Count  # CRC-32 of metrics.jsonl
 
 
 # Fields of LoopState that checkpoints of older versions lack: a run resumes with their defaults.
 ADDED_TO_LOOP: set[str] = set()
-MADE_ANEW = {"speech_statistics"}  # parts that a run can resume without
+MADE_ANEW = {"speech_statistics", "speaker_statistics"}  # parts that a run can resume without
 PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(PlainParts))}
 
 
@@ -246,7 +246,8 @@ def save(
     **more: Any,
 ) -> Path:
     """Write a checkpoint of this moment, and mark it if it is the best so far. `more` are the other
-    parts of PlainParts: corpus, longest_text, speech_statistics, logs, metrics_checksum."""
+    parts of PlainParts: corpus, longest_text, speech_statistics, logs, metrics_checksum and, of
+    several speakers, speaker_statistics."""
     state = {
         "version": __version__,
         "iteration": loop.iteration,

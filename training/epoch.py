@@ -23,7 +23,13 @@ from corpus.clip_table import ClipTable
 from data_utils import Batch
 from hparams import HParams
 from length_batching import LengthBatchSampler, padding_stats
-from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
+from synthesis.speech_statistics import (
+    SpeakerStatistics,
+    SpeechStatistics,
+    last_symbol,
+    measure,
+    measure_speakers,
+)
 from training import checkpoint
 from training.checkpoint import LoopState
 from training.distributed import AlreadyReported, Processes
@@ -92,6 +98,17 @@ class Run:
         last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())
         return measure(clips.num_frames, clips.num_symbols, last, self.hparams)
 
+    @functools.cached_property
+    def speaker_statistics(self) -> list[SpeakerStatistics]:
+        """Of each of the model's speakers; none for one voice."""
+        clips, names = self.clips.training, self.hparams.speakers
+        if not names:
+            return []
+        number_of = {name: number for number, name in enumerate(names)}
+        indices = np.array([number_of[name] for name in clips.speakers])[clips.speaker_numbers]
+        known = clips.num_frames, clips.num_symbols, indices, names
+        return measure_speakers(*known, self.statistics, self.hparams)
+
     @property
     def resume_command(self) -> str:
         """The command that resumes the run."""
@@ -104,6 +121,7 @@ class Run:
         if self.logger is None:
             return None
         self.output.refuse_another()
+        of_speakers = [asdict(one) for one in self.speaker_statistics]
         return checkpoint.save(
             self.output.path,
             self.trainer,
@@ -112,6 +130,7 @@ class Run:
             corpus=self.clips.fingerprint,
             longest_text=self.statistics.longest_text,
             speech_statistics=asdict(self.statistics),
+            **({"speaker_statistics": of_speakers} if of_speakers else {}),
             **self.logger.state(),
         )
 

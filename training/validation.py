@@ -230,10 +230,10 @@ def speak_freely(run: Run, ids: list[int], speaker: str | None = None) -> FreeTa
     """Synthesize the symbols of a text once, as `speaker` where there are several. The model must
     be in evaluation mode; no global random state changes. The text's length limits the steps, and
     attention without progress ends it."""
-    model = ModelSpeaker(run.trainer.model, run.hparams, run.statistics)
+    known = run.statistics, run.speaker_statistics
+    model = ModelSpeaker(run.trainer.model, run.hparams, *known)
     model.shows_progress = False
-    model.speaker = None if speaker is None else run.hparams.speakers.index(speaker)
-    mel = model.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
+    mel = model.speak_text(ids, seed=VALIDATION_SEED, retries=0, speaker=speaker).mel
     [attempt] = model.attempts
     symbols = [run.hparams.table.symbols[i] for i in attempt.words]
     return FreeTake(symbols, attempt.alignment, mel, np.array(attempt.gates), attempt.end)

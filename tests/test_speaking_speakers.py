@@ -1,0 +1,409 @@
+"""Speaking with a model of several speakers: checkpoints, voices, programs, each speaker's pace."""
+
+import contextlib
+import importlib
+import io
+import json
+import shutil
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from corpora import refusal, write_tone
+from helpers import HOP, SAMPLING_RATE, SPEAKER, flags, load, metrics, newest, save_speaker, tiny
+from test_retries import GOOD, TEXT, H, Scripted
+from test_voice import about, described, settings
+
+import synthesize
+import train
+from common.errors import UserError
+from hparams import create_hparams
+from synthesis import __main__ as wheel_program
+from synthesis import export
+from synthesis.checkpoint_file import read_checkpoint
+from synthesis.loading import load_speaker
+from synthesis.speech_statistics import (
+    LJSPEECH,
+    MIN_CLIPS,
+    SpeakerStatistics,
+    measure,
+    measure_speakers,
+)
+from synthesis.torch_speaker import load_model_speaker
+from synthesis.voice import Voice
+from training.checkpoint import load_checkpoint
+
+export_voice = importlib.import_module("scripts.export_voice")
+NAMES = ("anna", "bert", "carl")
+SENTENCE = "A dog came."
+SLOW = replace(LJSPEECH, seconds_per_symbol=3 * LJSPEECH.seconds_per_symbol)
+STATISTICS = [
+    SpeakerStatistics("anna", 93.25, LJSPEECH),
+    SpeakerStatistics("bert", 4.0, SLOW),
+    SpeakerStatistics("carl", 1200.5, LJSPEECH),
+]
+
+
+def several(names=NAMES, **changes):
+    sizes = "decoder_rnn_dim=128,n_frames_per_step=2,max_decoder_steps=40,speaker_embedding_dim=6"
+    return replace(create_hparams(f"{SPEAKER},{sizes}"), speakers=names, **changes)
+
+
+def save(path, names=NAMES, **more):
+    statistics = [asdict(one) for one in STATISTICS if one.name in names]
+    known = {"speech_statistics": asdict(LJSPEECH), "speaker_statistics": statistics}
+    return save_speaker(path, several(names), **known | more)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A checkpoint of three speakers and its exports, each with what was printed; and the
+    checkpoint of a single one."""
+    folder = tmp_path_factory.mktemp("speakers")
+    (folder / "texts.txt").write_text("A dog came.\nIt sat down, and it ate.\n" * 2)
+    found = {"checkpoint": save(folder / "best.pt"), "alone": save(folder / "one.pt", ("anna",))}
+    arguments = ["--checkpoint", folder / "best.pt", "--text-file", folder / "texts.txt", "-o"]
+    for name in ("fp32", "int8"):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            export_voice.main([*map(str, arguments), str(folder / name), f"--{name}"])
+        found[name], found[f"{name}_printed"] = folder / name, printed.getvalue()
+    return SimpleNamespace(**found)
+
+
+# ---------------------------------------------------------------------------- who speaks
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
+def test_every_speaker_sounds_otherwise(kind, made):
+    """And the same each time, whole and streamed."""
+    speaker = load_speaker(getattr(made, kind))
+    sounds = [speaker.speak(SENTENCE, speaker=name).tobytes() for name in NAMES]
+    assert len(set(sounds)) == 3
+    streamed = np.concatenate([*speaker.stream(SENTENCE, speaker=" bert")])
+    assert streamed.tobytes() == sounds[1]
+
+
+def test_voices_say_what_the_checkpoint_says(made):
+    """Every decoder step of every speaker, without dropout; int8 as nearly as for one voice."""
+    exact = load_model_speaker(made.checkpoint, "p_prenet_dropout=0", torch.device("cpu"))
+    words = [5, 6, 7, 20, 31, 40]
+    for kind, tolerance in (("fp32", 1e-4), ("int8", 0.1)):
+        voice = Voice(getattr(made, kind), "p_prenet_dropout=0")
+        for index in range(len(NAMES)):
+            pairs = [[*one.decode(words, 0, 20, index)] for one in (exact, voice)]
+            for ours, theirs in zip(*pairs, strict=True):
+                for a, b in zip(ours, theirs, strict=True):
+                    np.testing.assert_allclose(a, b, atol=tolerance)
+
+
+def test_speakers_take_turns_in_the_comparison(made):
+    texts = export_voice.read_texts_to_compare(several(), made.fp32.parent / "texts.txt")
+    assert [text.speaker for text in texts] == ["anna", "bert", "carl", "anna"]
+    assert "int8 beside fp32, 4 texts" in made.int8_printed
+    assert f"--voice {made.int8} --speaker ... --text" in made.int8_printed
+
+
+def test_export_that_mistakes_speakers_is_refused(made, tmp_path, monkeypatch):
+    """A graph that has one speaker's vector for all."""
+    last, write = torch.tensor([[0.0, 0.0, 1.0]]), export.write_graphs
+
+    def write_wrongly(speaker, folder):
+        with monkeypatch.context() as patch:
+            always = lambda model, text, chosen: export.encode(model, text, 0 * chosen + last)  # noqa: E731
+            patch.setitem(export.FUNCTIONS, "encoder", always)
+            write(speaker, folder)
+
+    monkeypatch.setattr(export, "write_graphs", write_wrongly)
+    arguments = ["--checkpoint", str(made.checkpoint), "-o", str(tmp_path / "voice"), "--fp32"]
+    with pytest.raises(UserError, match="the graphs differ from torch by"):
+        export_voice.main(arguments)
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (None, " knows 3 speakers, 'anna', 'bert', 'carl': choose one, by --speaker anna"),
+        ("Karl", "speaker 'Karl': "),
+        ("Karl", "did you mean 'carl'? It knows 'anna', 'bert', 'carl'"),
+        ("", "speaker '': "),
+        ("x" * 10**6, f"speaker '{'x' * 60}': "),
+        ("\x1b[2J", r"speaker '\x1b[2J': "),
+    ],
+)
+def test_missing_or_unknown_names_are_answered(kind, name, message, made):
+    speaker = load_speaker(getattr(made, kind))
+    refused = refusal(lambda: speaker.speak(SENTENCE, speaker=name))
+    assert message in refused
+    assert str(getattr(made, kind)) in refused
+    assert len(refused) < 600
+
+
+def test_only_one_speaker_needs_no_name(made, checkpoint_path):
+    alone = load_speaker(made.alone)
+    assert alone.speak(SENTENCE).tobytes() == alone.speak(SENTENCE, speaker="anna").tobytes()
+    message = refusal(lambda: load_speaker(checkpoint_path).speak(SENTENCE, speaker="anna"))
+    assert message == f"speaker 'anna': {checkpoint_path} has one voice; leave --speaker out"
+
+
+# ---------------------------------------------------------------------------- programs
+
+
+def test_programs_speak_as_who_is_named(made, tmp_path, capsysbinary):
+    """synthesize.py, the wheel's program and streams, with the same bytes."""
+    expected = (32767 * Voice(made.fp32).speak(SENTENCE, speaker="bert")).round().astype("<i2")
+    options = ["--text", SENTENCE, "--speaker", "bert"]
+    synthesize.main(["--voice", str(made.fp32), *options, "-o", str(tmp_path / "a.wav")])
+    np.testing.assert_array_equal(soundfile.read(tmp_path / "a.wav", dtype="int16")[0], expected)
+    capsysbinary.readouterr()
+    wheel_program.main([str(made.fp32), *options, "--stream", "raw"])
+    np.testing.assert_array_equal(np.frombuffer(capsysbinary.readouterr().out, "<i2"), expected)
+
+
+def test_another_speaker_is_spoken_anew(made, tmp_path, capsys):
+    """The same name, however it is typed, is not."""
+    out = ["--text", SENTENCE, "-o", str(tmp_path / "out")]
+    sounds = {}
+    for name in ("anna", " anna", "bert"):
+        synthesize.main(["--voice", str(made.fp32), *out, "--speaker", name])
+        sounds[name] = (tmp_path / "out" / "0001.wav").read_bytes()
+    assert sounds["anna"] == sounds[" anna"] != sounds["bert"]
+    assert capsys.readouterr().out.count("1 of 1 texts were spoken before") == 1
+
+
+def test_programs_ask_for_a_speaker_first(made, tmp_path):
+    """Before texts are read or files are made."""
+    arguments = ["--text-file", str(tmp_path / "none.txt"), "-o", str(tmp_path / "out")]
+    message = refusal(synthesize.main, ["--checkpoint", str(made.checkpoint), *arguments])
+    assert message.endswith("choose one, by --speaker anna")
+    assert not (tmp_path / "out").exists()
+
+
+def test_speakers_are_listed_with_their_minutes(made, checkpoint_path, tmp_path, capsys):
+    for path in (made.checkpoint, made.int8):
+        synthesize.main(["--checkpoint", str(path), "--list-speakers"])
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert lines == [
+            ["anna", "93.2", "min"],
+            ["bert", "4.0", "min"],
+            ["carl", "1,200.5", "min"],
+        ]
+    older = save_speaker(tmp_path / "older.pt", several())
+    for path, printed in ((older, "anna\nbert\ncarl\n"), (checkpoint_path, "has one voice, ")):
+        synthesize.main(["--checkpoint", str(path), "--list-speakers"])
+        assert printed in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("setting", ["speakers=", "speaker_embedding_dim=0"])
+def test_speakers_are_no_setting_of_speaking(setting, made, checkpoint_path, tmp_path):
+    for path in (made.checkpoint, made.fp32):
+        assert "it was trained with" in refusal(load_speaker, path, setting)
+    other = {"state_dict": load(checkpoint_path)["state_dict"]}
+    torch.save(other, tmp_path / "nvidia.pt")
+    message = refusal(load_speaker, tmp_path / "nvidia.pt", f"{SPEAKER},speaker_embedding_dim=4")
+    assert "speaker_embedding_dim=4: leave it out" in message
+
+
+# ---------------------------------------------------------------------------- files from elsewhere
+
+
+def names(folder, *changed: object) -> None:
+    statistics = [asdict(replace(STATISTICS[0], name=str(name))) for name in changed]
+    about(folder, speaker_statistics=statistics)
+    settings(folder, speakers=changed)
+
+
+def one_statistic(folder, **changes) -> None:
+    statistics = json.loads((folder / "voice.json").read_text())["speaker_statistics"]
+    about(folder, speaker_statistics=[statistics[0] | changes, *statistics[1:]])
+
+
+VOICES = {
+    "fewer names": (lambda f: names(f, "anna", "bert"), "encoder.onnx: a graph from .*1, 3.*1, 2"),
+    "more names": (lambda f: names(f, *"abcd"), "encoder.onnx: a graph from .*1, 3.*1, 4"),
+    "no names": (lambda f: names(f), "speakers: 0 names, but speaker_embedding_dim=6"),
+    "no width": (lambda f: settings(f, speaker_embedding_dim=0), "3 names, but .*dim=0"),
+    "width": (lambda f: settings(f, speaker_embedding_dim=7), "encoder.onnx: |decoder.onnx: "),
+    "twice": (lambda f: names(f, "anna", "bert", "anna"), "speakers: 'anna' is named twice"),
+    "number": (lambda f: names(f, "anna", "bert", 3), "(?s)voice.json: .*speakers"),
+    "text": (lambda f: settings(f, speakers="abc"), "(?s)voice.json: .*speakers"),
+    "escape": (lambda f: names(f, "anna", "\x1b[2J", "carl"), r"speakers: '\\x1b\[2J': expected 1"),
+    "long": (lambda f: names(f, "anna", "b" * 101, "carl"), "name"),
+    "blank": (lambda f: names(f, "anna", " bert", "carl"), "speakers: ' bert': expected 1 to 100"),
+    "empty": (lambda f: names(f, "anna", "", "carl"), "name"),
+    "others": (lambda f: settings(f, speakers=["a", "b", "c"]), "speaker_statistics: other names"),
+    "nan": (lambda f: one_statistic(f, minutes=float("nan")), "speaker_statistics.*minutes|JSON"),
+    "negative": (lambda f: one_statistic(f, minutes=-1), "speaker_statistics.0.minutes"),
+    "pace": (lambda f: one_statistic(f, statistics={}), "speaker_statistics.0.statistics"),
+    "unknown": (lambda f: one_statistic(f, odd=1), "speaker_statistics.0.odd"),
+    "mapping": (lambda f: about(f, speaker_statistics={"anna": 1}), "speaker_statistics="),
+}
+
+
+@pytest.mark.parametrize("fault", VOICES)
+def test_hostile_voices_are_refused(fault, made, tmp_path):
+    folder, (spoil, message) = shutil.copytree(made.fp32, tmp_path / "voice"), VOICES[fault]
+    spoil(folder)
+    with pytest.raises(UserError, match=message) as stop:
+        Voice(folder)
+    assert len(str(stop.value)) < 900
+
+
+def test_encoder_of_one_voice_is_refused(made, voices, tmp_path):
+    folder = shutil.copytree(made.fp32, tmp_path / "voice")
+    described(folder, "encoder.onnx", (voices.fp32[0] / "encoder.onnx").read_bytes())
+    with pytest.raises(UserError, match=r"encoder.onnx: a graph from .*expected .*speaker"):
+        Voice(folder)
+
+
+STATISTIC = asdict(STATISTICS[0])
+CHECKPOINTS = {
+    "others": ([STATISTIC] * 3, "speaker_statistics: other names than hparams has in speakers"),
+    "fewer": ([STATISTIC], "speaker_statistics: other names than hparams has in speakers"),
+    "number": (7, "speaker_statistics: .*list"),
+    "name": ([STATISTIC | {"name": 7}] * 3, "speaker_statistics: 0: name: .*string"),
+    "minutes": ([STATISTIC | {"minutes": float("inf")}] * 3, "speaker_statistics: 0: minutes"),
+    "pace": ([STATISTIC | {"statistics": {"offset": 0.0}}] * 3, "0: statistics: longest_text"),
+    "unknown": ([STATISTIC | {"odd": 1}] * 3, "speaker_statistics: 0: odd"),
+}
+
+
+@pytest.mark.parametrize("fault", CHECKPOINTS)
+def test_hostile_checkpoints_are_refused(fault, tmp_path):
+    value, message = CHECKPOINTS[fault]
+    path = save(tmp_path / "model.pt", speaker_statistics=value)
+    for read in (load_model_speaker, read_checkpoint):
+        with pytest.raises(UserError, match=rf"(?s)model\.pt.*{message}"):
+            read(path)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 101, "\ud800", " anna"])
+def test_names_no_list_has_are_refused(name, tmp_path):
+    path = save_speaker(tmp_path / "model.pt", several((name, "bert")))
+    with pytest.raises(UserError, match=r"hparams: speakers: .*expected 1 to 100 characters"):
+        load_model_speaker(path)
+
+
+def test_unknown_parts_of_statistics_are_refused(tmp_path):
+    odd = asdict(LJSPEECH) | {"odd": 1}
+    path = save_speaker(tmp_path / "model.pt", create_hparams(SPEAKER), speech_statistics=odd)
+    assert "speech_statistics: odd: " in refusal(load_model_speaker, path)
+
+
+# ---------------------------------------------------------------------------- pace
+
+
+def corpus(*paces: float, clips: int = 200, few: int = 0):
+    """Clips of a speaker for each pace, in seconds a symbol, by 10 % faster to 10 % slower; of the
+    last only `few`."""
+    rng, rows = np.random.default_rng(0), list[tuple[float, ...]]()
+    for index, pace in enumerate(paces):
+        count = few if few and index == len(paces) - 1 else clips
+        symbols = rng.integers(10, 150, count)
+        seconds = (0.3 + pace * symbols) * rng.uniform(0.9, 1.1, count)
+        rows += zip(np.rint(seconds / 0.02), symbols, [index] * count, strict=True)
+    frames, symbols, indices = np.array(rng.permutation(rows)).T
+    return frames, symbols, indices.astype(np.int64)
+
+
+SETTINGS = create_hparams("hop_length=441")  # frames of 20 ms
+
+
+def measured(*paces: float, **sizes):
+    frames, symbols, indices = corpus(*paces, **sizes)
+    whole = measure(frames, symbols, ["."] * len(frames), SETTINGS)
+    known = NAMES[: len(paces)]
+    return whole, measure_speakers(frames, symbols, indices, known, whole, SETTINGS)
+
+
+def test_each_speaker_has_its_own_pace():
+    """And the range of all speakers together, each beside its own."""
+    whole, (slow, fast) = measured(0.12, 0.05)
+    for one, pace in ((slow, 0.12), (fast, 0.05)):
+        assert one.statistics.seconds_per_symbol == pytest.approx(pace, rel=0.03)
+        assert one.statistics.offset == pytest.approx(0.3, abs=0.1)
+        assert (one.statistics.fastest, one.statistics.slowest) == pytest.approx(
+            (0.9, 1.1), abs=0.05
+        )
+        assert one.statistics.final_mark == whole.final_mark == "."
+    assert (slow.name, fast.name) == ("anna", "bert")
+    assert whole.slowest > 1.3
+    assert whole.fastest < 0.8
+    frames, _, indices = corpus(0.12, 0.05)
+    assert slow.minutes == pytest.approx(frames[indices == 0].sum() * 0.02 / 60)
+
+
+def test_few_clips_have_the_corpuss_pace():
+    """They change nobody else's range."""
+    whole, speakers = measured(0.12, 0.05, 0.3, few=MIN_CLIPS - 1)
+    assert speakers[2].statistics == whole
+    assert speakers[0].statistics.slowest < 1.2
+    enough = measured(0.12, 0.05, 0.3, few=MIN_CLIPS)[1]
+    assert enough[2].statistics.seconds_per_symbol == pytest.approx(0.3, rel=0.1)
+
+
+def test_clips_of_alike_lengths_foretell_long_texts():
+    """Their own line would have any slope, and long texts would be cut off."""
+    frames, symbols, indices = corpus(0.06)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        narrow = rng.integers(30, 35, 25)
+        seconds = (0.3 + 0.09 * narrow) * rng.uniform(0.8, 1.2, 25)
+        for own in (narrow, np.full(25, 32)):
+            lengths = np.concatenate([symbols, own])
+            all_frames = np.concatenate([frames, np.rint(seconds / 0.02)])
+            numbers = np.concatenate([indices, np.ones(25, np.int64)])
+            whole = measure(all_frames, lengths, ["."] * len(lengths), SETTINGS)
+            known = all_frames, lengths, numbers, NAMES[:2]
+            _, slow = measure_speakers(*known, whole, SETTINGS)
+            assert slow.statistics.seconds(150) == pytest.approx(0.3 + 0.09 * 150, rel=0.2)
+
+
+def test_speaker_without_clips_has_no_minutes():
+    """A resumed run may have lost the clips of one."""
+    frames, symbols, indices = corpus(0.1)
+    whole = measure(frames, symbols, ["."] * len(frames), SETTINGS)
+    nobody, one = measure_speakers(frames, symbols, indices + 1, NAMES[:2], whole, SETTINGS)
+    assert (nobody.minutes, nobody.statistics) == (0, whole)
+    assert one.minutes > 0
+
+
+def test_faults_and_limits_follow_the_speaker():
+    """What is slow of one speaker is usual of another."""
+    speaker = Scripted(GOOD, settings=replace(H, speakers=NAMES))
+    speaker.speaker_statistics = STATISTICS
+    assert speaker.speak_text(TEXT, speaker="anna").warnings == []
+    assert speaker.max_steps(len(TEXT), 1) > 2 * speaker.max_steps(len(TEXT), 0)
+    speech = speaker.speak_text(TEXT, speaker="bert", retries=0)
+    assert [fault.kind for fault in speaker.attempts[0].faults] == ["fast"]
+    assert speech.warnings[0].startswith("too fast: ")
+
+
+def test_runs_keep_statistics_of_their_speakers(tmp_path):
+    """In every checkpoint; a resumed run of an older one makes them. One voice has none."""
+    lines = []
+    for i in range(9):
+        write_tone(tmp_path / f"{i}.wav", 4000 + 500 * i)
+        lines.append(f"{tmp_path}/{i}.wav|Clip number {i}.||{('bert', 'anna', 'carl')[i % 3]}\n")
+    (tmp_path / "train.txt").write_text("".join(lines))
+    lists = {"training_files": tmp_path / "train.txt", "validation_files": tmp_path / "train.txt"}
+    out = tmp_path / "run"
+    often = {"epochs": 1, "epochs_per_validation": 1}
+    train.main(flags(out, tiny(**lists, **often, speaker_embedding_dim=4)))
+    saved = load_checkpoint(newest(out))
+    assert [one["name"] for one in saved["speaker_statistics"]] == list(NAMES)
+    for one, places in zip(saved["speaker_statistics"], ((1, 4, 7), (0, 3, 6)), strict=False):
+        frames = sum(1 + (4000 + 500 * i) // HOP for i in places)
+        assert one["minutes"] == pytest.approx(frames * HOP / SAMPLING_RATE / 60)
+    assert "spoken_stopped" in metrics(out, "validation")[-1]
+    assert saved["speaker_statistics"][0]["statistics"] == saved["speech_statistics"]
+    assert len(load_speaker(newest(out)).speak("A clip.", speaker="carl")) > 0
+    statistics = saved.pop("speaker_statistics")
+    torch.save(saved, newest(out))
+    train.main(flags(out, "epochs=2", "--resume"))
+    assert load(newest(out))["speaker_statistics"] == statistics
+    train.main(flags(tmp_path / "one", tiny(**lists, epochs=1)))
+    assert "speaker_statistics" not in load(newest(tmp_path / "one"))
