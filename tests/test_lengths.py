@@ -63,7 +63,7 @@ def test_every_format_gives_frames(tmp_path, content, frames, texts):
         ("a.wav|Go on.\n", ":1: 'a.wav|Go on.': no seconds; scripts/prepare_ljspeech.py"),
         ("a.wav|Go on.|1\nb.wav|A dog.|nan\n", ":2: 'b.wav|A dog.|nan': expected seconds above 0"),
         ("a.wav|Go on.|x\n", ":1: 'a.wav|Go on.|x': seconds 'x', expected a number"),
-        ("a.wav|Go on.|1|2\n", ":1: 'a.wav|Go on.|1|2': 4 fields, expected path|text|seconds"),
+        ("a.wav|Go on.|1|b|2\n", ":1: 'a.wav|Go on.|1|b|2': 5 fields, expected path|text|sec"),
     ],
 )
 def test_wrong_files_are_refused_by_line(tmp_path, content, expected):

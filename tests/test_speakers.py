@@ -13,7 +13,6 @@ import train
 from corpus.clip_table import MAX_SPEAKERS, Clip, ClipTable, read_table_file, table_path
 from corpus.filelist import read_filelist, split_filelist_line
 from data_utils import TextMelDataset, collate, synthetic_batch
-from fast_decoder import teacher_forced
 from hparams import HParams, create_hparams
 from model import Tacotron2
 from synthesis.speakers import speaker_index
@@ -140,13 +139,14 @@ def test_missing_or_needless_speakers_are_refused():
 @pytest.mark.parametrize("dim", [0, 6])
 def test_fast_decoder_agrees_with_speakers(dim):
     """Outputs and every gradient, with and without speakers."""
+    fast_decoder = pytest.importorskip("fast_decoder")
     names = NAMES if dim else ()
     hparams = replace(TINY_MODEL, speaker_embedding_dim=dim, speakers=names)
     batch = synthetic_batch([9, 5, 7], [6, 3, 5], hparams)
     if dim:
         batch = replace(batch, speakers=torch.tensor([2, 0, 2]))
     gradients = []
-    for decoder in (None, teacher_forced):
+    for decoder in (None, fast_decoder.teacher_forced):
         torch.manual_seed(0)
         model = Tacotron2(hparams, **({"training_decoder": decoder} if decoder else {}))
         torch.manual_seed(1)
