@@ -205,6 +205,14 @@ def test_resumed_run_refuses_new_speakers(lists):
     assert "start another run from the weights with -c and --warm_start" in message
 
 
+def test_another_speaker_of_a_clip_is_a_change(lists):
+    train.main(flags(lists / "run", options(lists, epochs=1)))
+    first, others = (lists / "train.txt").read_text().split("\n", 1)
+    (lists / "train.txt").write_text(f"{first.replace('anna', 'bert')}\n{others}")
+    message = refusal(train.main, flags(lists / "run", "epochs=2", "--resume"), error=SystemExit)
+    assert "0 added, 0 gone, 1 changed" in message
+
+
 def test_several_speakers_as_one_voice_are_warned_of(lists, capsys):
     train.main(flags(lists / "run", options(lists, speaker_embedding_dim=0, epochs=1)))
     printed = capsys.readouterr().out

@@ -292,7 +292,8 @@ def several_as_one(hparams: HParams, speakers: Sequence[str]) -> str:
 
 
 def change_of(clips: Clips, resumed: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
-    """Count the clips that were added, are gone or have another text or length. None: the same."""
+    """Count the clips that were added, are gone or have another text, speaker or length. None: the
+    same."""
     if resumed is None or resumed.state["corpus"] == clips.fingerprint:
         return None
     path = resumed.path.with_name(CLIPS_FILE)
@@ -319,9 +320,10 @@ def in_words(change: dict[str, int]) -> str:
 
 def _rows(clips: Clips) -> Iterator[str]:
     for name, table in (("training", clips.training), ("validation", clips.validation)):
-        columns = zip(table.paths_and_texts(), table.num_frames.tolist(), strict=True)
-        for (path, text), frames in columns:
-            yield f"{name},{frames},{zlib.crc32(text.encode()):08x},{clip_id(path)}"
+        columns = table.paths_and_texts(), table.num_frames.tolist(), table.names_of_speakers()
+        for (path, text), frames, speaker in zip(*columns, strict=True):
+            said = f"{text}|{speaker}" if speaker else text
+            yield f"{name},{frames},{zlib.crc32(said.encode()):08x},{clip_id(path)}"
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
