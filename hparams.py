@@ -140,9 +140,7 @@ class HParams:
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
     p_prenet_dropout: Dropout = 0.5  # prenet dropout, on in synthesis too
-    max_decoder_steps: Annotated[int, limits(ge=1, le=MAX_DECODER_STEPS)] = (
-        10_000  # of synthesis, any text
-    )
+    max_decoder_steps: DecoderSteps = 10_000  # of synthesis, any text
     gate_threshold: Positive = 0.5  # synthesis stops when the gate's probability passes this
     attention_rest_time: MillisecondsOrZero = 800.0  # or attention rested so long; 0: gate
     attention_window: CountOrZero = 0  # symbols that attention may move ahead at a step; 0: any

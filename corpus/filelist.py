@@ -38,7 +38,7 @@ from corpus.field_order import refuse_no_paths
 from corpus.missing_sounds import beside
 from corpus.separators import refuse_other_separators
 from hparams import HParams
-from synthesis.speakers import MAX_NAME
+from synthesis.speakers import listed, speaker_name
 from text import can_be_spoken, clean, in_words, unknown_symbols
 
 TEXT_FOLDER = Path(__file__).resolve().parents[1] / "text"
@@ -140,15 +140,22 @@ def read_filelist(
         raise lines_refused(filelist, problems, len(lines))
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
-    if "" in table.speakers and only is None:
-        number = table.speaker_numbers == table.speakers.index("")
-        first, count = table[int(number.argmax())], f"{int(number.sum()):,} of {len(table):,}"
-        others = ", ".join([repr(name) for name in table.speakers if name][:3])
-        raise UserError(
-            f"{first.where}: no speaker in {count} lines, {others} in others; add a fourth field "
-            "that names the speaker to every line, or to none"
-        )
+    if only is None:
+        refuse_missing_speakers(table)
     return table
+
+
+def refuse_missing_speakers(table: ClipTable) -> None:
+    """Raise UserError if some clips have a speaker and others have none."""
+    if "" not in table.speakers:
+        return
+    is_missing = table.speaker_numbers == table.speakers.index("")
+    first, count = table[int(is_missing.argmax())], int(is_missing.sum())
+    others = listed([name for name in table.speakers if name])
+    raise UserError(
+        f"{first.where}: no speaker in {count:,} of {len(table):,} lines, {others} in others; add "
+        "a fourth field that names the speaker to every line, or to none"
+    )
 
 
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
@@ -226,16 +233,6 @@ def split_filelist_line(line: str) -> ListedClip:
         except ValueError:
             raise UserError(f"seconds {seconds!r}, expected a number") from None
     return ListedClip(path, text, length, name)
-
-
-def speaker_name(text: str) -> str:
-    """A speaker's name as it is compared, in Unicode's composed form. UserError if it is longer
-    than MAX_NAME characters, or has some that cannot be printed."""
-    name = unicodedata.normalize("NFC", text)
-    if len(name) > MAX_NAME or not name.isprintable():
-        expected = f"expected at most {MAX_NAME} characters that can be printed"
-        raise UserError(f"speaker {name[:60]!r}: {expected}")
-    return name
 
 
 def sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:

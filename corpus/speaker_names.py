@@ -12,7 +12,7 @@ from pathlib import Path
 from common.errors import UserError
 from corpus.clip_table import MAX_SPEAKERS, Clip, too_many_speakers
 from corpus.field_order import MIN_DISTINCT_SHARE, MIN_LINES
-from corpus.filelist import speaker_name
+from synthesis.speakers import speaker_name
 
 ONE_SPELLING = "give one person one spelling, and two people names that differ more"
 

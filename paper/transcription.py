@@ -396,18 +396,7 @@ def evaluate(
         words = [texts[i].lower().rstrip(".") for i in nearest]
         transcripts = [replace(t, nearest=x) for t, x in zip(transcripts, words, strict=True)]
     transcripts = [replace(t, speaker=x or "") for t, x in zip(transcripts, names, strict=True)]
-    measures, rates = listener.measures(), dict[str, SpeakerRates]()
-    for name, places in places_of(names).items():
-        own_rates = listener.measures(places)
-        own_reference = reference.speakers.get(name, Measures())
-        rates[name] = SpeakerRates(
-            texts=len(places),
-            word_error_rate=own_rates.word_error_rate,
-            recordings=own_reference.word_error_rate,
-            identification_rate=float(np.mean(is_identified[places])) if nearest else None,
-            quality=own_rates.quality,
-            quality_of_recordings=own_reference.quality,
-        )
+    measures = listener.measures()
     return Intelligibility(
         word_error_rate=measures.word_error_rate,
         recordings=reference.recordings.word_error_rate,
@@ -422,8 +411,31 @@ def evaluate(
         quality_after_griffin_lim=reference.vocoded.quality,
         recogniser=chosen.name if chosen else "",
         vocoder=vocoder_name,
-        speakers=rates,
+        speakers=rates_of_speakers(names, listener, reference, is_identified),
     )
+
+
+def rates_of_speakers(
+    names: Sequence[str | None],
+    listener: Listener,
+    reference: Reference,
+    is_identified: np.ndarray,
+) -> dict[str, SpeakerRates]:
+    """The rates of each speaker of several. `names` are those of the texts that `listener` heard,
+    and `is_identified` bool [texts], or [0] where that was not asked."""
+    rates = dict[str, SpeakerRates]()
+    for name, places in places_of(names).items():
+        own, recorded = listener.measures(places), reference.speakers.get(name, Measures())
+        identified = float(np.mean(is_identified[places])) if len(is_identified) else None
+        rates[name] = SpeakerRates(
+            texts=len(places),
+            word_error_rate=own.word_error_rate,
+            recordings=recorded.word_error_rate,
+            identification_rate=identified,
+            quality=own.quality,
+            quality_of_recordings=recorded.quality,
+        )
+    return rates
 
 
 def read_findings(path: Path, expected: type[Result]) -> Result:

@@ -15,6 +15,16 @@ MAX_LISTED = 10  # names in a message
 MAX_NAME = 100  # characters of a name
 
 
+def speaker_name(text: str) -> str:
+    """A speaker's name as it is compared, in Unicode's composed form. UserError if it is longer
+    than MAX_NAME characters, or has some that cannot be printed."""
+    name = unicodedata.normalize("NFC", text)
+    if len(name) > MAX_NAME or not name.isprintable():
+        expected = f"expected at most {MAX_NAME} characters that can be printed"
+        raise UserError(f"speaker {name[:60]!r}: {expected}")
+    return name
+
+
 def speaker_index(name: str, speakers: Sequence[str], where: str) -> int:
     """The index of the speaker `name`.
 

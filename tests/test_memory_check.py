@@ -132,7 +132,7 @@ def test_memory_check_leaves_no_trace(device, with_gradients):
     training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
     peak = check_memory(trainer, training, VALIDATION)
     assert trainer.shapes("training") == [((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
-    assert trainer.shapes("validation") == [((3, 4, 12), (3, 7))]
+    assert trainer.shapes("validation") == [((3, 4, 12), (3, 7))] * 2  # also as `text_effect` does
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
     assert (peak > 0) == (device.type == "cuda")
     assert_same(state_of(trainer), before)

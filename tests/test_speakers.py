@@ -237,6 +237,22 @@ def test_one_voice_warm_starts_many_unchanged(lists):
     assert new["state_dict"]["speaker_embedding.weight"].abs().min() > 0
 
 
+def test_vectors_without_names_are_refused(lists, tmp_path):
+    """Of weights from elsewhere, such as Mellotron's, which have the tensor and no names. The
+    advice is followed."""
+    train.main(flags(lists / "run", options(lists, epochs=1)))
+    weights = tmp_path / "mellotron.pt"
+    torch.save({"state_dict": load(newest(lists / "run"))["state_dict"]}, weights)
+    settings = options(lists, epochs=1)
+    again = flags(lists / "other", settings, "-c", str(weights), "--warm_start")
+    message = refusal(train.main, again, error=SystemExit)
+    assert f"{weights}: speaker_embedding.weight has 3 rows, and no names say whose" in message
+    advised = f"{settings},ignore_layers=[speaker_embedding.weight]"
+    assert advised.split(",")[-1] in message
+    train.main(flags(lists / "other", advised, "-c", str(weights), "--warm_start"))
+    assert load(newest(lists / "other"))["iteration"] > 0
+
+
 def test_speakers_keep_their_vectors_by_name(lists, capsys):
     """Another order, one gone, and a new one, who begins with the mean."""
     first, second = lists / "first", lists / "second"

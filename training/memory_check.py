@@ -73,7 +73,9 @@ def check_memory(
 
     def validation_step(batch: Batch) -> None:
         with torch.no_grad(), trainer.autocast():
-            trainer.loss(trainer.model(batch), batch)
+            outputs = trainer.model(batch)
+            trainer.loss(outputs, batch)
+            trainer.model(batch)  # as `validation.text_effect` does, while outputs are still needed
 
     with _without_trace(trainer):
         if device.type == "cuda":

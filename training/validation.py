@@ -1,6 +1,7 @@
 """Validation: losses that compare runs, and one clip to look at and listen to, of each speaker."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -131,8 +132,8 @@ def _validate_batch(
     run: Run, batch: Batch, number: int, generator: torch.Generator
 ) -> tuple[Any, ...]:
     """The model's outputs; (clips, frames, steps, symbols); padded loss, unpadded loss,
-    alignment.alignment_sums and, of the first batch, `text_effect`; a ClipRow of each clip, for a
-    model of several speakers."""
+    alignment.alignment_sums and `text_effect`, which is NaN but for the first batch; a ClipRow of
+    each clip, for a model of several speakers."""
     model, trainer = run.trainer.model, run.trainer
     num_steps = batch.mel.shape[2] // model.n_frames_per_step
     masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
@@ -149,8 +150,8 @@ def _validate_batch(
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
     lengths = (batch.mel_lengths, steps, batch.text_lengths)
     sizes = (len(steps), *(int(length.sum()) for length in lengths))
-    if number == 0:
-        sums.append(text_effect(run, moved, masks, float(losses.total_unpadded)))
+    is_first, loss = number == 0, float(losses.total_unpadded)
+    sums.append(text_effect(run, moved, masks, loss) if is_first else math.nan)
     rows: list[ClipRow] = []
     if run.hparams.speakers:
         columns = [batch.clip_indices, batch.mel_lengths, steps, *sums_of_clips(outputs, moved)]
@@ -172,7 +173,7 @@ def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> flo
 
 def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
-    values = np.array([sums[:5] for _, _, sums, _ in batches])
+    values = np.array([sums for _, _, sums, _ in batches])
     clips, frames, steps, symbols = np.array([sizes for _, sizes, _, _ in batches]).T
     record: dict[str, Any] = {
         "epoch": run.state.epoch,
@@ -182,7 +183,7 @@ def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
         "alignment_sharpness": float(values[:, 2].sum() / steps.sum()),
         "alignment_coverage": float(values[:, 4].sum() / symbols.sum()),
         "alignment_diagonality": float(values[:, 3].sum() / steps.sum()),
-        "text_effect": batches[0][2][5],
+        "text_effect": float(values[0, 5]),
     }
     rows = list(itertools.chain(*(rows for *_, rows in batches)))
     if rows:

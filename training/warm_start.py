@@ -31,7 +31,7 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
     changed, in sentences. Tensors that `ignore_layers` names are left as they are.
 
     Raises:
-        UserError: if the checkpoint does not say to which symbols its rows belong.
+        UserError: if the checkpoint does not say to which symbols or speakers its rows belong.
     """
     saved, notes = source.state, list[str]()
     if "embedding.weight" not in hparams.ignore_layers:
@@ -43,7 +43,7 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
             f"are new{drawn if new else ''}"
         )
     if hparams.speaker_embedding_dim and SPEAKERS not in hparams.ignore_layers:
-        saved, note = map_speakers(saved, hparams)
+        saved, note = map_speakers(Checkpoint(source.path, saved), hparams)
         notes.append(note)
     return saved, notes
 
@@ -75,44 +75,46 @@ def map_symbols(
     for i, symbol in enumerate(table.symbols):
         if symbol in ids:
             rows[i] = old[ids[symbol]]
+    weights = {name.removeprefix("module."): x for name, x in saved["state_dict"].items()}
     new = [symbol for symbol in table.symbols if symbol not in ids]
-    return _with_weights(saved, {"embedding.weight": rows}), new
+    return saved | {"state_dict": weights | {"embedding.weight": rows}}, new
 
 
-def map_speakers(saved: dict[str, Any], hparams: HParams) -> tuple[dict[str, Any], str]:
+def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], str]:
     """Adapt a checkpoint's state to the speakers of `hparams`. Returns the state, and what was
     changed in a sentence.
 
     A known speaker keeps its row of the embedding, and a new one gets the mean of all old rows. A
     model of one voice gets an embedding that is still without effect: every speaker begins as that
-    voice. UserError cannot arise here: `load_weights` says what does not fit.
+    voice.
+
+    Raises:
+        UserError: if the checkpoint does not say whose its rows are, as Mellotron's do not.
     """
-    names, dim = hparams.speakers, hparams.speaker_embedding_dim
-    old = saved["state_dict"].get(SPEAKERS)
-    known = tuple(saved.get("hparams", {}).get("speakers", ()))
+    saved, names, dim = source.state, hparams.speakers, hparams.speaker_embedding_dim
+    weights = {name.removeprefix("module."): x for name, x in saved["state_dict"].items()}
+    old, known = weights.get(SPEAKERS), tuple(saved.get("hparams", {}).get("speakers", ()))
     if old is None:
         rows = torch.empty(len(names), dim)
         generator = torch.Generator().manual_seed(hparams.seed)
         torch.nn.init.xavier_uniform_(rows, generator=generator)
-        weights = {name.removeprefix("module."): x for name, x in saved["state_dict"].items()}
         wider = {
             name: torch.nn.functional.pad(weights[name], (0, dim))
             for name in READERS
             if name in weights and weights[name].dim() == 2
         }
         note = f"all {len(names)} speakers begin with the one voice of the checkpoint"
-        return _with_weights(saved, {SPEAKERS: rows, **wider}), note
-    if known == names or old.dim() != 2 or len(old) != len(known):
-        return saved, f"all {len(names)} speakers keep their rows of the embedding"
+        return saved | {"state_dict": weights | wider | {SPEAKERS: rows}}, note
+    if old.dim() != 2 or len(old) != len(known):
+        raise UserError(
+            f"{source.path}: {SPEAKERS} has {len(old)} rows, and no names say whose; leave it out "
+            f"with --hparams ignore_layers=[{SPEAKERS}]"
+        )
     index_of = {name: index for index, name in enumerate(known)}
     mean = old.float().mean(dim=0)
     rows = torch.stack([old[index_of[x]].float() if x in index_of else mean for x in names])
     new = [name for name in names if name not in index_of]
     begin = f" and begin with the mean of the old: {', '.join(new):.{MAX_NAMED}}" if new else ""
     kept = f"{len(names) - len(new)} keep their rows of the embedding, {len(new)} are new"
-    return _with_weights(saved, {SPEAKERS: rows}), f"of {len(names)} speakers {kept}{begin}"
-
-
-def _with_weights(saved: dict[str, Any], changed: dict[str, torch.Tensor]) -> dict[str, Any]:
-    weights = {name.removeprefix("module."): x for name, x in saved["state_dict"].items()}
-    return saved | {"state_dict": weights | changed}
+    state = saved | {"state_dict": weights | {SPEAKERS: rows}}
+    return state, f"of {len(names)} speakers {kept}{begin}"
