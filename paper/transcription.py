@@ -83,7 +83,7 @@ class Reference:
 
     recordings: Measures
     vocoded: Measures  # of the recordings after mel and vocoder, as the model's are
-    made_with: dict[str, Any]  # the mels' settings, the vocoder, the recogniser and the judge
+    made_with: dict[str, Any]  # the texts, mels' settings, vocoder, recogniser and judge
     speakers: dict[str, Measures] = field(default_factory=dict)  # of each one's recordings
 
 
@@ -273,15 +273,15 @@ def measure_reference(
     kept, hparams = recordings / REFERENCE_FILE, speaker.hparams
     if recordings.is_file():
         kept = recordings.with_name(f"{recordings.name}.{REFERENCE_FILE}")
+    clips, rate = read_recordings(recordings), hparams.sampling_rate
+    said = "\n".join(f"{clip.path.name}|{clip.text}|{clip.speaker}" for clip in clips)
     made_with = {
+        "recordings": sha256(said.encode()).hexdigest(),
         "mels": mel_fingerprint(hparams),
         "vocoder": vocoder,
         "recogniser": listener.recogniser.name if listener.recogniser else "",
         "judge": type(listener.judge).__name__ if listener.judge else "",
     }
-    clips, rate = read_recordings(recordings), hparams.sampling_rate
-    if places := places_of([clip.speaker for clip in clips]):
-        made_with["speakers"] = [*places]
     if kept.exists() and (reference := read_findings(kept, Reference)).made_with == made_with:
         return reference
     recorded, vocoded = listener.again(), listener.again()
@@ -290,6 +290,7 @@ def measure_reference(
         recorded.hear(clip.text, samples.numpy(), rate)
         mel = log_mel_spectrogram(samples, hparams).numpy()
         vocoded.hear(clip.text, np.concatenate([*speaker.sound([mel])]), rate)
+    places = places_of([clip.speaker for clip in clips])
     of_speakers = {name: recorded.measures(which) for name, which in places.items()}
     reference = Reference(recorded.measures(), vocoded.measures(), made_with, of_speakers)
     write_json(kept, asdict(reference))

@@ -26,10 +26,12 @@ from paper.transcription import (
     Intelligibility,
     Listener,
     Measures,
+    Reference,
     Transcript,
     evaluate,
     measure_reference,
     mel_cepstra,
+    rates_of_speakers,
     read_findings,
     read_recordings,
     warped_distance,
@@ -266,6 +268,27 @@ def test_lists_name_each_texts_speaker(with_speakers, tmp_path, capsys):
     printed = capsys.readouterr().out
     row = rf"anna +\| +2 \| +0\.000 \| +1\.000 \| +{anna.identification_rate:.3f}"
     assert re.search(row, printed)
+
+
+def test_rates_of_speakers_are_of_their_texts():
+    listener = Listener(None, None, "en-us")
+    for text in ("one", "two", "three"):
+        listener.hear(text, np.zeros(100), 16000)
+    is_identified, nothing = np.array([True, False, True]), Reference(Measures(), Measures(), {})
+    rates = rates_of_speakers(["anna", "bert", "bert"], listener, nothing, is_identified)
+    assert {name: (x.texts, x.identification_rate) for name, x in rates.items()} == {
+        "anna": (1, 1.0),
+        "bert": (2, 0.5),
+    }
+
+
+def test_changed_recordings_are_measured_again(with_speakers):
+    reference_of(with_speakers)
+    used = StandInRecogniser.used
+    lines = with_speakers.read_text().splitlines(keepends=True)
+    with_speakers.write_text("".join(lines[:-1]))
+    reference_of(with_speakers)
+    assert StandInRecogniser.used > used
 
 
 def test_one_speaker_says_what_has_none(with_speakers, recordings, checkpoint_path):
