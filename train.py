@@ -330,7 +330,10 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"finished: {run.hparams.epochs} epochs, {run.state.iteration} steps")
     best = directory / checkpoint.BEST
     newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]
-    print(f"synthesize: python synthesize.py --checkpoint {shlex.quote(str(newest))} --text ...")
+    command = ["python", "synthesize.py", "--checkpoint", str(newest)]
+    if speakers := run.hparams.speakers:
+        command += ["--speaker", speakers[0]]
+    print(f"synthesize: {shlex.join(command)} --text ...")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Several speakers in one model: lists, tables, batches, the model, runs and warm starts."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -178,7 +179,10 @@ def test_run_learns_its_speakers_and_resumes(lists, capsys):
     again = load(newest(other))
     for name, tensor in saved["state_dict"].items():
         assert torch.equal(tensor, again["state_dict"][name]), name
-    assert "as one voice" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "as one voice" not in printed
+    best = shlex.quote(str(other / "best.pt"))
+    assert f"synthesize.py --checkpoint {best} --speaker anna --text" in printed
 
 
 def test_lists_must_agree_on_speakers(lists):
