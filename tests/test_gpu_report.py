@@ -101,7 +101,7 @@ def test_the_script_runs_where_packages_are_missing(tmp_path):
     files = re.findall(r"(?:benchmarks|scripts|tests)/\w+\.py", SCRIPT.read_text(encoding="utf-8"))
     names = sorted({name.removesuffix(".py").replace("/", ".") for name in files})
     assert {"benchmarks.decoder", "benchmarks.epoch", "tests.test_decoder_kernels"} <= set(names)
-    names += ["synthesize", "train"]
+    names += ["synthesize", "train", "conftest"]
     code = f"import sys; sys.modules |= dict.fromkeys({MISSING}); import {', '.join(names)}"
     path = f"{ROOT / 'scripts'}:{ROOT / 'tests'}:{ROOT}"
     command = [sys.executable, "-c", code + READ_CACHED, tmp_path / "list.txt"]
