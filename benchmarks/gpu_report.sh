@@ -145,7 +145,7 @@ if ((dry_run)); then
   training=(--clips 64 --batches 2 --precision fp32 --hparams "batch_size=4,$tiny")
   tf32=fp32
 else
-  "$python" -c 'import xdist' 2>/dev/null && processes=(--numprocesses 6 --dist worksteal) ||
+  "$python" -c 'import xdist' 2>/dev/null && processes=(--numprocesses 12 --dist worksteal) ||
     processes=()
   row=(--batch-size 16 --frames 774 --symbols 120 --repeats 5 --warm-ups 2)
   memory=(--batch-size 16 --frames 774 --symbols 120 --repeats 1)
