@@ -204,9 +204,11 @@ def lstm_step(
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
     if QUERY > 0:
-        # Tensor cores want an inner dimension of 16: every second column is 0.
-        hidden = tl.join(tl.where(inside, hidden, 0.0), tl.zeros((ROWS, UNITS), DTYPE))
-        hidden = tl.reshape(hidden, (ROWS, 2 * UNITS))
+        # Tensor cores want an inner dimension of 16: every unit comes twice, and every second row of
+        # the weight is 0. With tl.join and zeros, Triton 3.6 spreads so few values over its threads
+        # that some are added twice.
+        hidden = tl.where(inside, hidden, 0.0)[:, :, None]
+        hidden = tl.reshape(tl.broadcast_to(hidden, (ROWS, UNITS, 2)), (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
         part = _dot(hidden, query_weight, part, QUERY_PRECISION)
         places = (tl.program_id(0) * batch + row)[:, None] * QUERY + dim[None, :]

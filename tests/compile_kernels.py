@@ -91,6 +91,14 @@ def measured(name: str, options: dict) -> dict:
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
         # 16 bytes at a time, asynchronously
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
+        # K of a product, and how many of it a thread's registers hold in a row
+        "widths": [
+            (int(inner), int(width))
+            for inner, width in re.findall(
+                r"tensor<(?:\d+x)*(\d+)x[a-z]+\d+, #ttg.dot_op<\{opIdx = 0[^>]*kWidth = (\d+)",
+                kernel.asm["ttgir"],
+            )
+        ],
         "waits": bool(waits) and not re.search(r"\b(ret|exit);", before),
     }
 

@@ -516,6 +516,8 @@ def test_the_kernels_compile_for_a_gpu_and_fit():
         assert row["threads"] * row["registers"] <= 65536, row
         assert row["spilled_bytes"] == 0, row
         assert row["waits"], row
+        # Else Triton 3.6 adds some products twice, as measured on an H200.
+        assert all(inner >= 4 * width for inner, width in row["widths"]), row
         if row["name"] in ("lstm_step", "gradient_product", "attention_energies"):
             assert row["products"] > 0, row  # of tensor cores
         if row["name"] in ("lstm_step", "gradient_product"):
