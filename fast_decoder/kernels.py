@@ -204,9 +204,9 @@ def lstm_step(
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
     if QUERY > 0:
-        # Tensor cores want an inner dimension of 16: every unit comes twice, and every second row of
-        # the weight is 0. With tl.join and zeros, Triton 3.6 spreads so few values over its threads
-        # that some are added twice.
+        # Tensor cores want an inner dimension of 16: every unit comes twice, and every second row
+        # of the weight is 0. (With tl.join and zeros instead, Triton 3.6 spreads so few values over
+        # its threads that it adds some twice: seen on an H200.)
         hidden = tl.where(inside, hidden, 0.0)[:, :, None]
         hidden = tl.reshape(tl.broadcast_to(hidden, (ROWS, UNITS, 2)), (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
