@@ -169,6 +169,22 @@ def test_validation_leaves_no_trace(corpus, tmp_path):
     )
 
 
+def test_validation_keeps_its_workers(corpus, tmp_path, monkeypatch):
+    """Loaders that are dropped close file descriptors of others on Python 3.12."""
+    workers, validate = [], validation.validate
+
+    def recorded(run, stop):
+        found = validate(run, stop)
+        workers.append([worker.pid for worker in run.validation_loader._iterator._workers])
+        return found
+
+    monkeypatch.setattr(train, "validate", recorded)
+    run(tmp_path / "run", corpus, epochs=2, epochs_per_validation=1, num_workers=1)
+    first, second = workers
+    assert first == second
+    assert len(first) == 1
+
+
 def test_free_speech_disturbs_no_training(corpus, tmp_path, monkeypatch):
     """The losses are those without it, and no global random numbers are drawn."""
     states, speak_freely = [], validation.speak_freely

@@ -50,7 +50,10 @@ def make_validation_loader(
         return None
     share = (processes.rank, processes.world_size)
     mine = validation_batches(clips.num_frames, hparams, *share)
-    return make_loader(clips, hparams, pin_memory, mine)
+    # Workers stay for the next validation. When a loader is dropped, Python 3.12 may collect its
+    # queues while their threads still end, and both close the same file descriptors.
+    keep = hparams.num_workers > 0
+    return make_loader(clips, hparams, pin_memory, mine, persistent_workers=keep)
 
 
 @torch.no_grad()
