@@ -6,6 +6,8 @@ Training steps as train.py runs them, on cached mels of noise as long as LJSpeec
 paper's settings unless --hparams changes them. They run once to capture their graphs, once for
 their wall time, and then under torch's profiler, 100 steps at a time, as its buffers hold no more.
 Early launches are off: a kernel that starts early waits, and its waiting would count as work.
+Beside the kernels that take most of the time: the calls of CUDA by the host, whose number shows
+whether the host keeps up, and which of them wait for the GPU.
 """
 
 import project_root
@@ -66,6 +68,7 @@ def busy_ns(intervals: Iterable[tuple[int, int]]) -> int:
 def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict[str, Any]:
     """Shares of the steps' time under the profiler; "busy" is None if it lost or saw no kernels."""
     wall, busy, kernels = 0, 0, Counter[str]()
+    calls, call_time = Counter[str](), Counter[str]()
     activity = getattr(torch.profiler.ProfilerActivity, trainer.device.type.upper())
     for done in range(0, steps, SESSION):
         synchronize(trainer.device)
@@ -74,19 +77,26 @@ def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict[str,
             run(trainer, batches, min(SESSION, steps - done))
             synchronize(trainer.device)
             end = time.time_ns()
-        seen = [
-            (event.name(), event.start_ns(), event.start_ns() + event.duration_ns())
-            for event in profiler.profiler.kineto_results.events()
-            if event.device_type() == CUDA and not event.is_user_annotation()
-        ]
+        seen = []
+        for event in profiler.profiler.kineto_results.events():
+            if event.device_type() == CUDA and not event.is_user_annotation():
+                since = event.start_ns()
+                seen.append((event.name(), since, since + event.duration_ns()))
+            elif event.name().startswith("cu"):  # CUDA's functions
+                calls[event.name()] += 1
+                call_time[event.name()] += event.duration_ns()
         if max((stop for _, _, stop in seen), default=start) < end - (end - start) / 10:
-            return {"busy": None, "top_kernels": []}  # the buffers were full
+            return {"busy": None, "top_kernels": [], "host_calls": []}  # the buffers were full
         wall += end - start
         busy += busy_ns((max(since, start), min(stop, end)) for _, since, stop in seen)
         for name, since, stop in seen:
             kernels[name] += stop - since
     shares = [{"name": name[:80], "share": ns / wall} for name, ns in kernels.most_common(TOP)]
-    return {"busy": busy / wall, "top_kernels": shares}
+    host = [
+        {"name": name, "calls_a_step": calls[name] / steps, "share": ns / wall}
+        for name, ns in call_time.most_common(TOP)
+    ]
+    return {"busy": busy / wall, "top_kernels": shares, "host_calls": host}
 
 
 def measure(args: argparse.Namespace, hparams: HParams, filelist: Path) -> dict[str, Any]:
@@ -130,8 +140,14 @@ def main(arguments: list[str] | None = None) -> None:
     busy = "not measured" if result["busy"] is None else f"{result['busy']:.1%}"
     rows = [[kernel["name"], f"{kernel['share']:.1%}"] for kernel in result["top_kernels"]]
     table = markdown_table(["", "share of wall time"], [["GPU busy", busy], *rows])
+    rows = [
+        [call["name"], f"{call['calls_a_step']:,.1f}", f"{call['share']:.1%}"]
+        for call in result["host_calls"]
+    ]
+    calls = markdown_table(["by the host", "calls a step", "share of wall time"], rows)
     seconds = f"{result['wall_seconds']:.2f} s without the profiler; {result['decoder']}"
-    publish(args, result, f"{args.precision}, {args.steps} steps, {seconds}\n\n{table}")
+    text = f"{args.precision}, {args.steps} steps, {seconds}\n\n{table}\n\n{calls}"
+    publish(args, result, text)
 
 
 if __name__ == "__main__":

@@ -71,3 +71,5 @@ def test_kernels_and_copies_count_and_nothing_else(end, expected, monkeypatch):
     assert found["busy"] == expected
     if expected:
         assert found["top_kernels"][0] == {"name": "lstm_step", "share": 0.5}
+        launches = {"name": "cudaGraphLaunch", "calls_a_step": 1, "share": 0.9}
+        assert found["host_calls"] == [launches]
