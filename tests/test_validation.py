@@ -132,6 +132,24 @@ def test_alignment_not_formed_is_said_once(corpus, tmp_path, monkeypatch, capsys
     assert "has not formed" not in capsys.readouterr().out
 
 
+def test_attention_that_ignores_the_text_is_said_once(corpus, tmp_path, monkeypatch, capsys):
+    """Sharp enough from the first validation on, and the text of a model that learnt nothing."""
+    monkeypatch.setattr(validation, "SHARP", 0.0)
+    monkeypatch.setattr(validation, "TEXT_EFFECT", 1.0)
+    monkeypatch.setattr(validation, "STEPS_TO_READ", 9)  # of 4 or 5 an epoch
+    out, settings = tmp_path / "out", {"epochs_per_validation": 1}
+    run(out, corpus, **settings, epochs=1)
+    assert "ignores the text" not in capsys.readouterr().out
+    run(out, corpus, "--resume", **settings, epochs=3)
+    printed = capsys.readouterr().out
+    effect = max(0, metrics(out, "validation")[-1]["text_effect"])
+    assert printed.count("warning: attention is sharp") == 1
+    assert f"the loss is only {effect:.0%} higher" in printed
+    assert "--resume --hparams guided_attention_weight=1,guided_attention_sigma=0.4" in printed
+    run(out, corpus, "--resume", **settings, epochs=4)
+    assert "ignores the text" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("nothing", ["", "none"])
 def test_training_without_validation_list(nothing, corpus, tmp_path, capsys):
     """Interrupted, resumed, reported, and the same weights as with one."""

@@ -90,10 +90,11 @@ class LoopState:
     best_iteration: Annotated[int, limits(strict=True, ge=-1, le=MAX_COUNT)] = -1
     lowest_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # padded, of a step
     alignment_warned: Count = 0  # 1 after the warning that the alignment has not formed
+    text_warned: Count = 0  # 1 after the warning that attention ignores the text
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """The state before the first batch of an epoch, this one or the next."""
-        kept = ["iteration", "skips_running", "alignment_warned", "lowest_loss"]
+        kept = ["iteration", "skips_running", "alignment_warned", "text_warned", "lowest_loss"]
         kept += ["best_validation_loss", "best_iteration"]
         return LoopState(epoch=epoch, **{name: getattr(self, name) for name in kept})
 
@@ -171,7 +172,7 @@ class PlainParts:
 
 
 # Fields of LoopState that checkpoints of older versions lack: a run resumes with their defaults.
-ADDED_TO_LOOP: set[str] = set()
+ADDED_TO_LOOP: set[str] = {"text_warned"}
 MADE_ANEW = {"speech_statistics", "speaker_statistics"}  # parts that a run can resume without
 PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(PlainParts))}
 

@@ -39,6 +39,9 @@ from training.trainer import hashed_seed
 
 # Updates that published runs took, at one frame a step and 64 clips a batch.
 STEPS_TO_ALIGN = 10_000
+# Attention of this sharpness whose text has less than this effect after so many updates does not
+# read: runs that went on to speak had 0.5 and more, those that babbled 0.04 to 0.11.
+SHARP, TEXT_EFFECT, STEPS_TO_READ = 0.6, 0.15, 1000
 
 
 def make_validation_loader(
@@ -308,16 +311,23 @@ def log_validation(run: Run, record: dict[str, Any], examples: Sequence[Example]
             f"  {len(rest):,} more: unpadded {losses[best]:.4f} ({short(best)}) to "
             f"{losses[worst]:.4f} ({short(worst)})"
         )
-    if (
-        not run.state.alignment_warned
-        and record["iteration"] >= STEPS_TO_ALIGN
-        and record["alignment_sharpness"] < FORMED
-    ):
-        run.state.alignment_warned = 1
+    warn_of_attention(run, record)
+    is_good = not run.state.diverges(record["validation_loss"])
+    if is_good and record["validation_loss_unpadded"] < run.state.best_validation_loss:
+        run.state.best_validation_loss = record["validation_loss_unpadded"]
+        run.state.best_iteration = run.state.iteration
+
+
+def warn_of_attention(run: Run, record: dict[str, Any]) -> None:
+    """Warn once in a run if the alignment has not formed, and once if attention ignores the
+    text."""
+    state, sharpness = run.state, record["alignment_sharpness"]
+    if not state.alignment_warned and record["iteration"] >= STEPS_TO_ALIGN and sharpness < FORMED:
+        state.alignment_warned = 1
         # Longer training rarely mends it.
         print(
             f"warning: the alignment has not formed after {record['iteration']:,} updates: "
-            f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
+            f"sharpness {sharpness:.2f} is below {FORMED}. With one frame a "
             f"step and 64 clips a batch, others report some {STEPS_TO_ALIGN:,}. What usually "
             "helps:\n"
             "  1. trim silence at the clips' ends (prepare_ljspeech.py --trim-silence)\n"
@@ -326,7 +336,18 @@ def log_validation(run: Run, record: dict[str, Any], examples: Sequence[Example]
             "  4. keep training, if sharpness has been rising; smaller batches give more updates",
             flush=True,
         )
-    is_good = not run.state.diverges(record["validation_loss"])
-    if is_good and record["validation_loss_unpadded"] < run.state.best_validation_loss:
-        run.state.best_validation_loss = record["validation_loss_unpadded"]
-        run.state.best_iteration = run.state.iteration
+    if (
+        not state.text_warned
+        and record["iteration"] >= STEPS_TO_READ
+        and sharpness >= SHARP
+        and record["text_effect"] < TEXT_EFFECT
+    ):
+        state.text_warned = 1
+        less = "guided_attention_weight=1,guided_attention_sigma=0.4"
+        print(
+            f"warning: attention is sharp ({sharpness:.2f}) but ignores the text: with the symbols "
+            f"shuffled, the loss is only {max(0, record['text_effect']):.0%} higher. It moves at a "
+            "fixed pace, and speech will have no words. What helps is less guidance, also of this "
+            f"run: {run.resume_command} --hparams {less}; if it is guided so already, keep training",
+            flush=True,
+        )
