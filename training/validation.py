@@ -348,6 +348,6 @@ def warn_of_attention(run: Run, record: dict[str, Any]) -> None:
             f"warning: attention is sharp ({sharpness:.2f}) but ignores the text: with the symbols "
             f"shuffled, the loss is only {max(0, record['text_effect']):.0%} higher. It moves at a "
             "fixed pace, and speech will have no words. What helps is less guidance, also of this "
-            f"run: {run.resume_command} --hparams {less}; if it is guided so already, keep training",
+            f"run: {run.resume_command} --hparams {less}; if it is already so, keep training",
             flush=True,
         )
