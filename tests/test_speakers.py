@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import train
-from corpus.clip_table import MAX_SPEAKERS, Clip, ClipTable, read_table_file, table_path
+from corpus.clip_table import MAX_NAMES, Clip, ClipTable, read_table_file, table_path
 from corpus.filelist import read_filelist, split_filelist_line
 from data_utils import TextMelDataset, collate, synthetic_batch
 from hparams import HParams, create_hparams
@@ -53,7 +53,7 @@ def test_table_keeps_every_clips_speaker(tmp_path_factory, names):
     clips = [Clip(f"{i}.wav", "x", (1,), 5, speaker=name) for i, name in enumerate(names)]
     ClipTable.of(folder / "list.txt", enumerate(clips, 1)).write()
     table = read_table_file(table_path(folder / "list.txt"))
-    assert [clip.speaker for clip in table] == list(table.names_of_speakers()) == names
+    assert [clip.speaker for clip in table] == list(table.names_of("speaker")) == names
     assert table.speakers == tuple(dict.fromkeys(names))
 
 
@@ -74,7 +74,7 @@ def test_lines_without_speaker_are_counted(lists):
 
 
 def test_too_many_speakers_are_texts(tmp_path):
-    clips = enumerate(Clip("a.wav", "x", (1,), 5, speaker=str(i)) for i in range(MAX_SPEAKERS + 1))
+    clips = enumerate(Clip("a.wav", "x", (1,), 5, speaker=str(i)) for i in range(MAX_NAMES + 1))
     assert "10,001 speakers, expected at most 10,000" in refusal(ClipTable.of, "list.txt", clips)
 
 

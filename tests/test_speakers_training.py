@@ -466,7 +466,7 @@ def test_examples_are_the_first_clips(data):
     hparams = replace(HParams(), validation_batch_size=data.draw(st.integers(1, 7)))
     batches = validation_batches(table.num_frames, hparams)
     places = first_places(batches, table)
-    order, speakers = np.concatenate(batches), list(table.names_of_speakers())
+    order, speakers = np.concatenate(batches), list(table.names_of("speaker"))
     assert len(places) == min(len(counts), MAX_SHOWN)
     for name, (number, row) in places.items():
         assert batches[number][row] == next(i for i in order if speakers[i] == name)

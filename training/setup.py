@@ -320,10 +320,10 @@ def in_words(change: dict[str, int]) -> str:
 
 def _rows(clips: Clips) -> Iterator[str]:
     for name, table in (("training", clips.training), ("validation", clips.validation)):
-        columns = table.paths_and_texts(), table.num_frames.tolist(), table.names_of_speakers()
-        for (path, text), frames, speaker in zip(*columns, strict=True):
-            said = f"{text}|{speaker}" if speaker else text
-            yield f"{name},{frames},{zlib.crc32(said.encode()):08x},{clip_id(path)}"
+        columns = table.paths_and_texts(), table.num_frames.tolist(), table.labels()
+        for (path, text), frames, labels in zip(*columns, strict=True):
+            checksum = zlib.crc32(f"{text}{labels}".encode())
+            yield f"{name},{frames},{checksum:08x},{clip_id(path)}"
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
