@@ -96,9 +96,9 @@ def test_batches_hold_indices_of_sorted_names(lists):
     table = read_filelist(lists / "train.txt", hparams)
     dataset = TextMelDataset(table, hparams)
     batch = collate([dataset[i] for i in (5, 0, 4)])
-    assert batch.speakers.tolist() == [2, 0, 1]
-    assert batch.to("cpu").speakers.tolist() == [2, 0, 1]
-    assert collate([TextMelDataset(table, TINY_MODEL)[0]]).speakers is None
+    assert batch.labels["speaker"].tolist() == [2, 0, 1]
+    assert batch.to("cpu").labels["speaker"].tolist() == [2, 0, 1]
+    assert collate([TextMelDataset(table, TINY_MODEL)[0]]).labels == {}
 
 
 def speakers_model(**changes) -> tuple[Tacotron2, HParams]:
@@ -113,14 +113,16 @@ def test_speaker_reaches_every_step():
     model, hparams = speakers_model()
     model.eval()
     text, lengths = torch.tensor([[5, 6, 7, 8]] * 2), torch.tensor([4, 4])
-    memory = model.encode(text, lengths, torch.tensor([0, 2]))
+    memory = model.encode(text, lengths, {"speaker": torch.tensor([0, 2])})
     assert memory.shape == (2, 4, hparams.memory_dim)
     width = hparams.encoder_embedding_dim
     assert torch.equal(memory[0, :, :width], memory[1, :, :width])
     assert torch.equal(memory[1, 3, width:], model.speaker_embedding.weight[2])
     masks = model.decoder.draw_masks(3, 1, torch.Generator().manual_seed(0))
     one, other = (
-        next(model.speak(text[:1], lengths[:1], masks, 3, speakers=torch.tensor([i]))).frames
+        next(
+            model.speak(text[:1], lengths[:1], masks, 3, labels={"speaker": torch.tensor([i])})
+        ).frames
         for i in (0, 2)
     )
     assert not torch.allclose(one, other)
@@ -129,11 +131,11 @@ def test_speaker_reaches_every_step():
 def test_missing_or_needless_speakers_are_refused():
     model, hparams = speakers_model()
     batch = synthetic_batch([6], [3], hparams)
-    with pytest.raises(ValueError, match="speakers"):
-        model(replace(batch, speakers=None))
-    with pytest.raises(ValueError, match="speakers"):
+    with pytest.raises(ValueError, match="labels"):
+        model(replace(batch, labels={}))
+    with pytest.raises(ValueError, match="labels"):
         Tacotron2(TINY_MODEL)(batch)
-    with pytest.raises(ValueError, match="names of speakers"):
+    with pytest.raises(ValueError, match="names of its rows"):
         Tacotron2(replace(TINY_MODEL, speaker_embedding_dim=6))
 
 
@@ -145,7 +147,7 @@ def test_fast_decoder_agrees_with_speakers(dim):
     hparams = replace(TINY_MODEL, speaker_embedding_dim=dim, speakers=names)
     batch = synthetic_batch([9, 5, 7], [6, 3, 5], hparams)
     if dim:
-        batch = replace(batch, speakers=torch.tensor([2, 0, 2]))
+        batch = replace(batch, labels={"speaker": torch.tensor([2, 0, 2])})
     gradients = []
     for decoder in (None, fast_decoder.teacher_forced):
         torch.manual_seed(0)

@@ -264,7 +264,7 @@ def test_memory_check_takes_speakers_and_draws():
     check_memory(trainer, clips, clips, weights)
     validation = [(3, 4, 30)] * 2
     assert [tuple(x.mel.shape) for x in batches] == [(3, 4, 30), (8, 4, 1), *validation]
-    assert all(batch.speakers is not None for batch in batches)
+    assert all("speaker" in batch.labels for batch in batches)
 
 
 def test_benchmarks_train_speakers_on_noise(capsys):
