@@ -196,8 +196,8 @@ def test_lists_must_agree_on_speakers(lists):
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.||Karl\n")
     assert "did you mean 'carl'? It knows 'anna', 'bert', 'carl'. correct the name" in message()
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.\n")
-    assert "val.txt: names no speakers; add the fourth field, which" in message()
-    assert "names no speakers; add a fourth" in message(training_files=lists / "val.txt")
+    assert "val.txt: names no speakers; write its lines as path|text|seconds|speaker" in message()
+    assert "names no speakers; write its lines as" in message(training_files=lists / "val.txt")
     assert not (lists / "run").exists()
 
 
@@ -209,6 +209,15 @@ def test_resumed_run_refuses_new_speakers(lists):
     message = refusal(train.main, again, error=SystemExit)
     assert "does not know it" in message
     assert "start another run from the weights with -c and --warm_start" in message
+
+
+def test_resumed_run_of_one_voice_refuses_speakers(lists):
+    """Though the warning of several speakers names the setting: the weights have another size."""
+    train.main(flags(lists / "run", options(lists, epochs=1, speaker_embedding_dim=0)))
+    again = flags(lists / "run", "epochs=2,speaker_embedding_dim=4", "--resume")
+    message = refusal(train.main, again, error=SystemExit)
+    assert "speaker_embedding_dim=4: the checkpoint" in message
+    assert "has no speakers; leave it out, or start another run" in message
 
 
 def test_another_speaker_of_a_clip_is_a_change(lists):
