@@ -167,7 +167,8 @@ class HParams:
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
         """The names that the model has vectors of, by label of a clip; {} for one voice."""
-        return {"speaker": self.speakers} if self.speakers else {}
+        names = {"speaker": self.speakers}
+        return {label: known for label, known in names.items() if known}
 
     @property
     def memory_dim(self) -> int:
