@@ -22,8 +22,6 @@ from layers import Attention, BatchNorm, Conv1d, Gain, Linear, Prenet
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
 PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which costs no loss
-
-
 NO_LABELS: Mapping[str, torch.Tensor] = {}  # of a model of one voice
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import train
-from corpus.clip_table import MAX_NAMES, Clip, ClipTable, read_table_file, table_path
-from corpus.filelist import read_filelist, split_filelist_line
+from corpus.clip_table import LABELS, MAX_NAMES, Clip, ClipTable, read_table_file, table_path
+from corpus.filelist import ListedClip, read_filelist, split_filelist_line
 from data_utils import TextMelDataset, collate, synthetic_batch
-from hparams import HParams, create_hparams
+from hparams import TYPES, HParams, create_hparams
 from model import Tacotron2
 from synthesis.speakers import speaker_index
 
@@ -45,6 +45,14 @@ def test_fourth_field_names_the_speaker():
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
     # An accent may be a letter's part or a character of its own: the name is the same.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
+
+
+def test_every_label_has_its_fields_and_settings():
+    """A line's are told by their order, so another order would mix them up silently."""
+    assert ListedClip._fields[3:] == LABELS
+    assert all({f"{label}s", f"{label}_embedding_dim"} <= TYPES.keys() for label in LABELS)
+    known = replace(TINY_MODEL, **{f"{label}s": (label,) for label in LABELS})
+    assert known.labels == {label: (label,) for label in LABELS}
 
 
 @given(st.lists(st.sampled_from(["anna", "bert", "\u00c9lo\u00efse", "0"]), min_size=1))
