@@ -4,8 +4,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -25,13 +25,15 @@ HOW_TO_CHANGE_CLIPS = (
 
 
 class TextMelDataset(Dataset):
-    """Reads clips: item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i); for a
-    model of several speakers also the speaker's index in hparams.speakers."""
+    """Reads clips: item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i,
+    labels). `labels`: by label, the index of the clip's name in hparams.labels."""
 
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips, self.hparams = clips, hparams
-        index_of = {name: index for index, name in enumerate(hparams.speakers)}
-        self._speakers = [index_of[name] for name in clips.speakers] if index_of else []
+        self._indices = {}  # by label, of each of the table's names
+        for label, names in hparams.labels.items():
+            index_of = {name: index for index, name in enumerate(names)}
+            self._indices[label] = [index_of[name] for name in clips.names[label]]
 
     def __len__(self) -> int:
         return len(self.clips)
@@ -53,10 +55,9 @@ class TextMelDataset(Dataset):
                 f"{name}: changed ({lengths}); put the old file back and add --resume, or make the "
                 "list again and add --resume --new-clips"
             )
-        item = (torch.tensor(clip.symbols), mel, index)
-        if not self._speakers:
-            return item
-        return (*item, self._speakers[self.clips.speaker_numbers[index]])
+        numbers = self.clips.numbers
+        labels = {x: indices[numbers[x][index]] for x, indices in self._indices.items()}
+        return torch.tensor(clip.symbols), mel, index, labels
 
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:
@@ -81,14 +82,15 @@ class Batch:
     gate: torch.Tensor  # [B, T_out / r] float32, 1 from the step that holds the last real frame
     mel_lengths: torch.Tensor  # [B] int64, real frames
     clip_indices: torch.Tensor | None = None  # [B] int64, rows of the dataset
-    speakers: torch.Tensor | None = None  # [B] int64, indices in hparams.speakers; None: one voice
+    # By label, [B] int64, indices in hparams.labels; {}: one voice
+    labels: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def num_steps(self, frames_per_step: int) -> torch.Tensor:
         """[B] int64, decoder steps of each clip."""
         return -(-self.mel_lengths // frames_per_step)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Move text, mel, gate and speakers to `device`; the rest stays on the CPU, for packing and
+        """Move text, mel, gate and labels to `device`; the rest stays on the CPU, for packing and
         messages. From pinned memory the copy overlaps with queued kernels, and later ones wait for
         it."""
         device = torch.device(device)
@@ -98,17 +100,17 @@ class Batch:
         with torch.cuda.stream(copying):
             moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         using.wait_stream(copying)
-        for tensor in (moved.text, moved.mel, moved.gate, moved.speakers):
-            if tensor is not None:
-                tensor.record_stream(using)  # its memory is not reused before it was read
+        for tensor in (moved.text, moved.mel, moved.gate, *moved.labels.values()):
+            tensor.record_stream(using)  # its memory is not reused before it was read
         return moved
 
     def pin_memory(self) -> "Batch":  # a DataLoader with pin_memory=True calls it
         return self._with(torch.Tensor.pin_memory)
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
-        names = ("text", "mel", "gate", *(["speakers"] if self.speakers is not None else []))
-        return replace(self, **{name: change(getattr(self, name)) for name in names})
+        labels = {label: change(tensor) for label, tensor in self.labels.items()}
+        text, mel, gate = map(change, (self.text, self.mel, self.gate))
+        return replace(self, text=text, mel=mel, gate=gate, labels=labels)
 
 
 @lru_cache
@@ -117,7 +119,7 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
-    """Pad items (text [T_in], mel [n_mels, T], optionally index and speaker) to a Batch, in their
+    """Pad items (text [T_in], mel [n_mels, T], optionally index and labels) to a Batch, in their
     order."""
     texts, mels = [item[0] for item in items], [item[1] for item in items]
     mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
@@ -133,7 +135,10 @@ def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
         gate=(torch.arange(num_steps) >= last_step[:, None]).float(),
         mel_lengths=mel_lengths,
         clip_indices=torch.tensor([item[2] for item in items]) if len(items[0]) > 2 else None,
-        speakers=torch.tensor([item[3] for item in items]) if len(items[0]) > 3 else None,
+        labels={
+            label: torch.tensor([item[3][label] for item in items])
+            for label in (items[0][3] if len(items[0]) > 3 else ())
+        },
     )
 
 
@@ -143,7 +148,8 @@ def collate_and_share(items: Sequence[tuple], n_frames_per_step: int) -> Batch:
     batch = collate(items, n_frames_per_step)
     if torch.utils.data.get_worker_info() is not None:
         try:
-            for tensor in filter(torch.is_tensor, vars(batch).values()):
+            tensors = [*vars(batch).values(), *batch.labels.values()]
+            for tensor in filter(torch.is_tensor, tensors):
                 tensor.share_memory_()
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
@@ -157,8 +163,8 @@ def collate_and_share(items: Sequence[tuple], n_frames_per_step: int) -> Batch:
 def synthetic_batch(
     mel_lengths: Iterable[int], text_lengths: Iterable[int], hparams: HParams, seed: int = 0
 ) -> Batch:
-    """Make a batch of noise for clips of [B] frames and [B] symbols, the same for a seed. Where the
-    model has speakers, all are of the first."""
+    """Make a batch of noise for clips of [B] frames and [B] symbols, the same for a seed. All
+    have the first name of each label."""
     generator, channels = torch.Generator().manual_seed(seed), hparams.n_mel_channels
     items = [
         (
@@ -168,8 +174,7 @@ def synthetic_batch(
         for frames, symbols in zip(mel_lengths, text_lengths, strict=True)
     ]
     batch = collate(items, hparams.n_frames_per_step)
-    has_speakers = hparams.speaker_embedding_dim > 0
-    return replace(batch, speakers=torch.zeros(len(items)).long()) if has_speakers else batch
+    return replace(batch, labels={x: torch.zeros(len(items)).long() for x in hparams.labels})
 
 
 def _start_worker(_worker_id: int) -> None:

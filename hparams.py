@@ -165,6 +165,12 @@ class HParams:
         return table_with(self.symbol_table)
 
     @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The names that the model has vectors of, by label of a clip; {} for one voice."""
+        names = {"speaker": self.speakers}
+        return {label: known for label, known in names.items() if known}
+
+    @property
     def memory_dim(self) -> int:
         """Width of what the decoder attends to: the encoder's output and the speaker."""
         return self.encoder_embedding_dim + self.speaker_embedding_dim

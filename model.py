@@ -8,7 +8,7 @@ memory_dim is the width of the encoder's output and of the speaker's embedding, 
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from layers import Attention, BatchNorm, Conv1d, Gain, Linear, Prenet
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
 PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which costs no loss
+NO_LABELS: Mapping[str, torch.Tensor] = {}  # of a model of one voice
 
 
 class Outputs(NamedTuple):
@@ -106,6 +107,17 @@ class Postnet(nn.Module):
 
 def _without_padding(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     return x if mask is None else x.masked_fill(mask.unsqueeze(1), 0.0)
+
+
+def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
+    """A learnt vector of each name; None without a width. ValueError for a width without names."""
+    if not dim:
+        return None
+    if not names:
+        raise ValueError(f"an embedding of width {dim} without the names of its rows")
+    embedding = nn.Embedding(len(names), dim)
+    nn.init.xavier_uniform_(embedding.weight)
+    return embedding
 
 
 class DecoderState(NamedTuple):
@@ -311,13 +323,7 @@ class Tacotron2(nn.Module):
         self.embedding = nn.Embedding(hparams.n_symbols, hparams.symbols_embedding_dim)
         nn.init.xavier_uniform_(self.embedding.weight)
         self.encoder = Encoder(hparams)
-        self.speaker_embedding = None
-        if hparams.speaker_embedding_dim:
-            if not hparams.speakers:
-                raise ValueError("speaker_embedding_dim without the names of speakers")
-            count, dim = len(hparams.speakers), hparams.speaker_embedding_dim
-            self.speaker_embedding = nn.Embedding(count, dim)
-            nn.init.xavier_uniform_(self.speaker_embedding.weight)
+        self.speaker_embedding = _embedding_of(hparams.speakers, hparams.speaker_embedding_dim)
         self.decoder = Decoder(hparams)
         self.postnet = Postnet(hparams)
 
@@ -328,7 +334,7 @@ class Tacotron2(nn.Module):
         `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
         """
         text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
-        memory = self.encode(batch.text, batch.text_lengths, batch.speakers)
+        memory = self.encode(batch.text, batch.text_lengths, batch.labels)
         if dropout_masks is None:
             num_steps = batch.mel.shape[2] // self.n_frames_per_step
             dropout_masks = self.decoder.draw_masks(num_steps, len(batch.text))
@@ -342,20 +348,22 @@ class Tacotron2(nn.Module):
         self,
         text: torch.Tensor,
         text_lengths: torch.Tensor,
-        speakers: torch.Tensor | None = None,
+        labels: Mapping[str, torch.Tensor],
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute what the decoder attends to, [B, T_in, memory_dim], of texts [B, T_in] by
-        speakers [B]; `mask` as in `Encoder`. ValueError if speakers are given to a model of one
-        voice, or not to one of several."""
-        if (speakers is None) != (self.speaker_embedding is None):
-            raise ValueError("speakers: expected exactly where the model has a speaker_embedding")
+        """Compute what the decoder attends to, [B, T_in, memory_dim], of texts [B, T_in] with the
+        labels of a `data_utils.Batch`; `mask` as in `Encoder`. ValueError for other labels than the
+        model has embeddings of."""
+        known = {"speaker": self.speaker_embedding}
+        embeddings = {label: x for label, x in known.items() if x is not None}
+        if labels.keys() != embeddings.keys():
+            raise ValueError(f"labels {[*labels]}: the model has embeddings of {[*embeddings]}")
         memory = self.encoder(self.embedding(text).transpose(1, 2), text_lengths, mask)
-        if self.speaker_embedding is None:
-            return memory
-        # The weights of attention sum to 1: so every context holds the speaker's vector as it is.
-        vectors = self.speaker_embedding(speakers)[:, None].expand(-1, memory.shape[1], -1)
-        return torch.cat([memory, vectors.to(memory.dtype)], dim=2)
+        # The weights of attention sum to 1: so every context holds the vectors as they are.
+        for label, embedding in embeddings.items():
+            vectors = embedding(labels[label])[:, None].expand(-1, memory.shape[1], -1)
+            memory = torch.cat([memory, vectors.to(memory.dtype)], dim=2)
+        return memory
 
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
@@ -375,14 +383,14 @@ class Tacotron2(nn.Module):
         dropout_masks: DropoutMasks,
         max_steps: int,
         window: int = 0,
-        speakers: torch.Tensor | None = None,
+        labels: Mapping[str, torch.Tensor] = NO_LABELS,
     ) -> Iterator[SpokenSteps]:
         """Yield decoder steps for texts (arguments as in `infer`) on demand; the caller decides
         where speech ends. `window` as in `free_running`; errors as in `infer`."""
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() first")
         text_mask = layers.padding_mask(text_lengths, text.shape[1], text.device)
-        memory = self.encode(text, text_lengths, speakers, text_mask)
+        memory = self.encode(text, text_lengths, labels, text_mask)
         decode = self.speaking_decoder
         yield from decode(self.decoder, memory, text_mask, dropout_masks, max_steps, window)
 
@@ -392,11 +400,11 @@ class Tacotron2(nn.Module):
         text: torch.Tensor,
         text_lengths: torch.Tensor,
         dropout_masks: DropoutMasks | None = None,
-        speakers: torch.Tensor | None = None,
+        labels: Mapping[str, torch.Tensor] = NO_LABELS,
     ) -> Outputs:
         """Synthesize texts, int64 [B, T_in] of lengths [B]; the padding may have any value. Each
         step gets the model's own frames before it. Without masks, some are drawn for
-        `max_decoder_steps` steps. `speakers` int64 [B], for a model of several.
+        `max_decoder_steps` steps. `labels` as in a `data_utils.Batch`.
 
         A text ends with the first step whose stop probability exceeds `gate_threshold`, or after
         `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Up to rounding, the result is
@@ -408,7 +416,7 @@ class Tacotron2(nn.Module):
         spoken, stops = [], []
         ended = torch.zeros(len(text), dtype=torch.bool, device=text.device)
         limit = self.max_decoder_steps
-        for steps in self.speak(text, text_lengths, dropout_masks, limit, speakers=speakers):
+        for steps in self.speak(text, text_lengths, dropout_masks, limit, labels=labels):
             spoken.append(steps)
             stops.append(torch.sigmoid(steps.gate) > self.gate_threshold)
             ended |= stops[-1].any(dim=0)

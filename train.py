@@ -130,7 +130,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
             print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
             return None
         clips = setup.settle_clips(hparams, start, processes, new_clips=args.new_clips)
-        hparams = setup.settle_speakers(hparams, clips, start, processes)
+        hparams = setup.settle_labels(hparams, clips, start, processes)
         run = build_run(output, start, hparams, clips, processes)
         return run
     finally:

@@ -37,13 +37,14 @@ from common.files import (
 SUFFIX = ".clips"  # of the file beside a filelist
 VERSION = 6
 CHUNK = 10_000  # clips that are decoded at a time
-# For each clip: line in the list, lengths, where its content ends, number of its speaker, identity
+LABELS = ("speaker",)  # fields of a `Clip` that name what its model has a vector of
+# For each clip: line in the list, lengths, where its content ends, numbers of its labels, identity
 # of its file.
-COLUMNS = ("line", "num_frames", "num_symbols", "end", "speaker", *Identity._fields)
+COLUMNS = ("line", "num_frames", "num_symbols", "end", *LABELS, *Identity._fields)
 ROW = 8 * len(COLUMNS)
 SYMBOL = np.dtype("<u2")
 IN_LISTS_FOLDER = "\0"  # before a path in a table, which no path can have
-MAX_SPEAKERS = 10_000  # more are texts or paths in the speakers' place
+MAX_NAMES = 10_000  # of a label; more are texts or paths in its place
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,9 @@ class Clip:
         return clip_id(self.path)
 
 
-def too_many_speakers(count: int) -> str:
-    expected = f"expected at most {MAX_SPEAKERS:,}"
-    return f"{count:,} speakers, {expected}; the last field must name the speaker of each clip"
+def too_many_names(label: str, count: int) -> str:
+    expected = f"expected at most {MAX_NAMES:,}"
+    return f"{count:,} {label}s, {expected}; its field must name the {label} of each clip"
 
 
 def clip_id(path: str) -> str:
@@ -97,10 +98,10 @@ class ClipTable:
 
     Attributes:
         num_frames, num_symbols: int64 [clips].
-        speakers: the names of the speakers, in the order of their first clips; () if none has one.
-        speaker_numbers: uint16 [clips], indices into `speakers`, 0 if there are none.
+        names: by label, its names in the order of their first clips; () if no clip has one.
+        numbers: by label, uint16 [clips], indices into its names, 0 if there are none.
         complete: whether the clips' contents were checked too, not only their headers.
-        fingerprint: hash of file names, texts, lengths and speakers, independent of the files'
+        fingerprint: hash of file names, texts, lengths and labels, independent of the files'
             folders.
         made_from: plain values; while they are the same, the table is current.
 
@@ -113,18 +114,18 @@ class ClipTable:
         filelist: str,
         body: "Body",
         num_clips: int,
-        speakers: Sequence[str] = (),
+        names: Sequence[Sequence[str]],
         complete: bool = False,
         fingerprint: str = "",
         made_from: Mapping[str, Any] | None = None,
     ):
         self.filelist, self.complete, self.made_from = filelist, complete, made_from
-        self.speakers = tuple(speakers)
+        self.names = {label: tuple(x) for label, x in zip(LABELS, names, strict=True)}
         self._body, self._rows_at = body, body.size - ROW * num_clips
         self._folder = os.path.dirname(filelist)
         rows = self.rows(0, num_clips)
         self.num_frames, self.num_symbols = rows["num_frames"].copy(), rows["num_symbols"].copy()
-        self.speaker_numbers = rows["speaker"].astype(np.uint16)
+        self.numbers = {label: rows[label].astype(np.uint16) for label in LABELS}
         self.fingerprint = fingerprint or self._fingerprint()
 
     @classmethod
@@ -136,9 +137,9 @@ class ClipTable:
         made_from: Mapping[str, Any] | None = None,
     ) -> "ClipTable":
         """Make the table of these clips, given as (line number, clip). UserError for more than
-        MAX_SPEAKERS."""
+        MAX_NAMES of a label."""
         rows, content = array("q"), bytearray()
-        number_of: dict[str, int] = {}  # of each speaker
+        number_of: dict[str, dict[str, int]] = {label: {} for label in LABELS}  # of each name
         for line, clip in numbered:
             symbols = np.array(clip.symbols, SYMBOL).tobytes()
             path = clip.path
@@ -147,14 +148,15 @@ class ClipTable:
                 path = IN_LISTS_FOLDER + listed
             content += _encoded(f"{path}|{clip.text}\n") + symbols
             lengths = (clip.num_frames, len(clip.symbols), len(content))
-            speaker = number_of.setdefault(clip.speaker, len(number_of))
-            rows.extend((line, *lengths, speaker, *clip.identity))
-        if len(number_of) > MAX_SPEAKERS:
-            raise UserError(f"{filelist}: {too_many_speakers(len(number_of))}")
+            labels = [x.setdefault(getattr(clip, label), len(x)) for label, x in number_of.items()]
+            rows.extend((line, *lengths, *labels, *clip.identity))
+        for label, known in number_of.items():
+            if len(known) > MAX_NAMES:
+                raise UserError(f"{filelist}: {too_many_names(label, len(known))}")
         body = Body(bytes(content + rows.tobytes()))
-        speakers = () if number_of.keys() <= {""} else [*number_of]
+        names = [() if known.keys() <= {""} else [*known] for known in number_of.values()]
         count = len(rows) // len(COLUMNS)
-        return cls(str(filelist), body, count, speakers, complete, "", made_from)
+        return cls(str(filelist), body, count, names, complete, "", made_from)
 
     def with_clips(self, clips: Mapping[int, Clip]) -> "ClipTable":
         """Return a copy of the table, in memory, with new lengths and identities for the clips of
@@ -163,8 +165,16 @@ class ClipTable:
         for index, clip in clips.items():
             rows[["num_frames", *Identity._fields]][index] = (clip.num_frames, *clip.identity)
         body = Body(self._body.read(0, self._rows_at) + rows.tobytes())
-        known = self.speakers, self.complete, "", self.made_from
+        known = [*self.names.values()], self.complete, "", self.made_from
         return ClipTable(self.filelist, body, len(self), *known)
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        return self.names["speaker"]
+
+    @property
+    def speaker_numbers(self) -> np.ndarray:
+        return self.numbers["speaker"]
 
     @property
     def is_on_disk(self) -> bool:
@@ -183,16 +193,16 @@ class ClipTable:
         sizes //= SYMBOL.itemsize  # in place: with a million clips each array takes 8 MB
         is_good = (rows["num_symbols"] > 0) & (rows["num_symbols"] < sizes)
         is_good &= rows["num_frames"] > 0
-        is_good &= (rows["speaker"] >= 0) & (rows["speaker"] < max(1, len(self.speakers)))
+        for label, names in self.names.items():
+            is_good &= (rows[label] >= 0) & (rows[label] < max(1, len(names)))
         if not len(rows) or rows["end"][-1] != self._rows_at or not is_good.all():
             raise ValueError("damaged")
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
-        columns = self.paths_and_texts(), self.num_frames.tolist(), self.names_of_speakers()
-        for (path, text), frames, name in zip(*columns, strict=True):
-            speaker = f"|{name}" if name else ""
-            digest.update(_encoded(f"{clip_id(path)}|{text}|{frames}{speaker}\n"))
+        columns = self.paths_and_texts(), self.num_frames.tolist(), self.labels()
+        for (path, text), frames, labels in zip(*columns, strict=True):
+            digest.update(_encoded(f"{clip_id(path)}|{text}|{frames}{labels}\n"))
         return digest.hexdigest()
 
     def __len__(self) -> int:
@@ -201,20 +211,23 @@ class ClipTable:
     def __getitem__(self, index: int) -> Clip:
         i = range(len(self))[index]  # negative ones too; IndexError beyond the end
         [content] = self._contents(i, i + 1)
-        line, num_frames, num_symbols, _, speaker, *identity = self.rows(i, i + 1)[0].item()
+        line, num_frames, num_symbols, _, *others = self.rows(i, i + 1)[0].item()
         symbols_at = len(content) - num_symbols * SYMBOL.itemsize
         path, text = self._path_and_text(content[: symbols_at - 1])
         is_relative = content.startswith(IN_LISTS_FOLDER.encode())
         where, symbols = f"{self.filelist}:{line}", np.frombuffer(content[symbols_at:], SYMBOL)
+        labels: dict[str, Any] = {
+            x: names[self.numbers[x][i]] for x, names in self.names.items() if names
+        }
         return Clip(
             path,
             text,
             tuple(symbols.tolist()),
             num_frames,
             where,
-            identity=Identity(*identity),
+            identity=Identity(*others[len(LABELS) :]),
             is_relative=is_relative,
-            speaker=self.speakers[speaker] if self.speakers else "",
+            **labels,
         )
 
     def __iter__(self) -> Iterator[Clip]:
@@ -255,21 +268,28 @@ class ClipTable:
     def ids(self) -> Iterator[str]:
         return map(clip_id, self.paths())
 
-    def names_of_speakers(self) -> Iterator[str]:
-        """The speaker of each clip, "" where the list names none."""
-        names = self.speakers or ("",)
-        return (names[number] for number in self.speaker_numbers.tolist())
+    def names_of(self, label: str) -> Iterator[str]:
+        """The name that each clip has as `label`, "" where the list has none."""
+        names = self.names[label] or ("",)
+        return (names[number] for number in self.numbers[label].tolist())
+
+    def labels(self) -> Iterator[str]:
+        """All names of each clip, as `|anna`; "" without any. Checksums of clips hold them."""
+        columns = (self.names_of(label) for label in LABELS)
+        for names in zip(*columns, strict=True):
+            yield "".join(f"|{name}" for name in names if name)
 
     def __reduce__(self) -> tuple:
         # A process that is not forked opens the table's file, where there is one.
         if self.is_on_disk:
             return read_table_file, (table_path(self.filelist), self.made_from)
-        known = self.speakers, self.complete, self.fingerprint, self.made_from
+        known = [*self.names.values()], self.complete, self.fingerprint, self.made_from
         return ClipTable, (self.filelist, self._body, len(self), *known)
 
     def write(self) -> None:
         """Write the table beside its filelist."""
-        known = [VERSION, len(self), self.speakers, self.complete, self.fingerprint, self.made_from]
+        known = [VERSION, len(self), *self.names.values()]
+        known += [self.complete, self.fingerprint, self.made_from]
         content = json.dumps(known).encode() + b"\n" + self._body.read(0, self._body.size)
         first = b"%08x\n" % zlib.crc32(content)
         write_atomically(table_path(self.filelist), lambda path: path.write_bytes(first + content))
@@ -338,10 +358,13 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         version, *known = parse_json(file.readline(MAX_JSON_BYTES))
         if version != VERSION or made_from not in (None, known[-1]):
             raise ValueError("another table")
-        kinds = [type(value) for value in (*known[:-1], *known[1])]
-        if kinds != [int, list, bool, str, *[str] * len(known[1])]:
+        num_clips, names, others = known[0], known[1 : 1 + len(LABELS)], known[1 + len(LABELS) :]
+        each = [*itertools.chain(*names)]
+        kinds = [type(value) for value in (*known[:-1], *each)]
+        if kinds != [int, *[list] * len(LABELS), bool, str, *[str] * len(each)]:
             raise ValueError("damaged")
-        table = ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
+        body = Body(path=path, file=file)
+        table = ClipTable(str(path).removesuffix(SUFFIX), body, num_clips, names, *others)
         table.check_rows()
         return table
     except (ValueError, TypeError, IndexError, OverflowError):

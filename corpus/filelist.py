@@ -33,7 +33,7 @@ from common.files import (
     read_json,
     write_bytes,
 )
-from corpus.clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
+from corpus.clip_table import CHUNK, LABELS, Clip, ClipTable, read_table_file, table_path
 from corpus.field_order import refuse_no_paths
 from corpus.missing_sounds import beside
 from corpus.separators import refuse_other_separators
@@ -41,6 +41,7 @@ from hparams import HParams
 from synthesis.speakers import listed, speaker_name
 from text import can_be_spoken, clean, in_words, unknown_symbols
 
+FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # of a line
 TEXT_FOLDER = Path(__file__).resolve().parents[1] / "text"
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
@@ -88,7 +89,7 @@ def read_filelist(
     def clip_or_problem(numbered_line: tuple[int, str]) -> Clip | UserError:
         path, length = "", mel_length if hparams.load_mel_from_disk else sound_length
         try:
-            listed, text, seconds, speaker = split_filelist_line(numbered_line[1])
+            listed, text, seconds, *names = split_filelist_line(numbered_line[1])
             path, is_relative = where_clip_lies(listed, filelist, hparams.clips_folder)
             identity = Identity.of(path)  # before it is opened
             is_mel = path.endswith(".npy")
@@ -102,13 +103,14 @@ def read_filelist(
                 fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
                 raise UserError(f"mels {problem}; {fix}")
             num_frames = length(path, seconds, hparams, new_run)
+            labels: dict[str, Any] = dict(zip(LABELS, names, strict=True))
             return Clip(
                 path,
                 text,
                 num_frames=num_frames,
                 identity=identity,
                 is_relative=is_relative,
-                speaker=speaker,
+                **labels,
             )
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
@@ -141,21 +143,21 @@ def read_filelist(
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     if only is None:
-        refuse_missing_speakers(table)
+        refuse_missing_names(table)
     return table
 
 
-def refuse_missing_speakers(table: ClipTable) -> None:
-    """Raise UserError if some clips have a speaker and others have none."""
-    if "" not in table.speakers:
-        return
-    is_missing = table.speaker_numbers == table.speakers.index("")
-    first, count = table[int(is_missing.argmax())], int(is_missing.sum())
-    others = listed([name for name in table.speakers if name])
-    raise UserError(
-        f"{first.where}: no speaker in {count:,} of {len(table):,} lines, {others} in others; add "
-        "a fourth field that names the speaker to every line, or to none"
-    )
+def refuse_missing_names(table: ClipTable) -> None:
+    """Raise UserError if some clips have a speaker, or another label, and others have none."""
+    for label, names in table.names.items():
+        if "" in names:
+            is_missing = table.numbers[label] == names.index("")
+            first, count = table[int(is_missing.argmax())], int(is_missing.sum())
+            others = listed([name for name in names if name])
+            raise UserError(
+                f"{first.where}: no {label} in {count:,} of {len(table):,} lines, {others} in "
+                f"others; write every line as {FIELDS}, or none with a {label}"
+            )
 
 
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
@@ -210,7 +212,7 @@ def foreign_letters(text: str) -> set[str]:
 
 
 class ListedClip(NamedTuple):
-    """A filelist's line."""
+    """A filelist's line, with its LABELS in their order."""
 
     path: str
     text: str
@@ -222,17 +224,17 @@ def split_filelist_line(line: str) -> ListedClip:
     """Parse a filelist's line, whose seconds may be empty before a speaker. UserError if it is
     malformed."""
     path, *others = [part.strip() for part in line.split("|")]
-    if not 1 <= len(others) <= 3:
-        expected = "path|text|seconds|speaker, path|text|seconds or path|text"
+    if not 1 <= len(others) <= 2 + len(LABELS):
+        expected = f"{FIELDS}, path|text|seconds or path|text"
         raise UserError(f"{len(others) + 1} fields, expected {expected}: {line[:60]!r}")
-    text, seconds, speaker = (*others, "", "")[:3]
-    length, name = None, speaker_name(speaker)
+    text, seconds, *labels = *others, *[""] * (2 + len(LABELS) - len(others))
+    length, names = None, map(speaker_name, labels, LABELS)
     if seconds or len(others) == 2:
         try:
             length = float(seconds)
         except ValueError:
             raise UserError(f"seconds {seconds!r}, expected a number") from None
-    return ListedClip(path, text, length, name)
+    return ListedClip(path, text, length, *names)
 
 
 def sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:

@@ -86,7 +86,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
     header = lines[0][1].replace(" ", "").replace('"', "").lower() if lines else ""
 
     def filelist_clip(line: str) -> tuple[str, int, str]:
-        name, text, seconds, _ = split_filelist_line(line)
+        name, text, seconds, *_ = split_filelist_line(line)
         if seconds is None:
             raise ValueError("no seconds; scripts/prepare_ljspeech.py makes lists with them")
         samples = seconds * hparams.sampling_rate

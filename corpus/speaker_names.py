@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.errors import UserError
-from corpus.clip_table import MAX_SPEAKERS, Clip, too_many_speakers
+from corpus.clip_table import MAX_NAMES, Clip, too_many_names
 from corpus.field_order import MIN_DISTINCT_SHARE, MIN_LINES
 from synthesis.speakers import speaker_name
 
@@ -108,9 +108,9 @@ def _spellings(name: str) -> set[str]:
 
 
 def refuse_too_many(names: Sequence[str] | dict[str, str], where: str | Path) -> None:
-    """Raise a UserError for more than MAX_SPEAKERS."""
-    if len(names) > MAX_SPEAKERS:
-        raise UserError(f"{where}: {too_many_speakers(len(names))}")
+    """Raise a UserError for more than MAX_NAMES."""
+    if len(names) > MAX_NAMES:
+        raise UserError(f"{where}: {too_many_names('speaker', len(names))}")
 
 
 def refuse_lookalikes(named: Sequence[tuple[str, str]]) -> None:

@@ -187,8 +187,9 @@ def read_recordings(path: Path) -> list[Recording]:
         refuse_other_separators(path, lines, "path|text|seconds or path|text")
         for number, line in lines:
             try:
-                sound, text, _, speaker = split_filelist_line(line)
-                recordings.append(Recording(Path(where_clip_lies(sound, path)[0]), text, speaker))
+                listed = split_filelist_line(line)
+                sound, _ = where_clip_lies(listed.path, path)
+                recordings.append(Recording(Path(sound), listed.text, listed.speaker))
             except UserError as error:
                 bad.append(f"{path}:{number}: {error}")
         if bad:

@@ -15,18 +15,18 @@ MAX_LISTED = 10  # names in a message
 MAX_NAME = 100  # characters of a name
 
 
-def speaker_name(text: str) -> str:
-    """A speaker's name as it is compared, in Unicode's composed form. UserError if it is longer
-    than MAX_NAME characters, or has some that cannot be printed."""
+def speaker_name(text: str, label: str = "speaker") -> str:
+    """A name as it is compared, in Unicode's composed form; `label`: of what. UserError if it is
+    longer than MAX_NAME characters, or has some that cannot be printed."""
     name = unicodedata.normalize("NFC", text)
     if len(name) > MAX_NAME or not name.isprintable():
         expected = f"expected at most {MAX_NAME} characters that can be printed"
-        raise UserError(f"speaker {name[:60]!r}: {expected}")
+        raise UserError(f"{label} {name[:60]!r}: {expected}")
     return name
 
 
-def speaker_index(name: str, speakers: Sequence[str], where: str) -> int:
-    """The index of the speaker `name`.
+def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "speaker") -> int:
+    """The index of the speaker `name`; `label`: what `speakers` are, if not that.
 
     Raises:
         UserError: if there is none; it names the nearest and says that `where` lacks the name.
@@ -38,7 +38,7 @@ def speaker_index(name: str, speakers: Sequence[str], where: str) -> int:
     folded = composed.casefold()[:MAX_NAME]  # a long text takes minutes beside many names
     near = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.0)
     raise UserError(
-        f"speaker {name[:60]!r}: {where} does not know it; did you mean {by_folded[near[0]]!r}? "
+        f"{label} {name[:60]!r}: {where} does not know it; did you mean {by_folded[near[0]]!r}? "
         f"It knows {listed(speakers)}"
     )
 

@@ -56,9 +56,9 @@ class ModelSpeaker(Speaker):
         masks = self.model.decoder.draw_masks(max_steps, 1, generator)
         device = self.model.embedding.weight.device
         text = torch.tensor([words], device=device)
-        speakers = None if index is None else torch.tensor([index], device=device)
+        labels = {} if index is None else {"speaker": torch.tensor([index], device=device)}
         lengths, shape = torch.tensor([len(words)]), (h.n_frames_per_step, h.n_mel_channels)
-        spoken = self.model.speak(text, lengths, masks, max_steps, h.attention_window, speakers)
+        spoken = self.model.speak(text, lengths, masks, max_steps, h.attention_window, labels)
         for steps in spoken:
             yield DecoderSteps(
                 steps.frames[:, 0].unflatten(1, shape).float().cpu().numpy(),

@@ -56,7 +56,7 @@ OPERATORS = set(
 
 def inputs_of(graph: str, h: HParams) -> list[str]:
     """The names of a graph's inputs, in order."""
-    return [*GRAPHS[graph][0], *(["speaker"] if graph == "encoder" and h.speakers else [])]
+    return [*GRAPHS[graph][0], *(h.labels if graph == "encoder" else [])]
 
 
 def shape_of(name: str, h: HParams) -> list[int | None]:

@@ -103,7 +103,7 @@ def test_million_clips_load_fast_and_shared(tmp_path):
     rows[:, 4] = np.arange(count) % 2
     filelist = str(tmp_path / "list.txt")
     body = Body(content * count + rows.tobytes())
-    ClipTable(filelist, body, count, ["anna", "bert"], True, "known", KEY).write()
+    ClipTable(filelist, body, count, [["anna", "bert"]], True, "known", KEY).write()
     command = [sys.executable, "-c", MILLION, table_path(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     seconds, kilobytes = map(float, run.stdout.split())

@@ -39,7 +39,7 @@ CACHED = HParams(load_mel_from_disk=True)
 
 def test_item_is_text_mel_and_index(sounds):
     clips = read_filelist(write_list(sounds, f"{sounds}/a.wav|One 2.", f"{sounds}/c.wav|Q?"), H)
-    text, mel, i = TextMelDataset(clips, H)[1]
+    text, mel, i, _ = TextMelDataset(clips, H)[1]
     assert i == 1
     assert text.dtype == torch.int64
     assert text.tolist() == text_to_sequence("Q?", ["english_cleaners"])

@@ -263,7 +263,7 @@ def test_cached_mels_are_read(cached_mels):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|0.456599")  # 1 + 10,068 // 256
     clips = read_filelist(filelist, CACHED)
     assert [clip.num_frames for clip in clips] == [40]
-    _, mel, _ = TextMelDataset(clips, CACHED)[0]
+    _, mel, *_ = TextMelDataset(clips, CACHED)[0]
     assert mel.dtype == torch.float32
     np.testing.assert_array_equal(mel, np.load(cached_mels / "x.npy"))
     mel += 1  # a copy in memory: the file stays as it is

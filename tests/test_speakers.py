@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import train
-from corpus.clip_table import MAX_SPEAKERS, Clip, ClipTable, read_table_file, table_path
-from corpus.filelist import read_filelist, split_filelist_line
+from corpus.clip_table import LABELS, MAX_NAMES, Clip, ClipTable, read_table_file, table_path
+from corpus.filelist import ListedClip, read_filelist, split_filelist_line
 from data_utils import TextMelDataset, collate, synthetic_batch
-from hparams import HParams, create_hparams
+from hparams import TYPES, HParams, create_hparams
 from model import Tacotron2
 from synthesis.speakers import speaker_index
 
@@ -47,13 +47,21 @@ def test_fourth_field_names_the_speaker():
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
+def test_every_label_has_its_fields_and_settings():
+    """A line's are told by their order, so another order would mix them up silently."""
+    assert ListedClip._fields[3:] == LABELS
+    assert all({f"{label}s", f"{label}_embedding_dim"} <= TYPES.keys() for label in LABELS)
+    known = replace(TINY_MODEL, **{f"{label}s": (label,) for label in LABELS})
+    assert known.labels == {label: (label,) for label in LABELS}
+
+
 @given(st.lists(st.sampled_from(["anna", "bert", "\u00c9lo\u00efse", "0"]), min_size=1))
 def test_table_keeps_every_clips_speaker(tmp_path_factory, names):
     folder = tmp_path_factory.mktemp("table")
     clips = [Clip(f"{i}.wav", "x", (1,), 5, speaker=name) for i, name in enumerate(names)]
     ClipTable.of(folder / "list.txt", enumerate(clips, 1)).write()
     table = read_table_file(table_path(folder / "list.txt"))
-    assert [clip.speaker for clip in table] == list(table.names_of_speakers()) == names
+    assert [clip.speaker for clip in table] == list(table.names_of("speaker")) == names
     assert table.speakers == tuple(dict.fromkeys(names))
 
 
@@ -74,7 +82,7 @@ def test_lines_without_speaker_are_counted(lists):
 
 
 def test_too_many_speakers_are_texts(tmp_path):
-    clips = enumerate(Clip("a.wav", "x", (1,), 5, speaker=str(i)) for i in range(MAX_SPEAKERS + 1))
+    clips = enumerate(Clip("a.wav", "x", (1,), 5, speaker=str(i)) for i in range(MAX_NAMES + 1))
     assert "10,001 speakers, expected at most 10,000" in refusal(ClipTable.of, "list.txt", clips)
 
 
@@ -96,9 +104,9 @@ def test_batches_hold_indices_of_sorted_names(lists):
     table = read_filelist(lists / "train.txt", hparams)
     dataset = TextMelDataset(table, hparams)
     batch = collate([dataset[i] for i in (5, 0, 4)])
-    assert batch.speakers.tolist() == [2, 0, 1]
-    assert batch.to("cpu").speakers.tolist() == [2, 0, 1]
-    assert collate([TextMelDataset(table, TINY_MODEL)[0]]).speakers is None
+    assert batch.labels["speaker"].tolist() == [2, 0, 1]
+    assert batch.to("cpu").labels["speaker"].tolist() == [2, 0, 1]
+    assert collate([TextMelDataset(table, TINY_MODEL)[0]]).labels == {}
 
 
 def speakers_model(**changes) -> tuple[Tacotron2, HParams]:
@@ -113,14 +121,16 @@ def test_speaker_reaches_every_step():
     model, hparams = speakers_model()
     model.eval()
     text, lengths = torch.tensor([[5, 6, 7, 8]] * 2), torch.tensor([4, 4])
-    memory = model.encode(text, lengths, torch.tensor([0, 2]))
+    memory = model.encode(text, lengths, {"speaker": torch.tensor([0, 2])})
     assert memory.shape == (2, 4, hparams.memory_dim)
     width = hparams.encoder_embedding_dim
     assert torch.equal(memory[0, :, :width], memory[1, :, :width])
     assert torch.equal(memory[1, 3, width:], model.speaker_embedding.weight[2])
     masks = model.decoder.draw_masks(3, 1, torch.Generator().manual_seed(0))
     one, other = (
-        next(model.speak(text[:1], lengths[:1], masks, 3, speakers=torch.tensor([i]))).frames
+        next(
+            model.speak(text[:1], lengths[:1], masks, 3, labels={"speaker": torch.tensor([i])})
+        ).frames
         for i in (0, 2)
     )
     assert not torch.allclose(one, other)
@@ -129,11 +139,11 @@ def test_speaker_reaches_every_step():
 def test_missing_or_needless_speakers_are_refused():
     model, hparams = speakers_model()
     batch = synthetic_batch([6], [3], hparams)
-    with pytest.raises(ValueError, match="speakers"):
-        model(replace(batch, speakers=None))
-    with pytest.raises(ValueError, match="speakers"):
+    with pytest.raises(ValueError, match="labels"):
+        model(replace(batch, labels={}))
+    with pytest.raises(ValueError, match="labels"):
         Tacotron2(TINY_MODEL)(batch)
-    with pytest.raises(ValueError, match="names of speakers"):
+    with pytest.raises(ValueError, match="names of its rows"):
         Tacotron2(replace(TINY_MODEL, speaker_embedding_dim=6))
 
 
@@ -145,7 +155,7 @@ def test_fast_decoder_agrees_with_speakers(dim):
     hparams = replace(TINY_MODEL, speaker_embedding_dim=dim, speakers=names)
     batch = synthetic_batch([9, 5, 7], [6, 3, 5], hparams)
     if dim:
-        batch = replace(batch, speakers=torch.tensor([2, 0, 2]))
+        batch = replace(batch, labels={"speaker": torch.tensor([2, 0, 2])})
     gradients = []
     for decoder in (None, fast_decoder.teacher_forced):
         torch.manual_seed(0)
@@ -194,8 +204,8 @@ def test_lists_must_agree_on_speakers(lists):
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.||Karl\n")
     assert "did you mean 'carl'? It knows 'anna', 'bert', 'carl'. correct the name" in message()
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.\n")
-    assert "val.txt: names no speakers; add the fourth field, which" in message()
-    assert "names no speakers; add a fourth" in message(training_files=lists / "val.txt")
+    assert "val.txt: names no speakers; write its lines as path|text|seconds|speaker" in message()
+    assert "names no speakers; write its lines as" in message(training_files=lists / "val.txt")
     assert not (lists / "run").exists()
 
 
@@ -207,6 +217,15 @@ def test_resumed_run_refuses_new_speakers(lists):
     message = refusal(train.main, again, error=SystemExit)
     assert "does not know it" in message
     assert "start another run from the weights with -c and --warm_start" in message
+
+
+def test_resumed_run_of_one_voice_refuses_speakers(lists):
+    """Though the warning of several speakers names the setting: the weights have another size."""
+    train.main(flags(lists / "run", options(lists, epochs=1, speaker_embedding_dim=0)))
+    again = flags(lists / "run", "epochs=2,speaker_embedding_dim=4", "--resume")
+    message = refusal(train.main, again, error=SystemExit)
+    assert "speaker_embedding_dim=4: the checkpoint" in message
+    assert "has no speakers; leave it out, or start another run" in message
 
 
 def test_another_speaker_of_a_clip_is_a_change(lists):

@@ -264,7 +264,7 @@ def test_memory_check_takes_speakers_and_draws():
     check_memory(trainer, clips, clips, weights)
     validation = [(3, 4, 30)] * 2
     assert [tuple(x.mel.shape) for x in batches] == [(3, 4, 30), (8, 4, 1), *validation]
-    assert all(batch.speakers is not None for batch in batches)
+    assert all("speaker" in batch.labels for batch in batches)
 
 
 def test_benchmarks_train_speakers_on_noise(capsys):
@@ -466,7 +466,7 @@ def test_examples_are_the_first_clips(data):
     hparams = replace(HParams(), validation_batch_size=data.draw(st.integers(1, 7)))
     batches = validation_batches(table.num_frames, hparams)
     places = first_places(batches, table)
-    order, speakers = np.concatenate(batches), list(table.names_of_speakers())
+    order, speakers = np.concatenate(batches), list(table.names_of("speaker"))
     assert len(places) == min(len(counts), MAX_SHOWN)
     for name, (number, row) in places.items():
         assert batches[number][row] == next(i for i in order if speakers[i] == name)
@@ -552,4 +552,4 @@ def test_balance_without_speakers_in_lists_is_refused(tmp_path):
     corpus = make_corpus(tmp_path)
     arguments = flags(tmp_path / "out", corpus.hparams(**MANY, speaker_balance=1))
     message = refusal(train.main, arguments, error=SystemExit)
-    assert "names no speakers; add a fourth field" in message
+    assert "names no speakers; write its lines as path|text|seconds|speaker" in message

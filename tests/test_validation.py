@@ -95,7 +95,7 @@ def test_validation_numbers_by_hand(r, corpus, tmp_path):
             generator = torch.Generator().manual_seed(validation.VALIDATION_SEED)
             items = [data[i] for i in numbers]
             mixed = [text[torch.randperm(len(text), generator=generator)] for text, *_ in items]
-            shuffled = [(text, mel) for text, (_, mel, _) in zip(mixed, items, strict=True)]
+            shuffled = [(text, mel) for text, (_, mel, *_) in zip(mixed, items, strict=True)]
             with torch.no_grad():
                 worse = Tacotron2Loss()(trained(collate(shuffled, r)), batch).total_unpadded
             effect = float(worse / losses.total_unpadded) - 1

@@ -25,6 +25,7 @@ from common.machine import describe_environment, fingerprint_of_code, versions
 from common.version import __version__
 from corpus.clip_table import ClipTable, clip_id
 from corpus.filelist import (
+    FIELDS,
     LENGTHS_FILE,
     checked_clips,
     corpus_fingerprint,
@@ -244,44 +245,57 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
     return clips
 
 
-def settle_speakers(hparams: HParams, clips: Clips, start: Start, processes: Processes) -> HParams:
-    """Add the names of the speakers to the settings: those of the training clips in alphabetical
-    order; a resumed run keeps the checkpoint's.
-
-    Raises:
-        UserError: if the lists name no speakers, those for validation others than those for
-            training, or clips others than the checkpoint.
-    """
+def settle_labels(hparams: HParams, clips: Clips, start: Start, processes: Processes) -> HParams:
+    """Add the names of the clips' labels to the settings. UserError as `names_to_learn`."""
 
     def settle() -> HParams:
-        trained, resumed = sorted(clips.training.speakers), start.resumed
-        if not hparams.speaker_embedding_dim:
-            if len(trained) > 1:
-                print(several_as_one(hparams, trained))
-            return hparams
-        if not trained:
-            raise UserError(
-                f"speaker_embedding_dim={hparams.speaker_embedding_dim}: {hparams.training_files} "
-                "names no speakers; add a fourth field that names one to its lines, or leave "
-                "speaker_embedding_dim out (docs/speakers.md)"
-            )
-        if len(clips.validation) and not clips.validation.speakers:
-            fix = f"add the fourth field, which {hparams.training_files} has"
-            raise UserError(f"{hparams.validation_files}: names no speakers; {fix}")
-        known = resumed.state["hparams"]["speakers"] if resumed else trained
-        where = f"the checkpoint {resumed.path}" if resumed else hparams.training_files
-        for table in (clips.training, clips.validation):
-            for name in table.speakers:
-                try:
-                    speaker_index(name, known, where)
-                except UserError as error:
-                    fix = "correct the name, or leave its clips out"
-                    if resumed:
-                        fix += ", or start another run from the weights with -c and --warm_start"
-                    raise UserError(f"{table.filelist}: {error}. {fix}") from None
-        return replace(hparams, speakers=tuple(known))
+        trained = sorted(clips.training.speakers)
+        if not hparams.speaker_embedding_dim and len(trained) > 1:
+            print(several_as_one(hparams, trained))
+        speakers = names_to_learn("speaker", hparams.speaker_embedding_dim, hparams, clips, start)
+        return replace(hparams, speakers=speakers)
 
     return processes.all_or_none(settle)
+
+
+def names_to_learn(
+    label: str, dim: int, hparams: HParams, clips: Clips, start: Start
+) -> tuple[str, ...]:
+    """The names that a model learns vectors of width `dim` of: those that the training clips have
+    as `label`, in alphabetical order; a resumed run keeps the checkpoint's. () without a width.
+
+    Raises:
+        UserError: if the lists do not name them, those for validation name others than those for
+            training, or clips have others than the checkpoint.
+    """
+    if not dim:
+        return ()
+    trained, resumed = clips.training.names[label], start.resumed
+    if not trained:
+        raise UserError(
+            f"{label}_embedding_dim={dim}: {hparams.training_files} names no {label}s; write its "
+            f"lines as {FIELDS}, or leave {label}_embedding_dim out (docs/speakers.md)"
+        )
+    if len(clips.validation) and not clips.validation.names[label]:
+        fix = f"write its lines as {FIELDS}, as those of {hparams.training_files} are"
+        raise UserError(f"{hparams.validation_files}: names no {label}s; {fix}")
+    known, where = tuple(sorted(trained)), hparams.training_files
+    another = "start another run from the weights with -c and --warm_start"
+    if resumed:
+        known = hparams_from_dict(resumed.state["hparams"]).labels.get(label, ())
+        where = f"the checkpoint {resumed.path}"
+        if not known:
+            fix = f"leave it out, or {another}"
+            raise UserError(f"{label}_embedding_dim={dim}: {where} has no {label}s; {fix}")
+    for table in (clips.training, clips.validation):
+        for name in table.names[label]:
+            try:
+                speaker_index(name, known, where, label)
+            except UserError as error:
+                fix = "correct the name, or leave its clips out"
+                fix += f", or {another}" if resumed else ""
+                raise UserError(f"{table.filelist}: {error}. {fix}") from None
+    return known
 
 
 def several_as_one(hparams: HParams, speakers: Sequence[str]) -> str:
@@ -320,10 +334,10 @@ def in_words(change: dict[str, int]) -> str:
 
 def _rows(clips: Clips) -> Iterator[str]:
     for name, table in (("training", clips.training), ("validation", clips.validation)):
-        columns = table.paths_and_texts(), table.num_frames.tolist(), table.names_of_speakers()
-        for (path, text), frames, speaker in zip(*columns, strict=True):
-            said = f"{text}|{speaker}" if speaker else text
-            yield f"{name},{frames},{zlib.crc32(said.encode()):08x},{clip_id(path)}"
+        columns = table.paths_and_texts(), table.num_frames.tolist(), table.labels()
+        for (path, text), frames, labels in zip(*columns, strict=True):
+            checksum = zlib.crc32(f"{text}{labels}".encode())
+            yield f"{name},{frames},{checksum:08x},{clip_id(path)}"
 
 
 def write_clips(directory: Path, clips: Clips) -> None:

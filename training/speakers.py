@@ -32,7 +32,7 @@ def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, fl
         dict(zip(table.speakers, np.bincount(table.speaker_numbers, weights).tolist(), strict=True))
         for weights in (None, table.num_frames)
     )
-    validated = Counter(clips.validation.names_of_speakers())
+    validated = Counter(clips.validation.names_of("speaker"))
     return {
         name: {
             "training_clips": counts[name],
@@ -49,7 +49,7 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
     speech, table = speech_of_speakers(clips, hparams), clips.training
     draws = {}
     if weights is not None:  # the same for all clips of a speaker
-        draws = dict(zip(table.names_of_speakers(), draws_of_clips(weights).tolist(), strict=True))
+        draws = dict(zip(table.names_of("speaker"), draws_of_clips(weights).tolist(), strict=True))
     unseen = sum(not each["validation_clips"] for each in speech.values())
     note = f", {unseen:,} of them without clips for validation" if unseen else ""
     lines = [f"{len(speech):,} speaker{'s' * (len(speech) > 1)}{note}:"]
