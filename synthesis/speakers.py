@@ -61,8 +61,15 @@ def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int |
         return 0
     raise UserError(
         f"{where} knows {len(speakers):,} speakers, {listed(speakers)}: choose one, by "
-        f"--speaker {shlex.quote(speakers[0])}"
+        f"{speaker_option(speakers[0])}"
     )
+
+
+def speaker_option(name: str) -> str:
+    """The option of a shell's command that chooses the speaker `name`."""
+    # After a blank, a name that begins with a hyphen would be read as an option.
+    separator = "=" if name.startswith("-") else " "
+    return f"--speaker{separator}{shlex.quote(name)}"
 
 
 def problem_of_names(speakers: Sequence[str]) -> str:

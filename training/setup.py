@@ -6,6 +6,7 @@ continue or none does. Nothing is written before everything is checked.
 
 import math
 import os
+import shlex
 import time
 import uuid
 import zlib
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from audio import unusual_frames
@@ -31,6 +33,7 @@ from corpus.filelist import (
     warn_of_long_clips,
     write_lengths,
 )
+from corpus.speaker_names import refuse_lookalikes
 from data_utils import HOW_TO_CHANGE_CLIPS
 from hparams import (
     HAS_PYDANTIC,
@@ -240,55 +243,74 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
             error.args = (f"{error}\n{HOW_TO_NAME_MOVED_LISTS}",)
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
+    if hparams.speaker_embedding_dim:  # first: --new-clips does not help against these faults
+        processes.all_or_none(lambda: refuse_speakers(hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: change_of(clips, resumed, new_clips))
     return clips
 
 
-def settle_speakers(hparams: HParams, clips: Clips, start: Start, processes: Processes) -> HParams:
+def settle_speakers(hparams: HParams, clips: Clips, start: Start) -> HParams:
     """Add the names of the speakers to the settings: those of the training clips in alphabetical
-    order; a resumed run keeps the checkpoint's.
-
-    Raises:
-        UserError: if the lists name no speakers, those for validation others than those for
-            training, or clips others than the checkpoint.
-    """
-
-    def settle() -> HParams:
-        trained, resumed = sorted(clips.training.speakers), start.resumed
-        if not hparams.speaker_embedding_dim:
-            if len(trained) > 1:
-                print(several_as_one(hparams, trained))
-            return hparams
-        if not trained:
-            raise UserError(
-                f"speaker_embedding_dim={hparams.speaker_embedding_dim}: {hparams.training_files} "
-                "names no speakers; add a fourth field that names one to its lines, or leave "
-                "speaker_embedding_dim out (docs/speakers.md)"
-            )
-        if len(clips.validation) and not clips.validation.speakers:
-            fix = f"add the fourth field, which {hparams.training_files} has"
-            raise UserError(f"{hparams.validation_files}: names no speakers; {fix}")
-        known = resumed.state["hparams"]["speakers"] if resumed else trained
-        where = f"the checkpoint {resumed.path}" if resumed else hparams.training_files
-        for table in (clips.training, clips.validation):
-            for name in table.speakers:
-                try:
-                    speaker_index(name, known, where)
-                except UserError as error:
-                    fix = "correct the name, or leave its clips out"
-                    if resumed:
-                        fix += ", or start another run from the weights with -c and --warm_start"
-                    raise UserError(f"{table.filelist}: {error}. {fix}") from None
-        return replace(hparams, speakers=tuple(known))
-
-    return processes.all_or_none(settle)
+    order; a resumed run keeps the checkpoint's. A warning where several are one voice."""
+    trained = sorted(clips.training.speakers)
+    if hparams.speaker_embedding_dim:
+        return replace(hparams, speakers=hparams.speakers or tuple(trained))
+    if len(trained) > 1:
+        print(several_as_one(hparams, trained, start.resumed))
+    return hparams
 
 
-def several_as_one(hparams: HParams, speakers: Sequence[str]) -> str:
+def refuse_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> None:
+    """Raise a UserError if the lists name no speakers, those for validation others than those for
+    training, clips others than the checkpoint, or if names of a new run look alike."""
+    dim, other_run = f"speaker_embedding_dim={hparams.speaker_embedding_dim}", ""
+    if resumed:
+        other_run = f"start another run with {from_weights(resumed)}"
+        if not hparams.speakers:
+            raise UserError(f"{dim}: {resumed.path} has one voice; leave it out, or {other_run}")
+    training, validation = clips.training, clips.validation
+    if not training.speakers:
+        fix = "add a fourth field that names one to its lines"
+        if not resumed:  # whose settings are the checkpoint's
+            fix += ", or leave speaker_embedding_dim out"
+        raise UserError(
+            f"{dim}: {hparams.training_files} names no speakers; {fix} (docs/speakers.md)"
+        )
+    if len(validation) and not validation.speakers:
+        fix = f"add the fourth field, which {hparams.training_files} has"
+        raise UserError(f"{hparams.validation_files}: names no speakers; {fix}")
+    known, where = hparams.speakers, f"the checkpoint {resumed.path}" if resumed else ""
+    if not resumed:
+        known, where = training.speakers, hparams.training_files
+        _, firsts = np.unique(training.speaker_numbers, return_index=True)
+        refuse_lookalikes([(training[i].speaker, training[i].where) for i in firsts.tolist()])
+    for table in (training, validation):
+        is_other = ~np.isin([*table.speakers], known)[table.speaker_numbers]
+        if not is_other.any():
+            continue
+        first, count = table[int(is_other.argmax())], int(is_other.sum())
+        try:
+            speaker_index(first.speaker, known, where)
+        except UserError as error:
+            fix = "correct them, or leave these lines out" + f", or {other_run}" * bool(other_run)
+            lines = f"{count:,} of {len(table):,} lines have such names"
+            raise UserError(f"{first.where}: {error}. {lines}: {fix}") from None
+
+
+def several_as_one(
+    hparams: HParams, speakers: Sequence[str], resumed: Checkpoint | None = None
+) -> str:
+    other_run = f", in another run with {from_weights(resumed)}" if resumed else ""
     return (
         f"warning: {hparams.training_files} names {len(speakers):,} speakers, {listed(speakers)}, "
         "and all are trained as one voice: --hparams speaker_embedding_dim=64 tells them apart"
+        f"{other_run}"
     )
+
+
+def from_weights(source: Checkpoint) -> str:
+    """The options that start a run from a checkpoint's weights."""
+    return f"-c {shlex.quote(str(source.path))} --warm_start"
 
 
 def change_of(clips: Clips, resumed: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
