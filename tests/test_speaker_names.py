@@ -86,13 +86,27 @@ def test_any_field_may_name_the_speaker(tmp_path, capsys, line, column, text):
     [
         ("1", "expected the number of the one that names speakers, 2 to 3"),
         ("4", "have 3 fields, expected the number"),
-        ("speaker", "expected the number"),
+        ("speaker", "or its title if the first line has titles: 'c0|a|Text 0.'"),
+        ("A", "expected the number"),
         ("3", "field 3 has 8 values in 8 lines, such as 'Text 0.'; expected names of speakers"),
     ],
 )
 def test_fields_without_speakers_are_refused(tmp_path, column, message):
     write_metadata(tmp_path, *(f"c{i}|{'ab'[i % 2]}|Text {i}." for i in range(8)))
     assert message in refusal(read_metadata, tmp_path, column)
+
+
+@pytest.mark.parametrize("column", ["Reader", "reader"])
+def test_titles_of_metadata_name_the_field(tmp_path, column):
+    lines = [f"c{i}|Text {i}.|{'ab'[i % 2]}" for i in range(8)]
+    write_metadata(tmp_path, "id|text|Reader", *lines)
+    clips, problems = read_metadata(tmp_path, column)
+    assert [(x.id, x.text, x.speaker) for x in clips[:2]] == [
+        ("c0", "Text 0.", "a"),
+        ("c1", "Text 1.", "b"),
+    ]
+    assert (len(clips), problems) == (8, [])
+    assert "expected the number of the one" in refusal(read_metadata, tmp_path, "id")
 
 
 def test_two_fields_have_none_for_speakers(tmp_path):
