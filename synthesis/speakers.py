@@ -18,10 +18,13 @@ MAX_NAME = 100  # characters of a name
 def speaker_name(text: str) -> str:
     """A speaker's name as it is compared, in Unicode's composed form. UserError if it is longer
     than MAX_NAME characters, or has some that cannot be printed."""
-    name = unicodedata.normalize("NFC", text)
-    if len(name) > MAX_NAME or not name.isprintable():
-        expected = f"expected at most {MAX_NAME} characters that can be printed"
-        raise UserError(f"speaker {name[:60]!r}: {expected}")
+    name, fault = unicodedata.normalize("NFC", text), ""
+    if len(name) > MAX_NAME:
+        fault = f"{len(name):,} characters, expected at most {MAX_NAME}"
+    elif not name.isprintable():
+        fault = "expected characters that can be printed"
+    if fault:
+        raise UserError(f"speaker {name[:MAX_NAME]!r}: {fault}; write another name")
     return name
 
 
