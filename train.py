@@ -34,6 +34,7 @@ from common.machine import peak_memory
 from common.version import __version__
 from data_utils import make_loader
 from hparams import HParams, describe
+from synthesis.speakers import speaker_option
 from training import checkpoint, setup
 from training.distributed import AlreadyReported, Processes, join, leave_at_exit
 from training.epoch import (
@@ -130,7 +131,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
             print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
             return None
         clips = setup.settle_clips(hparams, start, processes, new_clips=args.new_clips)
-        hparams = setup.settle_labels(hparams, clips, start, processes)
+        hparams = setup.settle_labels(hparams, clips, start)
         run = build_run(output, start, hparams, clips, processes)
         return run
     finally:
@@ -330,10 +331,10 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"finished: {run.hparams.epochs} epochs, {run.state.iteration} steps")
     best = directory / checkpoint.BEST
     newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]
-    command = ["python", "synthesize.py", "--checkpoint", str(newest)]
-    if speakers := run.hparams.speakers:
-        command += ["--speaker", speakers[0]]
-    print(f"synthesize: {shlex.join(command)} --text ...")
+    speakers = run.hparams.speakers
+    who = f" {speaker_option(speakers[0])}" if speakers else ""
+    command = f"python synthesize.py --checkpoint {shlex.quote(str(newest))}{who}"
+    print(f"synthesize: {command} --text ...")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def refuse_other_order(
 
 def refuse_no_paths(filelist: str | Path, lines: Sequence[tuple[int, str]]) -> None:
     """Raise a UserError if the numbered lines of a filelist begin with ids, as metadata.csv has
-    them, or if they have a third field that is no number."""
+    them, if they have a third field that is no number, or four in another order."""
     rows = [_fields(line) for _, line in lines]
     most = max(1, MIN_SHARE * len(rows))
     if sum(_is_id(row[0]) and len(row) > 1 for row in rows) >= most:
@@ -85,6 +85,28 @@ def refuse_no_paths(filelist: str | Path, lines: Sequence[tuple[int, str]]) -> N
             f"(docs/speakers.md): {_reordering(filelist, [0, text, None, 3 - text])}\n"
             f"If none does, keep path and text: {_reordering(filelist, [0, text])}"
         )
+    of_four = [row for row in rows if len(row) == 4]
+    if len(of_four) >= most and (places := _order_of_four(of_four)):
+        raise UserError(
+            f"{filelist}: its fields are in another order than path|text|seconds|speaker: "
+            f"{lines[0][1][:60]!r}; reorder them: {_reordering(filelist, places)}"
+        )
+
+
+def _order_of_four(rows: Sequence[Sequence[str]]) -> list[int]:
+    """The places of path, text, seconds and speaker in rows of four fields; [] where they are in
+    this order, or where it is not clear that they are not."""
+    columns = list(zip(*rows, strict=True))
+    counts = [len(set(column)) for column in columns]
+    numbers = [sum(not x or _is_number(x) for x in column) for column in columns]
+    text = _text_place(columns)
+    others = sorted({1, 2, 3} - {text}, key=lambda i: (numbers[i], counts[i]))
+    speaker, seconds = others[0], others[1]
+    names_first = counts[1] <= MAX_REPEATING_SHARE * len(rows)
+    is_swapped = text != 1 and names_first and counts[text] >= MIN_DISTINCT_SHARE * len(rows)
+    is_other = numbers[2] <= (1 - MIN_SHARE) * len(rows) or (is_swapped and len(rows) >= MIN_LINES)
+    is_clear = numbers[seconds] >= MIN_SHARE * len(rows)
+    return [0, text, seconds, speaker] if is_other and is_clear else []
 
 
 def commonest_number(lines: Sequence[tuple[int, str]]) -> int:

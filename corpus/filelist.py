@@ -233,7 +233,8 @@ def split_filelist_line(line: str) -> ListedClip:
         try:
             length = float(seconds)
         except ValueError:
-            raise UserError(f"seconds {seconds!r}, expected a number") from None
+            fix = f"correct it, or leave it empty: {FIELDS.replace('seconds', '')}"
+            raise UserError(f"seconds {seconds!r}, expected a number; {fix}") from None
     return ListedClip(path, text, length, *names)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from common.encodings import decoded
-from common.errors import UserError
+from common.errors import UserError, grouped
 from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
 from corpus.metadata import OF_FOLDERS, read_metadata
@@ -116,6 +116,11 @@ def read_folders(corpus: Path) -> tuple[list[Clip], list[str]]:
     loose = [path for path in sounds if path.parent == corpus]
     folders = [path.relative_to(corpus).parts[0] for path in sounds if path.parent != corpus]
     names = dict.fromkeys(name for name in folders if name[0] != ".")
+    if hidden := sorted({*folders} - {*names}):
+        print(
+            f"Notice: --speaker-folders: {len(hidden):,} hidden folders of {corpus} are left out, "
+            f"such as {hidden[0]!r}; rename those of speakers"
+        )
     if not names:
         raise UserError(f"{corpus}: no folder in it holds sounds; expected one for each speaker")
     problems = [f"{path}: in no speaker's folder; move it into one" for path in loose]
@@ -150,8 +155,16 @@ def read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list[
 
 
 def speakers_of_folders(corpus: Path, names: list[str]) -> dict[str, str]:
-    """The speaker of each folder of these names, which may be links; a notice of a single one."""
-    speakers = {name: checked_name(name, f"{corpus / name}") for name in names}
+    """The speaker of each folder of these names, which may be links; a notice of a single one.
+    UserError for bad names."""
+    speakers, faults = dict[str, str](), list[str]()
+    for name in names:
+        try:
+            speakers[name] = checked_name(name, f"{corpus}: folder")
+        except UserError as error:
+            faults.append(str(error))
+    if faults:
+        raise UserError("\n".join(grouped(faults)))
     refuse_too_many(names, corpus)
     refuse_lookalikes([(speaker, str(corpus / name)) for name, speaker in speakers.items()])
     if len(speakers) == 1:

@@ -30,7 +30,7 @@ def read_metadata(corpus: Path, speaker_column: str = "") -> tuple[list[Clip], l
     of bad lines. UserError if the folder or the file is missing, empty or not UTF-8, or has no
     bars, or other fields. Where most lines have two, these are id|text. A bar at the end of every
     line is ignored. `speaker_column` is the number, from 1 on, of a field beside these that names
-    the speaker; errors as `with_names`."""
+    the speaker, or its title in a first line of titles; errors as `with_names`."""
     if not corpus.is_dir():
         what = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
@@ -53,7 +53,9 @@ def read_metadata(corpus: Path, speaker_column: str = "") -> tuple[list[Clip], l
     if all(line.endswith("|") for _, line in lines):
         lines = [(number, line[:-1]) for number, line in lines]
     commonest = commonest_number(lines)
-    speaker_at = _speaker_place(speaker_column, commonest, metadata)
+    speaker_at = _speaker_place(speaker_column, commonest, metadata, lines)
+    if speaker_at is not None and not speaker_column.isdecimal():
+        lines = lines[1:]  # without the titles
     refuse_other_order(metadata, lines, commonest, LINE, speaker_at)
     refuse_ambiguous_ids(metadata, [line.partition("|")[0].strip() for _, line in lines])
     num_fields, line_expected = 3, LINE
@@ -92,18 +94,30 @@ def read_metadata(corpus: Path, speaker_column: str = "") -> tuple[list[Clip], l
     return clips, problems
 
 
-def _speaker_place(column: str, num_fields: int, metadata: Path) -> int | None:
-    """The index of the field of this number. UserError if lines have none such beside id and
-    text."""
+def _speaker_place(
+    column: str, num_fields: int, metadata: Path, lines: Sequence[tuple[int, str]]
+) -> int | None:
+    """The index of the field of this number, or of this title in the first of the numbered lines.
+    UserError if lines have none such beside id and text."""
     if not column:
         return None
     asked = f"--speaker-column {column}: lines of {metadata} have {num_fields:,} fields"
     if num_fields < 3:
         raise UserError(f"{asked}, none for a speaker; --speaker NAME names the one of all")
-    if not column.isdecimal() or not 2 <= int(column) <= num_fields:
-        expected = f"expected the number of the one that names speakers, 2 to {num_fields}"
-        raise UserError(f"{asked}, {expected}")
-    return int(column) - 1
+    if column.isdecimal() and 2 <= int(column) <= num_fields:
+        return int(column) - 1
+    rows, title = (
+        [[x.strip().lower() for x in line.split("|")] for _, line in lines],
+        column.lower(),
+    )
+    for place in range(1, num_fields):
+        # The name of a speaker, unlike a title, is in the same field of other lines too.
+        if [i for i, row in enumerate(rows) if row[place : place + 1] == [title]] == [0]:
+            return place
+    raise UserError(
+        f"{asked}, expected the number of the one that names speakers, 2 to {num_fields}, or its "
+        f"title if the first line has titles: {lines[0][1][:60]!r}"
+    )
 
 
 def several_speakers(second: Counter[str], metadata: Path) -> str | None:

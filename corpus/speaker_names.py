@@ -45,11 +45,12 @@ def fault_of_name(text: str) -> str:
     if not text:
         return "no speaker; name who speaks, as the other lines do"
     if text in (".", "..") or "|" in text:
-        return f"speaker {text[:60]!r}: expected a name without '|', not '.' or '..'; write another"
+        expected = "expected a name without '|', not '.' or '..'"
+        return f"speaker {text[:60]!r}: {expected}; write another name"
     try:
         speaker_name(text)
     except UserError as error:
-        return f"{error}; write another"
+        return str(error)
     return ""
 
 

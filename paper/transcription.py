@@ -179,10 +179,16 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(costs[-1, -1] / len(path))
 
 
-def read_recordings(path: Path) -> list[Recording]:
+def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:
     """Every recording of a folder in LJSpeech's layout, or of a filelist; UserError for anything
-    else."""
+    else. `speaker_column`: the field of the folder's metadata.csv that names speakers, as
+    `read_metadata` takes it."""
     if path.is_file():
+        if speaker_column:
+            raise UserError(
+                f"--speaker-column {speaker_column}: {path} is a list, whose fourth field names "
+                "the speakers; leave it out"
+            )
         recordings, bad, lines = list[Recording](), list[str](), numbered_lines(path)
         refuse_other_separators(path, lines, "path|text|seconds or path|text")
         for number, line in lines:
@@ -195,10 +201,12 @@ def read_recordings(path: Path) -> list[Recording]:
         if bad:
             raise lines_refused(path, bad, len(lines))
         return recordings
-    entries, problems = read_metadata(path)
+    entries, problems = read_metadata(path, speaker_column)
     if problems:
         raise UserError("\n".join(grouped(problems)))
-    return [Recording(path / "wavs" / f"{entry.id}.wav", entry.text) for entry in entries]
+    return [
+        Recording(path / "wavs" / f"{entry.id}.wav", entry.text, entry.speaker) for entry in entries
+    ]
 
 
 def speakers_of(
@@ -267,14 +275,15 @@ class Listener:
 
 
 def measure_reference(
-    recordings: Path, speaker: Speaker, vocoder: str, listener: Listener
+    recordings: Path, speaker: Speaker, vocoder: str, listener: Listener, speaker_column: str = ""
 ) -> Reference:
-    """The measures of `recordings`, as `read_recordings` takes them, kept beside them for the next
-    time. `vocoder` names the speaker's. UserError if they or a sound cannot be read."""
+    """The measures of `recordings`, kept beside them for the next time. These and `speaker_column`
+    are as `read_recordings` takes them; `vocoder` names the speaker's. UserError if they or a sound
+    cannot be read."""
     kept, hparams = recordings / REFERENCE_FILE, speaker.hparams
     if recordings.is_file():
         kept = recordings.with_name(f"{recordings.name}.{REFERENCE_FILE}")
-    clips, rate = read_recordings(recordings), hparams.sampling_rate
+    clips, rate = read_recordings(recordings, speaker_column), hparams.sampling_rate
     said = "\n".join(f"{clip.path.name}|{clip.text}|{clip.speaker}" for clip in clips)
     made_with = {
         "recordings": sha256(said.encode()).hexdigest(),
@@ -348,13 +357,14 @@ def evaluate(
     words_only: bool = False,
     quality: bool = False,
     voice_of: str | None = None,
+    speaker_column: str = "",
 ) -> Intelligibility:
     """Speak the texts of `recordings` with `checkpoint`, transcribe that where the recogniser knows
     the language and, unless `words_only`, find the nearest recording.
 
     Args:
         checkpoint: or a voice's folder.
-        recordings: as `read_recordings` takes them.
+        recordings, speaker_column: as `read_recordings` takes them.
         speech: a folder that keeps what `spoken_sounds` makes.
         language: of the texts, eSpeak's name.
         recogniser, whisper_model: as `make_recogniser` takes them.
@@ -362,12 +372,12 @@ def evaluate(
         words_only: no identification rate, which takes most of the time.
         quality: rate the sounds by DistillMOS too.
         voice_of: the speaker of all texts, where the model has several and the recordings have no
-            names. Those of a list with names are spoken with each one's own speaker's voice.
+            names. Recordings with names are spoken with each one's own speaker's voice.
 
     Raises:
         UserError: if recordings, checkpoint, vocoder, recogniser or judge cannot be read.
     """
-    clips = read_recordings(recordings)
+    clips = read_recordings(recordings, speaker_column)
     texts = [clip.text for clip in clips]
     speaker, vocoder_name = load_speaker(checkpoint), GRIFFIN_LIM
     names = speakers_of(clips, speaker.hparams.speakers, voice_of, recordings, checkpoint)
@@ -378,7 +388,7 @@ def evaluate(
     chosen = make_recogniser(recogniser, whisper_model, language, texts)
     listener = Listener(chosen, DistillMos() if quality else None, language)
     if listener.recogniser or listener.judge:
-        reference = measure_reference(recordings, speaker, vocoder_name, listener)
+        reference = measure_reference(recordings, speaker, vocoder_name, listener, speaker_column)
     sounds = [] if words_only else [read_audio(clip.path, hparams) for clip in clips]
     recorded = [mel_cepstra(samples, hparams) for samples in sounds]
     nearest, spoken = list[int](), spoken_sounds(speaker, texts, names, speech)

@@ -9,9 +9,9 @@ the recordings after mel and vocoder, the transcripts, and the identification ra
 texts the nearest recording, by dynamic time warping of mel-cepstra, is that of the same text.
 --quality adds DistillMOS's scores of all three.
 
-A model of several speakers says each text of a list with the voice of the speaker whom the list
-names, and the file has the rates of each too. Where the recordings have no names, --speaker says
-who speaks.
+A model of several speakers says each text with the voice of the speaker whom a list names, or
+whom the field --speaker-column of a folder's metadata.csv names, and the file has the rates of each
+too. Where the recordings have no names, --speaker says who speaks.
 """
 
 import project_root
@@ -36,6 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-o", "--out", type=output_file, required=True, metavar="FILE.json")
     speaker_help = "who of the model's speakers speaks, where the recordings have no names"
     parser.add_argument("--speaker", metavar="NAME", help=speaker_help)
+    column_help = "the field of the folder's metadata.csv that names speakers: number or title"
+    parser.add_argument("--speaker-column", metavar="COLUMN", default="", help=column_help)
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="keep the sounds there")
     language_help = "eSpeak's name of it (%(default)s)"
     parser.add_argument("--language", default=ENGLISH, help=language_help)
@@ -58,6 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
         words_only=args.words_only,
         quality=args.quality,
         voice_of=args.speaker,
+        speaker_column=args.speaker_column,
     )
     write_json(args.out, asdict(measured))
     rates = "" if measured.word_error_rate is None else "word error rates of "

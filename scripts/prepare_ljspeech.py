@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--text-column", metavar="COLUMN", default="", help=column_help % "texts")
     add("--delimiter", metavar="C", type=delimiter, help="between its columns")
     one_of = parser.add_mutually_exclusive_group().add_argument
-    field_help = "the field of metadata.csv that names speakers, from 1 on; with --csv, the column"
+    field_help = "the field of metadata.csv or column of --csv that names speakers: number or title"
     not_blank = checked(str.strip, "a name or a number", bool)
     one_of("--speaker-column", metavar="COLUMN", type=not_blank, help=field_help)
     one_of("--speaker-folders", action="store_true", help="CORPUS has a folder for each speaker")

@@ -113,10 +113,10 @@ def _pace_faults(
     spoken = f"{num_symbols} symbols in {seconds:.1f} s"
     least, most = statistics.shortest_time(num_symbols), statistics.longest_time(num_symbols)
     if seconds < least:
-        rule = f"the fastest of the corpus take {least:.1f} s"
+        rule = f"expected at least {least:.1f} s by the pace of the training clips"
         return [Fault("fast", 1, f"too fast: {spoken}, {rule}; words may be missing: {fix}")]
     if seconds > most:
-        rule = f"the slowest of the corpus take {most:.1f} s"
+        rule = f"expected at most {most:.1f} s by the pace of the training clips"
         return [Fault("slow", 1, f"too slow: {spoken}, {rule}: {fix}")]
     return []
 

@@ -18,10 +18,13 @@ MAX_NAME = 100  # characters of a name
 def speaker_name(text: str, label: str = "speaker") -> str:
     """A name as it is compared, in Unicode's composed form; `label`: of what. UserError if it is
     longer than MAX_NAME characters, or has some that cannot be printed."""
-    name = unicodedata.normalize("NFC", text)
-    if len(name) > MAX_NAME or not name.isprintable():
-        expected = f"expected at most {MAX_NAME} characters that can be printed"
-        raise UserError(f"{label} {name[:60]!r}: {expected}")
+    name, fault = unicodedata.normalize("NFC", text), ""
+    if len(name) > MAX_NAME:
+        fault = f"{len(name):,} characters, expected at most {MAX_NAME}"
+    elif not name.isprintable():
+        fault = "expected characters that can be printed"
+    if fault:
+        raise UserError(f"{label} {name[:MAX_NAME]!r}: {fault}; write another name")
     return name
 
 
@@ -61,8 +64,15 @@ def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int |
         return 0
     raise UserError(
         f"{where} knows {len(speakers):,} speakers, {listed(speakers)}: choose one, by "
-        f"--speaker {shlex.quote(speakers[0])}"
+        f"{speaker_option(speakers[0])}"
     )
+
+
+def speaker_option(name: str) -> str:
+    """The option of a shell's command that chooses the speaker `name`."""
+    # After a blank, a name that begins with a hyphen would be read as an option.
+    separator = "=" if name.startswith("-") else " "
+    return f"--speaker{separator}{shlex.quote(name)}"
 
 
 def problem_of_names(speakers: Sequence[str]) -> str:

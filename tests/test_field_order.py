@@ -8,6 +8,7 @@ import pytest
 
 from common.errors import UserError
 from common.files import numbered_lines
+from corpus.field_order import refuse_no_paths
 from corpus.filelist import read_filelist
 from corpus.metadata import read_metadata
 from hparams import HParams
@@ -129,6 +130,32 @@ def test_filelist_with_speakers_is_one_message(tmp_path, line):
     follow(message, "keep path and text")
     expected = [f"a/{i}.wav|{text}" for i, text in enumerate(TEXTS)]
     assert [line for _, line in numbered_lines(path)] == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("a/{i}.wav|{text}|anna|0.{i}", "0.{i}"),
+        ("a/{i}.wav|anna|{text}|0.{i}", "0.{i}"),
+        ("a/{i}.wav|{text}|7|0.{i}", None),  # may be seconds and a speaker
+        ("a/{i}.wav|anna||{text}", ""),
+        ("a/{i}.wav|7|0.{i}|{text}", "0.{i}"),
+        ("a/{i}.wav|{text}|anna|english", None),
+        ("a/{i}.wav|{text}|0.{i}|anna", None),
+        ("a/{i}.wav|{text}||a name that is longer than any of these texts by far", None),
+    ],
+)
+def test_four_fields_are_put_in_order(tmp_path, line, seconds):
+    path = write(tmp_path / "train.txt", line)
+    if seconds is None:
+        refuse_no_paths(path, numbered_lines(path))
+        return
+    message = refusal(refuse_no_paths, path, numbered_lines(path))
+    assert "in another order than path|text|seconds|speaker: 'a/0.wav|" in message
+    follow(message, "reorder them")
+    for i, (_, ordered) in enumerate(numbered_lines(path)):
+        assert ordered.startswith(f"a/{i}.wav|{TEXTS[i]}|{seconds.format(i=i)}|")
+    refuse_no_paths(path, numbered_lines(path))
 
 
 @pytest.mark.parametrize("line", ["c{i}|{text}", "c{i}|{text}|{text}"])

@@ -86,13 +86,27 @@ def test_any_field_may_name_the_speaker(tmp_path, capsys, line, column, text):
     [
         ("1", "expected the number of the one that names speakers, 2 to 3"),
         ("4", "have 3 fields, expected the number"),
-        ("speaker", "expected the number"),
+        ("speaker", "or its title if the first line has titles: 'c0|a|Text 0.'"),
+        ("A", "expected the number"),
         ("3", "field 3 has 8 values in 8 lines, such as 'Text 0.'; expected names of speakers"),
     ],
 )
 def test_fields_without_speakers_are_refused(tmp_path, column, message):
     write_metadata(tmp_path, *(f"c{i}|{'ab'[i % 2]}|Text {i}." for i in range(8)))
     assert message in refusal(read_metadata, tmp_path, column)
+
+
+@pytest.mark.parametrize("column", ["Reader", "reader"])
+def test_titles_of_metadata_name_the_field(tmp_path, column):
+    lines = [f"c{i}|Text {i}.|{'ab'[i % 2]}" for i in range(8)]
+    write_metadata(tmp_path, "id|text|Reader", *lines)
+    clips, problems = read_metadata(tmp_path, column)
+    assert [(x.id, x.text, x.speaker) for x in clips[:2]] == [
+        ("c0", "Text 0.", "a"),
+        ("c1", "Text 1.", "b"),
+    ]
+    assert (len(clips), problems) == (8, [])
+    assert "expected the number of the one" in refusal(read_metadata, tmp_path, "id")
 
 
 def test_two_fields_have_none_for_speakers(tmp_path):
@@ -167,9 +181,9 @@ def test_column_without_table_is_refused(tmp_path):
     [
         ("", "no speaker; name who speaks, as the other lines do"),
         ("..", "speaker '..': expected a name without '|'"),
-        ("x\x07y", "speaker 'x\\x07y': expected at most 100 characters that can be printed; write"),
-        ("x" * 101, "expected at most 100 characters that can be printed; write another"),
-        ("x\u200b", "expected at most 100 characters that can be printed"),
+        ("x\x07y", "speaker 'x\\x07y': expected characters that can be printed; write"),
+        ("x" * 101, "101 characters, expected at most 100; write another name"),
+        ("x\u200b", "speaker 'x\\u200b': expected characters that can be printed"),
     ],
 )
 def test_bad_names_are_problems_of_lines(tmp_path, name, problem):
@@ -265,12 +279,22 @@ def test_every_bad_folder_is_named(readers, tmp_path):
     message = refusal(read_layout, readers, None, FOLDERS)
     assert f"'ANNA' ({readers}/ANNA) and 'anna' ({readers}/anna) differ only" in message
     (readers / "ANNA").rename(readers / "a|b")
-    assert f"{readers}/a|b: speaker 'a|b': expected" in refusal(read_layout, readers, None, FOLDERS)
+    (readers / "bert").rename(readers / "be\nrt")
+    message = refusal(read_layout, readers, None, FOLDERS)
+    assert f"{readers}: folder: speaker 'a|b': expected" in message
+    assert f"{readers}: folder: speaker 'be\\nrt': expected" in message
     write_metadata(readers, "a|b")
     assert f"add --csv {readers}/metadata.csv" in refusal(read_layout, readers, None, FOLDERS)
     (tmp_path / "empty").mkdir()
     message = refusal(read_layout, tmp_path / "empty", None, FOLDERS)
     assert "no folder in it holds sounds" in message
+
+
+def test_hidden_folders_are_noticed(readers, capsys):
+    (readers / "anna").rename(readers / ".anna")
+    clips, _ = read_layout(readers, None, FOLDERS)
+    assert {clip.speaker for clip in clips} == {"Zoë"}
+    assert f"1 hidden folders of {readers} are left out, such as '.anna'" in capsys.readouterr().out
 
 
 def test_advice_about_folders_is_right(readers, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Several speakers in one model: lists, tables, batches, the model, runs and warm starts."""
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from corpus.filelist import ListedClip, read_filelist, split_filelist_line
 from data_utils import TextMelDataset, collate, synthetic_batch
 from hparams import TYPES, HParams, create_hparams
 from model import Tacotron2
-from synthesis.speakers import speaker_index
+from synthesis.speakers import chosen_index, speaker_index
 
 NAMES = ("anna", "bert", "carl")
 TINY_MODEL = create_hparams(tiny())
@@ -84,6 +85,11 @@ def test_lines_without_speaker_are_counted(lists):
 def test_too_many_speakers_are_texts(tmp_path):
     clips = enumerate(Clip("a.wav", "x", (1,), 5, speaker=str(i)) for i in range(MAX_NAMES + 1))
     assert "10,001 speakers, expected at most 10,000" in refusal(ClipTable.of, "list.txt", clips)
+
+
+def test_chosen_names_may_begin_with_hyphens():
+    message = refusal(chosen_index, None, ("--x y", "b"), "voice/")
+    assert message.endswith("choose one, by --speaker='--x y'")
 
 
 def test_unknown_speaker_is_answered_with_nearest():
@@ -202,30 +208,61 @@ def test_lists_must_agree_on_speakers(lists):
         )
 
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.||Karl\n")
-    assert "did you mean 'carl'? It knows 'anna', 'bert', 'carl'. correct the name" in message()
+    assert "val.txt:1: speaker 'Karl': " in message()
+    assert "did you mean 'carl'? It knows 'anna', 'bert', 'carl'. 1 of 1 lines have" in message()
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.\n")
     assert "val.txt: names no speakers; write its lines as path|text|seconds|speaker" in message()
     assert "names no speakers; write its lines as" in message(training_files=lists / "val.txt")
     assert not (lists / "run").exists()
 
 
-def test_resumed_run_refuses_new_speakers(lists):
+def test_lookalike_speakers_of_lists_are_refused(lists):
+    """Prepared lists are joined by hand, so here their names first meet."""
+    with open(lists / "train.txt", "a") as file:
+        file.write(f"{lists}/0.wav|Clip.||ANNA\n")
+    message = refusal(train.main, flags(lists / "run", options(lists)), error=SystemExit)
+    places = f"'anna' ({lists}/train.txt:1) and 'ANNA' ({lists}/train.txt:10)"
+    assert f"speakers {places} differ only in case" in message
+
+
+@pytest.mark.parametrize("allowed", [[], ["--new-clips"]])
+def test_resumed_run_refuses_new_speakers(lists, allowed):
+    """At once, for --new-clips would not help; the advice is followed."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     with open(lists / "train.txt", "a") as file:
-        file.write(f"{lists}/0.wav|Clip.||dora\n")
+        file.write(f"{lists}/0.wav|Clip.||dora\n" * 2)
+    again = flags(lists / "run", "epochs=2", "--resume", *allowed)
+    message = refusal(train.main, again, error=SystemExit)
+    assert "train.txt:10: speaker 'dora': the checkpoint" in message
+    assert "2 of 11 lines have such names" in message
+    advised = message.partition("start another run with ")[2].split()
+    assert "--warm_start" in advised
+    train.main(flags(lists / "another", options(lists, epochs=1), *advised))
+
+
+def test_resumed_voice_cannot_get_speakers(lists, capsys):
+    """What the warning and the refusal advise is followed."""
+    run, settings = lists / "run", options(lists, epochs=1)
+    train.main(flags(run, f"{settings},speaker_embedding_dim=0"))
+    train.main(flags(run, "epochs=2", "--resume"))
+    again = flags(run, "epochs=3,speaker_embedding_dim=64", "--resume")
+    message = refusal(train.main, again, error=SystemExit)
+    assert "speaker_embedding_dim=64: " in message
+    assert "has no speakers; leave it out, or start another run with -c " in message
+    advised = message.partition("start another run with ")[2].split()
+    assert f"tells them apart, in another run with {advised[0]}" in capsys.readouterr().out
+    train.main(flags(lists / "another", settings, *advised))
+
+
+def test_resumed_run_needs_its_speakers(lists):
+    """Which the settings of the run ask for, and no option that could be left out."""
+    train.main(flags(lists / "run", options(lists, epochs=1)))
+    for name in ("train.txt", "val.txt"):
+        path = lists / name
+        path.write_text(re.sub(r"\|\|\w+\n", "\n", path.read_text()))
     again = flags(lists / "run", "epochs=2", "--resume", "--new-clips")
     message = refusal(train.main, again, error=SystemExit)
-    assert "does not know it" in message
-    assert "start another run from the weights with -c and --warm_start" in message
-
-
-def test_resumed_run_of_one_voice_refuses_speakers(lists):
-    """Though the warning of several speakers names the setting: the weights have another size."""
-    train.main(flags(lists / "run", options(lists, epochs=1, speaker_embedding_dim=0)))
-    again = flags(lists / "run", "epochs=2,speaker_embedding_dim=4", "--resume")
-    message = refusal(train.main, again, error=SystemExit)
-    assert "speaker_embedding_dim=4: the checkpoint" in message
-    assert "has no speakers; leave it out, or start another run" in message
+    assert "names no speakers; write its lines as path|text|seconds|speaker (docs" in message
 
 
 def test_another_speaker_of_a_clip_is_a_change(lists):

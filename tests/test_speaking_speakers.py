@@ -380,6 +380,7 @@ def test_faults_and_limits_follow_the_speaker():
     speech = speaker.speak_text(TEXT, speaker="bert", retries=0)
     assert [fault.kind for fault in speaker.attempts[0].faults] == ["fast"]
     assert speech.warnings[0].startswith("too fast: ")
+    assert "s by the pace of the training clips; words may be missing" in speech.warnings[0]
 
 
 def test_runs_keep_statistics_of_their_speakers(tmp_path):

@@ -208,7 +208,7 @@ def test_listen_hands_its_options_on(monkeypatch, tmp_path):
 
     monkeypatch.setattr(listen, "evaluate", noted)
     options = "--recognizer whisper --whisper-model small --vocoder v.onnx --words-only --quality "
-    options += "--speaker anna"
+    options += "--speaker anna --speaker-column 2"
     paths = ["--checkpoint", "a.pt", "--recordings", "b", "-o", str(tmp_path / "c.json")]
     listen.main([*paths, *options.split()])
     assert asked == {
@@ -218,6 +218,7 @@ def test_listen_hands_its_options_on(monkeypatch, tmp_path):
         "words_only": True,
         "quality": True,
         "voice_of": "anna",
+        "speaker_column": "2",
     }
 
 
@@ -268,6 +269,19 @@ def test_lists_name_each_texts_speaker(with_speakers, tmp_path, capsys):
     printed = capsys.readouterr().out
     row = rf"anna +\| +2 \| +0\.000 \| +1\.000 \| +{anna.identification_rate:.3f}"
     assert re.search(row, printed)
+
+
+def test_folders_name_each_texts_speaker(with_speakers, recordings, tmp_path):
+    """By a field of metadata.csv; a list has its own."""
+    lines = zip(range(3), ("anna", "bert", "bert"), TEXTS, strict=True)
+    metadata = "".join(f"c{i:02}|{name}|{text}\n" for i, name, text in lines)
+    (recordings / "metadata.csv").write_text(metadata)
+    found = evaluate(tmp_path / "best.pt", recordings, speaker_column="2", words_only=True)
+    assert [t.speaker for t in found.transcripts] == ["anna", "bert", "bert"]
+    assert {name: x.recordings for name, x in found.speakers.items()} == {"anna": 0, "bert": 2 / 3}
+    message = refusal(read_recordings, with_speakers, "2")
+    assert "--speaker-column 2: " in message
+    assert "whose fourth field names the speakers; leave it out" in message
 
 
 def test_rates_of_speakers_are_of_their_texts():

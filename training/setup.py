@@ -6,6 +6,7 @@ continue or none does. Nothing is written before everything is checked.
 
 import math
 import os
+import shlex
 import time
 import uuid
 import zlib
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from audio import unusual_frames
@@ -32,6 +34,7 @@ from corpus.filelist import (
     warn_of_long_clips,
     write_lengths,
 )
+from corpus.speaker_names import refuse_lookalikes
 from data_utils import HOW_TO_CHANGE_CLIPS
 from hparams import (
     HAS_PYDANTIC,
@@ -241,68 +244,79 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
             error.args = (f"{error}\n{HOW_TO_NAME_MOVED_LISTS}",)
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
+    if hparams.speaker_embedding_dim:  # first: --new-clips does not help against these faults
+        processes.all_or_none(lambda: refuse_names("speaker", hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: change_of(clips, resumed, new_clips))
     return clips
 
 
-def settle_labels(hparams: HParams, clips: Clips, start: Start, processes: Processes) -> HParams:
-    """Add the names of the clips' labels to the settings. UserError as `names_to_learn`."""
+def settle_labels(hparams: HParams, clips: Clips, start: Start) -> HParams:
+    """Add the names of the clips' labels to the settings, which `refuse_names` has checked: those
+    of the training clips in alphabetical order; a resumed run keeps the checkpoint's. A warning
+    where several speakers are one voice."""
+    trained = {label: tuple(sorted(names)) for label, names in clips.training.names.items()}
+    if hparams.speaker_embedding_dim:
+        hparams = replace(hparams, speakers=hparams.speakers or trained["speaker"])
+    elif len(trained["speaker"]) > 1:
+        print(several_as_one(hparams, trained["speaker"], start.resumed))
+    return hparams
 
-    def settle() -> HParams:
-        trained = sorted(clips.training.speakers)
-        if not hparams.speaker_embedding_dim and len(trained) > 1:
-            print(several_as_one(hparams, trained))
-        speakers = names_to_learn("speaker", hparams.speaker_embedding_dim, hparams, clips, start)
-        return replace(hparams, speakers=speakers)
 
-    return processes.all_or_none(settle)
-
-
-def names_to_learn(
-    label: str, dim: int, hparams: HParams, clips: Clips, start: Start
-) -> tuple[str, ...]:
-    """The names that a model learns vectors of width `dim` of: those that the training clips have
-    as `label`, in alphabetical order; a resumed run keeps the checkpoint's. () without a width.
-
-    Raises:
-        UserError: if the lists do not name them, those for validation name others than those for
-            training, or clips have others than the checkpoint.
-    """
-    if not dim:
-        return ()
-    trained, resumed = clips.training.names[label], start.resumed
-    if not trained:
+def refuse_names(
+    label: str, hparams: HParams, clips: Clips, resumed: Checkpoint | None = None
+) -> None:
+    """Raise a UserError if the lists have no names for `label`, those for validation others than
+    those for training, clips others than the checkpoint, or if names of a new run look alike."""
+    dim, other_run = f"{label}_embedding_dim={getattr(hparams, f'{label}_embedding_dim')}", ""
+    known, where = hparams.labels.get(label, ()), ""
+    if resumed:
+        other_run, where = f"start another run with {from_weights(resumed)}", str(resumed.path)
+        if not known:
+            raise UserError(f"{dim}: {where} has no {label}s; leave it out, or {other_run}")
+        where = f"the checkpoint {where}"
+    training, validation = clips.training, clips.validation
+    if not training.names[label]:
+        fix = f"write its lines as {FIELDS}"
+        if not resumed:  # whose settings are the checkpoint's
+            fix += f", or leave {label}_embedding_dim out"
         raise UserError(
-            f"{label}_embedding_dim={dim}: {hparams.training_files} names no {label}s; write its "
-            f"lines as {FIELDS}, or leave {label}_embedding_dim out (docs/speakers.md)"
+            f"{dim}: {hparams.training_files} names no {label}s; {fix} (docs/speakers.md)"
         )
-    if len(clips.validation) and not clips.validation.names[label]:
+    if len(validation) and not validation.names[label]:
         fix = f"write its lines as {FIELDS}, as those of {hparams.training_files} are"
         raise UserError(f"{hparams.validation_files}: names no {label}s; {fix}")
-    known, where = tuple(sorted(trained)), hparams.training_files
-    another = "start another run from the weights with -c and --warm_start"
-    if resumed:
-        known = hparams_from_dict(resumed.state["hparams"]).labels.get(label, ())
-        where = f"the checkpoint {resumed.path}"
-        if not known:
-            fix = f"leave it out, or {another}"
-            raise UserError(f"{label}_embedding_dim={dim}: {where} has no {label}s; {fix}")
-    for table in (clips.training, clips.validation):
-        for name in table.names[label]:
-            try:
-                speaker_index(name, known, where, label)
-            except UserError as error:
-                fix = "correct the name, or leave its clips out"
-                fix += f", or {another}" if resumed else ""
-                raise UserError(f"{table.filelist}: {error}. {fix}") from None
-    return known
+    if not resumed:
+        known, where = training.names[label], hparams.training_files
+        _, firsts = np.unique(training.numbers[label], return_index=True)
+        first_clips = [training[i] for i in firsts.tolist()]
+        refuse_lookalikes([(getattr(clip, label), clip.where) for clip in first_clips])
+    for table in (training, validation):
+        is_other = ~np.isin([*table.names[label]], known)[table.numbers[label]]
+        if not is_other.any():
+            continue
+        first, count = table[int(is_other.argmax())], int(is_other.sum())
+        try:
+            speaker_index(getattr(first, label), known, where, label)
+        except UserError as error:
+            fix = "correct them, or leave these lines out" + f", or {other_run}" * bool(other_run)
+            lines = f"{count:,} of {len(table):,} lines have such names"
+            raise UserError(f"{first.where}: {error}. {lines}: {fix}") from None
 
 
-def several_as_one(hparams: HParams, speakers: Sequence[str]) -> str:
+def several_as_one(
+    hparams: HParams, speakers: Sequence[str], resumed: Checkpoint | None = None
+) -> str:
+    other_run = f", in another run with {from_weights(resumed)}" if resumed else ""
     return (
         f"warning: {hparams.training_files} names {len(speakers):,} speakers, {listed(speakers)}, "
         "and all are trained as one voice: --hparams speaker_embedding_dim=64 tells them apart"
+        f"{other_run}"
     )
+
+
+def from_weights(source: Checkpoint) -> str:
+    """The options that start a run from a checkpoint's weights."""
+    return f"-c {shlex.quote(str(source.path))} --warm_start"
 
 
 def change_of(clips: Clips, resumed: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
