@@ -121,8 +121,8 @@ class HParams:
     sync_batch_norm: bool = False  # batch norm over the batches of all GPUs
     loss: Literal["padded", "unpadded"] = "padded"  # padded: the reference's mean, over padding too
     gate_positive_weight: LossWeight = 5.0  # of a clip's one stop in the gate's loss; 1: as a step
-    guided_attention_weight: LossWeight = 5.0  # of a loss for diagonal attention; 0: may not align
-    guided_attention_sigma: DiagonalWidth = 0.2  # width of the diagonal, as a fraction of the text
+    guided_attention_weight: LossWeight = 1.0  # of a loss for diagonal attention; 0: may not align
+    guided_attention_sigma: DiagonalWidth = 0.4  # width of the diagonal, as a fraction of the text
     guided_attention_steps: Count = 10_000  # steps over which its weight falls linearly to 0
     mask_padding: bool = True  # outputs beyond a clip's end become their targets: no loss there
 

@@ -332,7 +332,7 @@ def warn_of_attention(run: Run, record: dict[str, Any]) -> None:
             "helps:\n"
             "  1. trim silence at the clips' ends (prepare_ljspeech.py --trim-silence)\n"
             "  2. start a new run with n_frames_per_step=2 (or 3): alignments are shorter\n"
-            "  3. start a new run with guided_attention_weight=5, if it was lower\n"
+            "  3. start a new run with guided_attention_weight=1, if it was lower\n"
             "  4. keep training, if sharpness has been rising; smaller batches give more updates",
             flush=True,
         )
