@@ -15,6 +15,7 @@ from common.arguments import make_parser
 from common.console import markdown_table
 from common.files import numbered_lines, read_bytes, read_json, write_bytes
 
+ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 150  # of a part's output and of its errors
 DRY_RUN = "dry_run"  # this file marks a dry run
 # Rows of the table of targets: a part and an entry of its JSON, what it measures, the required
@@ -60,6 +61,8 @@ def lines_of(out: Path, part: Part, end: str) -> list[str]:
     """The last lines of a file of the part; none if there is no such file."""
     path = out / f"{part.call}-{part.name}.{end}"
     text = read_bytes(path).decode(errors="replace") if path.exists() else ""
+    for folder, name in ((ROOT, "."), (Path.home(), "~")):  # reports are published
+        text = text.replace(str(folder), name)
     return text.strip().splitlines()[-MAX_LINES:]
 
 
