@@ -106,10 +106,8 @@ def _speaker_place(
         raise UserError(f"{asked}, none for a speaker; --speaker NAME names the one of all")
     if column.isdecimal() and 2 <= int(column) <= num_fields:
         return int(column) - 1
-    rows, title = (
-        [[x.strip().lower() for x in line.split("|")] for _, line in lines],
-        column.lower(),
-    )
+    rows = [[x.strip().lower() for x in line.split("|")] for _, line in lines]
+    title = column.lower()
     for place in range(1, num_fields):
         # The name of a speaker, unlike a title, is in the same field of other lines too.
         if [i for i, row in enumerate(rows) if row[place : place + 1] == [title]] == [0]:

@@ -284,9 +284,9 @@ def measure_reference(
     if recordings.is_file():
         kept = recordings.with_name(f"{recordings.name}.{REFERENCE_FILE}")
     clips, rate = read_recordings(recordings, speaker_column), hparams.sampling_rate
-    said = "\n".join(f"{clip.path.name}|{clip.text}|{clip.speaker}" for clip in clips)
+    listing = "\n".join(f"{clip.path.name}|{clip.text}|{clip.speaker}" for clip in clips)
     made_with = {
-        "recordings": sha256(said.encode()).hexdigest(),
+        "recordings": sha256(listing.encode()).hexdigest(),
         "mels": mel_fingerprint(hparams),
         "vocoder": vocoder,
         "recogniser": listener.recogniser.name if listener.recogniser else "",

@@ -40,6 +40,7 @@ def write_parts(out: Path, dry_run: bool = False) -> str:
     part("memory_fp32", "ok", json={"peak_memory_ratio": None})
     part("busy", "stopped after 60 s", err="reading\nstill reading\n")
     part("epoch", "running")
+    part("synthesis", "failed", err=f"{gpu_report.ROOT}/train.py:1: {Path.home()}/.cache/x.json")
     (out / "parts.tsv").write_text("".join(lines))
     if dry_run:
         (out / "dry_run").touch()
@@ -64,6 +65,7 @@ def test_targets_say_what_was_measured_and_reached(tmp_path):
     assert "| 2 | epoch | running | 7 |" in page
     assert "```\n1 failed, 3 passed\n```" in page
     assert "still reading" in page
+    assert "./train.py:1: ~/.cache/x.json" in page
     assert "\nprinted by decoder_bf16\n" in page
     assert "```\ndecoder.py:115: UserWarning: plain operations\n```" in page
 
