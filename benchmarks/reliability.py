@@ -37,6 +37,7 @@ from paper.transcription import Listener, word_error_rate
 from synthesis.loading import load_speaker
 from synthesis.speaker import RETRIES, Speaker
 from synthesis.utterance import utterance_of
+from synthesis.vocoder import load_vocoder
 from text.spoken_numbers import ENGLISH, sentence_of
 
 WAYS = {  # settings, and retries
@@ -125,6 +126,8 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     gate_alone = ways["gate alone"][0]
     if gate_alone.statistics is not None:  # no mark was added either
         gate_alone.statistics = replace(gate_alone.statistics, final_mark="")
+    for speaker, _ in ways.values() if args.vocoder else ():
+        speaker.vocoder = load_vocoder(args.vocoder, speaker.hparams)
     counts_of = {name: Counts() for name in ways}
     recogniser = None
     if args.transcribe:
@@ -189,6 +192,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--speaker", metavar="NAME", help="who speaks, where the model has several speakers")
     add("--no-mark", action="store_true", help="leave out the full stop at a text's end")
     help_text = "texts whose sound is made (%(default)s)"
+    add("--vocoder", metavar="FILE", help="an ONNX file in place of Griffin-Lim (docs/voices.md)")
     add("--sounds", type=whole_number(1), default=500, metavar="N", help=help_text)
     add("--transcribe", action="store_true", help="their word error rate")
     add_recogniser_options(parser)
@@ -202,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(f"{args.texts}: no text in it; write one per line")
     counts_of = measure(args, texts)
     before, after = counts_of["end found"].computing, counts_of["with retries"].computing
-    title = " ".join(filter(None, (str(args.voice), args.speaker, args.hparams)))
+    title = " ".join(filter(None, (str(args.voice), args.speaker, args.hparams, args.vocoder)))
     sounds = min(args.sounds, len(texts))
     markdown = table(counts_of, len(texts), sounds)
     ratio = f"retries take {after / before:.3f} times the time"

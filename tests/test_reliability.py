@@ -70,6 +70,21 @@ def test_only_the_sample_is_vocoded_and_judged(scripted, tmp_path, monkeypatch, 
     assert re.search(r"DistillMOS, 3 texts +\| +4\.00 ", printed)
 
 
+def test_every_way_speaks_through_the_vocoder(monkeypatch, tmp_path, capsys):
+    speakers = []
+
+    def load(path, settings):
+        speakers.append(Scripted(GOOD))
+        speakers[-1].sound = lambda mels: (np.zeros(256 * mel.shape[1]) for mel in mels)
+        return speakers[-1]
+
+    monkeypatch.setattr(reliability, "load_speaker", load)
+    monkeypatch.setattr(reliability, "load_vocoder", lambda path, hparams: f"of {path}")
+    ways = run(tmp_path, "--vocoder", "vocoder.onnx")
+    assert [speaker.vocoder for speaker in speakers] == ["of vocoder.onnx"] * len(ways)
+    assert "vocoder.onnx" in capsys.readouterr().out
+
+
 def test_languages_unknown_to_the_recogniser_are_refused(scripted, tmp_path):
     with pytest.raises(UserError, match="add --recognizer whisper, or leave out --transcribe"):
         run(tmp_path, "--transcribe", "--language", "de")
