@@ -5,7 +5,9 @@
 
 The full-size model, clips of equal length, random texts and mels. A step is forward pass, loss,
 backward pass, clipping of the gradient norm and fused Adam. Both decoders run in turns in one
-process, and the ratios are those of medians. Peak memory is the whole process's (on a GPU: what
+process, and the ratios are those of medians. A repeat is one step of the reference, which never
+waits for a GPU, and --steps of the fast decoder: in training too the host prepares a step while the
+GPU works on the one before. Peak memory is the whole process's (on a GPU: what
 torch had allocated there), measured in a separate process for each decoder.
 """
 
@@ -35,30 +37,30 @@ if not fast_path.IS_HERE:
     sys.exit(f"decoder.py: {fast_path.MISSING}")
 from fast_decoder import describe
 
-SIZES = ("batch_size", "frames", "symbols", "precision", "repeats")
+SIZES = ("batch_size", "frames", "symbols", "precision", "repeats", "steps")
 
 
-def make_step(args: argparse.Namespace) -> Callable[[str], None]:
-    """Return a function that runs a training step on one batch, given the decoder's name."""
+def make_steps(args: argparse.Namespace) -> Callable[..., None]:
+    """Return a function of a decoder's name and a number that makes so many steps on one batch."""
     clips, trainer = args.batch_size, Trainer(args.hparams, args.device)
     batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
     batch = batch.to(args.device)
 
-    def step(decoder: str) -> None:
+    def run(decoder: str, steps: int = 1) -> None:
         trainer.use_decoder(decoder)
-        trainer.step([MicroBatch(batch)])
+        for _ in range(steps):
+            trainer.step([MicroBatch(batch)])
 
-    return step
+    return run
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
     """Peak bytes of a step, with the optimizer's state."""
-    step = make_step(args)
-    for _ in range(2):
-        step(name)
+    run = make_steps(args)
+    run(name, 2)
     if args.device.type == "cuda":  # without the memory for compiling and capturing
         reset_peak_memory(args.device)
-        step(name)
+        run(name)
         torch.cuda.synchronize(args.device)
     return peak_memory(args.device)
 
@@ -78,9 +80,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     memory: dict[str, Any] = dict.fromkeys(DECODERS)
     if not args.no_memory:
         memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
-    step = make_step(args)
-    tasks = {name: partial(step, name) for name in DECODERS}
+    run, steps = make_steps(args), {"fast": args.steps, "reference": 1}
+    tasks = {name: partial(run, name, steps[name]) for name in DECODERS}
     times = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
+    times = {name: seconds / steps[name] for name, seconds in times.items()}
     medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
     result = {name: getattr(args, name) for name in SIZES} | {
         "speedup": medians["reference"] / medians["fast"],
@@ -117,6 +120,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, **counts)
     add = parser.add_argument
     add("--precision", type=options.precision, default="fp32")
+    add(
+        "--steps", type=whole_number(1), default=1, help="of the fast decoder; default: %(default)s"
+    )
     add("--warm-ups", type=whole_number(0), default=1, help="default: %(default)s")
     add("--no-memory", action="store_true", help="leave peak memory out")
     args = parser.parse_args(arguments)

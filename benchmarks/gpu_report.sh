@@ -147,9 +147,9 @@ if ((dry_run)); then
 else
   "$python" -c 'import xdist' 2>/dev/null && processes=(--numprocesses 12 --dist worksteal) ||
     processes=()
-  row=(--batch-size 16 --frames 774 --symbols 120 --repeats 3 --warm-ups 1)
+  row=(--batch-size 16 --frames 774 --symbols 120 --repeats 3 --warm-ups 1 --steps 5)
   memory=(--batch-size 16 --frames 774 --symbols 120 --repeats 1)
-  short=(--batch-size 64 --frames 203 --symbols 32 --repeats 5 --warm-ups 1)
+  short=(--batch-size 64 --frames 203 --symbols 32 --repeats 5 --warm-ups 1 --steps 5)
   busy=() speech=()
   small=symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128
   small+=,decoder_rnn_dim=128,prenet_dim=32,attention_dim=32,postnet_embedding_dim=64

@@ -484,6 +484,20 @@ def test_on_a_gpu_training_survives_a_failed_capture(monkeypatch):
     assert active_bytes() <= before
 
 
+@gpu_only
+def test_on_a_gpu_an_update_never_waits():
+    """The host prepares the next update while the GPU works on this one."""
+    hparams = HParams(precision="bf16")
+    trainer = Trainer(hparams, DEVICE)
+    batch = synthetic_batch([70, 40], [30, 20], hparams).to(DEVICE)
+    trainer.step([MicroBatch(batch)])  # compiles and captures, which waits
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer.step([MicroBatch(batch)])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def test_running_out_of_memory_holds_for_one_batch(monkeypatch):
     def broken(*_):
         raise RuntimeError("CUDA driver error: out of memory")

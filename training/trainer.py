@@ -217,7 +217,8 @@ class Trainer:
         statistics = RunningStatistics(self.model) if several else None
         terms, stop_requests, failures = slice(len(LossTerms._fields)), -2, -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
-        total[stop_requests] = float(stop)
+        # Assigning a number to an element copies it from the host, which waits for the GPU.
+        total[stop_requests].fill_(stop)
         # Gradients are reduced over processes with the last micro-batch only.
         without_sum = getattr(self.parallel, "no_sync", contextlib.nullcontext)
         left = self._all_of(micro_batches, num_batches)
@@ -234,7 +235,7 @@ class Trainer:
                 if statistics is not None and micro_batch.weights != NO_WEIGHT:
                     statistics.add()
                 if last:  # the reduction runs during the backward pass
-                    total[failures] = float(self.failure is not None)
+                    total[failures].fill_(self.failure is not None)
                     vector = total if statistics is None else torch.cat([total, statistics.sums])
                     reduced = processes.start_all_reduce(vector)
                 # DistributedDataParallel averages over processes; the update needs the sum.
