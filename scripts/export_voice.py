@@ -3,7 +3,7 @@
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --fp32
 
-The decoder's weights become 8-bit integers, a quarter of the size and several times as fast, unless
+Weights become 8-bit integers, a quarter of the size and several times as fast, unless
 --fp32 keeps them; what that changes is measured on twenty texts and printed. The graphs are
 compared with torch before the folder is written, whole or not at all. It needs
 requirements/onnx.txt besides requirements.txt (docs/voices.md).

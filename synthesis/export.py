@@ -8,6 +8,7 @@ It needs onnx and onnxruntime besides torch.
 import hashlib
 import io
 import logging
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -23,7 +24,7 @@ from torch import nn
 
 from common.console import progress_bar
 from common.errors import UserError
-from common.files import folder_made_whole, write_json
+from common.files import folder_made_whole, write_bytes, write_json
 from common.version import __version__
 from model import DecoderState, DropoutMasks, Tacotron2
 from synthesis.torch_speaker import ModelSpeaker
@@ -33,6 +34,10 @@ OPSET = 17
 CHECKED_STEPS = 200
 MAX_DIFFERENCE = 1e-5  # of the largest value, between torch and the graphs
 MAX_FRAMES = 200  # of a text that is compared
+# Of which inputs 8 bits are kept, by operator, and their dimension of outputs.
+WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
+MIN_WEIGHTS = 2**10  # a smaller tensor stays in float32
+TINY = np.float32(1e-30)  # the scale of an output whose weights are all 0
 
 
 class SpokenText(NamedTuple):
@@ -158,6 +163,30 @@ def to_int8(path: Path) -> None:
     logging.disable(logging.NOTSET)
 
 
+def store_in_8_bits(path: Path) -> None:
+    """The other large weights of a graph in 8 bits too, each output with its own scale. They only
+    lie in the file so: the graph makes float32 values of them when it runs, and computes in these.
+    """
+    graph = onnx.load(path)
+    weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}
+    for node in [*graph.graph.node]:
+        places, axis = WEIGHTS.get(node.op_type, ((), 0))
+        for place in places:
+            tensor = weights.pop(node.input[place], None)
+            if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT:
+                continue
+            values = onnx.numpy_helper.to_array(tensor)
+            others = tuple(i for i in range(values.ndim) if i != axis)
+            scales = np.maximum(np.abs(values).max(others, keepdims=True) / 127, TINY)
+            names = [f"{tensor.name}_{part}" for part in ("int8", "scales")]
+            stored = np.rint(values / scales).astype(np.int8), scales.ravel()
+            graph.graph.initializer.remove(tensor)
+            graph.graph.initializer.extend(map(onnx.numpy_helper.from_array, stored, names))
+            restore = onnx.helper.make_node("DequantizeLinear", names, [tensor.name], axis=axis)
+            graph.graph.node.insert(0, restore)
+    write_bytes(path, graph.SerializeToString())
+
+
 def describe(folder: Path, about: About) -> None:
     """Write voice.json, with the checksums of the files that are there."""
     sums = {x: hashlib.sha256((folder / x).read_bytes()).hexdigest() for x in sorted(FILES)}
@@ -218,7 +247,7 @@ def compare(exact: Voice, voice: Voice, texts: list[SpokenText]) -> str:
 def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[SpokenText] | None) -> None:
     """Write the voice of a speaker on the CPU, and print how it differs from the model.
 
-    The decoder's weights become 8-bit integers. The graphs are compared with torch before that, and
+    Weights become 8-bit integers. The graphs are compared with torch before that, and
     the folder is written whole or not at all.
 
     Args:
@@ -253,6 +282,8 @@ def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[SpokenText] | 
             steps = min(h.max_decoder_steps, MAX_FRAMES // h.n_frames_per_step + 1)
             exact = Voice(made, f"max_decoder_steps={steps}")
             to_int8(made / "decoder.onnx")
+            for name in GRAPHS:
+                store_in_8_bits(made / f"{name}.onnx")
             describe(made, replace(about, weights="int8"))
             print(compare(exact, Voice(made, f"max_decoder_steps={steps}"), texts))
         size = sum(file.stat().st_size for file in made.iterdir()) / 1e6

@@ -48,9 +48,9 @@ GRAPHS = {  # inputs and outputs, in order; `inputs_of` has the encoder's of sev
 FILES = {FILTERS, *(f"{name}.onnx" for name in GRAPHS)}
 # What the graphs of scripts/export_voice.py consist of: none runs others, loops, or knows files.
 OPERATORS = set(
-    "Add Cast Concat Constant ConstantOfShape Conv DynamicQuantizeLinear Gather Gemm LSTM "
-    "MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze Tanh "
-    "Transpose Unsqueeze Where".split()
+    "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
+    "Gemm LSTM MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze "
+    "Tanh Transpose Unsqueeze Where".split()
 )
 
 

@@ -28,7 +28,7 @@ from synthesis import export, onnx_graph, speaker, vocoder
 from synthesis.griffin_lim import SILENCE
 from synthesis.torch_speaker import load_model_speaker
 from synthesis.utterance import sequence_to_speak
-from synthesis.voice import Voice
+from synthesis.voice import GRAPHS, Voice
 
 export_voice = importlib.import_module("scripts.export_voice")
 TEXT = "A dog came. It sat down, and it ate."  # two parts of at most 24 symbols
@@ -82,6 +82,31 @@ def test_int8_is_smaller_and_says_what_it_costs(voices):
     assert "int8" not in voices.fp32[1]
     about = Voice(voices.int8[0]).about
     assert (about.weights, about.checkpoint, about.longest_text) == ("int8", "best.pt", 24)
+
+
+def test_8_bit_weights_are_rounded_to_the_nearest(voices):
+    """All that are large, of every product, convolution and LSTM."""
+    for name in GRAPHS:
+        exact, stored = (onnx.load(x[0] / f"{name}.onnx").graph for x in (voices.fp32, voices.int8))
+        exact, values = (
+            {x.name: numpy_helper.to_array(x) for x in graph.initializer}
+            for graph in (exact, stored)
+        )
+        large = {key for key, x in exact.items() if x.ndim > 1 and x.size >= export.MIN_WEIGHTS}
+        restored = [x for x in stored.node if x.op_type == "DequantizeLinear"]
+        for node in restored:
+            weights, scales = (values[key] for key in node.input)
+            axis, shape = node.attribute[0].i, [1] * weights.ndim
+            shape[axis] = -1
+            name_before, transposed, _ = node.output[0].partition("_Transposed")
+            before = exact[name_before].T if transposed else exact[name_before]
+            wrong = np.abs(weights * scales.reshape(shape) - before)
+            assert (wrong <= 0.501 * scales.reshape(shape)).all()
+            assert np.abs(weights).max() == 127
+        restored_names = {x.output[0] for x in restored}
+        in_float32 = {key for key in large & values.keys() if values[key].dtype == np.float32}
+        assert len(restored_names) > 2 or name == "decoder"
+        assert in_float32 <= {"model.embedding.weight"}
 
 
 def test_a_seed_gives_the_same_bytes_each_time(voices):
