@@ -52,7 +52,7 @@ class Resemblyzer:
 
 def mean_vector(embeddings: Sequence[np.ndarray]) -> np.ndarray:
     """The mean of embeddings [D], as a unit vector; zeros if all of them are."""
-    mean: np.ndarray = np.mean(embeddings, axis=0, dtype=np.float64)
+    mean = np.asarray(np.mean(embeddings, axis=0, dtype=np.float64))
     return mean / max(float(np.linalg.norm(mean)), np.finfo(np.float64).tiny)
 
 
