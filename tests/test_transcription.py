@@ -208,7 +208,7 @@ def test_listen_hands_its_options_on(monkeypatch, tmp_path):
 
     monkeypatch.setattr(listen, "evaluate", noted)
     options = "--recognizer whisper --whisper-model small --vocoder v.onnx --words-only --quality "
-    options += "--speaker anna --speaker-column 2"
+    options += "--right-speaker --speaker anna --speaker-column 2"
     paths = ["--checkpoint", "a.pt", "--recordings", "b", "-o", str(tmp_path / "c.json")]
     listen.main([*paths, *options.split()])
     assert asked == {
@@ -217,6 +217,7 @@ def test_listen_hands_its_options_on(monkeypatch, tmp_path):
         "vocoder": Path("v.onnx"),
         "words_only": True,
         "quality": True,
+        "right_speaker": True,
         "voice_of": "anna",
         "speaker_column": "2",
     }
@@ -335,6 +336,89 @@ def test_the_reference_of_speakers_is_kept(with_speakers):
     assert reference.speakers == {"anna": Measures(0, None), "bert": Measures(2 / 3, None)}
     with_speakers.write_text(with_speakers.read_text().replace("bert", "carl"))
     assert [*reference_of(with_speakers).speakers] == ["anna", "carl"]
+
+
+class StandInEncoder:
+    """Tells voices by the spectrum."""
+
+    used = 0
+
+    def embed(self, samples, sampling_rate):
+        StandInEncoder.used += 1
+        bands = np.array_split(np.abs(np.fft.rfft(samples, sampling_rate)), 40)
+        return unit_vector(np.array([band.sum() for band in bands]))
+
+
+def unit_vector(values):
+    return values / max(np.linalg.norm(values), 1e-9)
+
+
+def voice(name, rate=HPARAMS.sampling_rate):
+    """Half a second of the voice of a stand-in's speaker."""
+    hertz = {"anna": 440, "bert": 2200}[name]
+    return 0.5 * np.sin(2 * np.pi * hertz * np.arange(rate // 2) / rate).astype(np.float32)
+
+
+@pytest.fixture
+def with_voices(with_speakers, tmp_path, monkeypatch):
+    """A list of two recordings of anna and three of bert, one of them mislabelled, and a stand-in
+    that says a text of bert's with anna's voice."""
+    lines = ""
+    for text, name in zip("12345", ("anna", "anna", "bert", "bert", "bert"), strict=True):
+        write_wav(tmp_path / f"{text}.wav", voice("anna" if text == "5" else name), 22050)
+        lines += f"{tmp_path / text}.wav|{text}.||{name}\n"
+    filelist = tmp_path / "voices.txt"
+    filelist.write_text(lines)
+    hparams = transcription.load_speaker(None).hparams
+    say = lambda spoken: voice("anna" if spoken == "bert: 3." else spoken.split(":")[0])  # noqa: E731
+    monkeypatch.setattr(transcription, "load_speaker", lambda _: StandIn(say, hparams))
+    monkeypatch.setattr(transcription, "Resemblyzer", StandInEncoder)
+    return filelist
+
+
+def test_speech_has_the_right_speakers_voice(with_voices, tmp_path, capsys):
+    """Of each speaker and in all, beside the recordings, of which one is no voice of its speaker.
+    The stand-in for a vocoder makes silence, which is nobody's."""
+    out = tmp_path / "heard.json"
+    paths = ["--checkpoint", "best.pt", "--recordings", with_voices, "-o", out]
+    arguments = [*map(str, paths), "--words-only", "--right-speaker"]
+    listen.main(arguments)
+    heard = read_findings(out, Intelligibility)
+    assert (heard.right_speaker, heard.right_speaker_of_recordings) == (4 / 5, 4 / 5)
+    assert heard.right_speaker_after_griffin_lim == 0
+    anna, bert = heard.speakers["anna"], heard.speakers["bert"]
+    assert (anna.right_speaker, anna.right_speaker_of_recordings) == (1, 1)
+    assert (bert.right_speaker, bert.right_speaker_of_recordings) == (2 / 3, 2 / 3)
+    assert [t.nearest_speaker for t in heard.transcripts] == ["anna"] * 3 + ["bert"] * 2
+    printed = capsys.readouterr().out
+    assert re.search(r"^right speaker of the model +0\.800$", printed, re.M)
+    assert re.search(r"^right speaker after mel and Griffin-Lim +0\.000$", printed, re.M)
+    assert re.search(r"^\| bert +\| +3 \|.* 0\.667 \| +0\.667 \|$", printed, re.M)
+    used = StandInEncoder.used
+    listen.main(arguments)
+    assert read_findings(out, Intelligibility) == heard
+    assert StandInEncoder.used == used + 5  # what is kept of the recordings is not made again
+
+
+def test_nearest_speakers_are_found_on_request_only(with_voices):
+    """What was kept of the recordings with them is made anew without."""
+    evaluate(Path("best.pt"), with_voices, words_only=True, right_speaker=True)
+    used = StandInEncoder.used
+    heard = evaluate(Path("best.pt"), with_voices, words_only=True)
+    assert heard.right_speaker is heard.right_speaker_of_recordings is None
+    assert heard.speakers["anna"].right_speaker is None
+    assert {t.nearest_speaker for t in heard.transcripts} == {""}
+    assert StandInEncoder.used == used
+
+
+def test_the_right_speaker_is_refused_before_speaking(with_voices, recordings, monkeypatch):
+    monkeypatch.setattr(transcription, "spoken_sounds", None)
+    options = {"words_only": True, "right_speaker": True}
+    message = refusal(evaluate, Path("best.pt"), recordings, **options)
+    assert message.startswith(f"--right-speaker: {recordings} names no speakers; ")
+    with_voices.write_text(with_voices.read_text().replace("|bert", "|anna"))
+    message = refusal(evaluate, Path("best.pt"), with_voices, **options)
+    assert "has recordings of 'anna' alone" in message
 
 
 def test_speech_that_stops_at_once_is_silence(recordings, tmp_path, monkeypatch):
