@@ -197,7 +197,7 @@ def test_what_is_written_stays_in_its_folder(attacked, name):
         assert path.name in problem or (path.is_file() and not path.is_symlink())
 
 
-@pytest.mark.parametrize("option", ["mels", "trim"])
+@pytest.mark.parametrize("option", [pytest.param("mels", marks=pytest.mark.thorough), "trim"])
 def test_two_do_not_prepare_in_one_folder(tmp_path, option):
     """Each would take the other's unfinished files for leftovers, and delete them."""
     corpus = make_corpus(tmp_path / "corpus", 5)

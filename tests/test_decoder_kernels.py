@@ -199,7 +199,10 @@ def test_other_splits_of_the_work_change_nothing(constants, monkeypatch):
     assert_parity(problem(((20, 2), (9, 1)), DTYPES[0], **sizes))
 
 
-@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
+FP16 = pytest.param(torch.float16, marks=() if GPU else pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
 def test_autocast_is_as_exact_as_in_the_reference(precision, monkeypatch):
     """The usual error: in some draws attention magnifies either one's errors."""
     if not GPU:

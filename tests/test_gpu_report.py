@@ -94,6 +94,7 @@ print(list(collate([dataset[0]]).mel.shape))
 """
 
 
+@pytest.mark.thorough
 def test_the_script_runs_where_packages_are_missing(tmp_path):
     """Sound and text, tables and settings: what GPU machines do not have. Cached mels are read:
     numbers would need inflect, other letters unidecode."""

@@ -98,6 +98,7 @@ def test_other_files_are_left_alone(tmp_path, precious):
     assert (tmp_path / precious).read_text(encoding="utf-8") == "precious"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_run_leaves_nothing(tmp_path, number):
     log, folder = tmp_path / "log", tmp_path / "folder"

@@ -22,6 +22,7 @@ from synthesis.utterance import Utterance
 TEXT = "A dog came. It sat down."
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_streams_what_it_writes(checkpoint_path, tmp_path):
     options = ["--checkpoint", str(checkpoint_path), "--text", TEXT, "--threads", "1"]
     synthesize.main([*options, "-o", str(tmp_path / "a.wav")])
@@ -93,6 +94,7 @@ def test_more_threads_than_processors_are_refused(threads, voices, checkpoint_pa
         assert message.endswith(f": expected 1 to {most}, the processors that there are")
 
 
+@pytest.mark.thorough
 def test_bytes_that_are_no_text_are_answered(voices, tmp_path):
     """On the command line and in every path."""
     odd, program = b"\xff", [sys.executable, "synthesize.py"]

@@ -161,8 +161,17 @@ CORPORA = {
 }
 
 
-@pytest.mark.parametrize("corpus", CORPORA)
-@pytest.mark.parametrize("batch_size", [4, 16])
+# one of ten in the short suite
+@pytest.mark.parametrize(
+    ("corpus", "batch_size"),
+    [
+        pytest.param(
+            corpus, size, marks=() if corpus == "small" and size == 16 else pytest.mark.thorough
+        )
+        for corpus in CORPORA
+        for size in (4, 16)
+    ],
+)
 def test_both_programs_advise_the_same(corpus, batch_size, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compare_batching.figures, "write_figure", lambda figure, path: path)
     lengths = CORPORA[corpus](np.random.default_rng(7))

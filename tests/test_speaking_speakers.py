@@ -383,6 +383,7 @@ def test_faults_and_limits_follow_the_speaker():
     assert "s by the pace of the training clips; words may be missing" in speech.warnings[0]
 
 
+@pytest.mark.thorough
 def test_runs_keep_statistics_of_their_speakers(tmp_path):
     """In every checkpoint; a resumed run of an older one makes them. One voice has none."""
     lines = []

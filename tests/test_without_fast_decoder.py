@@ -62,6 +62,7 @@ def test_a_benchmark_says_that_it_needs_it(project, program):
     assert "Traceback" not in ended.output
 
 
+@pytest.mark.thorough
 def test_the_other_tests_pass(project):
     """Those that name it are collected, and those of the model pass."""
     chosen = "test_trainer.py or test_model.py and (shapes or numpy)"
