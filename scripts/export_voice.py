@@ -2,11 +2,13 @@
 
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --fp32
+    python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --packed
 
-Weights become 8-bit integers, a quarter of the size and several times as fast, unless
---fp32 keeps them; what that changes is measured on twenty texts and printed. The graphs are
-compared with torch before the folder is written, whole or not at all. It needs
-requirements/onnx.txt besides requirements.txt (docs/voices.md).
+Weights become 8-bit integers, a quarter of the size and several times as fast, unless --fp32 keeps
+them; what that changes is measured on twenty texts and printed. --packed rounds them further and
+packs the graphs: two thirds of that size. The graphs are compared with torch before the folder is
+written, whole or not at all. It needs requirements/onnx.txt besides requirements.txt
+(docs/voices.md).
 """
 
 import project_root
@@ -48,6 +50,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="a new one")
     precision = parser.add_mutually_exclusive_group()
     precision.add_argument("--int8", action="store_true", help="8-bit weights, the default")
+    packed_help = "8-bit weights, rounded further and packed: the smallest"
+    precision.add_argument("--packed", action="store_true", help=packed_help)
     precision.add_argument("--fp32", action="store_true", help="as the checkpoint has them")
     default = f"default: {NUM_COMPARED} of the run's validation list"
     text_help = f"to compare, one on each line; {default}"
@@ -59,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(f"{args.out}: not empty; choose another -o, or delete it")
     speaker = load_model_speaker(args.checkpoint, args.hparams, torch.device("cpu"))
     texts = None if args.fp32 else read_texts_to_compare(speaker.hparams, args.text_file)
-    export_voice(speaker, args.out, texts)
+    export_voice(speaker, args.out, texts, args.packed)
 
 
 if __name__ == "__main__":

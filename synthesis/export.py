@@ -8,6 +8,7 @@ It needs onnx and onnxruntime besides torch.
 import hashlib
 import io
 import logging
+import lzma
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,17 @@ from common.files import folder_made_whole, write_bytes, write_json
 from common.version import __version__
 from model import DecoderState, DropoutMasks, Tacotron2
 from synthesis.torch_speaker import ModelSpeaker
-from synthesis.voice import FILES, FILTERS, GRAPHS, SETTINGS, About, Voice, inputs_of, shape_of
+from synthesis.voice import (
+    FILES,
+    FILTERS,
+    GRAPHS,
+    PACKED,
+    SETTINGS,
+    About,
+    Voice,
+    inputs_of,
+    shape_of,
+)
 
 OPSET = 17
 CHECKED_STEPS = 200
@@ -37,6 +48,8 @@ MAX_FRAMES = 200  # of a text that is compared
 # Of which inputs 8 bits are kept, by operator, and their dimension of outputs.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # a smaller tensor stays in float32
+REDUCED_LARGEST = 64  # of the integers that `to_int8` makes
+PACKED_LARGEST = 46  # of all in a packed voice, whose full size has 20 MB then
 TINY = np.float32(1e-30)  # the scale of an output whose weights are all 0
 
 
@@ -163,9 +176,10 @@ def to_int8(path: Path) -> None:
     logging.disable(logging.NOTSET)
 
 
-def store_in_8_bits(path: Path) -> None:
-    """The other large weights of a graph in 8 bits too, each output with its own scale. They only
-    lie in the file so: the graph makes float32 values of them when it runs, and computes in these.
+def store_in_8_bits(path: Path, largest: int = 127) -> None:
+    """The other large weights of a graph in 8 bits too, each output with its own scale, as integers
+    from -`largest` to `largest`. They only lie in the file so: the graph makes float32 values of
+    them when it runs, and computes in these.
     """
     graph = onnx.load(path)
     weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}
@@ -177,7 +191,7 @@ def store_in_8_bits(path: Path) -> None:
                 continue
             values = onnx.numpy_helper.to_array(tensor)
             others = tuple(i for i in range(values.ndim) if i != axis)
-            scales = np.maximum(np.abs(values).max(others, keepdims=True) / 127, TINY)
+            scales = np.maximum(np.abs(values).max(others, keepdims=True) / largest, TINY)
             names = [f"{tensor.name}_{part}" for part in ("int8", "scales")]
             stored = np.rint(values / scales).astype(np.int8), scales.ravel()
             graph.graph.initializer.remove(tensor)
@@ -185,6 +199,30 @@ def store_in_8_bits(path: Path) -> None:
             restore = onnx.helper.make_node("DequantizeLinear", names, [tensor.name], axis=axis)
             graph.graph.node.insert(0, restore)
     write_bytes(path, graph.SerializeToString())
+
+
+def round_further(path: Path) -> None:
+    """The weights of `to_int8` as integers from -PACKED_LARGEST to PACKED_LARGEST."""
+    graph = onnx.load(path)
+    tensors = {x.name: x for x in graph.graph.initializer}
+    for name, tensor in tensors.items():
+        if not name.endswith("_quantized"):
+            continue
+        scale = tensors[f"{name.removesuffix('_quantized')}_scale"]
+        weights, scales = map(onnx.numpy_helper.to_array, (tensor, scale))
+        factor = np.float32(REDUCED_LARGEST / PACKED_LARGEST)
+        weights = np.rint(weights / factor).astype(np.int8)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(weights, name))
+        scale.CopyFrom(onnx.numpy_helper.from_array(scales * factor, scale.name))
+    write_bytes(path, graph.SerializeToString())
+
+
+def pack(folder: Path) -> None:
+    """Replace the graphs by files packed by LZMA; voice.json has the sums of what they hold."""
+    for name in GRAPHS:
+        path = folder / f"{name}.onnx"
+        write_bytes(path.with_name(f"{path.name}{PACKED}"), lzma.compress(path.read_bytes()))
+        path.unlink()
 
 
 def describe(folder: Path, about: About) -> None:
@@ -239,12 +277,14 @@ def compare(exact: Voice, voice: Voice, texts: list[SpokenText]) -> str:
         differences.append(np.abs(one[:, :frames] - other[:, :frames]).mean())
         same += one.shape == other.shape
     return (
-        f"int8 beside fp32, {len(texts)} texts with the same dropout: log-mels differ by "
-        f"{np.mean(differences):.3f} on average, {same} of {len(texts)} are as long"
+        f"{voice.about.weights} beside fp32, {len(texts)} texts with the same dropout: log-mels "
+        f"differ by {np.mean(differences):.3f} on average, {same} of {len(texts)} are as long"
     )
 
 
-def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[SpokenText] | None) -> None:
+def export_voice(
+    speaker: ModelSpeaker, folder: Path, texts: list[SpokenText] | None, packed: bool = False
+) -> None:
     """Write the voice of a speaker on the CPU, and print how it differs from the model.
 
     Weights become 8-bit integers. The graphs are compared with torch before that, and
@@ -253,6 +293,7 @@ def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[SpokenText] | 
     Args:
         texts: on which the 8-bit voice is compared with the exact one; None keeps the weights in
             float32.
+        packed: round the 8-bit weights further, and pack the graphs by LZMA.
 
     Raises:
         UserError: if the graphs differ from torch by more than rounding.
@@ -282,9 +323,13 @@ def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[SpokenText] | 
             steps = min(h.max_decoder_steps, MAX_FRAMES // h.n_frames_per_step + 1)
             exact = Voice(made, f"max_decoder_steps={steps}")
             to_int8(made / "decoder.onnx")
+            if packed:
+                round_further(made / "decoder.onnx")
             for name in GRAPHS:
-                store_in_8_bits(made / f"{name}.onnx")
-            describe(made, replace(about, weights="int8"))
+                store_in_8_bits(made / f"{name}.onnx", PACKED_LARGEST if packed else 127)
+            describe(made, replace(about, weights="packed" if packed else "int8"))
+            if packed:
+                pack(made)
             print(compare(exact, Voice(made, f"max_decoder_steps={steps}"), texts))
         size = sum(file.stat().st_size for file in made.iterdir()) / 1e6
     choice = " --speaker ..." if len(h.speakers) > 1 else ""

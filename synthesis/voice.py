@@ -13,6 +13,7 @@ requirements/onnx.txt and the text rules.
 """
 
 import hashlib
+import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,8 @@ GRAPHS = {  # inputs and outputs, in order; `inputs_of` has the encoder's of sev
     "postnet": (["mel"], ["refined"]),
 }
 FILES = {FILTERS, *(f"{name}.onnx" for name in GRAPHS)}
+PACKED = ".xz"  # added to the names of the graphs of a packed voice
+MAX_UNPACKING_BYTES = 2**27  # of memory; what scripts/export_voice.py packs needs 9 MB
 # What the graphs of scripts/export_voice.py consist of: none runs others, loops, or knows files.
 OPERATORS = set(
     "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
@@ -88,7 +91,7 @@ class About:
     names of the speakers."""
 
     format: Literal[2]
-    weights: Literal["int8", "fp32"]
+    weights: Literal["int8", "fp32", "packed"]
     checkpoint: str  # the file's name
     epochs: int  # that it was trained, 0 where it is not known
     longest_text: Annotated[int, limits(ge=1)] | None  # of the training, in symbols
@@ -115,6 +118,18 @@ def open_graph(path: Path, content: bytes, h: HParams, threads: int) -> Graph:
     return graph
 
 
+def unpacked(path: Path, content: bytes) -> bytes:
+    """The bytes that a file packed by LZMA holds; UserError if it holds none or too many."""
+    unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, MAX_UNPACKING_BYTES)
+    try:
+        content = unpacker.decompress(content, MAX_GRAPH_BYTES)
+    except lzma.LZMAError as error:
+        raise UserError(f"{path}: cannot be unpacked ({error}); copy the voice again") from None
+    if not unpacker.eof:
+        raise UserError(f"{path}: not whole, or unpacks to over 1 GiB; copy the voice again")
+    return content
+
+
 class Voice(Speaker):
     """Speaks with the graphs of a folder, one text at a time."""
 
@@ -124,7 +139,8 @@ class Voice(Speaker):
         missing, damaged or not as voice.json says."""
         self.folder = self.source = Path(folder)
         path = self.folder / SETTINGS
-        for link in filter(Path.is_symlink, (self.folder / x for x in (SETTINGS, *sorted(FILES)))):
+        names = [*FILES, *(f"{name}{PACKED}" for name in FILES)]
+        for link in filter(Path.is_symlink, (self.folder / x for x in (SETTINGS, *sorted(names)))):
             raise UserError(f"{link}: a link, expected a file of the voice; copy the voice again")
         missing = "no voice here; scripts/export_voice.py makes one"
         self.about = read_as(path, About, missing, "export or copy the voice again")
@@ -167,7 +183,11 @@ class Voice(Speaker):
 
     def _read(self, name: str) -> bytes:
         """A file of the folder, if it is the one that voice.json describes."""
-        content = read_bytes(self.folder / name, MAX_GRAPH_BYTES, "missing; copy the voice again")
+        is_packed = self.about.weights == "packed" and name != FILTERS
+        path = self.folder / (f"{name}{PACKED}" if is_packed else name)
+        content = read_bytes(path, MAX_GRAPH_BYTES, "missing; copy the voice again")
+        if is_packed:
+            content = unpacked(path, content)
         if hashlib.sha256(content).hexdigest() != self.about.files[name]:
             raise UserError(f"not the file that {SETTINGS} describes; copy the voice again")
         return content

@@ -102,7 +102,7 @@ def voices(tmp_path_factory):
     found = {"checkpoint": (save_speaker(folder / "best.pt", hparams, longest_text=24), "")}
     (folder / "texts.txt").write_text("A dog came.\nIt sat down, and it ate.\n")
     arguments = ["--checkpoint", folder / "best.pt", "--text-file", folder / "texts.txt", "-o"]
-    for name in ("fp32", "int8"):
+    for name in ("fp32", "int8", "packed"):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             export_voice.main([*map(str, arguments), str(folder / name), f"--{name}"])
         found[name] = folder / name, printed.getvalue()

@@ -4,6 +4,7 @@ time, and a folder that is not whole says nothing."""
 import hashlib
 import importlib
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from common.errors import UserError
 from hparams import WINDOW_BACK, create_hparams, with_table
 from model import DropoutMasks
 from synthesis import export, onnx_graph, speaker, vocoder
+from synthesis import voice as voice_module
 from synthesis.griffin_lim import SILENCE
 from synthesis.torch_speaker import load_model_speaker
 from synthesis.utterance import sequence_to_speak
@@ -107,6 +109,52 @@ def test_8_bit_weights_are_rounded_to_the_nearest(voices):
         in_float32 = {key for key in large & values.keys() if values[key].dtype == np.float32}
         assert len(restored_names) > 2 or name == "decoder"
         assert in_float32 <= {"model.embedding.weight"}
+
+
+def test_a_packed_voice_is_smaller_and_speaks(voices):
+    sizes = [
+        sum(file.stat().st_size for file in x[0].iterdir() if ".onnx" in file.name)
+        for x in (voices.packed, voices.int8)
+    ]
+    assert sizes[0] < 0.8 * sizes[1]
+    voice = Voice(voices.packed[0])
+    assert voice.about.weights == "packed"
+    assert "packed beside fp32, 2 texts" in voices.packed[1]
+    exact, words = Voice(voices.fp32[0]), sequence_to_speak("A dog came.", voice.hparams)
+    made, expected = ([*x.decode(words, 0, 10)] for x in (voice, exact))
+    for one, other in zip(made[:2], expected[:2], strict=True):  # later rounding has grown
+        np.testing.assert_allclose(one.frames, other.frames, atol=0.1)
+    for name in GRAPHS:
+        content = (voices.packed[0] / f"{name}.onnx.xz").read_bytes()
+        graph = onnx.load_from_string(lzma.decompress(content)).graph
+        weights = [numpy_helper.to_array(x) for x in graph.initializer]
+        largest = [np.abs(x.astype(int)).max() for x in weights if x.dtype == np.int8 and x.any()]
+        assert max(largest) == export.PACKED_LARGEST
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (lambda content: content[:-9], "not whole, or unpacks to over 1 GiB; copy the voice again"),
+        (lambda content: b"no" + content, "cannot be unpacked"),
+        (lambda content: lzma.compress(b"other"), "not the file that voice.json describes"),
+    ],
+    ids=["cut off", "not packed", "another file"],
+)
+def test_damaged_packed_graphs_are_refused(voices, tmp_path, change, answer):
+    folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
+    path = folder / "postnet.onnx.xz"
+    path.write_bytes(change(path.read_bytes()))
+    message = refusal(Voice, folder)
+    assert "postnet.onnx" in message
+    assert answer in message
+
+
+def test_packed_graphs_cannot_fill_the_memory(voices, monkeypatch):
+    packed = (voices.packed[0] / "decoder.onnx.xz").read_bytes()  # the largest
+    assert len(packed) < len(lzma.decompress(packed))
+    monkeypatch.setattr(voice_module, "MAX_GRAPH_BYTES", len(packed))
+    assert "unpacks to over 1 GiB" in refusal(Voice, voices.packed[0])
 
 
 def test_a_seed_gives_the_same_bytes_each_time(voices):
