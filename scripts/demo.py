@@ -195,8 +195,8 @@ voice          {voice}, which speaks without PyTorch (docs/voices.md)
 took           {(time.monotonic() - began) / 60:.1f} minutes
 
 Next, listen to it:
-  make say TEXT="4,072"{chosen}
-  make page{chosen}
+  make say-number TEXT="4,072"{chosen}
+  make page-numbers{chosen}
 or train on LJSpeech, on a GPU:
   python scripts/prepare_ljspeech.py data/LJSpeech-1.1 --download --cache-mels data/mels
 It ends with the command that trains.""")

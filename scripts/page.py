@@ -4,7 +4,8 @@
     python scripts/page.py --checkpoint runs/table2              every run of it, by name and seed
     python scripts/page.py --checkpoint runs/a runs/b/checkpoint_9000.pt --port 7861
     python scripts/page.py --checkpoint voice                    a folder of export_voice.py
-    make page                                                    the demo's voice
+    python scripts/page.py --checkpoint voice --vocoder FILE.onnx  in place of Griffin-Lim
+    make page                                                    the recipe's own voice
 
 It needs requirements/page.txt, and some 110 MB of memory for each full-size model. Only this
 machine can open the page, unless --host says otherwise. Then give the names, or addresses, that
@@ -48,6 +49,7 @@ from synthesis.loading import load_speaker
 from synthesis.speaker import Speaker
 from synthesis.speakers import listed
 from synthesis.utterance import utterance_of
+from synthesis.vocoder import load_vocoder
 from synthesis.voice import SETTINGS as VOICE
 from text.spoken_numbers import ENGLISH, sentence_of
 
@@ -276,6 +278,7 @@ def main(arguments: list[str] | None = None) -> None:
     port_help = "default: %(default)s; 0: any free one"
     add("--port", type=whole_number(0, 65_535), default=7860, help=port_help)
     add("--hparams", default="", help="for example gate_threshold=0.4")
+    add("--vocoder", metavar="FILE", help="an ONNX file in place of Griffin-Lim (docs/voices.md)")
     limit_help = "synthesize longer texts in parts; default: the longest training text"
     add("--max-symbols", type=at_least_one, metavar="N", help=limit_help)
     numbers_help = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
@@ -291,6 +294,8 @@ def main(arguments: list[str] | None = None) -> None:
         tempfile.TemporaryDirectory(prefix="page-") as folder,
     ):
         speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
+        for speaker in speakers.values() if args.vocoder else ():
+            speaker.vocoder = load_vocoder(args.vocoder, speaker.hparams)
         reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
         app = make_app(reader, [args.host, *args.allow_host])
         config = uvicorn.Config(app, headers=HEADERS)

@@ -139,8 +139,8 @@ class Voice(Speaker):
         missing, damaged or not as voice.json says."""
         self.folder = self.source = Path(folder)
         path = self.folder / SETTINGS
-        names = [*FILES, *(f"{name}{PACKED}" for name in FILES)]
-        for link in filter(Path.is_symlink, (self.folder / x for x in (SETTINGS, *sorted(names)))):
+        files = [SETTINGS, *sorted(FILES), *(f"{name}.onnx{PACKED}" for name in GRAPHS)]
+        for link in filter(Path.is_symlink, (self.folder / x for x in files)):
             raise UserError(f"{link}: a link, expected a file of the voice; copy the voice again")
         missing = "no voice here; scripts/export_voice.py makes one"
         self.about = read_as(path, About, missing, "export or copy the voice again")

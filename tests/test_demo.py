@@ -93,7 +93,7 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     text = line.split("|")[2]
     assert (out / "speech" / "index.csv").read_text("utf-8") == f"wav,text\n0001.wav,{text}\n"
     assert text not in (out / "corpus" / "metadata.csv").read_text(encoding="utf-8")
-    assert 'make say TEXT="4,072"' in printed[0]
+    assert 'make say-number TEXT="4,072"' in printed[0]
 
 
 def test_the_learning_rate_falls_before_the_end():

@@ -83,6 +83,17 @@ def test_what_keeps_the_page_from_opening_is_named(
             page.main(["--checkpoint", f"{checkpoint_path}{path}", "--port", port])
 
 
+def test_the_page_speaks_with_a_vocoder(checkpoint_path, tmp_path, monkeypatch):
+    used, vocoder = [], tmp_path / "vocoder.onnx"
+    monkeypatch.setattr(page.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(page, "load_vocoder", lambda path, hparams: (path, hparams.hop_length))
+    monkeypatch.setattr(page, "make_app", lambda reader, _: used.extend(reader.speakers.values()))
+    monkeypatch.setattr(page.uvicorn, "Config", lambda *_, **__: sys.exit())
+    with pytest.raises(SystemExit):
+        page.main(["--checkpoint", str(checkpoint_path), "--port", "0", "--vocoder", str(vocoder)])
+    assert [speaker.vocoder for speaker in used] == [(str(vocoder), used[0].hparams.hop_length)]
+
+
 @pytest.mark.parametrize("port", ["-1", "65536", "x"])
 def test_a_port_that_is_none_is_refused(port, capsys):
     with pytest.raises(SystemExit):

