@@ -48,6 +48,7 @@ test-frameworks: .venv-frameworks/installed
 	  tests/test_speech_recognition.py tests/test_speech_enhancement.py tests/test_judges.py
 
 say: $(VOCODER)
+	@mkdir -p out
 	@$(PYTHON) synthesize.py --voice $(VOICE) --vocoder $(VOCODER) --text="$$TEXT" \
 	  --speaker="$${SPEAKER:-linda}" -o out/said.wav
 
