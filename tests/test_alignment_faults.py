@@ -35,6 +35,20 @@ def test_a_word_without_attention_is_left_out():
     assert "'the'" in fault.message
 
 
+def test_a_letter_is_spoken_on_its_blanks():
+    sequence = symbols_of("it was a dog.")
+    alignment = diagonal(3 * len(sequence), len(sequence))
+    alignment[21:24] = 0  # while the "a" is attended
+    alignment[21:24, 6] = 0.4
+    alignment[21:24, 7:9] = 0.3
+    assert faults_of(alignment, sequence) == []
+    alignment[18:27] = 0  # and its blanks
+    alignment[18:27, 5] = 1
+    (fault,) = faults_of(alignment, sequence)
+    assert (fault.kind, fault.count) == ("skipped", 1)
+    assert "'a'" in fault.message
+
+
 def test_every_repeated_word_is_counted():
     again = np.concatenate([diagonal(60, 20), diagonal(60, 20)[12:]])
     (fault,) = faults_of(again, TWENTY)
