@@ -5,10 +5,10 @@
 
 The full-size model, clips of equal length, random texts and mels. A step is forward pass, loss,
 backward pass, clipping of the gradient norm and fused Adam. Both decoders run in turns in one
-process, and the ratios are those of medians. A repeat is one step of the reference, which never
-waits for a GPU, and --steps of the fast decoder: in training too the host prepares a step while the
-GPU works on the one before. Peak memory is the whole process's (on a GPU: what
-torch had allocated there), measured in a separate process for each decoder.
+process, and the ratios are those of medians. A repeat is one step of the reference, whose host
+keeps no GPU busy, and --steps of the fast decoder in a row: in training too the host prepares a
+step while the GPU works on the one before. Peak memory is the whole process's (on a GPU: what torch
+had allocated there), measured in a separate process for each decoder.
 """
 
 import project_root
@@ -120,9 +120,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, **counts)
     add = parser.add_argument
     add("--precision", type=options.precision, default="fp32")
-    add(
-        "--steps", type=whole_number(1), default=1, help="of the fast decoder; default: %(default)s"
-    )
+    steps_help = "of the fast decoder in a repeat; default: %(default)s"
+    add("--steps", type=whole_number(1), default=1, help=steps_help)
     add("--warm-ups", type=whole_number(0), default=1, help="default: %(default)s")
     add("--no-memory", action="store_true", help="leave peak memory out")
     args = parser.parse_args(arguments)

@@ -6,10 +6,10 @@ of a checkpoint.
     for samples in voice.stream(text): ...            # the first before the text is finished
     samples = voice.speak(text, speaker="anna")       # where voice.hparams.speakers names several
 
-It holds `voice.json` (`About`), ONNX graphs of encoder, decoder step and postnet, and the mel
-filters. Everything is checked before it is used: a folder from elsewhere can do no more than speak
-badly, or slowly, within the bounds of memory and time of bounds.py. What is needed is
-requirements/onnx.txt and the text rules.
+It holds `voice.json` (`About`), ONNX graphs of encoder, decoder step and postnet, which may be
+packed by LZMA, and the mel filters. Everything is checked before it is used: a folder from
+elsewhere can do no more than speak badly, or slowly, within the bounds of memory and time of
+bounds.py. What is needed is requirements/onnx.txt and the text rules.
 """
 
 import hashlib

@@ -163,6 +163,12 @@ def test_damaged_packed_graphs_are_refused(voices, tmp_path, change, answer):
     assert answer in message
 
 
+def test_packed_graphs_are_no_links(voices, tmp_path):
+    folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
+    with_a_link(folder, "decoder.onnx.xz")
+    assert "decoder.onnx.xz: a link, expected a file of the voice" in refusal(Voice, folder)
+
+
 def test_packed_graphs_cannot_fill_the_memory(voices, monkeypatch):
     packed = (voices.packed[0] / "decoder.onnx.xz").read_bytes()  # the largest
     assert len(packed) < len(lzma.decompress(packed))
