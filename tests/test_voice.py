@@ -163,6 +163,19 @@ def test_damaged_packed_graphs_are_refused(voices, tmp_path, change, answer):
     assert answer in message
 
 
+def test_packed_decoder_weights_are_the_int8_ones_rounded(voices):
+    packed = lzma.decompress((voices.packed[0] / "decoder.onnx.xz").read_bytes())
+    graphs = onnx.load_from_string(packed).graph, onnx.load(voices.int8[0] / "decoder.onnx").graph
+    rounded, exact = ({x.name: numpy_helper.to_array(x) for x in g.initializer} for g in graphs)
+    names = [name.removesuffix("_quantized") for name in exact if name.endswith("_quantized")]
+    assert len(names) == 4  # of two LSTMs
+    for name in names:
+        scale = rounded[f"{name}_scale"]
+        wrong = rounded[f"{name}_quantized"] * scale
+        wrong = wrong - exact[f"{name}_quantized"] * exact[f"{name}_scale"]
+        assert (np.abs(wrong) <= 0.501 * scale).all()
+
+
 def test_packed_graphs_are_no_links(voices, tmp_path):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
     with_a_link(folder, "decoder.onnx.xz")
