@@ -30,6 +30,25 @@ def test_json_holds_ratios_and_memory(tmp_path, monkeypatch, capsys):
     assert "0.25 x the bytes" in capsys.readouterr().out
 
 
+def test_seconds_are_of_one_step(tmp_path, monkeypatch):
+    made = []
+
+    def timed(tasks, *_, **__):
+        for task in tasks.values():
+            task()
+        return {name: np.array([3.0]) for name in tasks}
+
+    monkeypatch.setattr(decoder, "time_in_turns", timed)
+    monkeypatch.setattr(
+        decoder, "make_steps", lambda _: lambda name, steps: made.append((name, steps))
+    )
+    options = f"--frames 3 --no-memory --steps 4 --hparams {TINY}"
+    decoder.main(["--device", "cpu", "--json", str(tmp_path / "decoder.json"), *options.split()])
+    result = json.loads((tmp_path / "decoder.json").read_text(encoding="utf-8"))
+    assert sorted(made) == [("fast", 4), ("reference", 1)]
+    assert result["all_seconds"] == {"fast": [0.75], "reference": [3.0]}
+
+
 def test_what_fails_in_a_process_is_not_measured():
     assert decoder.in_a_process(max, 3, 5) == 5
     assert decoder.in_a_process(int, "not a number") is None
