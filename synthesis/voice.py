@@ -118,15 +118,15 @@ def open_graph(path: Path, content: bytes, h: HParams, threads: int) -> Graph:
     return graph
 
 
-def unpacked(path: Path, content: bytes) -> bytes:
+def unpacked(content: bytes) -> bytes:
     """The bytes that a file packed by LZMA holds; UserError if it holds none or too many."""
     unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, MAX_UNPACKING_BYTES)
     try:
         content = unpacker.decompress(content, MAX_GRAPH_BYTES)
     except lzma.LZMAError as error:
-        raise UserError(f"{path}: cannot be unpacked ({error}); copy the voice again") from None
+        raise UserError(f"cannot be unpacked ({error}); copy the voice again") from None
     if not unpacker.eof:
-        raise UserError(f"{path}: not whole, or unpacks to over 1 GiB; copy the voice again")
+        raise UserError("not whole, or unpacks to over 1 GiB; copy the voice again")
     return content
 
 
@@ -158,7 +158,8 @@ class Voice(Speaker):
             h = check_text_settings(h)
         self.graphs = {}
         for name in GRAPHS:
-            with naming(path := self.folder / f"{name}.onnx"):
+            path = self.folder / f"{name}.onnx"
+            with naming(self._file(path.name)):
                 self.graphs[name] = open_graph(path, self._read(path.name), h, threads)
         with naming(self.folder / FILTERS):
             content, bins = self._read(FILTERS), h.filter_length // 2 + 1
@@ -181,13 +182,17 @@ class Voice(Speaker):
             return "speaker_statistics: other names than hparams has in speakers"
         return problem_of_names(names)
 
+    def _file(self, name: str) -> Path:
+        """Where the content of a file lies, packed or not."""
+        is_packed = self.about.weights == "packed" and name != FILTERS
+        return self.folder / (f"{name}{PACKED}" if is_packed else name)
+
     def _read(self, name: str) -> bytes:
         """A file of the folder, if it is the one that voice.json describes."""
-        is_packed = self.about.weights == "packed" and name != FILTERS
-        path = self.folder / (f"{name}{PACKED}" if is_packed else name)
+        path = self._file(name)
         content = read_bytes(path, MAX_GRAPH_BYTES, "missing; copy the voice again")
-        if is_packed:
-            content = unpacked(path, content)
+        if path.suffix == PACKED:
+            content = unpacked(content)
         if hashlib.sha256(content).hexdigest() != self.about.files[name]:
             raise UserError(f"not the file that {SETTINGS} describes; copy the voice again")
         return content
