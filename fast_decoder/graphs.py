@@ -25,7 +25,7 @@ ROWS = 64  # clips a program of `lstm_step` and `gradient_product`, at most
 CLIPS = 16  # clips a program of `cell_gradient`
 SYMBOLS = 32  # a program of attention's backward pass
 GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
-ENERGIES = 16  # symbols a program of `attention_energies`
+ENERGIES = 8  # symbols a program of `attention_energies`
 CONTEXT = 64  # context columns a program of `attention_context`, at most
 CONTEXT_VALUES = 2**14  # of the memory that such a program holds, at most
 
@@ -316,7 +316,7 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=ENERGIES,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
-        num_warps=8,
+        num_warps=4,
         num_stages=1,
     )
 
