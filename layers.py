@@ -68,12 +68,27 @@ def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch
     """Return the row indices of a batch flattened to [B * max_length], in the order of a
     PackedSequence (step by step, the longest first), and its `batch_sizes`. ValueError if a length
     does not fit."""
-    if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
-        raise ValueError(f"lengths {lengths.tolist()}: expected 1 to {max_length}, the width")
+    _check_lengths(lengths, max_length)
     order = torch.argsort(lengths, descending=True, stable=True)
     steps = torch.arange(int(lengths.max())).unsqueeze(1)
     real = steps < lengths[order]  # [steps, B]
     return (order * max_length + steps)[real], real.sum(dim=1)
+
+
+def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the row indices [B, max_length] of a batch flattened to [B * max_length] that turn
+    each sequence round and leave its padding where it is, which undo themselves; and the mask of
+    padding, bool of the same shape. ValueError if a length does not fit."""
+    _check_lengths(lengths, max_length)
+    place, length = torch.arange(max_length), lengths.unsqueeze(1)
+    mask = place >= length
+    order = torch.where(mask, place, length - 1 - place)
+    return order + max_length * torch.arange(len(lengths)).unsqueeze(1), mask
+
+
+def _check_lengths(lengths: torch.Tensor, max_length: int) -> None:
+    if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
+        raise ValueError(f"lengths {lengths.tolist()}: expected 1 to {max_length}, the width")
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:

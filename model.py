@@ -1,7 +1,8 @@
 """Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
 
 The decoder here is the readable one, step by step. `Tacotron2` takes faster functions in its place:
-`training_decoder` with the signature of `teacher_forced`, `speaking_decoder` of `free_running`.
+`training_decoder` with the signature of `teacher_forced`, `speaking_decoder` of `free_running`;
+and `Encoder.run_lstm` one of `packed_lstm`.
 
 In shapes: B clips, T_in symbols, T steps of the decoder, T_out = T * r frames, r frames per step;
 memory_dim is the width of the encoder's output and of the speaker's embedding, if there is one.
@@ -63,6 +64,7 @@ class Encoder(nn.Module):
             _convolution(in_dim, dim, kernel_size, "relu") for in_dim in in_dims
         )
         self.lstm = nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
+        self.run_lstm: Callable = packed_lstm
 
     def forward(
         self, x: torch.Tensor, lengths: torch.Tensor, mask: torch.Tensor | None = None
@@ -72,15 +74,20 @@ class Encoder(nn.Module):
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
             x = layers.dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
-        # torch's own packing synchronizes the GPU and launches a copy for every length and, in the
-        # backward pass, for every symbol.
-        x = x.transpose(1, 2)
-        places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
-        places = layers.without_waiting(places, x.device)
-        packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
-        outputs = self.lstm(packed)[0].data
-        padded = outputs.new_zeros(x.shape[0] * x.shape[1], outputs.shape[1])
-        return padded.index_copy(0, places, outputs).unflatten(0, x.shape[:2])
+        return self.run_lstm(self.lstm, x.transpose(1, 2), lengths)
+
+
+def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Run an LSTM over each text [B, T_in, in] alone; outputs [B, T_in, out], zeros at padding.
+    ValueError if a length does not fit."""
+    # torch's own packing synchronizes the GPU and launches a copy for every length and, in the
+    # backward pass, for every symbol.
+    places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
+    places = layers.without_waiting(places, x.device)
+    packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
+    outputs = lstm(packed)[0].data
+    padded = outputs.new_zeros(x.shape[0] * x.shape[1], outputs.shape[1])
+    return padded.index_copy(0, places, outputs).unflatten(0, x.shape[:2])
 
 
 class Postnet(nn.Module):

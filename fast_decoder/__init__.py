@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from fast_decoder import graphs
 from fast_decoder.operations import onednn_multiplies
 from fast_decoder.plain import PlainLoops
-from fast_decoder.recurrences import AttentionRecurrence, DecoderLSTM
+from fast_decoder.recurrences import AttentionRecurrence, LSTMRecurrence
 
 
 def teacher_forced(
@@ -72,7 +72,7 @@ def teacher_forced(
             attention.v.linear_layer.weight[0],
         )
         rnn = decoder.decoder_rnn
-        outputs = DecoderLSTM.apply(
+        outputs = LSTMRecurrence.apply(
             loops,
             dropout_masks.decoder_hidden,
             states,

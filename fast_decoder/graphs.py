@@ -1,4 +1,4 @@
-"""The training decoder's two loops on a GPU: the launches of kernels.py, in CUDA graphs.
+"""The training decoder's two loops, and the encoder's, on a GPU: kernels.py in CUDA graphs.
 
 A `Graphs` runs the steps of the loops in plain.py, on the same buffers, for all batches of one
 `bucket` and any number of steps: programs without a clip or symbols to work on return at once. One
@@ -60,8 +60,8 @@ class Setting(NamedTuple):
     tf32: bool  # whether products of float32 may round to TF32
     clips: int  # a bucket
     symbols: int
-    attention: LSTM
-    decoder: LSTM
+    attention: LSTM  # the one with attention; of size 0 if there is none
+    lstm: LSTM  # the other one
     context_size: int  # E
     kernel_size: int  # K
     location_gradient: bool  # whether gradients go back through the alignments of steps before
@@ -113,7 +113,8 @@ def graphs_for(
     operand_dtype: torch.dtype,
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
-    """Return the graphs for a batch, made by its bucket's first call, or why there are none."""
+    """Return the decoder's graphs for a batch, made by its bucket's first call, or why there are
+    none."""
     dtype = decoder.attention_rnn.weight_hh.dtype
     reason = problem(memory.device, dtype)
     if reason is not None:
@@ -135,9 +136,41 @@ def graphs_for(
         decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
         launches_early(memory.device),
-        torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0,
+        _stream(memory.device),
     )
     return _graphs(setting)
+
+
+def lstm_graphs_for(
+    weight: Tensor,  # [4 * S, S], of the hidden state
+    batch_size: int,
+    operand_dtype: torch.dtype,
+) -> "Graphs | str":
+    """`graphs_for`, of the loop over an LSTM alone, without dropout."""
+    reason = problem(weight.device, weight.dtype)
+    if reason is not None:
+        return reason
+    size = weight.shape[1]
+    setting = Setting(
+        weight.device,
+        weight.dtype,
+        operand_dtype,
+        torch.backends.cuda.matmul.allow_tf32,
+        *bucket(batch_size, 1),
+        LSTM(0, 0, 0, 0.0),
+        LSTM(size, size, 0, 0.0),
+        0,
+        1,
+        False,
+        torch.is_grad_enabled(),
+        launches_early(weight.device),
+        _stream(weight.device),
+    )
+    return _graphs(setting)
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
 @functools.lru_cache(MAX_GRAPHS)
@@ -172,7 +205,7 @@ class _Loop:
         self.table = torch.zeros(_kernels().TABLE_SIZE, dtype=torch.int64, device=device)
         self.launches, self.before = launches, before
         advance = _launch(
-            setting, setting.attention, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
+            setting, setting.lstm, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
         )
         self.after = (*after, advance)
         if device.type != "cuda":  # Triton's interpreter
@@ -385,7 +418,7 @@ def _aligned(x: Tensor) -> Tensor:
 
 
 class Graphs:
-    """Both loops, forwards and backwards, for the batches of one setting, with the methods of
+    """The loops, forwards and backwards, for the batches of one setting, with the methods of
     `plain.PlainLoops`."""
 
     def __init__(self, setting: Setting):
@@ -393,9 +426,17 @@ class Graphs:
         self.operand_dtype = s.operand_dtype
         self._zeros = functools.partial(torch.zeros, dtype=s.dtype, device=s.device)
         self._empty = functools.partial(operations.empty, dtype=s.dtype, device=s.device)
+        self._lstm = _Loop(s, (_lstm_step(s, s.lstm),))
+        if s.differentiable:
+            product, cells = _gradient_product(s, s.lstm), _cell_gradient(s, s.lstm)
+            self._lstm_backward = _Loop(s, (product, cells), backwards=True)
+        if s.attention.size:
+            self._record_attention()
+
+    def _record_attention(self) -> None:
+        s = self.setting
         forward = _lstm_step(s, s.attention), _attention_energies(s), _attention_context(s)
         self._attention = _Loop(s, forward)
-        self._decoder = _Loop(s, (_lstm_step(s, s.decoder),))
         if not s.differentiable:
             return
         symbols, choices = -(-s.symbols // SYMBOLS), {"num_warps": 8, "num_stages": 1}
@@ -408,8 +449,6 @@ class Graphs:
             after=(_launch(s, s.attention, "attention_sums", sums, **choices),),
             backwards=True,
         )
-        product, cells = _gradient_product(s, s.decoder), _cell_gradient(s, s.decoder)
-        self._decoder_backward = _Loop(s, (product, cells), backwards=True)
 
     def _entries(self, buffers: LSTMBuffers) -> dict:
         """The buffers that every loop reads and writes, by place in the table."""
@@ -446,8 +485,8 @@ class Graphs:
         }
         self._forward(self._attention, buffers.rows, entries)
 
-    def decoder_forward(self, buffers: LSTMBuffers) -> None:
-        self._forward(self._decoder, buffers.rows, self._entries(buffers))
+    def lstm_forward(self, buffers: LSTMBuffers) -> None:
+        self._forward(self._lstm, buffers.rows, self._entries(buffers))
 
     def attention_backward(
         self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
@@ -482,7 +521,7 @@ class Graphs:
             v=entries["DV"].sum(dim=0),
         )
 
-    def decoder_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
+    def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
         entries = self._entries(buffers)
-        entries |= self._gradient_entries(buffers, grad_outputs, self.setting.decoder)
-        self._decoder_backward.run(len(buffers.cells), entries)
+        entries |= self._gradient_entries(buffers, grad_outputs, self.setting.lstm)
+        self._lstm_backward.run(len(buffers.cells), entries)

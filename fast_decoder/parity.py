@@ -1,4 +1,5 @@
-"""Compare training decoders on one batch: outputs and all gradients, and their errors."""
+"""Compare ways to train the decoder, or the encoder's LSTM, on one batch: the outputs, all
+gradients, and their errors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -78,6 +79,44 @@ class Problem:
         inputs = ("memory", case.memory), ("input mel", case.mel)
         for name, x in (*inputs, *self.decoder.named_parameters()):
             results[f"grad {name}"] = torch.zeros_like(x) if x.grad is None else x.grad
+        return {name: x.detach().clone() for name, x in results.items()}
+
+
+@dataclass
+class EncoderProblem:
+    """The encoder's LSTM and its inputs."""
+
+    lstm: torch.nn.LSTM
+    inputs: Tensor  # [B, N, in]
+    lengths: Tensor  # [B]
+    seed: int  # of the loss
+
+    @classmethod
+    def random(cls, lstm: torch.nn.LSTM, symbols: tuple[int, ...], seed: int) -> "EncoderProblem":
+        """Make texts of these symbols, with float32 noise, the same for a seed."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = len(symbols), max(symbols), lstm.input_size
+        return cls(lstm, torch.randn(shape, generator=generator), torch.tensor(symbols), seed)
+
+    def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "EncoderProblem":
+        """The same problem in another precision or on another device; its LSTM moves along."""
+        lstm = self.lstm.to(dtype=dtype, device=device)
+        inputs = self.inputs.to(dtype=dtype, device=device)
+        return EncoderProblem(lstm, inputs, self.lengths, self.seed)
+
+    def run(self, function: Callable, precision: torch.dtype | None = None) -> dict[str, Tensor]:
+        """Return the outputs and all gradients of a random weighting of them, by name;
+        `precision` is autocast's."""
+        inputs = self.inputs.clone().requires_grad_()
+        self.lstm.zero_grad()
+        with torch.autocast(inputs.device.type, precision, enabled=precision is not None):
+            outputs = function(self.lstm, inputs, self.lengths)
+        generator = torch.Generator().manual_seed(self.seed)
+        weights = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
+        (outputs.to(inputs.dtype) * weights.to(inputs)).sum().backward()
+        gradients = {f"grad encoder {name}": x.grad for name, x in self.lstm.named_parameters()}
+        gradients["grad encoder inputs"] = inputs.grad
+        results = {"encoder outputs": outputs} | gradients
         return {name: x.detach().clone() for name, x in results.items()}
 
 

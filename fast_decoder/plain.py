@@ -55,7 +55,7 @@ class PlainLoops:
                 past[t + 1, :, 0, middle] = alignment
                 torch.add(past[t, :, 1, middle], alignment, out=past[t + 1, :, 1, middle])
 
-    def decoder_forward(self, buffers: LSTMBuffers) -> None:
+    def lstm_forward(self, buffers: LSTMBuffers) -> None:
         """All steps of the decoder LSTM."""
         gates, cells, outputs = buffers.gates, buffers.cells, buffers.hidden
         num_steps, batch_size, _ = cells.shape
@@ -119,7 +119,7 @@ class PlainLoops:
             attention.finish(denergies[: stop - start], gradients)
         return gradients
 
-    def decoder_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
+    def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
         """The backward pass of the decoder LSTM, from its outputs' gradient [T, B, H + E]."""
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape

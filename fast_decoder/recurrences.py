@@ -158,52 +158,54 @@ class AttentionRecurrence(Function):
         )
 
 
-class DecoderLSTM(Function):
-    """An LSTM over attention's states, with dropout on the hidden state, which its next step sees;
-    its outputs are [hidden, context], as the projections want them."""
+class LSTMRecurrence(Function):
+    """An LSTM over all steps, with dropout on the hidden state, which its next step sees.
+
+    The decoder LSTM's inputs are attention's states; its outputs are [hidden, context], as the
+    projections want them. Elsewhere there is no context: E = 0."""
 
     @staticmethod
     def forward(
         ctx,
         loops,
         keep: torch.Tensor | None,  # [T, B, H] bool
-        states: torch.Tensor,  # [T, B, A + E], of which the last E are the context
-        input_weight: torch.Tensor,  # [4 * H, A + E]
+        inputs: torch.Tensor,  # [T, B, I], of which the last E are the context
+        input_weight: torch.Tensor,  # [4 * H, I]
         bias: torch.Tensor,  # [4 * H]
         hidden_weight: torch.Tensor,  # [4 * H, H]
         context_size: int,  # E
     ) -> torch.Tensor:  # [T, B, H + E], hidden after dropout
-        num_steps, batch_size, _ = states.shape
+        num_steps, batch_size, input_size = inputs.shape
         size = hidden_weight.shape[1]
-        gates = product(flat(states), input_weight, loops.operand_dtype, bias)
+        gates = product(flat(inputs), input_weight, loops.operand_dtype, bias)
         buffers = LSTMBuffers(
             keep=keep,
             weight=hidden_weight,
             gates=gates.view(num_steps, batch_size, -1),
-            cells=new(states, num_steps, batch_size, size),
-            rows=new(states, num_steps, batch_size, size + context_size),
+            cells=new(inputs, num_steps, batch_size, size),
+            rows=new(inputs, num_steps, batch_size, size + context_size),
         )
-        buffers.rows[:, :, size:] = states[:, :, -context_size:]
-        loops.decoder_forward(buffers)
-        ctx.save_for_backward(states, input_weight, *vars(buffers).values())
+        buffers.rows[:, :, size:] = inputs[:, :, input_size - context_size :]
+        loops.lstm_forward(buffers)
+        ctx.save_for_backward(inputs, input_weight, *vars(buffers).values())
         ctx.loops = loops
         return buffers.rows
 
     @staticmethod
     @_once
     def backward(ctx, grad_outputs: torch.Tensor):
-        states, input_weight, *saved = ctx.saved_tensors
+        inputs, input_weight, *saved = ctx.saved_tensors
         buffers, dtype = LSTMBuffers(*saved), ctx.loops.operand_dtype
-        ctx.loops.decoder_backward(buffers, grad_outputs)
+        ctx.loops.lstm_backward(buffers, grad_outputs)
         dgates = flat(buffers.gates)
-        dstates = product(dgates, input_weight.T, dtype).view_as(states)
+        dinputs = product(dgates, input_weight.T, dtype).view_as(inputs)
         dcontexts = grad_outputs[:, :, buffers.cells.shape[2] :]
-        dstates[:, :, -dcontexts.shape[2] :] += dcontexts
+        dinputs[:, :, inputs.shape[2] - dcontexts.shape[2] :] += dcontexts
         return (
             None,
             None,
-            dstates,
-            weight_gradient(dgates, flat(states), dtype),
+            dinputs,
+            weight_gradient(dgates, flat(inputs), dtype),
             dgates.sum(dim=0),
             weight_gradient(flat(buffers.gates[1:]), flat(buffers.hidden[:-1]), dtype),
             None,

@@ -1,9 +1,9 @@
 """Check the kernels on this GPU, once, before the first training step (`check`).
 
-Outputs and gradients of the training decoder on two small batches, with the run's sizes and
-precision, must be as close to the exact ones, computed in float64, as the tests require. If they
-are not, with early launches or without, training uses plain operations, with a warning that says
-what to report.
+Outputs and gradients of the training decoder and of the encoder's LSTM on two small batches, with
+the run's sizes and precision, must be as close to the exact ones, computed in float64, as the tests
+require. If they are not, with early launches or without, training uses plain operations, with a
+warning that says what to report.
 
 The kernels run in a separate process, because they may hang or end it by an illegal memory access.
 Each answer is cached for the same GPU, driver, versions, sizes and precision.
@@ -29,7 +29,8 @@ import fast_decoder
 from common.files import read_json, write_json
 from common.machine import fingerprint_of_code
 from fast_decoder import graphs
-from fast_decoder.parity import Problem, relative_errors
+from fast_decoder.encoder import bidirectional_lstm, plain_lstm_loops
+from fast_decoder.parity import EncoderProblem, Problem, relative_errors
 from hparams import HParams
 from model import Decoder
 
@@ -191,23 +192,49 @@ def main() -> None:
     graphs.EARLY_LAUNCHES = request["mode"] == "early"
     try:
         excess, text = max(
-            comparison for symbols in BATCHES for comparison in compare(symbols, facts, device)
+            comparison
+            for symbols in BATCHES
+            for compare in (compare_decoder, compare_encoder)
+            for comparison in compare(symbols, facts, device)
         )
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do
         excess, text = math.inf, traceback.format_exception_only(error)[0].strip().splitlines()[0]
     print(json.dumps([excess <= 1, text]), flush=True)
 
 
-def compare(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
+def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
     """Yield (error of the kernels / its bound, text) of every output and gradient of a batch."""
     torch.manual_seed(0)
     decoder = Decoder(HParams(**facts["sizes"])).train()
     problem = Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
-    autocast = facts["autocast"] and getattr(torch, facts["autocast"])
     plain, kernels = (
         functools.partial(fast_decoder.teacher_forced, loops_for=loops)
         for loops in (fast_decoder.plain_loops, kernel_loops)
     )
+    yield from compare(problem, plain, kernels, facts, device)
+
+
+def compare_encoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
+    """The same, of the encoder's LSTM."""
+    torch.manual_seed(0)
+    dim = facts["sizes"]["encoder_embedding_dim"]
+    lstm = torch.nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
+    plain, kernels = (
+        functools.partial(bidirectional_lstm, loops_for=loops)
+        for loops in (plain_lstm_loops, kernel_lstm_loops)
+    )
+    yield from compare(EncoderProblem.random(lstm, symbols, seed=0), plain, kernels, facts, device)
+
+
+def compare(
+    problem: Problem | EncoderProblem,
+    plain: Callable,
+    kernels: Callable,
+    facts: dict,
+    device: torch.device,
+) -> Iterator:
+    """Compare two ways to compute a problem."""
+    autocast = facts["autocast"] and getattr(torch, facts["autocast"])
     exact = problem.to(torch.float64, device).run(plain)
     problem = problem.to(torch.float32, device)
     errors = relative_errors(problem.run(kernels, precision=autocast), exact)
@@ -226,8 +253,16 @@ def min_bound(facts: dict) -> float:
 
 
 def kernel_loops(*batch) -> graphs.Graphs:
-    """The kernels' graphs for a batch; RuntimeError if there are none."""
-    loops = graphs.graphs_for(*batch)
+    """The kernels' graphs for a batch of the decoder; RuntimeError if there are none."""
+    return made(graphs.graphs_for(*batch))
+
+
+def kernel_lstm_loops(*batch) -> graphs.Graphs:
+    """Those of the encoder."""
+    return made(graphs.lstm_graphs_for(*batch))
+
+
+def made(loops: graphs.Graphs | str) -> graphs.Graphs:
     if isinstance(loops, str):
         raise RuntimeError(f"no graphs could be made: {loops}")
     return loops

@@ -2,7 +2,8 @@
 
     python tests/compile_kernels.py
 
-In a process of its own, because in the tests' Triton interprets. The full-size model.
+In a process of its own, because in the tests' Triton interprets. The full-size model: the
+decoder's loops, then the encoder's.
 """
 
 import json
@@ -34,6 +35,7 @@ CASES = [  # clips, symbols, precision
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)
 # The rest of graphs.Setting: E, K; location gradient, differentiable, early launches; stream.
 FULL: tuple[Any, ...] = (*LSTMS, 512, 31, True, True, True, 0)
+ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[-4:]
 
 
 def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dict]]:
@@ -55,10 +57,11 @@ def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dic
     vars(graphs).update(_kernels=lambda: replaced)
     operands = torch.bfloat16 if precision == "bf16" else torch.float32
     types = torch.device("cpu"), torch.float32, operands, precision == "tf32"  # nothing is captured
-    made = graphs.Graphs(graphs.Setting(*types, *graphs.bucket(clips, symbols), *FULL))
-    for loop in vars(made).values():
-        if isinstance(loop, graphs._Loop):
-            loop._launch(1)
+    for rest in (FULL, ENCODER):
+        made = graphs.Graphs(graphs.Setting(*types, *graphs.bucket(clips, symbols), *rest))
+        for loop in vars(made).values():
+            if isinstance(loop, graphs._Loop):
+                loop._launch(1)
     return found
 
 
@@ -89,7 +92,8 @@ def measured(name: str, options: dict) -> dict:
         "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
-        # 16 bytes at a time, asynchronously
+        # whether its inner dimension is read block after block; 16 bytes at a time, asynchronously
+        "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
         # K of a product, and how many of it a thread's registers hold in a row
         "widths": [

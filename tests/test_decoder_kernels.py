@@ -527,7 +527,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit():
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert printed.returncode == 0, printed.stderr
     rows = list(map(json.loads, printed.stdout.splitlines()))
-    assert len(rows) == 5 * (4 + 2 + 6 + 3)
+    assert len(rows) == 5 * (4 + 2 + 6 + 3 + 2 + 3)
     for row in rows:
         assert row["shared_bytes"] <= 227 * 1024, row
         assert row["threads"] * row["registers"] <= 65536, row
@@ -537,7 +537,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit():
         assert all(inner >= 4 * width for inner, width in row["widths"]), row
         if row["name"] in ("lstm_step", "gradient_product", "attention_energies"):
             assert row["products"] > 0, row  # of tensor cores
-        if row["name"] in ("lstm_step", "gradient_product"):
+        if row["name"] in ("lstm_step", "gradient_product") and row["blocks"]:
             assert row["wide_copies"] > 0, row
 
 

@@ -35,8 +35,8 @@ def test_the_benchmark_repeats_all_four_loops(monkeypatch):
     for name in benchmark.LOOPS:
         recorded.calls[name]()
     loops = recorded.loops
-    backward = [loops._decoder_backward, loops._attention_backward]
-    assert ran == [loops._attention, loops._decoder, *backward]
+    backward = [loops._lstm_backward, loops._attention_backward]
+    assert ran == [loops._attention, loops._lstm, *backward]
 
 
 def test_launches_without_a_duration_are_not_measured(monkeypatch, capsys, tmp_path):

@@ -20,7 +20,7 @@ import fast_decoder
 from fast_decoder import graphs, self_check
 from fast_decoder.self_check import Answer
 from hparams import HParams, create_hparams
-from model import Decoder, teacher_forced
+from model import Decoder, packed_lstm, teacher_forced
 from training.distributed import ALONE, Processes
 from training.trainer import MicroBatch, Trainer, checked_decoder
 
@@ -111,16 +111,28 @@ def no_first_gradient(monkeypatch):
 
 
 def not_finite(monkeypatch):
-    forward = graphs.Graphs.decoder_forward
+    forward = graphs.Graphs.lstm_forward
 
     def spoilt(self, buffers):
         forward(self, buffers)
         buffers.rows[-1, 0, 0] = torch.nan
 
-    monkeypatch.setattr(graphs.Graphs, "decoder_forward", spoilt)
+    monkeypatch.setattr(graphs.Graphs, "lstm_forward", spoilt)
 
 
-FAULTS = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: ""}
+def wrong_encoder(monkeypatch):
+    """Right in the decoder."""
+    forward = graphs.Graphs.lstm_forward
+
+    def changed(self, buffers):
+        forward(self, buffers)
+        if not self.setting.attention.size:
+            buffers.rows += 1e-3
+
+    monkeypatch.setattr(graphs.Graphs, "lstm_forward", changed)
+
+
+FAULTS = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_encoder: "encoder"}
 
 
 @interpreted
@@ -132,9 +144,10 @@ def test_a_fault_in_a_kernel_is_found(fault, monkeypatch):
     assert answer.mode == "plain"
     [found] = answer.results
     name = found.removeprefix("late launches: WRONG: ").split(" has error ")[0]
-    assert name.startswith(FAULTS[fault])
-    names = {"mel", "gate", "alignments", "memory", "input mel"}
-    assert name.removeprefix("grad ") in names | dict(Decoder(HPARAMS).named_parameters()).keys()
+    assert FAULTS[fault] in name
+    names = {"mel", "gate", "alignments", "memory", "input mel", "encoder outputs"}
+    names |= dict(Decoder(HPARAMS).named_parameters()).keys()
+    assert name.removeprefix("grad ") in names or name.startswith("grad encoder ")
     with pytest.warns(UserWarning, match="failed their check on this GPU") as said:
         decoder, phrase = self_check.settle(answer, warn=True)
     assert is_plain(decoder)
@@ -325,6 +338,7 @@ def test_training_after_a_fault_uses_plain_operations(monkeypatch):
     with pytest.warns(UserWarning, match="failed their check"):
         found, trainer = trained(HPARAMS)
     assert trainer.decoder_description.startswith("fast (plain operations, several times slower")
+    assert trainer.model.encoder.run_lstm is packed_lstm
     trainer.use_decoder("reference")
     assert trainer.model.training_decoder is teacher_forced
     with warnings.catch_warnings(action="error"):
@@ -348,18 +362,19 @@ class Several(Processes):
 def test_worst_answer_of_machines_holds(monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT)
     with pytest.warns(UserWarning, match="failed their check"):
-        decoder, phrase = checked_decoder("fast", HPARAMS, CPU, Several(0, 2))
+        decoder, _, phrase = checked_decoder("fast", HPARAMS, CPU, Several(0, 2))
     assert is_plain(decoder)
     with warnings.catch_warnings(action="error"):  # the first process warns, no other
-        assert checked_decoder("fast", HPARAMS, CPU, Several(1, 2))[1] == phrase
+        assert checked_decoder("fast", HPARAMS, CPU, Several(1, 2)).description == phrase
         # and of a machine's processes only the first checks
-        assert checked_decoder("fast", HPARAMS, CPU, Several(1, 2, local_rank=1))[1] == phrase
+        third = checked_decoder("fast", HPARAMS, CPU, Several(1, 2, local_rank=1))
+        assert third.description == phrase
     assert tried == ["late"]
 
 
 def test_reference_decoder_and_cpu_need_no_check(monkeypatch):
     tried = answers_in_turn(monkeypatch)
-    assert checked_decoder("reference", HPARAMS, CPU, ALONE)[0] is teacher_forced
+    assert checked_decoder("reference", HPARAMS, CPU, ALONE).decoder is teacher_forced
     monkeypatch.setattr(graphs, "problem", lambda *_: "no CUDA device")
-    assert checked_decoder("fast", HPARAMS, CPU, ALONE)[0] is fast_decoder.teacher_forced
+    assert checked_decoder("fast", HPARAMS, CPU, ALONE).decoder is fast_decoder.teacher_forced
     assert tried == []

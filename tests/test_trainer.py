@@ -11,7 +11,7 @@ from helpers import tiny
 from test_model import MELS, tiny_batch
 
 from hparams import create_hparams
-from model import teacher_forced
+from model import packed_lstm, teacher_forced
 from training.trainer import (
     PRECISIONS,
     LossWeights,
@@ -75,14 +75,17 @@ def test_setting_decides_which_decoder_trains():
     pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
     import fast_decoder
 
-    assert choose_decoder("reference", CPU) == (teacher_forced, "reference, step by step")
-    decoder, description = choose_decoder("fast", CPU)
+    reference = choose_decoder("reference", CPU)
+    assert reference == (teacher_forced, packed_lstm, "reference, step by step")
+    decoder, encoder_lstm, description = choose_decoder("fast", CPU)
     assert decoder is fast_decoder.teacher_forced
     assert description.startswith("fast (")
     trainer = Trainer(small(decoder="reference"), CPU)
     assert trainer.model.training_decoder is teacher_forced
+    assert trainer.model.encoder.run_lstm is packed_lstm
     trainer.use_decoder("fast")
     assert trainer.model.training_decoder is fast_decoder.teacher_forced
+    assert trainer.model.encoder.run_lstm is encoder_lstm is not packed_lstm
     assert trainer.decoder_description == description
 
 

@@ -187,7 +187,7 @@ def refuse_differences(
             "the checkpoint": resumed
             and f"CRC-32 {zlib.crc32(read_bytes(resumed.path, checkpoint_file.MAX_BYTES)):08x}",
             "the first weights": start.weights is not None,
-            "the decoder": choose_decoder(hparams.decoder, device)[1],
+            "the decoder": choose_decoder(hparams.decoder, device).description,
             "the kind of device": device.type,
             "torch": versions()["torch"],
             "this recipe's code": fingerprint_of_code(*CODE),

@@ -14,7 +14,7 @@ from torch.nn import BatchNorm1d, SyncBatchNorm
 from data_utils import Batch, synthetic_batch
 from hparams import HParams
 from loss import Tacotron2Loss, guided_attention_loss
-from model import Tacotron2, teacher_forced
+from model import Tacotron2, packed_lstm, teacher_forced
 from training.distributed import ALONE, Processes, batch_norm_alone
 
 # The dtype of autocast in each precision; None trains in float32. tf32 is float32 whose products
@@ -85,6 +85,14 @@ class StepLosses(NamedTuple):
     waited: Callable[[], float] | None  # seconds for other processes' gradients, after `copied`
 
 
+class TrainingFunctions(NamedTuple):
+    """What computes the recurrences of training; `description` is a phrase on how."""
+
+    decoder: Callable[..., Any]  # as `model.teacher_forced`
+    encoder_lstm: Callable[..., torch.Tensor]  # as `model.packed_lstm`
+    description: str
+
+
 class Trainer:
     """The model with its optimizer on a device, in the precision that `hparams` names. Sets torch's
     global switches for that precision and for reproducible results."""
@@ -98,7 +106,7 @@ class Trainer:
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
         self.hparams, self.device, self.processes = hparams, device, processes
         # Before anything is on the GPU: the process that checks the kernels needs its memory.
-        self._decoders: dict[str, tuple[Callable[..., Any], str]] = {
+        self._decoders: dict[str, TrainingFunctions] = {
             hparams.decoder: checked_decoder(hparams.decoder, hparams, device, processes)
         }
         torch.manual_seed(hparams.seed)
@@ -123,7 +131,10 @@ class Trainer:
         """Train with one of DECODERS from now on; all processes must call this together."""
         if name not in self._decoders:
             self._decoders[name] = checked_decoder(name, self.hparams, self.device, self.processes)
-        self.model.training_decoder, self.decoder_description = self._decoders[name]
+        functions = self._decoders[name]
+        self.model.training_decoder = functions.decoder
+        self.model.encoder.run_lstm = functions.encoder_lstm
+        self.decoder_description = functions.description
 
     def autocast(self) -> torch.autocast:
         dtype = AUTOCAST_DTYPES[self.hparams.precision]
@@ -305,31 +316,34 @@ class RunningStatistics:
         torch._foreach_copy_(self._buffers, list(split))
 
 
-def choose_decoder(name: str, device: torch.device) -> tuple[Callable[..., Any], str]:
-    """Return the training decoder that the hyper-parameter `decoder` names, and a phrase on how it
-    runs. The recipe works without the folder fast_decoder/."""
+def choose_decoder(name: str, device: torch.device) -> TrainingFunctions:
+    """Return the training decoder that the hyper-parameter `decoder` names, and what goes with it.
+    The recipe works without the folder fast_decoder/."""
     if name == "reference":
-        return teacher_forced, "reference, step by step"
+        return TrainingFunctions(teacher_forced, packed_lstm, "reference, step by step")
     spec = importlib.util.find_spec("fast_decoder")
     if spec is None or spec.origin is None:  # deleted, or only compiled files are left
-        return teacher_forced, "reference, step by step: the folder fast_decoder/ is missing"
+        missing = "reference, step by step: the folder fast_decoder/ is missing"
+        return TrainingFunctions(teacher_forced, packed_lstm, missing)
     import fast_decoder
+    from fast_decoder.encoder import bidirectional_lstm
 
-    return fast_decoder.teacher_forced, f"fast ({fast_decoder.describe(device)})"
+    description = f"fast ({fast_decoder.describe(device)})"
+    return TrainingFunctions(fast_decoder.teacher_forced, bidirectional_lstm, description)
 
 
 def checked_decoder(
     name: str, hparams: HParams, device: torch.device, processes: Processes
-) -> tuple[Callable[..., Any], str]:
+) -> TrainingFunctions:
     """`choose_decoder`, but with plain operations if the kernels fail their check on a GPU. The
     first process of each machine checks, and the worst answer holds for all."""
-    decoder, description = choose_decoder(name, device)
-    if decoder is teacher_forced:
-        return decoder, description
+    chosen = choose_decoder(name, device)
+    if chosen.decoder is teacher_forced:
+        return chosen
     from fast_decoder import graphs, self_check
 
     if graphs.problem(device, torch.float32) is not None:
-        return decoder, description
+        return chosen
 
     autocast, looks = AUTOCAST_DTYPES[hparams.precision], processes.local_rank == 0
     mine = processes.all_or_none_with_heartbeat(
@@ -339,7 +353,8 @@ def checked_decoder(
     answers = [answer for answer in processes.gather(mine) if answer is not None]
     worst = max(answers, key=lambda answer: self_check.MODES.index(answer.mode))
     decoder, description = self_check.settle(worst, warn=processes.is_first)
-    return decoder, f"fast ({description})"
+    encoder_lstm = packed_lstm if worst.mode == "plain" else chosen.encoder_lstm
+    return TrainingFunctions(decoder, encoder_lstm, f"fast ({description})")
 
 
 def what_precision_means(precision: str, capability: tuple[int, int] | None) -> str:

@@ -1,0 +1,96 @@
+"""The encoder's LSTM by the kernels against torch's: on a GPU if there is one, else interpreted."""
+
+import functools
+
+import pytest
+import torch
+from helpers import assert_same
+
+pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
+from test_decoder_kernels import (  # noqa: F401, fixtures that run by themselves
+    DEVICE,
+    DTYPES,
+    gpu_only,
+    guarded_buffers,
+    kernels_run_anywhere,
+    language_patched_once,
+)
+from test_fast_decoder import TOLERANCE
+
+import model
+from fast_decoder import graphs
+from fast_decoder.encoder import bidirectional_lstm, plain_lstm_loops
+from fast_decoder.parity import EncoderProblem, relative_errors
+from training.trainer import AUTOCAST_DTYPES
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ENCODER_SIZES = {
+    "usual": (7, 2, 5),
+    "one text": (6,),
+    "one symbol": (1, 1),
+    "very unequal": (1, 13, 2),
+    "more texts than a program has": (3, 2) * 9,
+}
+
+
+def encoder_problem(symbols, dim=12, size=10, dtype=torch.float32):
+    torch.manual_seed(0)
+    lstm = torch.nn.LSTM(dim, size, batch_first=True, bidirectional=True)
+    return EncoderProblem.random(lstm, symbols, seed=0).to(dtype, DEVICE)
+
+
+def largest_error(case, function, exact, precision=None):
+    return max(relative_errors(case.run(function, precision), exact).values())
+
+
+@pytest.mark.parametrize("name", ENCODER_SIZES)
+@pytest.mark.parametrize("loops", [graphs.lstm_graphs_for, plain_lstm_loops])
+def test_the_loops_match_torchs_lstm(name, loops):
+    """The outputs, zeros at padding, and every gradient."""
+    case = encoder_problem(ENCODER_SIZES[name], dtype=DTYPES[0])
+    exact = case.run(model.packed_lstm)
+    fast = functools.partial(bidirectional_lstm, loops_for=loops)
+    assert largest_error(case, fast, exact) <= TOLERANCE[DTYPES[0]]
+    padding = torch.arange(case.inputs.shape[1]) >= case.lengths[:, None]
+    assert case.run(fast)["encoder outputs"].cpu()[padding].eq(0).all()
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
+def test_the_encoders_products_follow_autocast(precision):
+    """Its products are rounded and nothing else is."""
+    case = encoder_problem((9, 4, 6), dim=32, size=24)
+    exact = case.to(torch.float64).run(model.packed_lstm)
+    case = case.to(torch.float32)
+    ours = largest_error(case, bidirectional_lstm, exact, precision)
+    plain = functools.partial(bidirectional_lstm, loops_for=plain_lstm_loops)
+    assert 1e-5 < ours <= 1.5 * largest_error(case, plain, exact, precision)
+    assert case.run(bidirectional_lstm, precision)["encoder outputs"].dtype == torch.float32
+
+
+def test_lengths_that_do_not_fit_are_refused():
+    case = encoder_problem((3, 2))
+    for lengths in ((4, 2), (3, 0)):
+        with pytest.raises(ValueError, match="expected 1 to 3"):
+            bidirectional_lstm(case.lstm, case.inputs, torch.tensor(lengths))
+
+
+def test_without_kernels_the_encoder_is_torchs(monkeypatch):
+    monkeypatch.setattr(graphs, "problem", lambda *_: "no CUDA device")
+    case = encoder_problem((3, 2))
+    assert_same(*(case.run(function) for function in (bidirectional_lstm, model.packed_lstm)))
+
+
+@gpu_only
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16"])
+def test_gpu_encoder_of_full_size_is_exact(precision):
+    """As exact as plain operations, or up to five times, as the decoder."""
+    for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        switch.allow_tf32 = precision == "tf32"
+    autocast = AUTOCAST_DTYPES[precision]
+    case = encoder_problem((120, 33, 70, 5) * 8, dim=512, size=256)
+    exact, case = case.to(torch.float64).run(model.packed_lstm), case.to(torch.float32)
+    plain = functools.partial(bidirectional_lstm, loops_for=plain_lstm_loops)
+    allowed = relative_errors(case.run(plain, autocast), exact)
+    for name, error in relative_errors(case.run(bidirectional_lstm, autocast), exact).items():
+        assert error <= max(1e-5, 5 * allowed[name]), (name, error, allowed[name])
