@@ -129,7 +129,7 @@ sanitize() {
 }
 
 kernel_tests=(tests/test_decoder_kernels.py tests/test_fast_decoder.py tests/test_self_check.py
-  tests/test_captured_steps.py)
+  tests/test_captured_steps.py tests/test_encoder_kernels.py)
 sanitizer=$(command -v compute-sanitizer || compgen -G "/usr/local/cuda*/bin/compute-sanitizer" |
   head -n 1)
 if ((dry_run)); then
