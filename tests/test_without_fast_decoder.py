@@ -11,6 +11,7 @@ ITS_TESTS = (
     "test_fast_decoder.py",
     "test_captured_steps.py",
     "test_decoder_kernels.py",
+    "test_encoder_kernels.py",
     "test_kernels_benchmark.py",
     "test_self_check.py",
     "compile_kernels.py",
