@@ -53,7 +53,8 @@ say: $(VOCODER)
 	  --speaker="$${SPEAKER:-linda}" -o out/said.wav
 
 page: $(VOCODER)
-	$(PYTHON) scripts/page.py --checkpoint $(VOICE) --vocoder $(VOCODER)
+	$(PYTHON) scripts/page.py --checkpoint $(VOICE) --vocoder $(VOCODER) \
+	  --speaker="$${SPEAKER:-linda}"
 
 # HiFi-GAN's published weights, as docs/voices.md has them.
 $(VOCODER): | .venv/installed

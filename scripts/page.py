@@ -47,7 +47,7 @@ from common.errors import UserError
 from common.pictures import draw_mels
 from synthesis.loading import load_speaker
 from synthesis.speaker import Speaker
-from synthesis.speakers import listed
+from synthesis.speakers import chosen_index, listed
 from synthesis.utterance import utterance_of
 from synthesis.vocoder import load_vocoder
 from synthesis.voice import SETTINGS as VOICE
@@ -171,11 +171,16 @@ class Reader:
         return notes
 
 
-def options_of(speakers: dict[str, Speaker]) -> str:
-    """The page's menu of checkpoints. Those of several speakers have their names, as JSON."""
+def options_of(speakers: dict[str, Speaker], first: str | None) -> str:
+    """The page's menu of checkpoints. Those of several speakers have their names, as JSON, and the
+    one called `first` before the others. UserError if there is a `first` that none knows."""
     options = []
+    if first is not None:
+        everyone = [who for speaker in speakers.values() for who in speaker.hparams.speakers]
+        index = chosen_index(first, everyone, ", ".join(speakers))
+        first = None if index is None else everyone[index]
     for name, speaker in speakers.items():
-        known, data = speaker.hparams.speakers, ""
+        known, data = sorted(speaker.hparams.speakers, key=lambda who: who != first), ""
         if len(known) > 1:
             data = f' data-speakers="{html.escape(json.dumps(known))}"'
         options.append(f"<option{data}>{html.escape(name)}</option>")
@@ -186,13 +191,13 @@ def in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def make_app(reader: Reader, hosts: list[str]) -> Starlette:
+def make_app(reader: Reader, hosts: list[str], first_speaker: str | None = None) -> Starlette:
     """The page (/), what a checkpoint makes of a text (POST /speak), and the files (/results).
     Requests by other names than `hosts` are refused: pages of other sites may resolve theirs to
-    this machine."""
+    this machine. UserError if no checkpoint knows the `first_speaker` of the menu."""
     turn, waiting = asyncio.Lock(), 0
     template = TEMPLATE.read_text(encoding="utf-8")
-    page = template.replace("<!-- options -->", options_of(reader.speakers))
+    page = template.replace("<!-- options -->", options_of(reader.speakers, first_speaker))
 
     def show(request: Request) -> Response:
         return HTMLResponse(page)
@@ -279,6 +284,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--port", type=whole_number(0, 65_535), default=7860, help=port_help)
     add("--hparams", default="", help="for example gate_threshold=0.4")
     add("--vocoder", metavar="FILE", help="an ONNX file in place of Griffin-Lim (docs/voices.md)")
+    speaker_help = "the speaker who is chosen at first, of a model of several"
+    add("--speaker", metavar="NAME", help=speaker_help)
     limit_help = "synthesize longer texts in parts; default: the longest training text"
     add("--max-symbols", type=at_least_one, metavar="N", help=limit_help)
     numbers_help = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
@@ -297,7 +304,7 @@ def main(arguments: list[str] | None = None) -> None:
         for speaker in speakers.values() if args.vocoder else ():
             speaker.vocoder = load_vocoder(args.vocoder, speaker.hparams)
         reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
-        app = make_app(reader, [args.host, *args.allow_host])
+        app = make_app(reader, [args.host, *args.allow_host], args.speaker)
         config = uvicorn.Config(app, headers=HEADERS)
         config.timeout_graceful_shutdown = GRACE_SECONDS  # type: ignore[assignment]
         for logger in ("uvicorn.error", "asyncio"):

@@ -87,7 +87,7 @@ def test_the_page_speaks_with_a_vocoder(checkpoint_path, tmp_path, monkeypatch):
     used, vocoder = [], tmp_path / "vocoder.onnx"
     monkeypatch.setattr(page.signal, "signal", lambda *_: None)
     monkeypatch.setattr(page, "load_vocoder", lambda path, hparams: (path, hparams.hop_length))
-    monkeypatch.setattr(page, "make_app", lambda reader, _: used.extend(reader.speakers.values()))
+    monkeypatch.setattr(page, "make_app", lambda reader, *_: used.extend(reader.speakers.values()))
     monkeypatch.setattr(page.uvicorn, "Config", lambda *_, **__: sys.exit())
     with pytest.raises(SystemExit):
         page.main(["--checkpoint", str(checkpoint_path), "--port", "0", "--vocoder", str(vocoder)])
@@ -145,6 +145,12 @@ def test_a_menu_offers_several_speakers(reader, client, tmp_path):
         ([*names], "three")
     ]
     assert "<option>one</option>" in shown
+
+    shown = TestClient(page.make_app(reader, [], "anna"), HERE).get("/").text
+    [menu] = re.findall(r'<option data-speakers="([^"<>]*)">three</option>', shown)
+    assert json.loads(html.unescape(menu)) == ["anna", "<i>", "\"'&"]
+    with pytest.raises(UserError, match="three, one does not know it; did you mean 'anna'"):
+        page.make_app(reader, [], "ana")
 
     def speak(checkpoint, **more):
         return client.post("/speak", json=asked("a", checkpoint) | more)
