@@ -7,8 +7,8 @@ the prenet, the inputs' share of both LSTMs' gates, the projections. The backwar
 loops are written by hand. Every weight's gradient is then one product over steps x batch too.
 
 recurrences.py has the formulas, the buffers and the letters of shapes; plain.py the loops in plain
-torch operations, graphs.py the loops on a GPU. Without this folder training uses the reference
-decoder.
+torch operations, graphs.py the loops on a GPU; encoder.py runs the encoder's LSTM by the second of
+them there. Without this folder training uses the reference decoder.
 """
 
 import warnings

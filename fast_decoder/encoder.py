@@ -1,7 +1,9 @@
-"""The encoder's LSTM by the training decoder's loop over an LSTM, on a GPU.
+"""The encoder's LSTM in training by the fast decoder's loop over an LSTM, on a GPU.
 
-There cuDNN makes some five launches a symbol, one after another. At 16 texts of 120 symbols they
-keep the host busy for 11.6 ms a training step; these loops take it 0.4 ms, and the GPU 1.9 ms.
+    model.encoder.run_lstm = bidirectional_lstm
+
+cuDNN makes several launches a symbol, one after another: at 16 texts of 120 symbols they kept the
+host of an H100 busy for 11.6 ms a training step. This loop took it 0.4 ms, and the GPU 1.9 ms.
 """
 
 from collections.abc import Callable
