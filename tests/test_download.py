@@ -164,6 +164,7 @@ def test_refused_connections_are_closed(tmp_path, monkeypatch):
     body = io.BytesIO()
     error = urllib.error.HTTPError(download.URL, 404, "gone", Message(), body)
     monkeypatch.setattr(urllib.request, "urlopen", Mock(side_effect=error))
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: Mock(free=1e12))
     assert "404" in refusal(download_corpus, tmp_path / "data")
     assert body.closed
 
