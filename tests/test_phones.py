@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -158,11 +159,14 @@ def phones_and_process(text):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_process_of_espeak_is_left_behind(number):
+def test_nothing_of_espeak_is_left_behind(number, tmp_path):
+    """No process, and no copy of its library in the temporary folder."""
     script = "import os, common.environment; from text import phones\n"
     script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
     script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"
-    program = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE)
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=environment)
     process = int(program.stdout.readline())
     program.send_signal(number)
     assert program.wait(10) != 0
@@ -172,6 +176,7 @@ def test_no_process_of_espeak_is_left_behind(number):
             break
         time.sleep(0.05)
     assert not Path(f"/proc/{process}").exists()
+    assert not list(tmp_path.glob("*/libespeak*"))
 
 
 def test_digits_of_all_scripts_are_read():

@@ -25,6 +25,7 @@ from common.errors import UserError
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # what eSpeak has under another name
 SPOKEN = "%&@#*/\\_§‰"  # punctuation by Unicode's categories, but eSpeak reads words for it
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24ea\u3251-\u325f\u32b1-\u32bf"
+GRACE_SECONDS = 1  # to end by itself
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
 
@@ -84,9 +85,12 @@ class Espeak:
         """End the process."""
         process, self.process = self.process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            self._close_pipes(process)
+            self._close_pipes(process)  # at which it ends, and deletes phonemizer's copy of eSpeak
+            try:
+                process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:  # a text takes long
+                process.kill()
+                process.wait()
 
     @staticmethod
     def _close_pipes(process: subprocess.Popen) -> None:
