@@ -10,6 +10,7 @@ pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 from test_decoder_kernels import (  # noqa: F401, fixtures that run by themselves
     DEVICE,
     DTYPES,
+    FP16,
     gpu_only,
     guarded_buffers,
     kernels_run_anywhere,
@@ -56,7 +57,7 @@ def test_the_loops_match_torchs_lstm(name, loops):
     assert case.run(fast)["encoder outputs"].cpu()[padding].eq(0).all()
 
 
-@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
 def test_the_encoders_products_follow_autocast(precision):
     """Its products are rounded and nothing else is."""
     case = encoder_problem((9, 4, 6), dim=32, size=24)
