@@ -195,11 +195,11 @@ def test_few_speakers_have_colours_and_names():
 
 
 def test_names_of_many_speakers_do_not_overlap():
-    rates, _, paces = drawn(*(clips_of(f"p{i:03}", 3, 0.04 + i / 5000) for i in range(109)))
+    rates, _, paces = drawn(*(clips_of(f"p{i:03}", 3, 0.04 + i / 5000) for i in range(59)))
     boxes = [label.get_window_extent() for label in paces.get_yticklabels()]
     assert 20 < len(boxes) <= MAX_NAMES
     assert all(low.y1 <= high.y0 + 2 for low, high in pairwise(boxes))
-    assert paces.get_title() == "pace of 109 speakers, one in 4 named"
+    assert paces.get_title() == "pace of 59 speakers, one in 2 named"
     assert len(rates.collections) == 2  # all clips in one colour, and the unusual ones
 
 
