@@ -2,8 +2,8 @@
 
 Outputs and gradients of the training decoder and of the encoder's LSTM on two small batches, with
 the run's sizes and precision, must be as close to the exact ones, computed in float64, as the tests
-require. If they are not, with early launches or without, training uses plain operations, with a
-warning that says what to report.
+require. If the decoder's are not, with early launches or without, training uses plain operations;
+if only the encoder's are not, torch's LSTM. A warning says what to report.
 
 The kernels run in a separate process, because they may hang or end it by an illegal memory access.
 Each answer is cached for the same GPU, driver, versions, sizes and precision.
@@ -66,6 +66,7 @@ class Answer(NamedTuple):
     mode: str  # of MODES
     results: list[str]  # of each mode tried: the largest error, or the failure
     facts: dict  # the conditions: GPU, versions, sizes, precision
+    encoder: str = ""  # the failure of the encoder's kernels, which were checked last
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
@@ -76,21 +77,27 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
     try:
         cached = Answer(**read_json(file))
         texts = cached.results
-        is_whole = isinstance(texts, list) and texts and all(isinstance(x, str) for x in texts)
+        is_whole = isinstance(texts, list) and texts and isinstance(cached.encoder, str)
+        is_whole = is_whole and all(isinstance(x, str) for x in texts)
         if cached.facts == facts and cached.mode in MODES and is_whole:
             return cached
     except (ValueError, TypeError):
         pass  # missing or damaged
     say("checking the decoder's kernels, once for each GPU, driver and version: up to a minute")
-    results, right = [], False
+    results, right, busy = [], False, False
     for mode in ("early", "late") if graphs.launches_early(device) else ("late",):
-        right, text = check_in_process(facts, str(device), mode)
+        right, text = check_in_process(facts, str(device), mode, "decoder")
         results.append(f"{mode} launches: {'right' if right else 'WRONG'}: {text}")
-        if right:
+        busy = not right and any(reason in text for reason in BUSY)
+        if right or busy:
             break
-        if any(reason in text for reason in BUSY):
-            return Answer("plain", results, facts)
     answer = Answer(mode if right else "plain", results, facts)
+    if right:
+        right, text = check_in_process(facts, str(device), mode, "encoder")
+        answer = answer._replace(encoder="" if right else text)
+        busy = not right and any(reason in text for reason in BUSY)
+    if busy:
+        return answer  # it says nothing about the kernels
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, answer._asdict())
@@ -109,11 +116,15 @@ def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
         uses = "plain operations, several times slower than its kernels"
     if answer.mode == "late":
         graphs.EARLY_LAUNCHES = False
-    if warn and (answer.mode == "plain" or len(answer.results) > 1):
-        lines = (*answer.results, *(f"{name}: {value}" for name, value in answer.facts.items()))
+    whose = "decoder's"
+    if answer.encoder:
+        whose, uses = "encoder's", f"{uses}; torch's LSTM in the encoder"
+    if warn and (answer.mode == "plain" or len(answer.results) > 1 or answer.encoder):
+        results = [*answer.results, *([f"encoder: WRONG: {answer.encoder}"] * bool(answer.encoder))]
+        lines = (*results, *(f"{name}: {value}" for name, value in answer.facts.items()))
         report = "\n    ".join(lines)
         warnings.warn(
-            f"the decoder's kernels failed their check on this GPU, so training uses {uses}.\n"
+            f"the {whose} kernels failed their check on this GPU, so training uses {uses}.\n"
             "Unless something else fills the GPU or has it alone (nvidia-smi says so), please "
             f"report these lines to the recipe's maintainers:\n    {report}\n"
             f"To check again, delete {cache_file(answer.facts)}.",
@@ -163,9 +174,10 @@ def cache_file(facts: dict) -> Path:
 # ---------------------------------------------------------------------------- the check itself
 
 
-def check_in_process(facts: dict, device: str, mode: str) -> tuple[bool, str]:
-    """Run `main` in a fresh process. Returns (right, text), however the process ends."""
-    request = json.dumps({"facts": facts, "device": device, "mode": mode})
+def check_in_process(facts: dict, device: str, mode: str, part: str) -> tuple[bool, str]:
+    """Run `main` in a fresh process, for one of COMPARISONS. Returns (right, text), however the
+    process ends."""
+    request = json.dumps({"facts": facts, "device": device, "mode": mode, "part": part})
     try:
         ended = subprocess.run(
             COMMAND, cwd=ROOT, input=request, timeout=SECONDS, capture_output=True, errors="replace"
@@ -194,8 +206,7 @@ def main() -> None:
         excess, text = max(
             comparison
             for symbols in BATCHES
-            for compare in (compare_decoder, compare_encoder)
-            for comparison in compare(symbols, facts, device)
+            for comparison in COMPARISONS[request["part"]](symbols, facts, device)
         )
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do
         excess, text = math.inf, traceback.format_exception_only(error)[0].strip().splitlines()[0]
@@ -224,6 +235,9 @@ def compare_encoder(symbols: tuple[int, ...], facts: dict, device: torch.device)
         for loops in (plain_lstm_loops, kernel_lstm_loops)
     )
     yield from compare(EncoderProblem.random(lstm, symbols, seed=0), plain, kernels, facts, device)
+
+
+COMPARISONS = {"decoder": compare_decoder, "encoder": compare_encoder}
 
 
 def compare(

@@ -351,9 +351,11 @@ def checked_decoder(
         "check the decoder's kernels",
     )
     answers = [answer for answer in processes.gather(mine) if answer is not None]
-    worst = max(answers, key=lambda answer: self_check.MODES.index(answer.mode))
+    modes = self_check.MODES
+    worst = max(answers, key=lambda answer: (modes.index(answer.mode), answer.encoder != ""))
     decoder, description = self_check.settle(worst, warn=processes.is_first)
-    encoder_lstm = packed_lstm if worst.mode == "plain" else chosen.encoder_lstm
+    is_torchs = worst.mode == "plain" or worst.encoder
+    encoder_lstm = packed_lstm if is_torchs else chosen.encoder_lstm
     return TrainingFunctions(decoder, encoder_lstm, f"fast ({description})")
 
 
