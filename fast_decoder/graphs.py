@@ -150,21 +150,22 @@ def lstm_graphs_for(
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
-    size = weight.shape[1]
+    size, (clips, symbols) = weight.shape[1], bucket(batch_size, num_symbols=1)
     setting = Setting(
-        weight.device,
-        weight.dtype,
-        operand_dtype,
-        torch.backends.cuda.matmul.allow_tf32,
-        *bucket(batch_size, 1),
-        LSTM(0, 0, 0, 0.0),
-        LSTM(size, size, 0, 0.0),
-        0,
-        1,
-        False,
-        torch.is_grad_enabled(),
-        launches_early(weight.device),
-        _stream(weight.device),
+        device=weight.device,
+        dtype=weight.dtype,
+        operand_dtype=operand_dtype,
+        tf32=torch.backends.cuda.matmul.allow_tf32,
+        clips=clips,
+        symbols=symbols,
+        attention=LSTM(size=0, inner=0, query=0, p_dropout=0.0),
+        lstm=LSTM(size=size, inner=size, query=0, p_dropout=0.0),
+        context_size=0,
+        kernel_size=1,
+        location_gradient=False,
+        differentiable=torch.is_grad_enabled(),
+        early_launch=launches_early(weight.device),
+        stream=_stream(weight.device),
     )
     return _graphs(setting)
 
