@@ -150,7 +150,7 @@ def lstm_graphs_for(
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
-    size, (clips, symbols) = weight.shape[1], bucket(batch_size, num_symbols=1)
+    size, (clips, symbols) = weight.shape[1], bucket(batch_size, 1)
     setting = Setting(
         device=weight.device,
         dtype=weight.dtype,
