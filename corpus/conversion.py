@@ -55,7 +55,8 @@ def convert(
     speakers: SpeakerSource = NO_SPEAKERS,
 ) -> tuple[list[str], int]:
     """Write FOLDER/wavs/ID.wav of every recording that `read_layout` finds, unless it is there and
-    newer than the recording, and FOLDER/metadata.csv (id|text, or id|speaker|text).
+    newer than the recording, and, if any is good, FOLDER/metadata.csv (id|text, or
+    id|speaker|text).
 
     Args:
         corpus: the folder of the recordings, which stay as they are.
@@ -111,6 +112,8 @@ def convert(
     faulty = copies.fill(clips, is_made, make, os.cpu_count() or 1)
     write_json(wavs / SOURCES_FILE, sources_before | sources)
     good = [clip for clip in clips if clip.where not in faulty]
+    if not good:
+        return problems + list(faulty.values()), total
     lines = [metadata_line(ids[clip.where], clip) for clip in good]
     write_bytes(folder / "metadata.csv", "".join(lines).encode())
     print(f"--convert: {len(good):,} recordings are in {folder}: {summary([*changes.values()])}")

@@ -65,13 +65,16 @@ def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
 
 
 def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """Report the bad clips: UserError, or a notice with `skip_bad`."""
+    """Report the bad clips: UserError, or a notice with `skip_bad` where others are left."""
     count = f"{len(problems):,} of {total:,} clips"
     listed = "\n".join(f"  {line}" for line in grouped(problems))
-    advice = "no filelist was written. Fix them, or leave them out with --skip-bad"
+    some_are_good = len(problems) < total
+    advice = "no filelist was written. Fix them"
+    if some_are_good:
+        advice += ", or leave them out with --skip-bad"
     if conversion.ADVISED in listed:
         advice += "; --convert NEW_FOLDER writes copies that are as training wants them"
-    if problems and not skip_bad:
+    if problems and not (skip_bad and some_are_good):
         raise UserError(f"{count} are bad:\n{listed}\n{count} are bad; {advice}")
     if problems:
         print(f"--skip-bad leaves out {count}:\n{listed}")

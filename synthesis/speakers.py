@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from common.errors import UserError
 
 MAX_LISTED = 10  # names in a message
-MAX_NAME = 100  # characters of a name
+MAX_NAME = 128  # characters of a name; a client_id of Common Voice has 128
 
 
 def speaker_name(text: str, label: str = "speaker") -> str:

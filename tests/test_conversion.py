@@ -124,10 +124,22 @@ def test_bad_recordings_are_named(recordings, tmp_path):
     problems, total = convert(recordings, tmp_path / "out", None, HPARAMS)
     assert total == 5
     assert [word in text for word, text in zip(WORDS, sorted(problems), strict=True)] == 5 * [True]
-    assert (tmp_path / "out" / "metadata.csv").read_text() == ""
+    assert not (tmp_path / "out" / "metadata.csv").exists()
 
 
 WORDS = ["ffmpeg -nostdin -i", "holds a bar", "truncated", "no text", "silent"]
+
+
+@pytest.mark.parametrize("option", [[], ["--skip-bad"]])
+def test_all_bad_recordings_leave_copies_alone(recordings, tmp_path, option):
+    arguments = [str(recordings), "--convert", str(tmp_path / "out"), "--out"]
+    prepare_ljspeech.main([*arguments, str(tmp_path / "lists")])
+    before = contents(tmp_path / "out")
+    for name in "abc":
+        (recordings / f"{name}.txt").write_text(f"Take | {name}.\n")
+    message = refusal(prepare_ljspeech.main, [*arguments, str(tmp_path / "others"), *option])
+    assert message.endswith("3 of 3 clips are bad; no filelist was written. Fix them")
+    assert contents(tmp_path / "out") == before
 
 
 def test_a_table_is_prepared_by_one_command(recordings, tmp_path, capsys):

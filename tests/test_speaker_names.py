@@ -182,7 +182,7 @@ def test_column_without_table_is_refused(tmp_path):
         ("", "no speaker; name who speaks, as the other lines do"),
         ("..", "speaker '..': expected a name without '|'"),
         ("x\x07y", "speaker 'x\\x07y': expected characters that can be printed; write"),
-        ("x" * 101, "101 characters, expected at most 100; write another name"),
+        ("x" * 129, "129 characters, expected at most 128; write another name"),
         ("x\u200b", "speaker 'x\\u200b': expected characters that can be printed"),
     ],
 )
