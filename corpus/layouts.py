@@ -4,7 +4,7 @@
 
 Layouts:
 
-    a table        CSV or TSV with or without a header, a recording a line (`Table`)
+    a table        CSV or TSV with or without a header, or JSON lines, a recording a line (`Table`)
     LJSpeech's     metadata.csv with lines of id|text|normalised text, sounds anywhere in the folder
     texts beside   NAME.txt, NAME.lab or NAME.normalized.txt beside each NAME.wav, at any depth
     folders        one per speaker, each in one of the two layouts before (`SpeakerSource`)
@@ -12,6 +12,7 @@ Layouts:
 
 import csv
 import io
+import json
 import os
 import re
 from collections import Counter
@@ -36,10 +37,10 @@ from corpus.speaker_names import (
 )
 
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")  # the first that is there; LibriTTS has two
-# Headers of Common Voice, Hugging Face's folders, DeepSpeech, Coqui and Piper.
+# Headers of Common Voice, Hugging Face's folders, DeepSpeech, Coqui, Piper and NeMo.
 PATH_COLUMNS = (
-    "path file file_name filename wav wav_filename audio audio_file audio_path id".split()
-)
+    "path file file_name filename wav wav_filename audio audio_file audio_path audio_filepath id"
+).split()
 TEXT_COLUMNS = "normalized_text text sentence transcript transcription".split()
 DELIMITERS = "\t|;,"
 # By libsndfile; of sounds of one name, the first of these is taken.
@@ -49,7 +50,8 @@ MAX_PREFIX = 40  # characters of a speaker's name before an id: names of files h
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV or TSV of recordings.
+    """A CSV or TSV of recordings, or JSON lines, which have a JSON object on each line, its keys
+    the names of the columns.
 
     Args:
         path: the file. Paths in it start at its own folder or at the corpus; suffixes and case may
@@ -216,20 +218,14 @@ def read_texts_beside(corpus: Path) -> tuple[list[Clip], list[str]]:
 def read_table(
     corpus: Path, table: Table, speaker_column: str = ""
 ) -> tuple[list[Clip], list[str]]:
-    """The recordings of a CSV or TSV. UserError if a column is not there, and as `with_names` for
-    that of the speakers."""
+    """The recordings of a table. UserError if a column is not there, as `rows_of_json` and
+    `rows_of_csv`, and as `with_names` for the speakers' column."""
     text = decoded(table.path, read_bytes(table.path))
     if not text.strip():
         raise UserError(f"{table.path}: empty, expected a recording on each line")
+    is_json = text.lstrip().startswith("{")
     delimiter = table.delimiter or max(DELIMITERS, key=text.strip().partition("\n")[0].count)
-    # Tables with tabs or bars quote nothing: a quotation mark belongs to the text there.
-    dialect: type[csv.Dialect] = csv.excel if delimiter in ",;" else Unquoted
-    reader = csv.reader(io.StringIO(text, newline=""), dialect, delimiter=delimiter)
-    try:
-        rows = [(reader.line_num, [field.strip() for field in row]) for row in reader if any(row)]
-    except csv.Error as error:
-        fix = "close the quotation mark before it, or name another --delimiter"
-        raise UserError(f"{table.path}:{reader.line_num}: {error}; {fix}") from None
+    rows = rows_of_json(table.path, text) if is_json else rows_of_csv(table.path, text, delimiter)
     header = [name.lower() for name in rows[0][1]]
     path_at = column_of(table, "--path-column", table.path_column, header, PATH_COLUMNS, 0)
     last = len(header) - 1
@@ -237,7 +233,7 @@ def read_table(
     places = [path_at, text_at]
     if speaker_column:
         places.append(column_of(table, "--speaker-column", speaker_column, header, (), 0))
-    if any(place.by_name for place in places):
+    if is_json or any(place.by_name for place in places):
         rows = rows[1:]
     lines, problems = list[Line](), list[str]()
     for number, row in rows:
@@ -255,8 +251,47 @@ def read_table(
     return clips, problems
 
 
+def rows_of_csv(path: Path, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
+    """The fields of each line and its number. UserError for a line that cannot be read."""
+    # Tables with tabs or bars quote nothing: a quotation mark belongs to the text there.
+    dialect: type[csv.Dialect] = csv.excel if delimiter in ",;" else Unquoted
+    reader = csv.reader(io.StringIO(text, newline=""), dialect, delimiter=delimiter)
+    try:
+        return [(reader.line_num, [field.strip() for field in row]) for row in reader if any(row)]
+    except csv.Error as error:
+        fix = "close the quotation mark before it, or name another --delimiter"
+        raise UserError(f"{path}:{reader.line_num}: {error}; {fix}") from None
+
+
 class Unquoted(csv.excel):
     quoting = csv.QUOTE_NONE
+
+
+def rows_of_json(path: Path, text: str) -> list[tuple[int, list[str]]]:
+    """The values of each line and its number, after a header of all keys, which has number 0. What
+    a line lacks, and what is no string or number, is empty. UserError if a line holds no object."""
+    objects, header = list[tuple[int, dict[str, object]]](), dict[str, None]()
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict):
+            expected = "expected a JSON object on each line, as on the first"
+            raise UserError(f"{path}:{number}: {line.strip()[:60]!r}: {expected}; write one")
+        objects.append((number, values))
+        header |= dict.fromkeys(values)
+    plain = (str, int, float)
+    rows = [
+        (
+            number,
+            [str(x).strip() if isinstance(x := values.get(key), plain) else "" for key in header],
+        )
+        for number, values in objects
+    ]
+    return [(0, list(header)), *rows]
 
 
 @dataclass(frozen=True)

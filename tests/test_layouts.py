@@ -1,5 +1,6 @@
 """corpus/layouts.py: recordings in the layouts that people have."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,33 @@ def test_tables_are_read_with_any_columns(sounds, lines, options):
     table.write_text("\ufeff" + lines.format(*quoted).replace("\n", "\r\n"), encoding="utf-8")
     by = options.get("by", ("", ""))
     assert read(sounds, table, *by, options.get("delimiter")) == (expected(*texts), [])
+
+
+@pytest.mark.parametrize(
+    ("keys", "by"),
+    [(("audio_filepath", "text"), ()), (("from", "says"), ("from", "Says")), (("who", "said"), ())],
+)
+def test_tables_may_be_json_lines(sounds, keys, by):
+    """As of NeMo, with other keys, and in any order; without usual keys the first and the last."""
+    names = ["a.wav", "clips/b.FLAC", "C"]
+    lines = [{keys[0]: names[i], "duration": 1.5, keys[1]: TEXTS[i]} for i in range(3)]
+    if by:
+        lines[1] = dict(reversed(lines[1].items()))
+    table = sounds / "manifest.jsonl"
+    table.write_text("\n\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    assert read(sounds, table, *by) == (expected(), [])
+
+
+@pytest.mark.parametrize("line", ['{"path": "b"', "[1]", "b,Two.", "[" * 100_000])
+def test_bad_json_lines_are_named(sounds, line):
+    table = sounds / "manifest.jsonl"
+    table.write_text('{"path": "a", "text": "One."}\n' + line)
+    message = refusal(read, sounds, table)
+    assert f"{table}:2: {line[:60]!r}: expected a JSON object on each line" in message
+    table.write_text('{"path": "a", "text": "One."}\n{"path": {"b": 1}, "text": "Two."}')
+    clips, [problem] = read(sounds, table)
+    assert clips == [("clips/a.wav", "One.")]
+    assert problem.startswith(f"{table}:2: '': no such file")
 
 
 def test_texts_may_lie_beside_the_sounds(sounds):
