@@ -49,8 +49,8 @@ test-frameworks: .venv-frameworks/installed
 
 say: $(VOCODER)
 	@mkdir -p out
-	@$(PYTHON) synthesize.py --voice $(VOICE) --vocoder $(VOCODER) --text="$$TEXT" \
-	  --speaker="$${SPEAKER:-linda}" -o out/said.wav
+	@$(PYTHON) synthesize.py --voice $(VOICE) --vocoder $(VOCODER) \
+	  --text="$${TEXT:-Good morning, and welcome.}" --speaker="$${SPEAKER:-linda}" -o out/said.wav
 
 page: $(VOCODER)
 	$(PYTHON) scripts/page.py --checkpoint $(VOICE) --vocoder $(VOCODER) \

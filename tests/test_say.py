@@ -101,5 +101,6 @@ def test_the_recipes_voice_speaks_after_one_download(tmp_path):
     assert spoken == ["[synthesize.py]", *voice, *said]
     other = make(tmp_path, "say", "TEXT=Yes.", 'SPEAKER=it\'s "Bert" $(echo 9)').stdout.splitlines()
     assert other[-3] == '[--speaker=it\'s "Bert" ]'
+    assert "[--text=Good morning, and welcome.]" in make(tmp_path, "say").stdout
     page = make(tmp_path, "page").stdout.splitlines()[-6:]
     assert page == ["[scripts/page.py]", "[--checkpoint]", *voice[1:], "[--speaker=linda]"]
