@@ -406,76 +406,75 @@ def nearest_recordings(
     return nearest
 
 
+@dataclass(frozen=True)
+class Hearing:
+    """What `evaluate` asks of recognisers and judges.
+
+    Args:
+        language: of the texts, eSpeak's name.
+        recogniser, whisper_model: as `make_recogniser` takes them.
+        words_only: no identification rate, which takes most of the time.
+        quality: rate the sounds by DistillMOS too.
+        right_speaker: find the nearest speaker too, among those of the recordings.
+    """
+
+    language: str = ENGLISH
+    recogniser: str = POCKETSPHINX
+    whisper_model: str = WHISPER_MODEL
+    words_only: bool = False
+    quality: bool = False
+    right_speaker: bool = False
+
+    def listener(self, texts: Sequence[str]) -> Listener:
+        """For these texts. UserError if a recogniser or judge cannot be loaded."""
+        recogniser = make_recogniser(self.recogniser, self.whisper_model, self.language, texts)
+        judge = DistillMos() if self.quality else None
+        return Listener(
+            recogniser, judge, self.language, Resemblyzer() if self.right_speaker else None
+        )
+
+
 def evaluate(
     checkpoint: Path,
     recordings: Path,
-    speech: Path | None = None,
-    language: str = ENGLISH,
+    hearing: Hearing = Hearing(),
     *,
-    recogniser: str = POCKETSPHINX,
-    whisper_model: str = WHISPER_MODEL,
-    vocoder: Path | None = None,
-    words_only: bool = False,
-    quality: bool = False,
-    right_speaker: bool = False,
-    voice_of: str | None = None,
     speaker_column: str = "",
+    voice_of: str | None = None,
+    vocoder: Path | None = None,
+    speech: Path | None = None,
 ) -> Intelligibility:
     """Speak the texts of `recordings` with `checkpoint`, transcribe that where the recogniser knows
-    the language and, unless `words_only`, find the nearest recording.
+    the language and, unless only words are asked for, find the nearest recording.
 
     Args:
         checkpoint: or a voice's folder.
         recordings, speaker_column: as `read_recordings` takes them.
-        speech: a folder that keeps what `spoken_sounds` makes.
-        language: of the texts, eSpeak's name.
-        recogniser, whisper_model: as `make_recogniser` takes them.
-        vocoder: an ONNX file in place of Griffin-Lim.
-        words_only: no identification rate, which takes most of the time.
-        quality: rate the sounds by DistillMOS too.
-        right_speaker: find the nearest speaker too, among those of the recordings.
         voice_of: the speaker of all texts, where the model has several and the recordings have no
             names. Recordings with names are spoken with each one's own speaker's voice.
+        vocoder: an ONNX file in place of Griffin-Lim.
+        speech: a folder that keeps what `spoken_sounds` makes.
 
     Raises:
         UserError: if recordings, checkpoint, vocoder, recogniser or judge cannot be read.
     """
     clips = read_recordings(recordings, speaker_column)
-    texts = [clip.text for clip in clips]
     speaker, vocoder_name = load_speaker(checkpoint), GRIFFIN_LIM
     known = speaker.hparams.speakers
-    if right_speaker:
+    if hearing.right_speaker:
         refuse_too_few([clip.speaker for clip in clips], known, recordings, checkpoint)
     names = speakers_of(clips, known, voice_of, recordings, checkpoint)
     if vocoder:
         speaker.vocoder = load_vocoder(vocoder, speaker.hparams)
         vocoder_name = f"{vocoder.name} ({sha256(read_bytes(vocoder)).hexdigest()[:8]})"
-    hparams, reference = speaker.hparams, Reference(Measures(), Measures(), {})
-    chosen = make_recogniser(recogniser, whisper_model, language, texts)
-    judge, encoder = DistillMos() if quality else None, Resemblyzer() if right_speaker else None
-    listener = Listener(chosen, judge, language, encoder)
-    if chosen or judge or encoder:
+    listener = hearing.listener([clip.text for clip in clips])
+    reference = Reference(Measures(), Measures(), {})
+    if listener.recogniser or listener.judge or listener.encoder:
         reference = measure_reference(recordings, speaker, vocoder_name, listener, speaker_column)
-    sounds = [] if words_only else [read_audio(clip.path, hparams) for clip in clips]
-    recorded = [mel_cepstra(samples, hparams) for samples in sounds]
-    spoken, cepstra = spoken_sounds(speaker, texts, names, speech), list[np.ndarray]()
-    for clip, samples in zip(clips, spoken, strict=True):
-        listener.hear(clip.text, samples.numpy(), hparams.sampling_rate)
-        if not words_only:
-            cepstra.append(mel_cepstra(samples, hparams))
-    nearest = [] if words_only else nearest_recordings(clips, recorded, cepstra)
+    spoken = spoken_sounds(speaker, [clip.text for clip in clips], names, speech)
+    nearest = hear_all(clips, spoken, listener, speaker.hparams, compare=not hearing.words_only)
     is_identified = np.equal(nearest, range(len(nearest)))
-    words = [texts[i].lower().rstrip(".") for i in nearest] or [""] * len(clips)
-    voices = [""] * len(clips)
-    if encoder:
-        centroids = {name: np.array(mean) for name, mean in reference.centroids.items()}
-        voices = [nearest_speaker(embedding, centroids) for embedding in listener.embeddings]
-        listener.is_right = [x == own for x, own in zip(voices, names, strict=True)]
-    labels = zip(words, names, voices, strict=True)
-    transcripts = [
-        replace(transcript, nearest=word, speaker=name or "", nearest_speaker=voice)
-        for transcript, (word, name, voice) in zip(listener.transcripts, labels, strict=True)
-    ]
+    transcripts = labelled_transcripts(listener, reference, clips, names, nearest)
     measures = listener.measures()
     return Intelligibility(
         word_error_rate=measures.word_error_rate,
@@ -489,13 +488,54 @@ def evaluate(
         quality=measures.quality,
         quality_of_recordings=reference.recordings.quality,
         quality_after_griffin_lim=reference.vocoded.quality,
-        recogniser=chosen.name if chosen else "",
+        recogniser=listener.recogniser.name if listener.recogniser else "",
         vocoder=vocoder_name,
         speakers=rates_of_speakers(names, listener, reference, is_identified),
         right_speaker=measures.right_speaker,
         right_speaker_of_recordings=reference.recordings.right_speaker,
         right_speaker_after_griffin_lim=reference.vocoded.right_speaker,
     )
+
+
+def hear_all(
+    clips: Sequence[Recording],
+    spoken: Iterator[torch.Tensor],
+    listener: Listener,
+    hparams: HParams,
+    *,
+    compare: bool,
+) -> list[int]:
+    """Let `listener` hear the sound of each text. With `compare`, returns `nearest_recordings`."""
+    sounds = [read_audio(clip.path, hparams) for clip in clips] if compare else []
+    recorded = [mel_cepstra(samples, hparams) for samples in sounds]
+    cepstra = list[np.ndarray]()
+    for clip, samples in zip(clips, spoken, strict=True):
+        listener.hear(clip.text, samples.numpy(), hparams.sampling_rate)
+        if compare:
+            cepstra.append(mel_cepstra(samples, hparams))
+    return nearest_recordings(clips, recorded, cepstra) if compare else []
+
+
+def labelled_transcripts(
+    listener: Listener,
+    reference: Reference,
+    clips: Sequence[Recording],
+    names: Sequence[str | None],
+    nearest: Sequence[int],
+) -> list[Transcript]:
+    """What `listener` heard of each text, with the nearest recording, the speaker who was asked for
+    and, where it has an encoder, the nearest one, which it is told too."""
+    words = [clips[i].text.lower().rstrip(".") for i in nearest] or [""] * len(clips)
+    voices = [""] * len(clips)
+    if listener.encoder:
+        centroids = {name: np.array(mean) for name, mean in reference.centroids.items()}
+        voices = [nearest_speaker(embedding, centroids) for embedding in listener.embeddings]
+        listener.is_right = [x == own for x, own in zip(voices, names, strict=True)]
+    labels = zip(words, names, voices, strict=True)
+    return [
+        replace(transcript, nearest=word, speaker=name or "", nearest_speaker=voice)
+        for transcript, (word, name, voice) in zip(listener.transcripts, labels, strict=True)
+    ]
 
 
 def rates_of_speakers(

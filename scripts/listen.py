@@ -23,7 +23,7 @@ from pathlib import Path
 from common.arguments import make_parser, output_file
 from common.files import write_json
 from paper.recognisers import add_recogniser_options
-from paper.transcription import evaluate
+from paper.transcription import Hearing, evaluate
 from text.spoken_numbers import ENGLISH
 
 
@@ -52,19 +52,22 @@ def main(arguments: list[str] | None = None) -> None:
     right_help = "how often it is the right person's voice (requirements/resemblyzer.txt)"
     parser.add_argument("--right-speaker", action="store_true", help=right_help)
     args = parser.parse_args(arguments)
-    measured = evaluate(
-        args.checkpoint,
-        args.recordings,
-        args.speech,
+    hearing = Hearing(
         args.language,
-        recogniser=args.recognizer,
-        whisper_model=args.whisper_model,
-        vocoder=args.vocoder,
+        args.recognizer,
+        args.whisper_model,
         words_only=args.words_only,
         quality=args.quality,
         right_speaker=args.right_speaker,
-        voice_of=args.speaker,
+    )
+    measured = evaluate(
+        args.checkpoint,
+        args.recordings,
+        hearing,
         speaker_column=args.speaker_column,
+        voice_of=args.speaker,
+        vocoder=args.vocoder,
+        speech=args.speech,
     )
     write_json(args.out, asdict(measured))
     rates = "" if measured.word_error_rate is None else "word error rates of "

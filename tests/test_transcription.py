@@ -4,7 +4,7 @@ which recording the speech is nearest to."""
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +23,7 @@ from hparams import HParams, create_hparams
 from paper import transcription
 from paper.recognisers import make_recogniser, words_of
 from paper.transcription import (
+    Hearing,
     Intelligibility,
     Listener,
     Measures,
@@ -42,6 +43,8 @@ from text.spoken_numbers import WORDS, in_words
 
 HPARAMS = create_hparams("n_frames_per_step=4")
 TEXTS = ["Seven.", "Seven hundred.", "Two."]
+WORDS_ONLY = Hearing(words_only=True)
+WITH_SPEAKERS = Hearing(words_only=True, right_speaker=True)
 
 
 def of_texts(*texts):
@@ -192,8 +195,7 @@ def test_a_vocoder_speaks_and_is_named(recordings, tmp_path, monkeypatch):
     monkeypatch.setattr(transcription, "load_speaker", lambda _: speaker)
     monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
     monkeypatch.setattr(transcription, "load_vocoder", lambda path, _: path)
-    options = {"vocoder": vocoder, "words_only": True}
-    heard = evaluate(tmp_path / "checkpoint_1.pt", recordings, **options)
+    heard = evaluate(tmp_path / "checkpoint_1.pt", recordings, WORDS_ONLY, vocoder=vocoder)
     assert speaker.vocoder == vocoder
     assert heard.vocoder == "hifigan.onnx (6b86b273)"
     assert re.search(r"^after mel and hifigan.onnx \(6b86b273\) +1.000$", heard.summary(), re.M)
@@ -202,16 +204,17 @@ def test_a_vocoder_speaks_and_is_named(recordings, tmp_path, monkeypatch):
 def test_listen_hands_its_options_on(monkeypatch, tmp_path):
     asked = {}
 
-    def noted(*arguments, **options):
-        asked.update(options)
+    def noted(checkpoint, recordings, hearing, **options):
+        asked.update(asdict(hearing) | options)
         return Intelligibility(None, None, None, 0, "", 0, [])
 
     monkeypatch.setattr(listen, "evaluate", noted)
     options = "--recognizer whisper --whisper-model small --vocoder v.onnx --words-only --quality "
-    options += "--right-speaker --speaker anna --speaker-column 2"
+    options += "--right-speaker --speaker anna --speaker-column 2 --language de --speech s"
     paths = ["--checkpoint", "a.pt", "--recordings", "b", "-o", str(tmp_path / "c.json")]
     listen.main([*paths, *options.split()])
     assert asked == {
+        "language": "de",
         "recogniser": "whisper",
         "whisper_model": "small",
         "vocoder": Path("v.onnx"),
@@ -220,6 +223,7 @@ def test_listen_hands_its_options_on(monkeypatch, tmp_path):
         "right_speaker": True,
         "voice_of": "anna",
         "speaker_column": "2",
+        "speech": Path("s"),
     }
 
 
@@ -277,7 +281,7 @@ def test_folders_name_each_texts_speaker(with_speakers, recordings, tmp_path):
     lines = zip(range(3), ("anna", "bert", "bert"), TEXTS, strict=True)
     metadata = "".join(f"c{i:02}|{name}|{text}\n" for i, name, text in lines)
     (recordings / "metadata.csv").write_text(metadata)
-    found = evaluate(tmp_path / "best.pt", recordings, speaker_column="2", words_only=True)
+    found = evaluate(tmp_path / "best.pt", recordings, WORDS_ONLY, speaker_column="2")
     assert [t.speaker for t in found.transcripts] == ["anna", "bert", "bert"]
     assert {name: x.recordings for name, x in found.speakers.items()} == {"anna": 0, "bert": 2 / 3}
     message = refusal(read_recordings, with_speakers, "2")
@@ -307,7 +311,7 @@ def test_changed_recordings_are_measured_again(with_speakers):
 
 
 def test_one_speaker_says_what_has_none(with_speakers, recordings, checkpoint_path):
-    heard = evaluate(checkpoint_path, recordings, words_only=True, voice_of="bert")
+    heard = evaluate(checkpoint_path, recordings, WORDS_ONLY, voice_of="bert")
     assert heard.word_error_rate == 2 / 4
     assert heard.speakers == {}
     for options, message in (
@@ -402,9 +406,9 @@ def test_speech_has_the_right_speakers_voice(with_voices, tmp_path, capsys):
 
 def test_nearest_speakers_are_found_on_request_only(with_voices):
     """What was kept of the recordings with them is made anew without."""
-    evaluate(Path("best.pt"), with_voices, words_only=True, right_speaker=True)
+    evaluate(Path("best.pt"), with_voices, WITH_SPEAKERS)
     used = StandInEncoder.used
-    heard = evaluate(Path("best.pt"), with_voices, words_only=True)
+    heard = evaluate(Path("best.pt"), with_voices, WORDS_ONLY)
     assert heard.right_speaker is heard.right_speaker_of_recordings is None
     assert heard.speakers["anna"].right_speaker is None
     assert {t.nearest_speaker for t in heard.transcripts} == {""}
@@ -413,11 +417,10 @@ def test_nearest_speakers_are_found_on_request_only(with_voices):
 
 def test_the_right_speaker_is_refused_before_speaking(with_voices, recordings, monkeypatch):
     monkeypatch.setattr(transcription, "spoken_sounds", None)
-    options = {"words_only": True, "right_speaker": True}
-    message = refusal(evaluate, Path("best.pt"), recordings, **options)
+    message = refusal(evaluate, Path("best.pt"), recordings, WITH_SPEAKERS)
     assert message.startswith(f"--right-speaker: {recordings} names no speakers; ")
     with_voices.write_text(with_voices.read_text().replace("|bert", "|anna"))
-    message = refusal(evaluate, Path("best.pt"), with_voices, **options)
+    message = refusal(evaluate, Path("best.pt"), with_voices, WITH_SPEAKERS)
     assert "has recordings of 'anna' alone" in message
 
 
