@@ -30,6 +30,7 @@ SILENCE = (
 )
 POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
 WHISPER_MODEL = "tiny.en"
+LONGEST_LOOP = 6  # tokens: where Whisper does not understand, it may go on and on ("x x x x ...")
 WHISPER_NAMES = {"cmn": "zh", "yue": "zh", "nb": "no"}  # of languages, where eSpeak has others
 
 
@@ -144,6 +145,7 @@ class Whisper:
             temperature=0.0,
             condition_on_previous_text=False,
             without_timestamps=True,
+            no_repeat_ngram_size=LONGEST_LOOP,
         )
         return " ".join(segment.text.strip() for segment in segments)
 

@@ -45,6 +45,15 @@ def test_whisper_hears_a_clip(whisper_model):
     assert recogniser.name == f"whisper {get_model_path().name}"
 
 
+def test_whisper_does_not_go_on_repeating(whisper_model):
+    """Without a limit it hears fourteen words here."""
+    samples, rate = clip("LJ001-0008")
+    again = np.tile(samples[int(0.3 * rate) : int(0.8 * rate)], 20)
+    heard = make_recogniser("whisper", whisper_model, "en-us", []).hear(again, rate)
+    assert words_of(heard).startswith("never been never been")
+    assert len(words_of(heard).split()) <= 8
+
+
 def test_models_that_whisper_lacks_are_refused(whisper_model, tmp_path):
     assert "not de; take another with --whisper-model" in refusal(Whisper, whisper_model, "de")
     assert "one of tiny.en, tiny, base.en" in refusal(Whisper, "smal", "en-us")
