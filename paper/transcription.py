@@ -8,7 +8,7 @@ recogniser, so any language has it.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -303,6 +303,18 @@ class Listener:
             right = float(np.mean([self.is_right[i] for i in chosen]))
         return Measures(rate, quality, right)
 
+    def compare_speakers(
+        self, centroids: Mapping[str, Sequence[float]], names: Sequence[str | None]
+    ) -> list[str]:
+        """The nearest speaker of each sound, "" without an encoder. `measures` then says how often
+        that is the one of `names`, who should speak."""
+        if not self.encoder:
+            return [""] * len(names)
+        means = {name: np.array(mean) for name, mean in centroids.items()}
+        voices = [nearest_speaker(embedding, means) for embedding in self.embeddings]
+        self.is_right = [voice == name for voice, name in zip(voices, names, strict=True)]
+        return voices
+
     def again(self) -> "Listener":
         """One that has heard nothing yet."""
         return Listener(self.recogniser, self.judge, self.language, self.encoder)
@@ -474,7 +486,7 @@ def evaluate(
     spoken = spoken_sounds(speaker, [clip.text for clip in clips], names, speech)
     nearest = hear_all(clips, spoken, listener, speaker.hparams, compare=not hearing.words_only)
     is_identified = np.equal(nearest, range(len(nearest)))
-    transcripts = labelled_transcripts(listener, reference, clips, names, nearest)
+    voices = listener.compare_speakers(reference.centroids, names)
     measures = listener.measures()
     return Intelligibility(
         word_error_rate=measures.word_error_rate,
@@ -483,7 +495,7 @@ def evaluate(
         texts=len(clips),
         checkpoint=checkpoint.name,
         epochs=speaker.epochs,
-        transcripts=transcripts,
+        transcripts=labelled_transcripts(listener.transcripts, clips, nearest, names, voices),
         identification_rate=float(np.mean(is_identified)) if nearest else None,
         quality=measures.quality,
         quality_of_recordings=reference.recordings.quality,
@@ -517,24 +529,18 @@ def hear_all(
 
 
 def labelled_transcripts(
-    listener: Listener,
-    reference: Reference,
+    transcripts: Sequence[Transcript],
     clips: Sequence[Recording],
-    names: Sequence[str | None],
     nearest: Sequence[int],
+    names: Sequence[str | None],
+    voices: Sequence[str],
 ) -> list[Transcript]:
-    """What `listener` heard of each text, with the nearest recording, the speaker who was asked for
-    and, where it has an encoder, the nearest one, which it is told too."""
+    """Transcripts with the nearest recording, the speaker who was asked for and the nearest one."""
     words = [clips[i].text.lower().rstrip(".") for i in nearest] or [""] * len(clips)
-    voices = [""] * len(clips)
-    if listener.encoder:
-        centroids = {name: np.array(mean) for name, mean in reference.centroids.items()}
-        voices = [nearest_speaker(embedding, centroids) for embedding in listener.embeddings]
-        listener.is_right = [x == own for x, own in zip(voices, names, strict=True)]
-    labels = zip(words, names, voices, strict=True)
+    labels = zip(transcripts, words, names, voices, strict=True)
     return [
         replace(transcript, nearest=word, speaker=name or "", nearest_speaker=voice)
-        for transcript, (word, name, voice) in zip(listener.transcripts, labels, strict=True)
+        for transcript, word, name, voice in labels
     ]
 
 

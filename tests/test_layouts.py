@@ -72,7 +72,11 @@ def test_tables_may_be_json_lines(sounds, keys, by):
     assert read(sounds, table, *by) == (expected(), [])
 
 
-@pytest.mark.parametrize("line", ['{"path": "b"', "[1]", "b,Two.", "[" * 100_000])
+@pytest.mark.parametrize(
+    "line",
+    ['{"path": "b"', "[1]", "b,Two.", "[" * 100_000],
+    ids=["cut short", "a list", "of a CSV", "too deep"],
+)
 def test_bad_json_lines_are_named(sounds, line):
     table = sounds / "manifest.jsonl"
     table.write_text('{"path": "a", "text": "One."}\n' + line)
