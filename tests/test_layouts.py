@@ -65,6 +65,8 @@ def test_tables_may_be_json_lines(sounds, keys, by):
     """As of NeMo, with other keys, and in any order; without usual keys the first and the last."""
     names = ["a.wav", "clips/b.FLAC", "C"]
     lines = [{keys[0]: names[i], "duration": 1.5, keys[1]: TEXTS[i]} for i in range(3)]
+    if keys == ("audio_filepath", "text"):
+        lines = [{"offset": 0, **line, "lang": "en"} for line in lines]
     if by:
         lines[1] = dict(reversed(lines[1].items()))
     table = sounds / "manifest.jsonl"
