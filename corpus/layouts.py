@@ -279,8 +279,10 @@ def rows_of_json(path: Path, text: str) -> list[tuple[int, list[str]]]:
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            expected = "expected a JSON object on each line, as on the first"
-            raise UserError(f"{path}:{number}: {line.strip()[:60]!r}: {expected}; write one")
+            expected = (
+                'expected a JSON object on each line; write {"path": "a.wav", "text": "Yes."}'
+            )
+            raise UserError(f"{path}:{number}: {line.strip()[:60]!r}: {expected}")
         objects.append((number, values))
         header |= dict.fromkeys(values)
     plain = (str, int, float)
