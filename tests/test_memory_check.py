@@ -216,7 +216,7 @@ def test_advice_starts_from_what_was_asked(limit, frames, settings, expected):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_advised_capacity_trains_on_a_gpu():
     """The full-size model in 4 GB, of which a batch of 64 clips of 870 frames takes more."""
-    device, training = torch.device("cuda"), clips([870] * 70, [150] * 70)
+    device, training = torch.device("cuda", 0), clips([870] * 70, [150] * 70)
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(4e9 / total, device)
