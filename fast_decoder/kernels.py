@@ -67,8 +67,10 @@ def _buffer(table, place, dtype: tl.constexpr):
 def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     """Wait for the launch before this one, and allow the next launch, whose programs start and wait
     in turn. Every program must call it, even with nothing to do. Before the call a program may only
-    read the table, and buffers that no earlier launch of the same graph writes. While graphs are
-    captured the table is all zeros: there are no buffers.
+    read the table, buffers that no earlier launch of the same graph writes, and what launches
+    before the last one wrote: all programs of the last one have waited for them. Where other values
+    were read from the same addresses before, `.cg` passes by the processor's own cache. While
+    graphs are captured the table is all zeros: there are no buffers.
 
     Without LET_NEXT the next launch starts when this one's programs have ended. Use that where the
     next launch's programs have no room beside these and would crowd onto the few free
@@ -190,13 +192,19 @@ def lstm_step(
         in_query = in_units[:, None] & (dim < QUERY)[None, :]
         query_weight = _buffer(table, QUERY_WEIGHT, DTYPE) + place_unit[:, None] * QUERY
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
+    in_past = inside & has_past[:, None]
+    cells = _buffer(table, CELLS, DTYPE) + (step - batch)[:, None] * SIZE + unit[None, :]
+    if QUERY > 0:  # attention's launches lie between this one and the last that wrote cells
+        cell = tl.load(cells, in_past, 0.0, cache_modifier=".cg")
     _wait(EARLY)
     if not has_step:
         return
+    if QUERY == 0:
+        cell = tl.load(cells, in_past, 0.0)
     total = gates + _product(
         before, has_past, weight, has_column, INNER, BLOCK, WARPS, DTYPE, PRECISION
     )
-    hidden = _lstm_cell(table, total, step, unit, has_past, inside, SIZE, DTYPE)
+    hidden = _lstm_cell(table, total, cell, step, unit, inside, SIZE, DTYPE)
     if DROPOUT:
         hidden = tl.where(keep != 0, hidden * scale, 0.0)
     place = step[:, None] * WIDTH + unit[None, :]
@@ -217,9 +225,9 @@ def lstm_step(
 
 
 @triton.jit
-def _lstm_cell(table, total, step, unit, has_past, inside, SIZE: tl.constexpr, DTYPE: tl.constexpr):
+def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE: tl.constexpr):
     """The hidden state [rows, units] before dropout, of gates before activation `total` [rows,
-    4 * units]; GATES and CELLS are stored."""
+    4 * units] and the cell before; GATES and CELLS are stored."""
     rows: tl.constexpr = total.shape[0]
     units: tl.constexpr = total.shape[1] // 4
     i_and_g, f_and_o = tl.split(tl.reshape(total, (rows, units, 2, 2)))
@@ -231,10 +239,8 @@ def _lstm_cell(table, total, step, unit, has_past, inside, SIZE: tl.constexpr, D
     tl.store(gates + SIZE, f, inside)
     tl.store(gates + 2 * SIZE, g, inside)
     tl.store(gates + 3 * SIZE, o, inside)
-    cells = _buffer(table, CELLS, DTYPE) + step[:, None] * SIZE + unit[None, :]
-    before = cells - tl.load(table + BATCH) * SIZE
-    cell = f * tl.load(before, inside & has_past[:, None], 0.0) + i * g
-    tl.store(cells, cell, inside)
+    cell = f * cell + i * g
+    tl.store(_buffer(table, CELLS, DTYPE) + step[:, None] * SIZE + unit[None, :], cell, inside)
     return o * _tanh(cell)
 
 
@@ -270,6 +276,11 @@ def attention_energies(
     location_weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + tap[:, None] * DIM + dim[None, :]
     in_location = (tap < 2 * KERNEL)[:, None] & has_dim[None, :]
     location_weight = tl.load(location_weight, in_location, 0.0)
+    width = symbols + KERNEL - 1  # of the previous alignment, and of the cumulative one after it
+    past = _buffer(table, PAST, DTYPE) + (t * batch + clip) * 2 * width
+    places = n[:, None] + (tap // KERNEL * width + tap % KERNEL)[None, :]
+    window = tl.load(past + places, has_symbol[:, None] & (tap < 2 * KERNEL)[None, :], 0.0)
+    pre = _dot(window, location_weight, pre, PRECISION)
     _wait(EARLY, LET_NEXT)
     if nothing:
         return
@@ -279,12 +290,7 @@ def attention_energies(
         part = start + tl.arange(0, PARTS_BLOCK)
         in_parts = (part < PARTS)[:, None] & has_dim[None, :]
         query += tl.sum(tl.load(parts + part[:, None] * (batch * DIM), in_parts, 0.0), axis=0)
-    width = symbols + KERNEL - 1  # of the previous alignment, and of the cumulative one after it
-    past = _buffer(table, PAST, DTYPE) + (t * batch + clip) * 2 * width
-    places = n[:, None] + (tap // KERNEL * width + tap % KERNEL)[None, :]
-    window = tl.load(past + places, has_symbol[:, None] & (tap < 2 * KERNEL)[None, :], 0.0)
-    pre = _dot(window, location_weight, pre + query[None, :], PRECISION)
-    energy = tl.sum(_tanh(pre) * v[None, :], axis=1)
+    energy = tl.sum(_tanh(pre + query[None, :]) * v[None, :], axis=1)
     energy = tl.where(padding != 0, float("-inf"), energy)
     tl.store(_buffer(table, ENERGIES, DTYPE) + clip * symbols + n, energy, has_symbol)
 
@@ -314,6 +320,11 @@ def attention_context(
     memory = _buffer(table, MEMORY, DTYPE) + (clip * symbols + n[:, None]) * (WIDTH - SIZE)
     memory = tl.load(memory + column[None, :], has_symbol[:, None] & in_context[None, :], 0.0)
     energies = _buffer(table, ENERGIES, DTYPE) + clip * symbols + n
+    step = t * batch + clip
+    width = symbols + KERNEL - 1
+    past = _buffer(table, PAST, DTYPE) + step * 2 * width + KERNEL // 2
+    has_past = n < tl.where(nothing | (tl.program_id(1) > 0), 0, symbols)
+    cumulative = tl.load(past + width + n, has_past, 0.0)
     _wait(EARLY)
     if nothing:
         return
@@ -321,16 +332,13 @@ def attention_context(
     share = tl.exp(energy - tl.max(energy, axis=0))
     alignment = share / tl.sum(share, axis=0)
     context = tl.sum(alignment[:, None] * memory, axis=0)
-    step = t * batch + clip
     place = step * WIDTH + SIZE + column
     tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, context, in_context)
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, context.to(OPERAND), in_context)
     if tl.program_id(1) == 0:
         tl.store(_buffer(table, ALIGNMENTS, DTYPE) + step * symbols + n, alignment, has_symbol)
-        width = symbols + KERNEL - 1
-        past = _buffer(table, PAST, DTYPE) + step * 2 * width + KERNEL // 2
-        cumulative = tl.load(past + width + n, has_symbol, 0.0) + alignment
+        cumulative += alignment
         following = n < tl.where(t + 1 < tl.load(table + STEPS), symbols, 0)
         past += batch * 2 * width
         tl.store(past + n, alignment, following)
@@ -427,12 +435,16 @@ def attention_gradient(
     memory = _buffer(table, MEMORY, DTYPE) + (clip * symbols + n[:, None]) * context_size
     in_memory = (n < num_symbols)[:, None] & (column < num_columns)[None, :]
     values = tl.load(memory + column[None, :], in_memory, 0.0)
+    carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
+    elsewhere += tl.load(carried + m, m < num_symbols, 0.0, cache_modifier=".cg")
+    dalignment += tl.load(carried + n, n < num_symbols, 0.0, cache_modifier=".cg")
+    chunk_step = (t - tl.load(table + START)) * batch + clip
+    tanh = _buffer(table, TANH, DTYPE) + (chunk_step * symbols + n[:, None]) * DIM
+    in_tanh = (n < num_symbols)[:, None] & has_dim[None, :]
+    tanh = tl.load(tanh + dim[None, :], in_tanh, 0.0, cache_modifier=".cg")
     _wait(EARLY)
     if nothing:
         return
-    carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
-    elsewhere += tl.load(carried + m, m < symbols, 0.0)
-    dalignment += tl.load(carried + n, n < symbols, 0.0)
     partials = _buffer(table, PARTIALS, DTYPE) + clip * WIDTH + SIZE
     for split in tl.static_range(SPLITS):
         dcontext += tl.load(partials + split * batch * WIDTH + column, column < context_size, 0.0)
@@ -442,10 +454,7 @@ def attention_gradient(
     inner = tl.sum(dcontext * context, axis=0) + tl.sum(elsewhere * here, axis=0)
     dalignment += tl.sum(values * dcontext[None, :], axis=1)
     denergy = alignment * (dalignment - inner)
-    chunk_step = (t - tl.load(table + START)) * batch + clip
     tl.store(_buffer(table, DENERGIES, DTYPE) + chunk_step * symbols + n, denergy, n < symbols)
-    tanh = _buffer(table, TANH, DTYPE) + (chunk_step * symbols + n[:, None]) * DIM
-    tanh = tl.load(tanh + dim[None, :], (n < symbols)[:, None] & has_dim[None, :], 0.0)
     part = tl.sum(denergy[:, None] * (1 - tanh * tanh), axis=0) * v
     places = (tl.program_id(1) * batch + clip) * DIM + dim
     tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, has_dim)
@@ -509,6 +518,9 @@ def cell_gradient(
     cells = _buffer(table, CELLS, DTYPE) + here
     tanh_cell = _tanh(tl.load(cells, inside, 0.0))
     previous = tl.load(cells - batch * SIZE, inside & has_past[:, None], 0.0)
+    if QUERY == 0:
+        dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
+        later = tl.load(dcells, inside, 0.0, cache_modifier=".cg")
     if QUERY > 0:
         # [WARPS, a warp's share of D]: each warp makes a share of the product with the query
         share: tl.constexpr = QUERY_BLOCK // WARPS
@@ -528,8 +540,10 @@ def cell_gradient(
         )
     if DROPOUT:
         dhidden = tl.where(keep != 0, dhidden * scale, 0.0)
-    dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
-    dcell = tl.load(dcells, inside, 0.0) + dhidden * o * (1 - tanh_cell * tanh_cell)
+    if QUERY > 0:  # read here, because earlier it would take twice the registers
+        dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
+        later = tl.load(dcells, inside, 0.0)
+    dcell = later + dhidden * o * (1 - tanh_cell * tanh_cell)
     tl.store(dcells, dcell * f, inside)
     tl.store(gates, dcell * g * i * (1 - i), inside)
     tl.store(gates + SIZE, dcell * previous * f * (1 - f), inside)
