@@ -455,7 +455,6 @@ class Graphs:
         """The buffers that every loop reads and writes, by place in the table."""
         entries = {name.upper(): x for name, x in vars(buffers).items()}
         entries |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": entries.pop("ROWS")}
-        entries["WEIGHT"] = buffers.weight.to(self.operand_dtype)
         if isinstance(buffers, AttentionBuffers):
             entries["SYMBOLS"] = buffers.memory.shape[1]
             entries["LOCATION_WEIGHT"] = buffers.location_weight.T

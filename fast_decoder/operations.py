@@ -58,18 +58,25 @@ def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Ten
 
 
 def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
-    """Return a function (x [rows, in], total [rows, out]) -> total + x @ weight.T, for many x."""
+    """Return a function (x [rows, in], total [rows, out]) -> total + x @ weight.T, for many x. The
+    product's operands are in `dtype`; x and total have the parameters' precision."""
     operand = weight.to(dtype)
     if onednn_multiplies(weight.device.type, dtype):
         packed = torch.ops.mkldnn._reorder_linear_weight(_dense(operand), rows)
         multiply = torch.ops.mkldnn._linear_pointwise
-        if dtype == weight.dtype:
-            return lambda x, total: multiply(x, total.contiguous(), packed, None, "add")
-        return lambda x, total: total + multiply(x.to(dtype), packed, None, "none", [], "")
+
+        def added(x: Tensor, total: Tensor) -> Tensor:
+            if x.dtype == dtype:
+                return multiply(x, total.contiguous(), packed, None, "add")
+            return total + multiply(x.to(dtype), packed, None, "none", [], "")
+
+        return added
     operand = operand.T
-    if dtype == weight.dtype:
-        return lambda x, total: torch.addmm(total, x, operand)
-    return lambda x, total: total + torch.mm(x.to(dtype), operand)
+    return lambda x, total: (
+        torch.addmm(total, x, operand)
+        if x.dtype == dtype
+        else total + torch.mm(x.to(dtype), operand)
+    )
 
 
 def _dense(x: Tensor) -> Tensor:

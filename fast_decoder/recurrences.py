@@ -20,7 +20,8 @@ class LSTMBuffers:
     """The buffers of a loop over an LSTM of size S; its rows have W >= S columns."""
 
     keep: torch.Tensor | None  # [T, B, S] bool, what dropout keeps
-    weight: torch.Tensor  # [4 * S, S], or all W columns where attention feeds back its context
+    weight: torch.Tensor  # [4 * S, S], or all W columns where attention feeds back its context; in
+    # the precision of the products
     gates: torch.Tensor  # [T, B, 4 * S], the inputs' share; activated; then their gradients
     cells: torch.Tensor  # [T, B, S], written forward
     rows: torch.Tensor  # [T, B, W], the hidden state after dropout, which forward writes; context
@@ -111,7 +112,12 @@ class AttentionRecurrence(Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:  # states [T, B, A + E], alignments [T, B, N]
         num_steps, batch_size, _ = inputs.shape
         num_symbols, width = memory.shape[1], memory.shape[1] + location_weight.shape[1] // 2 - 1
-        gates = product(flat(inputs), input_weight, loops.operand_dtype, bias)
+        dtype = loops.operand_dtype
+        input_weight, state_weight = (
+            input_weight.to(dtype),
+            state_weight.to(dtype),
+        )  # for both passes
+        gates = product(flat(inputs), input_weight, dtype, bias)
         buffers = AttentionBuffers(
             keep=keep,
             weight=state_weight,
@@ -141,17 +147,17 @@ class AttentionRecurrence(Function):
         if grad_states is None:
             grad_states = torch.zeros_like(buffers.rows)
         gradients = ctx.loops.attention_backward(buffers, grad_states, grad_alignments)
-        dgates = flat(buffers.gates)
+        dgates = buffers.gates.to(dtype)  # once for the three products
         return (
             None,
             None,
             None,
-            product(dgates, input_weight.T, dtype).view_as(inputs),
+            product(flat(dgates), input_weight.T, dtype).to(inputs.dtype).view_as(inputs),
             torch.bmm(buffers.alignments.permute(1, 2, 0), gradients.contexts.transpose(0, 1)),
             gradients.processed_memory,
-            weight_gradient(dgates, flat(inputs), dtype),
-            dgates.sum(dim=0),
-            weight_gradient(flat(buffers.gates[1:]), flat(buffers.rows[:-1]), dtype),
+            weight_gradient(flat(dgates), flat(inputs), dtype),
+            buffers.gates.sum(dim=(0, 1)),
+            weight_gradient(flat(dgates[1:]), flat(buffers.rows[:-1]), dtype),
             flat(gradients.queries).T @ flat(buffers.hidden),
             gradients.location_weight,
             gradients.v,
@@ -176,8 +182,9 @@ class LSTMRecurrence(Function):
         context_size: int,  # E
     ) -> torch.Tensor:  # [T, B, H + E], hidden after dropout
         num_steps, batch_size, input_size = inputs.shape
-        size = hidden_weight.shape[1]
-        gates = product(flat(inputs), input_weight, loops.operand_dtype, bias)
+        size, dtype = hidden_weight.shape[1], loops.operand_dtype
+        input_weight, hidden_weight = input_weight.to(dtype), hidden_weight.to(dtype)
+        gates = product(flat(inputs), input_weight, dtype, bias)
         buffers = LSTMBuffers(
             keep=keep,
             weight=hidden_weight,
@@ -197,16 +204,16 @@ class LSTMRecurrence(Function):
         inputs, input_weight, *saved = ctx.saved_tensors
         buffers, dtype = LSTMBuffers(*saved), ctx.loops.operand_dtype
         ctx.loops.lstm_backward(buffers, grad_outputs)
-        dgates = flat(buffers.gates)
-        dinputs = product(dgates, input_weight.T, dtype).view_as(inputs)
+        dgates = buffers.gates.to(dtype)  # once for the three products
+        dinputs = product(flat(dgates), input_weight.T, dtype).to(inputs.dtype).view_as(inputs)
         dcontexts = grad_outputs[:, :, buffers.cells.shape[2] :]
         dinputs[:, :, inputs.shape[2] - dcontexts.shape[2] :] += dcontexts
         return (
             None,
             None,
             dinputs,
-            weight_gradient(dgates, flat(inputs), dtype),
-            dgates.sum(dim=0),
-            weight_gradient(flat(buffers.gates[1:]), flat(buffers.hidden[:-1]), dtype),
+            weight_gradient(flat(dgates), flat(inputs), dtype),
+            buffers.gates.sum(dim=(0, 1)),
+            weight_gradient(flat(dgates[1:]), flat(buffers.hidden[:-1]), dtype),
             None,
         )
