@@ -2,6 +2,7 @@
 
     python benchmarks/decoder.py                                            # 16 clips of 400 frames
     python benchmarks/decoder.py --frames 774 --symbols 120 --precision bf16 --json decoder.json
+    python benchmarks/decoder.py --only memory
 
 The full-size model, clips of equal length, random texts and mels. A step is forward pass, loss,
 backward pass, clipping of the gradient norm and fused Adam. Both decoders run in turns in one
@@ -75,21 +76,22 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
             return None
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
+    """For the JSON file; None for what was not measured."""
+    memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
+    ratio = memory["fast"] / memory["reference"] if all(memory.values()) else None
+    return {"peak_memory_bytes": memory, "peak_memory_ratio": ratio}
+
+
+def measure_speed(args: argparse.Namespace) -> dict[str, Any]:
     """For the JSON file; the seconds are of every repeat."""
-    memory: dict[str, Any] = dict.fromkeys(DECODERS)
-    if not args.no_memory:
-        memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     run, steps = make_steps(args), {"fast": args.steps, "reference": 1}
     tasks = {name: partial(run, name, steps[name]) for name in DECODERS}
     times = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
     times = {name: seconds / steps[name] for name, seconds in times.items()}
     medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
-    result = {name: getattr(args, name) for name in SIZES} | {
+    result = {
         "speedup": medians["reference"] / medians["fast"],
-        "peak_memory_bytes": memory,
-        "peak_memory_ratio": memory["fast"] / memory["reference"] if all(memory.values()) else None,
-        "fast_decoder": describe(args.device),
         "all_seconds": {name: seconds.tolist() for name, seconds in times.items()},
     }
     for name, seconds in medians.items():
@@ -99,18 +101,21 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def report(result: dict[str, Any]) -> str:
     """Markdown."""
-    seconds = (median_and_range(result["all_seconds"][name]) for name in DECODERS)
-    speeds = (f"{result[f'{name}_frames_per_second']:,.0f}" for name in DECODERS)
-    rows = [
-        ["step, s", *seconds, f"{result['speedup']:.2f} x as fast"],
-        ["mel frames a second", *speeds, ""],
-    ]
-    if result["peak_memory_ratio"]:
-        memory = (f"{result['peak_memory_bytes'][name] / 1e9:.2f} GB" for name in DECODERS)
-        rows.append(["peak memory", *memory, f"{result['peak_memory_ratio']:.2f} x the bytes"])
+    rows = []
+    if "speedup" in result:
+        seconds = (median_and_range(result["all_seconds"][name]) for name in DECODERS)
+        speeds = (f"{result[f'{name}_frames_per_second']:,.0f}" for name in DECODERS)
+        rows = [
+            ["seconds a step", *seconds, f"{result['speedup']:.2f} x as fast"],
+            ["mel frames a second", *speeds, ""],
+        ]
+    if "peak_memory_bytes" in result:
+        peaks, ratio = result["peak_memory_bytes"], result["peak_memory_ratio"]
+        memory = (f"{peaks[n] / 1e9:.2f} GB" if peaks[n] else "not measured" for n in DECODERS)
+        rows.append(["peak memory", *memory, f"{ratio:.2f} x the bytes" if ratio else ""])
     return (
-        "{precision}, {batch_size} clips of {frames} frames and {symbols} symbols; medians and "
-        "ranges of {repeats}; fast: {fast_decoder}\n\n".format(**result)
+        "{precision}, {batch_size} clips of {frames} frames and {symbols} symbols; medians "
+        "and ranges of {repeats}; fast: {fast_decoder}\n\n".format(**result)
         + markdown_table(["", *DECODERS, "fast over reference"], rows)
     )
 
@@ -123,10 +128,14 @@ def main(arguments: list[str] | None = None) -> None:
     steps_help = "of the fast decoder in a repeat; default: %(default)s"
     add("--steps", type=whole_number(1), default=1, help=steps_help)
     add("--warm-ups", type=whole_number(0), default=1, help="default: %(default)s")
-    add("--no-memory", action="store_true", help="leave peak memory out")
+    add("--only", choices=("speed", "memory"), help="measure nothing else; default: both")
     args = parser.parse_args(arguments)
     args.hparams = options.hparams_of_noise(args.hparams, HParams(precision=args.precision))
-    result = measure(args)
+    result = {name: getattr(args, name) for name in SIZES} | {"fast_decoder": describe(args.device)}
+    if args.only != "speed":
+        result |= measure_memory(args)
+    if args.only != "memory":
+        result |= measure_speed(args)
     publish(args, result, report(result))
 
 

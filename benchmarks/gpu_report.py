@@ -31,7 +31,6 @@ TARGETS = [
     Target("decoder_bf16", SPEED, f"padded frames/s, bf16, {LONG}", 280_000, 360_000, ",.0f"),
     Target("decoder_64", SPEED, "padded frames/s, bf16, 64 clips x 203", 600_000, 1e6, ",.0f"),
     Target("memory_fp32", MEMORY, "peak memory, fast over reference, fp32", 1.0, 0.6, ".2f"),
-    Target("memory_tf32", MEMORY, "peak memory, fast over reference, tf32", 1.0, 0.6, ".2f"),
     Target("memory_bf16", MEMORY, "peak memory, fast over reference, bf16", 1.0, 0.6, ".2f"),
     Target("busy", "busy", "GPU busy over 200 training steps, bf16", 0.90, 0.97, ".1%"),
 ]

@@ -30,6 +30,17 @@ def test_json_holds_ratios_and_memory(tmp_path, monkeypatch, capsys):
     assert "0.25 x the bytes" in capsys.readouterr().out
 
 
+def test_memory_alone_times_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(decoder, "measure_speed", None)
+    monkeypatch.setattr(decoder, "in_a_process", lambda *_: None)
+    file = tmp_path / "decoder.json"
+    decoder.main(["--device", "cpu", "--json", str(file), "--only", "memory", "--hparams", TINY])
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert result["peak_memory_ratio"] is None
+    assert "speedup" not in result
+    assert "| peak memory | not measured | not measured |" in capsys.readouterr().out
+
+
 def test_seconds_are_of_one_step(tmp_path, monkeypatch):
     made = []
 
@@ -42,7 +53,7 @@ def test_seconds_are_of_one_step(tmp_path, monkeypatch):
     monkeypatch.setattr(
         decoder, "make_steps", lambda _: lambda name, steps: made.append((name, steps))
     )
-    options = f"--frames 3 --no-memory --steps 4 --hparams {TINY}"
+    options = f"--frames 3 --only speed --steps 4 --hparams {TINY}"
     decoder.main(["--device", "cpu", "--json", str(tmp_path / "decoder.json"), *options.split()])
     result = json.loads((tmp_path / "decoder.json").read_text(encoding="utf-8"))
     assert sorted(made) == [("fast", 4), ("reference", 1)]
