@@ -349,6 +349,7 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=ENERGIES,
+        AHEAD=setting.clips <= CLIPS,  # as measured on an H200; more programs may crowd out others
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,
         num_stages=1,

@@ -255,6 +255,7 @@ def attention_energies(
     KERNEL: tl.constexpr,  # K
     TAPS_BLOCK: tl.constexpr,  # at least 2 * K
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
+    AHEAD: tl.constexpr,  # whether the windows are read before the wait
     LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -276,14 +277,14 @@ def attention_energies(
     location_weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + tap[:, None] * DIM + dim[None, :]
     in_location = (tap < 2 * KERNEL)[:, None] & has_dim[None, :]
     location_weight = tl.load(location_weight, in_location, 0.0)
-    width = symbols + KERNEL - 1  # of the previous alignment, and of the cumulative one after it
-    past = _buffer(table, PAST, DTYPE) + (t * batch + clip) * 2 * width
-    places = n[:, None] + (tap // KERNEL * width + tap % KERNEL)[None, :]
-    window = tl.load(past + places, has_symbol[:, None] & (tap < 2 * KERNEL)[None, :], 0.0)
-    pre = _dot(window, location_weight, pre, PRECISION)
+    past = _buffer(table, PAST, DTYPE) + (t * batch + clip) * 2 * (symbols + KERNEL - 1)
+    if AHEAD:
+        pre = _with_windows(pre, past, n, symbols, has_symbol, location_weight, KERNEL, PRECISION)
     _wait(EARLY, LET_NEXT)
     if nothing:
         return
+    if not AHEAD:
+        pre = _with_windows(pre, past, n, symbols, has_symbol, location_weight, KERNEL, PRECISION)
     parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM + dim[None, :]
     query = tl.zeros((DIM_BLOCK,), DTYPE)
     for start in tl.static_range(0, PARTS, PARTS_BLOCK):
@@ -293,6 +294,24 @@ def attention_energies(
     energy = tl.sum(_tanh(pre + query[None, :]) * v[None, :], axis=1)
     energy = tl.where(padding != 0, float("-inf"), energy)
     tl.store(_buffer(table, ENERGIES, DTYPE) + clip * symbols + n, energy, has_symbol)
+
+
+@triton.jit
+def _with_windows(
+    pre,  # [symbols a program, D]
+    past,  # the address of [2, N + K - 1], the previous alignment and the cumulative one
+    n,
+    symbols,
+    has_symbol,
+    location_weight,  # [taps, D]
+    KERNEL: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """pre += location_weight window."""
+    tap = tl.arange(0, location_weight.shape[0])
+    places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
+    window = tl.load(past + places, has_symbol[:, None] & (tap < 2 * KERNEL)[None, :], 0.0)
+    return _dot(window, location_weight, pre, PRECISION)
 
 
 @triton.jit(do_not_specialize=["offset"])
