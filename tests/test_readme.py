@@ -52,7 +52,7 @@ SMALLER = {
     "scripts/compare_batching.py": "--epochs 1",
     "scripts/study.py": f"--settings one: --points 1 --hparams {TINY}",
     "benchmarks/decoder.py": (
-        "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --no-memory "
+        "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --only speed "
         f"--hparams {TINY}"
     ),
     "benchmarks/epoch.py": (
