@@ -44,7 +44,9 @@ python=${PYTHON:-python3}
 [[ $python == */* && $python != /* ]] && python=$PWD/$python
 cd "$(dirname "$0")/.." || exit 2
 
-if ((!dry_run)) && ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+finds_gpu='import sys, importlib.util as util
+sys.exit(util.find_spec("torch") is None or not __import__("torch").cuda.is_available())'
+if ((!dry_run)) && ! "$python" -c "$finds_gpu"; then
   echo "gpu_report.sh: $python finds no torch with a GPU here; nothing was measured or written." \
     "Name another Python with PYTHON=..., or try the script itself with --cpu-dry-run" >&2
   exit 1
