@@ -106,7 +106,11 @@ def report(result: dict[str, Any]) -> str:
         seconds = (median_and_range(result["all_seconds"][name]) for name in DECODERS)
         speeds = (f"{result[f'{name}_frames_per_second']:,.0f}" for name in DECODERS)
         rows = [
-            ["seconds a step", *seconds, f"{result['speedup']:.2f} x as fast"],
+            [
+                "seconds a step, medians and ranges of {repeats}".format(**result),
+                *seconds,
+                f"{result['speedup']:.2f} x as fast",
+            ],
             ["mel frames a second", *speeds, ""],
         ]
     if "peak_memory_bytes" in result:
@@ -114,8 +118,8 @@ def report(result: dict[str, Any]) -> str:
         memory = (f"{peaks[n] / 1e9:.2f} GB" if peaks[n] else "not measured" for n in DECODERS)
         rows.append(["peak memory", *memory, f"{ratio:.2f} x the bytes" if ratio else ""])
     return (
-        "{precision}, {batch_size} clips of {frames} frames and {symbols} symbols; medians "
-        "and ranges of {repeats}; fast: {fast_decoder}\n\n".format(**result)
+        "{precision}, {batch_size} clips of {frames} frames and {symbols} symbols; fast: "
+        "{fast_decoder}\n\n".format(**result)
         + markdown_table(["", *DECODERS, "fast over reference"], rows)
     )
 

@@ -83,6 +83,7 @@ part() {
   shift 2
   shown=${*//"$out/"/}
   shown=${shown//"$scratch/"/}
+  [[ $lengths ]] && shown=${shown//"$lengths"/"${lengths##*/}"}
   shown=${shown/"$python"/python}
   rm -f "$out/$call-$name".*
   if ((left <= budget / 40)); then

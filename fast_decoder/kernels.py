@@ -537,9 +537,6 @@ def cell_gradient(
     cells = _buffer(table, CELLS, DTYPE) + here
     tanh_cell = _tanh(tl.load(cells, inside, 0.0))
     previous = tl.load(cells - batch * SIZE, inside & has_past[:, None], 0.0)
-    if QUERY == 0:
-        dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
-        later = tl.load(dcells, inside, 0.0, cache_modifier=".cg")
     if QUERY > 0:
         # [WARPS, a warp's share of D]: each warp makes a share of the product with the query
         share: tl.constexpr = QUERY_BLOCK // WARPS
@@ -559,10 +556,8 @@ def cell_gradient(
         )
     if DROPOUT:
         dhidden = tl.where(keep != 0, dhidden * scale, 0.0)
-    if QUERY > 0:  # read here, because earlier it would take twice the registers
-        dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
-        later = tl.load(dcells, inside, 0.0)
-    dcell = later + dhidden * o * (1 - tanh_cell * tanh_cell)
+    dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
+    dcell = tl.load(dcells, inside, 0.0) + dhidden * o * (1 - tanh_cell * tanh_cell)
     tl.store(dcells, dcell * f, inside)
     tl.store(gates, dcell * g * i * (1 - i), inside)
     tl.store(gates + SIZE, dcell * previous * f * (1 - f), inside)

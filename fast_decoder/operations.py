@@ -58,25 +58,19 @@ def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Ten
 
 
 def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
-    """Return a function (x [rows, in], total [rows, out]) -> total + x @ weight.T, for many x. The
-    product's operands are in `dtype`; x and total have the parameters' precision."""
-    operand = weight.to(dtype)
+    """Return a function (x [rows, in], total [rows, out]) -> total + x @ weight.T, for many x in
+    float32 or float64. The product's operands are in `dtype`."""
+    operand, half = weight.to(dtype), dtype.itemsize < 4
     if onednn_multiplies(weight.device.type, dtype):
         packed = torch.ops.mkldnn._reorder_linear_weight(_dense(operand), rows)
         multiply = torch.ops.mkldnn._linear_pointwise
-
-        def added(x: Tensor, total: Tensor) -> Tensor:
-            if x.dtype == dtype:
-                return multiply(x, total.contiguous(), packed, None, "add")
-            return total + multiply(x.to(dtype), packed, None, "none", [], "")
-
-        return added
+        if half:
+            return lambda x, total: total + multiply(x.to(dtype), packed, None, "none", [], "")
+        return lambda x, total: multiply(x, total.contiguous(), packed, None, "add")
     operand = operand.T
-    return lambda x, total: (
-        torch.addmm(total, x, operand)
-        if x.dtype == dtype
-        else total + torch.mm(x.to(dtype), operand)
-    )
+    if half:
+        return lambda x, total: total + torch.mm(x.to(dtype), operand)
+    return lambda x, total: torch.addmm(total, x, operand)
 
 
 def _dense(x: Tensor) -> Tensor:

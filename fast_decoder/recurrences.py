@@ -113,10 +113,8 @@ class AttentionRecurrence(Function):
         num_steps, batch_size, _ = inputs.shape
         num_symbols, width = memory.shape[1], memory.shape[1] + location_weight.shape[1] // 2 - 1
         dtype = loops.operand_dtype
-        input_weight, state_weight = (
-            input_weight.to(dtype),
-            state_weight.to(dtype),
-        )  # for both passes
+        # for both passes
+        input_weight, state_weight = input_weight.to(dtype), state_weight.to(dtype)
         gates = product(flat(inputs), input_weight, dtype, bias)
         buffers = AttentionBuffers(
             keep=keep,

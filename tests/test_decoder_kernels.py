@@ -14,6 +14,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -304,6 +305,35 @@ def test_reads_before_the_wait_see_finished_data(monkeypatch):
     monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
     assert_parity(problem(((7, 6), (3, 5)), DTYPES[0]))
     assert early_bytes > 0
+
+
+@interpreted_only
+def test_no_program_reads_beyond_the_buffers(monkeypatch):
+    """Nor do those without a clip, a symbol or a step, whose values nobody uses."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0
+
+    def recording_write(self, entries):
+        buffers = [self.table, *(x for x in entries.values() if isinstance(x, torch.Tensor))]
+        sizes = [x.numel() * x.element_size() for x in buffers]
+        ranges[:] = [(x.data_ptr(), x.data_ptr() + n) for x, n in zip(buffers, sizes, strict=True)]
+        write(self, entries)
+
+    def checked_load(self, pointers, mask, *args):
+        nonlocal count
+        places = pointers.data[mask.data].astype(int)
+        within = np.zeros(places.shape, bool)
+        for start, end in ranges:
+            within |= (places >= start) & (places < end)
+        assert within.all(), "read beyond the buffers"
+        count += len(places)
+        return load(self, pointers, mask, *args)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", checked_load)
+    monkeypatch.setattr(graphs._Loop, "_write", recording_write)
+    assert_parity(problem(((7, 6), (3, 5)), DTYPES[0]))
+    assert count > 0
 
 
 @interpreted_only

@@ -163,6 +163,13 @@ def test_a_failure_stops_no_other_part(tmp_path):
     assert "has the report of a GPU, expected one of a dry run" in refused
 
 
+def test_published_commands_name_no_folder_of_the_machine(tmp_path):
+    run_script(tmp_path, "training", "out", LENGTHS="lists/lengths.csv")
+    commands = (tmp_path / "out" / "parts.tsv").read_text(encoding="utf-8")
+    assert " lengths.csv --json training-epoch.json" in commands
+    assert str(tmp_path) not in commands
+
+
 @pytest.mark.thorough
 def test_what_takes_too_long_is_stopped(tmp_path):
     """And parts that no time is left for say so."""
