@@ -46,8 +46,8 @@ def balancing_weights(
     """How often epochs draw each clip, in proportion; None: each clip once.
 
     A speaker with F frames gets time in an epoch in proportion to F ** (1 - speaker_balance), and
-    all clips of a speaker come equally often, so a clip weighs F ** -speaker_balance. The exponent
-    is 1 / T of the temperature T with which models of many languages draw their data: Arivazhagan
+    all clips of a speaker come equally often, so a clip weighs F ** -speaker_balance. Models of
+    many languages draw their data with a temperature T = 1 / (1 - speaker_balance): Arivazhagan
     et al., "Massively multilingual neural machine translation in the wild", 2019.
 
     Args:

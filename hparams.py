@@ -3,7 +3,8 @@
     create_hparams("batch_size=32,text_cleaners=[basic_cleaners],win_time=50,hop_time=12.5")
     create_hparams("@filelists/ljspeech/settings.txt,batch_size=32")  # lines of name=value first
 
-Names and defaults are those of NVIDIA's recipe where it has them. Values are converted by the
+Names are those of NVIDIA's recipe where it has them, and so are defaults, with the exceptions in
+docs/migration.md. Values are converted by the
 type written here; unknown names, wrong types and values out of range are reported all together.
 """
 
@@ -62,7 +63,9 @@ class HParams:
     epochs: Count = 500  # passes over the training set
     epochs_per_validation: Count = 2  # validate after every so many epochs, counted from 1
     iters_per_checkpoint: Count = 1000  # save after every so many training steps
-    keep_checkpoints: Count = 3  # newest ones kept, 2 until there is a best one, and the best
+    keep_checkpoints: Count = (
+        3  # newest ones kept, at least 2 until there is a best one, and the best
+    )
     log_interval: Count = 10  # steps between reads of the losses, of all steps but the newest
     seed: Annotated[int, limits(ge=0, le=2**64 - 1)] = 1234  # decides everything random
     num_workers: Annotated[int, limits(ge=0, le=1000)] = 2  # 0 reads clips in the training process

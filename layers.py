@@ -53,7 +53,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy x to `device` without waiting for the GPU: x is pinned first if it is on the CPU."""
+    """Copy x, of any shape, to `device` without waiting for the GPU: on a CPU x is pinned first."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)

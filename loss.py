@@ -123,7 +123,7 @@ def off_diagonal(
 def real_weights(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """The alignments, at least float32, set to 0 beyond the steps and symbols of each clip."""
+    """Alignments [B, steps, symbols], at least float32, set to 0 beyond each clip's own."""
     num_steps, num_symbols = alignments.shape[1:]
     beyond_steps = padding_mask(steps, num_steps, alignments.device)[:, :, None]
     beyond = beyond_steps | padding_mask(symbols, num_symbols, alignments.device)[:, None, :]

@@ -54,7 +54,7 @@ def _convolution(in_dim: int, dim: int, kernel_size: int, gain: Gain) -> nn.Sequ
 
 
 class Encoder(nn.Module):
-    """Three convolutions and a bidirectional LSTM over the symbols."""
+    """Convolutions and a bidirectional LSTM over the symbols."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -226,7 +226,7 @@ class Decoder(nn.Module):
         return frames.flatten(1, 2).transpose(1, 2)
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
-        """The inverse of `to_frames`; T_out must be a multiple of r."""
+        """The inverse of `to_frames`. Raises ValueError if T_out is no multiple of r."""
         if mel.shape[2] % self.n_frames_per_step:
             raise ValueError(
                 f"mel of {mel.shape[2]} frames: expected a multiple of n_frames_per_step"

@@ -31,7 +31,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--checkpoint", type=Path, help="a checkpoint, or the folder of a voice")
-    source.add_argument("--voice", type=Path, dest="checkpoint", metavar="FOLDER", help="the same")
+    source.add_argument(
+        "--voice", type=Path, dest="checkpoint", metavar="FOLDER", help="an exported voice"
+    )
     add_options(parser)
     args = parser.parse_args(arguments)
     speak_texts(args.checkpoint, args)

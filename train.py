@@ -76,8 +76,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--new-clips", action="store_true", help="with --resume: allow other clips than before")
     add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
     add("--process-timeout", type=float, default=300, help="seconds to wait for the others (300)")
-    add("--n_gpus", type=int, default=1, help="use torchrun for several processes")
-    add("--rank", type=int, default=0, help="set by torchrun")
+    add("--n_gpus", type=int, default=1, help="accepted if 1; use torchrun for more")
+    add("--rank", type=int, default=0, help="accepted if 0; torchrun sets it itself")
     add("--group_name", default="", help="accepted for compatibility, not used")
     args = parser.parse_args(arguments)
     if not args.output_directory:  # a shell's variable that is not set

@@ -4,7 +4,7 @@
 #   benchmarks/gpu_report.sh 1 [OUT_DIR]         150 s: exactness of the kernels, their times
 #   benchmarks/gpu_report.sh 2 [OUT_DIR]         480 s: decoder and training steps over the targets
 #   benchmarks/gpu_report.sh 3 [OUT_DIR]         480 s: other tests, kill and resume, speech
-#   benchmarks/gpu_report.sh training [OUT_DIR]  400 s: minutes per epoch of every batching
+#   benchmarks/gpu_report.sh training [OUT_DIR]  400 s: minutes per epoch of RAND and SSB-DBS-BR
 #   benchmarks/gpu_report.sh all [OUT_DIR]       one after another
 #
 # OUT_DIR (default: benchmarks/results/gpu-<date>) gets report.md, written again after every part,

@@ -239,6 +239,7 @@ def split_filelist_line(line: str) -> ListedClip:
 
 
 def sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+    """The samples of a sound; UserError if it can't be read or is not `seconds` long."""
     if path.endswith(".npy"):
         raise UserError("a cached mel; read it with load_mel_from_disk=True")
     whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
@@ -258,6 +259,7 @@ def sound_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+    """The frames of a cached mel; UserError if it can't be read or is not `seconds` long."""
     mel = read_mel(path, hparams, read_contents)
     rate, num_frames = hparams.sampling_rate, mel.shape[1]
     samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1

@@ -8,7 +8,7 @@ Gonzalez, Alstrøm, May, "On batching variable size inputs for training end-to-e
 systems", ICASSP 2023, trained a causal Conv-TasNet on speech in noise and reverberation. Here a
 small one learns to clean spoken numbers, which eSpeak NG speaks, in synthetic rooms and noise.
 Lightning trains; LengthBatches makes every batch. OUT gets report.md and the finished runs; a
-table that was stopped resumes. Needs requirements/frameworks.txt and -pesq.txt.
+table that was stopped resumes. Needs requirements/frameworks.txt and requirements/pesq.txt.
 """
 
 import project_root

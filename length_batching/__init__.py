@@ -18,6 +18,7 @@ costs. Plans need numpy alone. torch is imported where datasets of torch are ask
     batches.py     `LengthBatches`, a dataset whose items are batches, for training frameworks
     segments.py    groups of clips that stay together, segments of long clips
     stream.py      `LengthBatchStream`: batches of items whose lengths are not known beforehand
+    search.py      the options that need the fewest steps and still mix clips
     costs.py       what batches cost in padding, how they mix clips
     checks.py      lengths and counts that cannot be such are refused
 """

@@ -93,7 +93,7 @@ def padding_stats(
 
 def pair_novelty(batches: Batches, before: Batches) -> float:
     """Of the pairs of clips that share a batch, the share that shared none `before`, in another
-    plan of the same clips. 1 where no batch holds two clips."""
+    plan of the same clips (else ValueError). 1 where no batch holds two clips."""
     now, earlier = as_plan(batches), as_plan(before)
     if not np.array_equal(np.bincount(now.order), np.bincount(earlier.order)):
         raise ValueError("batches, before: expected two plans of the same clips")

@@ -1,8 +1,8 @@
-"""From nothing to a trained model, in about ten minutes on two CPU cores.
+"""From nothing to a trained model, in four to ten minutes on two CPU cores.
 
     python scripts/demo.py [--out demo]
     python scripts/demo.py --language de [--phones]     into demo-de, demo-de-phones
-    python scripts/demo.py --full                       the full-size model, in about an hour
+    python scripts/demo.py --full                       the full-size model, in 16 to 40 minutes
 
 Makes a corpus of spoken numbers and trains a small model on it: a few epochs with random batches
 (RAND), the others under the paper's best batching (SSB-DBS-BR). Then the model synthesizes unseen
@@ -148,11 +148,15 @@ def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--out", type=Path, help="default: demo, demo-de or demo-de-phones")
+    parser.add_argument(
+        "--out", type=Path, help="default: demo, demo-full, demo-de or demo-de-phones"
+    )
     about = "eSpeak's name of it; num2words must have it too (%(default)s)"
     parser.add_argument("--language", default=ENGLISH, help=about)
     parser.add_argument("--phones", action="store_true", help="train on phones, not on letters")
-    parser.add_argument("--full", action="store_true", help="the full-size model, in an hour")
+    parser.add_argument(
+        "--full", action="store_true", help="the full-size model, in 16 to 40 minutes"
+    )
     parser.add_argument("--clips", type=int, default=1000)
     parser.add_argument("--epochs", type=int, help=f"{SMALL.epochs}; --full: {FULL_SIZE.epochs}")
     parser.add_argument("--seed", type=int, default=HParams.seed, help="of the training")

@@ -91,7 +91,13 @@ def main(arguments: list[str] | None = None) -> None:
     add("--split-by-text", action="store_true", help="all takes of a text in one set")
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
     add("--drop-unknown", action="store_true", help="leave out what has no symbol, in training too")
-    add("--hparams", metavar="NAME=VALUE,...", dest="overrides", default="", help="audio, cleaners")
+    add(
+        "--hparams",
+        metavar="NAME=VALUE,...",
+        dest="overrides",
+        default="",
+        help="settings of sound and text",
+    )
     args = parser.parse_args(arguments)
     if args.csv and not args.convert:
         parser.error(f"--csv {args.csv}: needs --convert DIR, a new folder for the clips")

@@ -47,8 +47,9 @@ def _backend(language: str) -> Any:
 
 
 def _phones(text: str, language: str) -> str:
+    backend = _backend(language)  # loaded before the time of the text begins
     signal.alarm(MAX_SECONDS)
-    [phones] = _backend(language).phonemize([text], strip=True)
+    [phones] = backend.phonemize([text], strip=True)
     signal.alarm(0)
     return phones
 

@@ -83,7 +83,7 @@ class LoopState:
     prepare_seconds: Amount = 0.0
     data_wait_seconds: Amount = 0.0
     process_wait_seconds: Amount = 0.0  # of this process, for gradients of others
-    imbalance_sum: Amount = 0.0  # over updates, of Update.imbalance
+    imbalance_sum: Amount = 0.0  # over updates: the largest share of a process over the mean
     peak_memory_bytes: Count = 0  # of the device, in training
     skips_running: Count = 0  # updates skipped since the last one made
     best_validation_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # unpadded

@@ -119,7 +119,8 @@ def lies_in(path: Path, directory: Path) -> bool:
 
 
 def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParams:
-    """Apply this command's overrides to the checkpoint's settings, or to the defaults."""
+    """Apply this command's overrides to the checkpoint's settings, or to the defaults. Raises
+    UserError for settings that are wrong or that this run can't change."""
 
     def settle() -> HParams:
         base = start.resumed and hparams_from_dict(start.resumed.state["hparams"])

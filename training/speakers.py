@@ -68,7 +68,7 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
 
 
 def short(name: str) -> str:
-    """A name for a line of its own; names have up to 100 characters."""
+    """A name for a line of its own; names have up to 128 characters."""
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
