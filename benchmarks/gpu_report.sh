@@ -163,14 +163,15 @@ fi
 corpus=(${lengths:+"$lengths"})
 
 call_1() {
-  tests tests_gpu 100 "(gpu or usual or more) and not compile" "${kernel_tests[@]}"
+  tests tests_gpu 100 "(gpu or usual or more) and not compile" "${kernel_tests[@]}" \
+    tests/test_kernels_benchmark.py
   # the kernels' benchmark runs nowhere but on a GPU
   ((dry_run)) || measure kernels 60 benchmarks/kernels.py --repeats 5
 }
 
 call_2() {
   measure decoder_bf16 90 benchmarks/decoder.py --precision bf16 "${row[@]}" --only speed
-  measure busy 120 benchmarks/busy.py --precision bf16 "${busy[@]}"
+  measure busy 150 benchmarks/busy.py --precision bf16 "${busy[@]}"
   measure decoder_64 60 benchmarks/decoder.py --precision bf16 "${short[@]}" --only speed
   measure decoder_tf32 90 benchmarks/decoder.py --precision $tf32 "${row[@]}" --only speed
   measure decoder_fp32 90 benchmarks/decoder.py --precision fp32 "${row[@]}" --only speed
@@ -180,9 +181,9 @@ call_2() {
 }
 
 call_3() {
-  part kill_and_resume 150 env SOAK_ONLY=SIGKILL "${soak[@]}" "$python" -m pytest -m slow -v \
+  part kill_and_resume 220 env SOAK_ONLY=SIGKILL "${soak[@]}" "$python" -m pytest -m slow -v \
     -p no:cacheprovider --basetemp "$scratch/soak" tests/test_soak.py
-  tests out_of_memory 60 "memory and gpu" tests/test_memory_check.py
+  tests out_of_memory 120 "gpu or cuda" tests/test_memory_check.py
   measure synthesis 60 benchmarks/speaking.py "${speech[@]}"
   sanitize memcheck 70 PYTORCH_NO_CUDA_MEMORY_CACHING=1
   sanitize racecheck 70

@@ -32,8 +32,8 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Reset the peak of `peak_memory`, after freeing cached memory. Returns False where the system
-    cannot reset it: the peak then counts from the start of the process."""
+    """Reset the peak of `peak_memory`. Returns False where the system cannot: it then counts from
+    the start of the process."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -63,7 +63,11 @@ def is_out_of_memory(error: Exception) -> bool:
     cuDNN and the driver each word it differently."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    words = ("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory")
+    words = (
+        *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
+        # where none of cuDNN's convolutions finds room
+        *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
+    )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 import model
-from fast_decoder.cuda_capture import captured
+from fast_decoder.cuda_capture import captured, first_problem
 from model import Decoder, DropoutMasks, SpokenSteps
 
 # Steps. More take longer to capture and waste more at the end; fewer synchronize more often.
@@ -95,15 +95,14 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
         with _alone_on_side_stream(device):
             graph, result = captured(function, _side_stream(device))
     except Exception as error:  # whatever torch, the driver or the GPU cannot capture
-        cause = error.__context__ or error  # the first error also breaks the end of the capture
-        problem = str(cause).strip().partition("\n")[0] or type(cause).__name__
+        graph = None
         warnings.warn(  # which is shown once
             "synthesis launches its steps one by one, with the same results but several times "
-            f"slower than by a CUDA graph, which failed: {problem}",
+            f"slower than by a CUDA graph, which failed: {first_problem(error)}",
             stacklevel=2,
         )
-        while True:
-            yield function()
+    while graph is None:
+        yield function()
     while True:
         graph.replay()
         yield result

@@ -34,3 +34,11 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     finally:
         generator.graphsafe_set_state(state)
     return graph, result
+
+
+def first_problem(error: Exception) -> str:
+    """Type and first line of what went wrong first: what breaks a capture breaks its end too, whose
+    error has the first one as its context."""
+    cause = error.__context__ or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {lines[0] if lines else ''}"

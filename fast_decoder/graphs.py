@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fast_decoder import operations
-from fast_decoder.cuda_capture import captured
+from fast_decoder.cuda_capture import captured, first_problem
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
 CHUNK = 32  # steps a graph
@@ -180,15 +180,12 @@ def _graphs(setting: Setting) -> "Graphs | str":
         return Graphs(setting)
     # Anything that Triton, the driver or the GPU cannot do, such as sizes.
     except Exception as error:
-        cause = error.__context__ or error  # what broke a capture breaks its end too
-        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-        reason = f"{type(cause).__name__}: {lines[0] if lines else ''}"
+        reason = first_problem(error)
         if "out of memory" in reason:
             # holds for this batch, not for its whole bucket: nothing is cached
             raise torch.OutOfMemoryError(reason) from error
-        if setting.early_launch:
-            return _graphs(setting._replace(early_launch=False))
-        return reason
+    # Not within `except`, where this error would be the context of the next one.
+    return _graphs(setting._replace(early_launch=False)) if setting.early_launch else reason
 
 
 class _Loop:

@@ -69,8 +69,8 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     in turn. Every program must call it, even with nothing to do. Before the call a program may only
     read the table, buffers that no earlier launch of the same graph writes, and what launches
     before the last one wrote: all programs of the last one have waited for them. Where other values
-    were read from the same addresses before, `.cg` passes by the processor's own cache. While
-    graphs are captured the table is all zeros: there are no buffers.
+    were read from the same sectors of 32 bytes before, `.cg` passes by the processor's own cache.
+    While graphs are captured the table is all zeros: there are no buffers.
 
     Without LET_NEXT the next launch starts when this one's programs have ended. Use that where the
     next launch's programs have no room beside these and would crowd onto the few free
@@ -308,9 +308,13 @@ def _with_windows(
     PRECISION: tl.constexpr,
 ):
     """pre += location_weight window."""
+    # Zeros are around each step's alignments. A sector may hold the end of the step before, which
+    # is read first, and the beginning of this step: only zeros from a width of 15 on.
+    CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
-    window = tl.load(past + places, has_symbol[:, None] & (tap < 2 * KERNEL)[None, :], 0.0)
+    inside = has_symbol[:, None] & (tap < 2 * KERNEL)[None, :]
+    window = tl.load(past + places, inside, 0.0, cache_modifier=CACHE)
     return _dot(window, location_weight, pre, PRECISION)
 
 

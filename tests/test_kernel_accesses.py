@@ -1,0 +1,139 @@
+"""What the kernels read and write, address by address, as Triton's interpreter sees it."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
+from test_decoder_kernels import (  # noqa: F401, fixtures that run by themselves
+    DTYPES,
+    assert_parity,
+    guarded_buffers,
+    interpreted_only,
+    kernels_run_anywhere,
+    language_patched_once,
+)
+from test_fast_decoder import problem
+
+from fast_decoder import graphs
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), interpreted_only]
+SECTOR = 32  # bytes, of which a GPU's cache keeps all or nothing
+
+
+@pytest.mark.parametrize("kernel_size", [5, 15])
+def test_reads_before_the_wait_see_finished_data(kernel_size, monkeypatch):
+    """A program that was launched early reads nothing there that its own launch writes, or the one
+    before, which may still run. Launches before that are over, but what was read before they wrote
+    may still be in the cache of a processor, which `.cg` passes by."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    kernels, waited, early_bytes = graphs._kernels(), True, 0
+    written: list[set[int]] = [set(), set()]  # by the launch before, and by this one
+    cached: set[int] = set()  # sectors that were read
+    changed: set[int] = set()  # those of them that were written since
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+    def addresses(pointers, mask) -> set[int]:
+        return set(pointers.data[mask.data].tolist())
+
+    def recording_load(self, pointers, mask, other, cache_modifier, *args):
+        nonlocal early_bytes
+        read = addresses(pointers, mask)
+        if not waited:
+            assert not read & set.union(*written), "read before the wait"
+            early_bytes += len(read)
+        if cache_modifier is None or cache_modifier.name != "CG":
+            sectors = {address // SECTOR for address in read}
+            assert waited or not sectors & changed, "an old value may be cached"
+            cached.update(sectors)
+        return load(self, pointers, mask, other, cache_modifier, *args)
+
+    def recording_store(self, pointers, value, mask, *args):
+        places = addresses(pointers, mask)
+        written[1].update(places)
+        changed.update(cached.intersection(address // SECTOR for address in places))
+        return store(self, pointers, value, mask, *args)
+
+    def wait(*_):
+        nonlocal waited
+        waited = True
+
+    def begin(self, *place):
+        nonlocal waited
+        waited = False
+        if not any(place):  # a launch's first program
+            written[:] = written[1], set()
+        set_grid(self, *place)
+
+    def launch_graph(self, num_steps):
+        written[:] = set(), set()  # a graph begins when the one before it has ended
+        cached.clear()
+        changed.clear()
+        launch(self, num_steps)
+
+    set_grid, launch = InterpreterBuilder.set_grid_idx, graphs._Loop._launch
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", recording_load)
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_store", recording_store)
+    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", begin)  # each program's beginning
+    monkeypatch.setattr(kernels, "_wait", wait)
+    monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
+    sizes = {"attention_location_kernel_size": kernel_size}
+    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # as on a GPU
+    assert early_bytes > 0
+
+
+def test_no_program_reads_beyond_the_buffers(monkeypatch):
+    """Nor do those without a clip, a symbol or a step, whose values nobody uses."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0
+
+    def recording_write(self, entries):
+        buffers = [self.table, *(x for x in entries.values() if isinstance(x, torch.Tensor))]
+        ranges[:] = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in buffers]
+        write(self, entries)
+
+    def checked_load(self, pointers, mask, *args):
+        nonlocal count
+        places = pointers.data[mask.data].astype(int)
+        within = [(places >= start) & (places < end) for start, end in ranges]
+        assert np.any(within, axis=0).all(), "read beyond the buffers"
+        count += len(places)
+        return load(self, pointers, mask, *args)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", checked_load)
+    monkeypatch.setattr(graphs._Loop, "_write", recording_write)
+    assert_parity(problem(((7, 6), (3, 5)), DTYPES[0]))
+    assert count > 0
+
+
+@pytest.mark.parametrize("operands", [torch.float32, torch.bfloat16])
+def test_without_steps_only_the_table_is_touched(operands, monkeypatch):
+    """As when graphs are captured: the table holds no address yet."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    case = problem(((7, 6), (3, 5)), attention_rnn_dim=32, decoder_rnn_dim=32)
+    found = graphs.graphs_for(case.decoder, case.memory, operands, case.dropout_masks)
+    count = 0
+    loops = [loop for loop in vars(found).values() if hasattr(loop, "table")]
+    assert len(loops) == 4
+
+    def checked(name, place_of_mask):
+        function = getattr(InterpreterBuilder, name)
+
+        def check(self, pointers, *args):
+            nonlocal count
+            places = pointers.data[args[place_of_mask].data].astype(int) - table.data_ptr()
+            assert ((places >= 0) & (places < table.numel() * 8)).all(), "not in the table"
+            count += len(places)
+            return function(self, pointers, *args)
+
+        monkeypatch.setattr(InterpreterBuilder, name, check)
+
+    checked("create_masked_load", 0)
+    checked("create_masked_store", 1)
+    for loop in loops:
+        table, count = loop.table, 0
+        loop._launch(2)
+        assert count > 0, "nothing was launched"
