@@ -5,8 +5,8 @@
     python -m length_batching lengths.csv batch_size=32 local_randomization_factor=0.035
 
 The file has a length on each line, in any unit, or is a CSV, of which the last column is taken if
---column names no other. name=value are arguments of plan_epoch. The table's columns are means over
-epochs:
+--column names no other. name=value are sizes (batch_size, 16; batch_capacity, max_clips, too_long,
+size_multiple, draw) and parameters of strategies. The table's columns are means over epochs:
 
     padding %    padding over everything that is computed
     steps        sum of the batches' longest lengths: what a recurrent model does one by one
