@@ -126,9 +126,10 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
         start = setup.find_start(
             output, processes, args.checkpoint_path, resume=args.resume, warm_start=args.warm_start
         )
-        hparams = setup.settle_hparams(args.hparams, start, processes)
+        going_back = args.output_directory if args.resume_from else None
+        hparams = setup.settle_hparams(args.hparams, start, processes, going_back)
         if setup.is_finished(start, hparams, output, processes):
-            print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
+            print(f"finished already, after epoch {hparams.epochs}; raise epochs to train on")
             return None
         clips = setup.settle_clips(hparams, start, processes, new_clips=args.new_clips)
         hparams = setup.settle_labels(hparams, clips, start)
@@ -328,7 +329,7 @@ def main(arguments: list[str] | None = None) -> None:
     finally:
         run.close()
     leave_at_exit()
-    print(f"finished: {run.hparams.epochs} epochs, {run.state.iteration} steps")
+    print(f"finished after epoch {run.hparams.epochs}, at step {run.state.iteration}")
     best = directory / checkpoint.BEST
     newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]
     speakers = run.hparams.speakers

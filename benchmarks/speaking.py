@@ -128,6 +128,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--voices", action="store_true", help=about)
     args = parser.parse_args(arguments)
     hparams = create_hparams(args.hparams)
+    if hparams.speaker_embedding_dim:
+        parser.error("speaker_embedding_dim: one voice is measured; leave it out")
     args.hparams = replace(hparams, max_decoder_steps=args.steps, gate_threshold=1.0)
     torch.manual_seed(0)
     speaker = Tacotron2(args.hparams).eval().to(args.device)

@@ -100,7 +100,7 @@ def read_filelist(
                 fix = "" if is_mel else beside(path, hparams, filelist)
                 raise UserError(f"no such file{also}; {fix or made + IF_MOVED}")
             if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
-                fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
+                fix = "set those, or prepare again with the new ones and --cache-mels NEW_FOLDER"
                 raise UserError(f"mels {problem}; {fix}")
             num_frames = length(path, seconds, hparams, new_run)
             labels: dict[str, Any] = dict(zip(LABELS, names, strict=True))
@@ -439,7 +439,7 @@ def checked_clips(
         if not len(changed):
             refuse_changed_list(table, hparams)
             return table
-        print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
+        print(f"{filelist}: reading {len(changed):,} of {len(table):,} clips, which have changed")
         return cache_table(check_again(table, changed, hparams), hparams)
     if new_run and Path(filelist).is_file():
         print(f"{filelist}: no {table_path(filelist).name} for this list: reading every clip once")

@@ -215,6 +215,8 @@ def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:
         for number, line in lines:
             try:
                 listed = split_filelist_line(line)
+                if listed.path.endswith(".npy"):
+                    raise UserError("a cached mel; name the list of sounds, as val.txt")
                 sound, _ = where_clip_lies(listed.path, path)
                 recordings.append(Recording(Path(sound), listed.text, listed.speaker))
             except UserError as error:

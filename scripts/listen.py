@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     write_json(args.out, asdict(measured))
     rates = "" if measured.word_error_rate is None else "word error rates of "
-    print(f"{rates}{measured.texts} texts\n{measured.summary()}")
+    print(f"{rates}{measured.texts} texts\n{measured.summary()}\nwrote {args.out}")
 
 
 if __name__ == "__main__":

@@ -194,6 +194,9 @@ def refuse_misfit(
         error = refused(path, sizes or problems, " does not fit the model of these settings")
         if sizes:
             error.args = (f"{error}\n  To take the checkpoint's sizes: --hparams {advice}",)
+        if differing.get("speaker_embedding_dim") and not ours["speaker_embedding_dim"]:
+            fix = "prepare_ljspeech.py --speaker NAME, where all clips are one speaker's"
+            error.args = (f"{error}, with lists that name speakers: {fix}",)
         raise error
     return weights
 

@@ -119,7 +119,10 @@ def list_speakers(speaker: Speaker) -> str:
     if not speaker.speaker_statistics:
         return "\n".join(names)
     width = max(map(len, names))
-    return "\n".join(f"{x.name:{width}}  {x.minutes:8,.1f} min" for x in speaker.speaker_statistics)
+    return "\n".join(
+        f"{x.name:{width}}  {x.minutes:8,.1f} min" + " in the last lists" * (not x.minutes)
+        for x in speaker.speaker_statistics
+    )
 
 
 def _unended(path: Path, texts: list[Text]) -> UserError:

@@ -391,7 +391,7 @@ def test_finished_already_is_decided_by_all(corpus, alone, tmp_path):
     message = refused(Together(2, [on(out), on(out, "--hparams", "epochs=3")]).end())
     assert "epochs is 3, in process 0 " in message
     check_all(ended := Together(2, on(out)).end())
-    assert "finished already: 2 epochs" in ended[0].output
+    assert "finished already, after epoch 2" in ended[0].output
 
 
 GIVEN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "9"}

@@ -1,5 +1,6 @@
 """Resuming: from which checkpoint, with which logs and clips, and what is refused."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -117,7 +118,7 @@ def test_metrics_of_another_run_are_kept_aside(how, copied, capsys, monkeypatch)
 def test_resume_of_a_finished_run_changes_nothing(copied, capsys):
     before = snapshot(copied)
     train.main([*flags(copied, ""), "--resume"])
-    assert "finished already: 4 epochs" in capsys.readouterr().out
+    assert "finished already, after epoch 4" in capsys.readouterr().out
     assert snapshot(copied) == before
 
 
@@ -224,6 +225,20 @@ def test_copy_under_a_later_number_counts_by_content(copied, capsys):
         assert f"resuming from {copied / 'best.pt'}" in capsys.readouterr().out
 
 
+def test_going_back_names_the_later_settings(copied, capsys):
+    """By options that keep them."""
+    older, kept = newest(copied).name, "keep_checkpoints=9,ignore_layers=[x,y],learning_rate=0.0001"
+    train.main(flags(copied, f"epochs=5,{kept}", "--resume"))
+    with_epochs = f"epochs=5,{kept}"
+    for given, told in (("", with_epochs), ("epochs=5", kept), (with_epochs, "")):
+        capsys.readouterr()
+        with contextlib.suppress(StopHere), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train, "train", stop_here)
+            train.main(flags(copied, given, "--resume-from", older))
+        printed = capsys.readouterr().out
+        assert printed.partition("to keep the later ones: --hparams ")[2].split("\n")[0] == told
+
+
 def test_resuming_in_a_new_folder_leaves_the_old(whole, corpus, tmp_path):
     out, before = tmp_path / "new", snapshot(whole)
     train.main(flags(out, "epochs=5", "-c", newest(whole)))
@@ -280,7 +295,7 @@ def test_warm_start_keeps_ignored_layers_fresh(corpus, tmp_path, capsys):
     ("change", "message"),
     [
         ("batching_strategy=random", "what plans batches"),
-        ("seed=77", "cannot change inside epoch"),
+        ("seed=77", "keep it until the epoch ends, where --resume --hparams epochs="),
         ("prepare_trainset_per_epoch=False", "cannot change inside epoch"),
     ],
 )
@@ -364,9 +379,21 @@ def test_new_clips_keep_weights_and_counts(half_way, corpus, copied, tmp_path, m
     assert killed.end().code == -signal.SIGKILL
     for folder in (out, whole):
         train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))  # now of no effect
+    assert "--new-clips: the lists name the same clips as before" in capsys.readouterr().out
     assert_same_run(out, whole)
     assert [line["epoch"] for line in metrics(out, "epoch")] == [1, 2, 3, 4, 5]
     assert metrics(out, "run")[-1]["changed_clips"] is None
+
+
+def test_clips_moved_to_validation_are_warned_of(copied, corpus, tmp_path, capsys):
+    *kept, moved = corpus.train.read_text().splitlines()
+    (tmp_path / "train.txt").write_text("\n".join(kept))
+    (tmp_path / "val.txt").write_text(corpus.val.read_text().rstrip() + f"\n{moved}")
+    lists = f"training_files={tmp_path}/train.txt,validation_files={tmp_path}/val.txt"
+    train.main(flags(copied, f"epochs=5,{lists}", "--resume", "--new-clips"))
+    printed = capsys.readouterr().out
+    assert "new clips: 0 added, 0 gone, 0 changed, 1 moved to validation; epoch" in printed
+    assert "warning: of the clips for validation, 1 had been trained on" in printed
 
 
 def test_missing_clip_advises_new_clips(corpus, tmp_path, capsys):

@@ -11,6 +11,7 @@ from helpers import flags, load, newest, tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
+import synthesize
 import train
 from corpus.clip_table import LABELS, MAX_NAMES, Clip, ClipTable, read_table_file, table_path
 from corpus.filelist import ListedClip, read_filelist, split_filelist_line
@@ -262,7 +263,19 @@ def test_resumed_run_needs_its_speakers(lists):
         path.write_text(re.sub(r"\|\|\w+\n", "\n", path.read_text()))
     again = flags(lists / "run", "epochs=2", "--resume", "--new-clips")
     message = refusal(train.main, again, error=SystemExit)
-    assert "names no speakers; write its lines as path|text|seconds|speaker (docs" in message
+    fix = "write its lines as path|text|seconds|speaker, or prepare them again with --speaker NAME"
+    assert f"names no speakers; {fix} (docs" in message
+
+
+def test_speakers_without_clips_are_still_known(lists, capsys):
+    train.main(flags(lists / "run", options(lists, epochs=1)))
+    for name in ("train.txt", "val.txt"):
+        path = lists / name
+        path.write_text(re.sub(r".*carl\n", "", path.read_text()))
+    train.main(flags(lists / "run", "epochs=2", "--resume", "--new-clips"))
+    assert "without clips now, with the voices they have learnt: 'carl'" in capsys.readouterr().out
+    synthesize.main(["--checkpoint", str(newest(lists / "run")), "--list-speakers"])
+    assert "carl       0.0 min in the last lists" in capsys.readouterr().out
 
 
 def test_another_speaker_of_a_clip_is_a_change(lists):
@@ -295,6 +308,18 @@ def test_one_voice_warm_starts_many_unchanged(lists):
     assert torch.equal(new["state_dict"][weight][:, :width], old["state_dict"][weight])
     assert new["state_dict"][weight][:, width:].abs().max() < 1e-25
     assert new["state_dict"]["speaker_embedding.weight"].abs().min() > 0
+
+
+def test_many_speakers_warm_start_only_named_lists(lists):
+    """Which the messages say, of either setting of speaker_embedding_dim."""
+    train.main(flags(lists / "many", options(lists, epochs=1)))
+    for name in ("train.txt", "val.txt"):
+        path = lists / name
+        path.write_text(re.sub(r"\|\|\w+\n", "\n", path.read_text()))
+    for width in (0, 4):
+        settings = options(lists, epochs=1, speaker_embedding_dim=width)
+        again = flags(lists / "one", settings, "-c", str(newest(lists / "many")), "--warm_start")
+        assert "--speaker NAME" in refusal(train.main, again, error=SystemExit)
 
 
 def test_vectors_without_names_are_refused(lists, tmp_path):

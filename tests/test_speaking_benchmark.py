@@ -65,6 +65,13 @@ def test_both_ways_of_a_gpu_are_compared(same, monkeypatch):
     assert [row["bitwise_the_same"] for row in rows] == [True, same, None]
 
 
+def test_several_speakers_are_refused(capsys):
+    speaking = importlib.import_module("benchmarks.speaking")
+    with pytest.raises(SystemExit):
+        speaking.main(["--hparams", "speaker_embedding_dim=4"])
+    assert "one voice is measured; leave it out" in capsys.readouterr().err
+
+
 @pytest.mark.thorough
 def test_voices_are_timed_beside_torch(tmp_path, monkeypatch):
     export = importlib.import_module("scripts.export_voice").main  # here, where torch is imported

@@ -367,6 +367,16 @@ def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "0001.wav").exists()
 
 
+def test_resume_outlives_the_corpus_table(trained, lists, tmp_path):
+    """The table of lists that were made again, of other clips."""
+    out = shutil.copytree(trained, tmp_path / "run")
+    again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"
+    table = json.loads((lists / "symbols.json").read_text("utf-8"))
+    (again / "symbols.json").write_text(json.dumps(table[:-1]))
+    train.main(flags(out, f"@{again / 'settings.txt'},epochs=2", "--resume"))
+    assert load(newest(out))["hparams"]["symbol_table"] == tuple(table)
+
+
 def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
     out = shutil.copytree(trained, tmp_path / "run")
     table = json.loads((lists / "symbols.json").read_text("utf-8"))

@@ -180,8 +180,9 @@ def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, m
     assert [transcript.heard for transcript in found.transcripts] == ["seven", "seven", ""]
     lines = (speech / "index.csv").read_text().splitlines()
     assert lines == ["wav,text", *(f"000{i}.wav,{text}" for i, text in enumerate(TEXTS, 1))]
-    printed = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+    *printed, wrote = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
+    assert wrote == str(out)
     assert evaluate(checkpoint, recordings) == found  # and keeps no sounds
     listen.main([*map(str, arguments), "--words-only"])
     fewer = read_findings(out, Intelligibility)
@@ -232,6 +233,9 @@ def test_a_filelist_names_recordings(recordings, tmp_path):
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
     filelist.write_text("".join(f"{clip.path}|{clip.text}|0.5\n" for clip in clips))
     assert read_recordings(filelist) == clips
+    (tmp_path / "val_mel.txt").write_text("a.npy|One.|0.5\n")
+    message = refusal(read_recordings, tmp_path / "val_mel.txt")
+    assert "val_mel.txt:1: a cached mel; name the list of sounds, as val.txt" in message
     reference, kept = reference_of(filelist), tmp_path / "val.txt.reference_measures.json"
     assert reference == reference_of(recordings)
     assert read_findings(kept, transcription.Reference) == reference
@@ -450,9 +454,10 @@ def test_another_language_is_identified_and_not_transcribed(tmp_path, monkeypatc
     expected = [texts[i].rstrip(".") for i in (0, 1, 2, 3, 1, 5)]
     assert [(t.heard, t.nearest) for t in found.transcripts] == [("", text) for text in expected]
     assert found.word_error_rate is found.recordings is None
-    assert capsys.readouterr().out.splitlines()[-2:] == [
+    assert capsys.readouterr().out.splitlines()[-3:] == [
         "6 texts",
         "identification rate of the model     0.833",
+        f"wrote {out}",
     ]
 
 

@@ -439,6 +439,6 @@ def restore(
         raise UserError(
             f"{path}: what plans batches (their settings, prepare_trainset_per_epoch, seed, more "
             f"processes) cannot change inside epoch {loop.epoch}, which was interrupted: keep it "
-            "until the epoch ends"
+            f"until the epoch ends, where --resume --hparams epochs={loop.epoch} stops"
         )
     return loop

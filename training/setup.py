@@ -118,18 +118,27 @@ def lies_in(path: Path, directory: Path) -> bool:
     return real(directory) in (os.path.dirname(real(path)), real(path.parent))
 
 
-def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParams:
-    """Apply this command's overrides to the checkpoint's settings, or to the defaults. Raises
-    UserError for settings that are wrong or that this run can't change."""
+def settle_hparams(
+    overrides: str, start: Start, processes: Processes, folder: Path | None = None
+) -> HParams:
+    """Apply this command's overrides to the checkpoint's settings, or to the defaults. With the
+    `folder` of a run that goes back, says which settings of its newest checkpoint are not kept.
+    Raises UserError for settings that are wrong or that this run can't change."""
 
     def settle() -> HParams:
-        base = start.resumed and hparams_from_dict(start.resumed.state["hparams"])
+        resumed = start.resumed
+        base = resumed and hparams_from_dict(resumed.state["hparams"])
         hparams = create_hparams(overrides, base) if base else create_hparams(overrides)
         for name, value in asdict(base).items() if base else ():
             if getattr(hparams, name) != value:
                 print(
                     f"changed since the checkpoint: {name} = {getattr(hparams, name)}, was {value}"
                 )
+        if resumed and base and folder and (lost := later_settings(base, hparams, folder)):
+            print(
+                f"going back to {resumed.path} goes back to its settings too; to keep the "
+                f"later ones: --hparams {lost}"
+            )
         hparams = settle_symbols(check_text_settings(hparams), base)
         if hparams.batches_per_update == 1 and processes.world_size > 1:
             hparams = replace(hparams, batches_per_update=processes.world_size)
@@ -147,12 +156,31 @@ def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParam
     return processes.all_or_none(settle)
 
 
+def later_settings(base: HParams, hparams: HParams, folder: Path) -> str:
+    """The settings of the folder's newest checkpoint that `hparams` has from the older `base`, as
+    --hparams takes them; "" where no checkpoint there is good."""
+    try:
+        newest = hparams_from_dict(checkpoint.load_newest(folder).state["hparams"])
+    except UserError:
+        return ""
+    later = {
+        name: value
+        for name, value in asdict(newest).items()
+        if getattr(base, name) == getattr(hparams, name) != value
+    }
+    texts = {x: f"[{','.join(y)}]" if isinstance(y, tuple) else y for x, y in later.items()}
+    return ",".join(f"{name}={text}" for name, text in texts.items())
+
+
 def settle_symbols(hparams: HParams, resumed: HParams | None) -> HParams:
     """Add the table of symbols to the settings; a `resumed` run keeps the checkpoint's. UserError
-    if the table's file exists and holds another table."""
+    if `symbols` names a file with another table. The corpus's own table may have changed with its
+    clips: symbols that the checkpoint lacks are then refused in the texts that have them."""
     path = symbols_path(hparams)
     if resumed is None:
         return read_symbols(hparams)
+    if hparams.symbols == resumed.symbols == "corpus":
+        return hparams
     changed = hparams.symbols != resumed.symbols or (hparams.symbol_table and path.exists())
     if changed and read_symbols(hparams).symbol_table != resumed.symbol_table:
         raise UserError(
@@ -248,6 +276,12 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
     if hparams.speaker_embedding_dim:  # first: --new-clips does not help against these faults
         processes.all_or_none(lambda: refuse_names("speaker", hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: change_of(clips, resumed, new_clips))
+    if new_clips and clips.change is None:
+        with_mels = ", with --cache-mels" if hparams.load_mel_from_disk else ""
+        print(
+            "--new-clips: the lists name the same clips as before. If recordings have changed, "
+            f"prepare them again{with_mels}"
+        )
     return clips
 
 
@@ -278,6 +312,8 @@ def refuse_names(
     training, validation = clips.training, clips.validation
     if not training.names[label]:
         fix = f"write its lines as {FIELDS}"
+        if label == "speaker":
+            fix += ", or prepare them again with --speaker NAME"
         if not resumed:  # whose settings are the checkpoint's
             fix += f", or leave {label}_embedding_dim out"
         raise UserError(
@@ -321,8 +357,8 @@ def from_weights(source: Checkpoint) -> str:
 
 
 def change_of(clips: Clips, resumed: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
-    """Count the clips that were added, are gone or have another text, speaker or length. None: the
-    same."""
+    """Count the clips that were added, are gone, have another text, speaker or length, or moved to
+    the other list. None: the same."""
     if resumed is None or resumed.state["corpus"] == clips.fingerprint:
         return None
     path = resumed.path.with_name(CLIPS_FILE)
@@ -330,8 +366,15 @@ def change_of(clips: Clips, resumed: Checkpoint | None, is_allowed: bool) -> dic
     before, now = Counter(text.split("\n")[1:-1]), Counter(_rows(clips))
     gone, added = list((before - now).elements()), list((now - before).elements())
     ids = [Counter(tuple(row.split(",", 3)[::3]) for row in rows) for rows in (gone, added)]
-    changed = (ids[0] & ids[1]).total()
-    change = {"added": len(added) - changed, "gone": len(gone) - changed, "changed": changed}
+    changed = ids[0] & ids[1]
+    left, came = ids[0] - changed, ids[1] - changed  # of (list, id)
+    moved = {
+        f"moved to {to}": sum(min(left[other, clip], came[to, clip]) for _, clip in came)
+        for to, other in (("training", "validation"), ("validation", "training"))
+    }
+    same = changed.total() + sum(moved.values())
+    counts = {"added": len(added) - same, "gone": len(gone) - same, "changed": changed.total()}
+    change = counts | {what: count for what, count in moved.items() if count}
     if not is_allowed:
         raise UserError(
             f"{resumed.path} was trained on other clips than training_files and validation_files "
@@ -476,6 +519,11 @@ def start_from(run: Run, start: Start) -> None:
             print("pydantic is not installed: the numbers in checkpoints are not checked here")
         if change is not None:
             print(f"new clips: {in_words(change)}; epoch {state.epoch} is replanned")
+            if held_out := change.get("moved to validation"):
+                print(
+                    f"warning: of the clips for validation, {held_out:,} had been trained on; "
+                    "their losses are too low"
+                )
     if start.weights is not None:
         path, ignored = start.weights.path, run.hparams.ignore_layers
         saved, notes = warm_start.fitted(start.weights, run.hparams)

@@ -12,6 +12,7 @@ import numpy as np
 from batching import draws_of_clips
 from corpus.clip_table import ClipTable
 from hparams import HParams
+from synthesis.speakers import listed
 from training.epoch import Clips
 
 MAX_SHOWN = 8  # speakers that are printed, and that a validation has an example of
@@ -44,7 +45,7 @@ def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, fl
 
 
 def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None = None) -> str:
-    """At most MAX_SHOWN + 2 lines. `weights` are those with which training clips are drawn
+    """At most MAX_SHOWN + 3 lines. `weights` are those with which training clips are drawn
     (batching.balancing_weights)."""
     speech, table = speech_of_speakers(clips, hparams), clips.training
     draws = {}
@@ -60,6 +61,8 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
             f"{each['training_minutes']:,.1f} minutes{drawn}; "
             f"{each['validation_clips']:,} for validation"
         )
+    if gone := sorted({*hparams.speakers} - {*speech}):  # of a resumed run
+        lines.append(f"  without clips now, with the voices they have learnt: {listed(gone)}")
     if rest := list(speech)[MAX_SHOWN:]:
         minutes = [speech[name]["training_minutes"] for name in (rest[-1], rest[0])]
         drawn = f", drawn up to {max(draws[name] for name in rest):.3g} times" if draws else ""
