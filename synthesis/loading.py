@@ -33,6 +33,8 @@ def load_speaker(path: str | Path, overrides: str = "", threads: int | None = No
         return Voice(folder, overrides, threads or 1)
     if path.is_dir():
         fix = "name the folder of a voice (scripts/export_voice.py makes one), or a checkpoint"
+        if (path / "best.pt").exists():  # a run's folder
+            fix = f"name a checkpoint in it, as {path / 'best.pt'}"
         raise UserError(f"{path}: no {SETTINGS} in it; {fix}")
     try:
         from synthesis.torch_speaker import load_model_speaker

@@ -32,17 +32,17 @@ def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "
     """The index of the speaker `name`; `label`: what `speakers` are, if not that.
 
     Raises:
-        UserError: if there is none; it names the nearest and says that `where` lacks the name.
+        UserError: if there is none; it says that `where` lacks the name, and names one like it.
     """
     composed = unicodedata.normalize("NFC", name.strip())
     if composed in speakers:
         return speakers.index(composed)
     by_folded = {known.casefold(): known for known in reversed(speakers)}
     folded = composed.casefold()[:MAX_NAME]  # a long text takes minutes beside many names
-    near = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.0)
+    near = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.5)
+    meant = f"did you mean {by_folded[near[0]]!r}? It" if near else "it"
     raise UserError(
-        f"{label} {name[:60]!r}: {where} does not know it; did you mean {by_folded[near[0]]!r}? "
-        f"It knows {listed(speakers)}"
+        f"{label} {name[:60]!r}: {where} does not know it; {meant} knows {listed(speakers)}"
     )
 
 

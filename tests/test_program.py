@@ -46,6 +46,10 @@ def test_a_voice_writes_the_files_of_each_text(voices, tmp_path):
 
 
 def test_a_folder_without_a_voice_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.pt").touch()
+    with pytest.raises(UserError, match=rf"name a checkpoint in it, as {tmp_path}/run/best\.pt$"):
+        load_speaker(tmp_path / "run")
     message = rf"^{tmp_path}: no voice\.json in it; name the folder of a voice .*, or a checkpoint$"
     with pytest.raises(UserError, match=message):
         load_speaker(tmp_path)

@@ -97,6 +97,8 @@ def test_unknown_speaker_is_answered_with_nearest():
     assert speaker_index(" bert", NAMES, "voice/") == 1
     message = refusal(speaker_index, "Karl", NAMES, "voice/")
     assert message.startswith("speaker 'Karl': voice/ does not know it; did you mean 'carl'? It ")
+    message = refusal(speaker_index, "dave", NAMES, "voice/")
+    assert message == "speaker 'dave': voice/ does not know it; it knows 'anna', 'bert', 'carl'"
     many = [f"speaker {i}" for i in range(30)]
     assert "'speaker 9' and 20 more" in refusal(speaker_index, "", many, "voice/")
 
