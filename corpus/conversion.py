@@ -22,7 +22,7 @@ from common.errors import UserError
 from common.files import Identity, open_file, read_json, write_bytes, write_json
 from common.sound import encode
 from corpus.clip_table import Clip
-from corpus.derived_files import KEPT_SECONDS, Folder, is_newer, path_from
+from corpus.derived_files import KEPT_SECONDS, SOURCE, Folder, is_newer, path_from
 from corpus.layouts import Table, read_layout, unique_ids
 from corpus.recordings import silence_at_ends, speech_level
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
@@ -76,7 +76,7 @@ def convert(
         raise UserError(f"--convert {folder}: expected a folder outside of {corpus}; name another")
     wavs = folder / "wavs"
     made_with = {
-        "corpus": path_from(wavs, corpus),
+        SOURCE: path_from(wavs, corpus),
         "sampling_rate": hparams.sampling_rate,
         "level": LEVEL,
         "kept_seconds": KEPT_SECONDS,

@@ -267,11 +267,9 @@ def fault_of_row(
     many fields, or if one goes on in other lines; empty for a good one."""
     for field in row:
         if more := field.count("\n"):
-            return (
-                f"a quotation mark opens a field that goes on to line {number + more}: "
-                f"{field[:60]!r}; write the field in one line, in quotation marks, and its own ones "
-                'twice, as in """Go,"" he said."'
-            )
+            fix = 'write it in one line, in quotation marks, its own ones twice: """Go,"" he said."'
+            goes_on = f"a quotation mark opens a field that goes on to line {number + more}"
+            return f"{goes_on}: {field[:60]!r}; {fix}"
     beginning = repr(delimiter.join(row)[:60])
     if len(row) < needed:
         fix = "fix the line, or name another --delimiter"

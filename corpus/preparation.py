@@ -156,7 +156,8 @@ def prepare(asked: Preparation) -> list[Path]:
         hparams = read_symbols(hparams)
     mel_files = copies = None
     if asked.mels:
-        mel_files = mel_folder(asked.mels, hparams, trimmed=asked.trim is not None)
+        read_from = asked.trim or asked.folder
+        mel_files = mel_folder(asked.mels, hparams, read_from, trimmed=asked.trim is not None)
     if asked.trim:
         copies = trim_folder(asked.trim, asked.folder)
     for folder in filter(None, (mel_files, copies)):
