@@ -74,9 +74,11 @@ class Folder:
         is_made: Callable[[Clip], bool],
         make: Callable[[Clip], object],
         threads: int = READING_THREADS,
+        first: Callable[[], object] = lambda: None,
     ) -> dict[str, str]:
         """Make the missing file of every clip, in threads. Returns problems by `Clip.where`.
 
+        `first` is called before, while no other process makes files there.
         A UserError from `is_made` means that the file is bad: it is made again. One from `make`
         means that the clip is bad, which is a problem.
         """
@@ -97,6 +99,7 @@ class Folder:
         with folder_locked(self.path, busy):
             remove_leftovers(self.path)
             write_json(self.path / self.settings_file, self.settings)
+            first()
             progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
             # Closed when interrupted: the files begun are then finished.
             with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
