@@ -1,11 +1,13 @@
 """prepare called again, or twice at once, with folders that an earlier call filled."""
 
 import json
+import os
 import shutil
 
 import pytest
 from corpora import contents, make_corpus, prepare_with, refusal
 
+from common.files import folder_locked
 from corpus import preparation
 from corpus.preparation import Preparation, prepare
 
@@ -57,3 +59,56 @@ def test_mels_without_a_corpus_are_accepted(corpus, tmp_path, capsys):
     assert "10 of 10 files were already in" in capsys.readouterr().out
     assert json.loads((mels / "mel_settings.json").read_text()) == after
     assert after["corpus"] == "../corpus"
+
+
+# ---------------------------------------------------------------------------- lists
+
+
+def test_lists_of_an_earlier_call_go(corpus, tmp_path, monkeypatch, capsys):
+    """Not before settings.txt names the new ones; other files stay."""
+    lists, mels = tmp_path / "lists", tmp_path / "mels"
+    cleaners = "text_cleaners=[basic_cleaners]"
+    prepare(Preparation(corpus, lists, f"{cleaners},symbols=corpus", mels=mels))
+    table = f"{cleaners},symbols={lists / 'symbols.json'}"
+    (lists / "val.txt.old").write_text("mine")
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "remove_earlier_lists", lambda *_: 1 / 0)
+        refusal(prepare_with, corpus, lists, table, val_fraction=0, error=ZeroDivisionError)
+    assert (lists / "val_mel.txt").exists()
+    assert "\nvalidation_files=none\n" in (lists / "settings.txt").read_text()
+    prepare(Preparation(corpus, lists, table, val_fraction=0))
+    old = ", ".join(str(lists / f"{x}.txt") for x in ("val", "train_mel", "val_mel"))
+    assert f"\nremoved {old}: of an earlier call\n" in capsys.readouterr().out
+    names = {"train.txt", "train.txt.clips", "settings.txt", "lengths.png", "corpus.png"}
+    assert contents(lists).keys() == {*names, "val.txt.old", "symbols.json"}
+    prepare(Preparation(corpus, lists, val_fraction=0))
+    assert contents(lists).keys() == {*names, "val.txt.old"}
+
+
+def test_settings_name_lists_that_are_there(corpus, tmp_path, monkeypatch):
+    """Whenever prepare is killed while it moves the files into their places."""
+    lists, replaced = tmp_path / "lists", []
+
+    def replace_some(source, target):
+        if len(replaced) == done:
+            raise KeyboardInterrupt
+        replaced.append(target)
+        os.rename(source, target)
+
+    monkeypatch.setattr(preparation.os, "replace", replace_some)
+    for done in range(4):  # pictures and lists
+        replaced.clear()
+        refusal(prepare_with, corpus, lists, error=KeyboardInterrupt)
+        assert len(replaced) == done
+        assert not (lists / "settings.txt").exists()
+
+
+def test_one_call_at_a_time_writes_lists(corpus, tmp_path):
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    with folder_locked(lists, "busy"):
+        message = refusal(prepare_with, corpus, lists, error=BlockingIOError)
+    assert message == f"{lists}: another process is preparing in it; wait, or choose another --out"
+    assert contents(lists) == {}
+    prepare(Preparation(corpus, lists))
