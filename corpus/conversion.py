@@ -23,7 +23,8 @@ from common.files import Identity, open_file, read_json, write_bytes, write_json
 from common.sound import encode
 from corpus.clip_table import Clip
 from corpus.derived_files import KEPT_SECONDS, SOURCE, Folder, is_newer, path_from
-from corpus.layouts import Table, read_layout, unique_ids
+from corpus.layouts import Table, read_layout, sounds_of, unique_ids
+from corpus.missing_sounds import notice_of_unnamed
 from corpus.recordings import silence_at_ends, speech_level
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from hparams import HParams
@@ -85,6 +86,8 @@ def convert(
     copies.refuse_others()
     clips, problems = read_layout(corpus, table, speakers)
     total = len(clips) + len(problems)
+    if notice := unused_sounds(clips, problems, corpus):
+        print(notice)
     if not speakers.is_known and (notice := several_folders(clips, corpus)):
         print(notice)
     faults = {clip.where: fault_of_text(clip.text) for clip in clips}
@@ -143,6 +146,19 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
         if before.get(name, source) not in (source, source[0]):
             (wavs / f"{name}.wav").unlink(missing_ok=True)
     write_json(path, before | now)
+
+
+def unused_sounds(clips: Sequence[Clip], problems: Sequence[str], corpus: Path) -> str | None:
+    """A notice about sounds that no line and no text names, and that are no problems either; those
+    of the same name in another format are none."""
+    used = {os.path.splitext(os.path.realpath(clip.path))[0] for clip in clips}
+    refused = {problem.partition(": ")[0] for problem in problems}
+    unused = [
+        os.path.relpath(path, corpus)
+        for path in sounds_of(corpus)
+        if str(path) not in refused and os.path.splitext(os.path.realpath(path))[0] not in used
+    ]
+    return notice_of_unnamed(unused, "no line", str(corpus)) if unused else None
 
 
 def several_folders(clips: Sequence[Clip], corpus: Path) -> str | None:

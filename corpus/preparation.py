@@ -22,6 +22,7 @@ from corpus.faults import fault_warnings, other_language, texts_of_other_clips
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
 from corpus.layouts import Table
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata, texts_in_both
+from corpus.missing_sounds import notice_of_unnamed
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource, checked_name
@@ -201,8 +202,7 @@ def usable_clips(
     clips, bad, unnamed = check_recordings(asked.folder, entries, hparams)
     recordings, total = clips, len(entries) + len(problems)
     if unnamed:
-        examples = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
-        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {examples}")
+        print(notice_of_unnamed(unnamed, "no line of metadata.csv", "wavs"))
     refuse_or_skip(problems + bad, total, asked.skip_bad)
     if copies and clips:
         clips, faulty = trim_clips(clips, copies, hparams)

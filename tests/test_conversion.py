@@ -154,6 +154,22 @@ def test_copies_of_other_recordings_are_made_again(recordings, tmp_path, monkeyp
     assert changed == ["c.wav", "sources.json"]
 
 
+def test_sounds_that_no_line_names_are_noticed(recordings, tmp_path, capsys):
+    """Not those in another format, nor those that are refused."""
+    shutil.copy(recordings / "b.mp3", recordings / "a.mp3")
+    table = tmp_path / "clips.csv"
+    table.write_text(f"path,text\n{recordings}/../recordings/a.flac,Take a.\n")
+    convert(recordings, tmp_path / "out", Table(table), HPARAMS)
+    notice = f"Notice: no line names 2 files in {recordings}: b.mp3, c.wav\n"
+    assert notice in capsys.readouterr().out
+    table.write_text("path,text\na.flac,Take a.\nc.wav,Take c.\n")
+    convert(recordings, tmp_path / "out", Table(table), HPARAMS)
+    assert f"names 1 file in {recordings}: b.mp3\n" in capsys.readouterr().out
+    (recordings / "b.txt").unlink()
+    convert(recordings, tmp_path / "out", None, HPARAMS)
+    assert "Notice" not in capsys.readouterr().out
+
+
 def test_bad_recordings_are_named(recordings, tmp_path):
     (recordings / "a.flac").write_bytes(b"no sound")
     (recordings / "b.txt").write_text("A | B")
