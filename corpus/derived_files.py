@@ -129,6 +129,8 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
     Each mel is computed by one thread, so that it is bitwise what training would compute.
     """
 
+    written = list[str]()
+
     def is_cached(clip: Clip) -> bool:
         path = str(folder.path / f"{clip.id}.npy")
         num_frames = mel_length(path, None, hparams, read_contents=True)
@@ -140,6 +142,7 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
             counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
             raise UserError(f"{counts} when it was checked; run again")
         write_mel(folder.path / f"{clip.id}.npy", mel)
+        written.append(clip.id)
 
     # Computed here once, and not in every thread.
     if warning := audio.silent_bands(hparams):
@@ -147,9 +150,12 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
+        problems = folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
     finally:
         torch.set_num_threads(threads_before)
+    if written:
+        print(f"{folder.option}: wrote {len(written):,} of {len(clips):,} mels to {folder.path}")
+    return problems
 
 
 def path_from(folder: Path, corpus: Path) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from common.encodings import decoded
-from common.errors import UserError, grouped
+from common.errors import UserError, grouped, in_place
 from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
 from corpus.metadata import OF_FOLDERS, read_metadata
@@ -224,6 +224,12 @@ def read_table(
     text = decoded(table.path, read_bytes(table.path))
     if not text.strip():
         raise UserError(f"{table.path}: empty, expected a recording on each line")
+    if re.match(r"\s*\[\s*[{\]]", text):
+        # Not a table with bars whose first text begins with a bracket.
+        code = "import json, sys; [print(json.dumps(x)) for x in json.load(sys.stdin)]"
+        command = in_place(table.path, f'python -X utf8 -c "{code}"')
+        fix = f"write a JSON object on each line: {command}"
+        raise UserError(f"{table.path}: a JSON array, expected lines; {fix}")
     is_json = text.lstrip().startswith("{")
     delimiter = table.delimiter or max(DELIMITERS, key=text.strip().partition("\n")[0].count)
     rows = rows_of_json(table.path, text) if is_json else rows_of_csv(table.path, text, delimiter)

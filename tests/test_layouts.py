@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,19 @@ def test_bad_json_lines_are_named(sounds, line):
     clips, [problem] = read(sounds, table)
     assert clips == [("clips/a.wav", "One.")]
     assert problem.startswith(f"{table}:2: '': no such file")
+
+
+def test_json_arrays_become_lines_by_the_command(sounds):
+    table = sounds / "manifest.json"
+    objects = [{"path": name, "text": text} for name, text in zip("abC", TEXTS, strict=True)]
+    table.write_text(json.dumps(objects, indent=1, ensure_ascii=False), encoding="utf-8")
+    message = refusal(read, sounds, table)
+    assert message.startswith(f"{table}: a JSON array, expected lines; write a JSON object on each")
+    command = message.partition("on each line: ")[2].replace("python ", f"{sys.executable} ")
+    subprocess.run(command, shell=True, check=True)
+    assert read(sounds, table) == (expected(), [])
+    table.write_text("[Laughing] Yes.|a\n")
+    assert read(sounds, table, "2", "1") == ([("clips/a.wav", "[Laughing] Yes.")], [])
 
 
 def test_texts_may_lie_beside_the_sounds(sounds):
