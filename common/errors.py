@@ -4,10 +4,12 @@ import errno
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 MAX_LINES_SHOWN = 20  # bad lines of a file, one by one
+MIN_GROUP, LONG_FIX = 3, 150  # problems with the same fix of so many characters are one message
 
 
 class UserError(ValueError):
@@ -49,10 +51,15 @@ def grouped(
     """Lines that report these problems, each "PLACE: what is wrong; fix".
 
     If there are more than `one_by_one`, those with the same fix are grouped: the first one, then
-    the places of others, without `prefix` and folders."""
+    the places of others, without `prefix` and folders. So are three with the same long command."""
     faults: dict[str, list[str]] = {}
+    fixes = Counter(_long_fix(problem) for problem in problems)
     for problem in problems:
-        same = _fault(problem) if len(problems) > one_by_one else problem
+        if len(problems) > one_by_one:
+            same = _fault(problem)
+        else:
+            fix = _long_fix(problem)
+            same = fix if fix and fixes[fix] >= MIN_GROUP else problem
         faults.setdefault(same, []).append(problem)
     lines = []
     for first, *others in [*faults.values()][:MAX_LINES_SHOWN]:
@@ -65,6 +72,12 @@ def grouped(
         rest = [len(x) for x in faults.values()][MAX_LINES_SHOWN:]
         lines.append(f"... and {sum(rest):,} more, of {len(rest):,} other faults")
     return lines
+
+
+def _long_fix(problem: str) -> str:
+    """The fix, if it is a command that is long to read again and again."""
+    fix = problem.partition("; ")[2]
+    return fix if len(fix) >= LONG_FIX else ""
 
 
 def _place(problem: str, prefix: str) -> str:

@@ -10,7 +10,7 @@ The recordings stay as they are.
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,8 +22,9 @@ from common.errors import UserError
 from common.files import Identity, open_file, read_json, write_bytes, write_json
 from common.sound import encode
 from corpus.clip_table import Clip
-from corpus.derived_files import KEPT_SECONDS, Folder, is_newer, path_from
-from corpus.layouts import Table, read_layout, unique_ids
+from corpus.derived_files import KEPT_SECONDS, SOURCE, Folder, is_newer, path_from
+from corpus.layouts import Table, read_layout, sounds_of, unique_ids
+from corpus.missing_sounds import notice_of_unnamed
 from corpus.recordings import silence_at_ends, speech_level
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from hparams import HParams
@@ -33,7 +34,7 @@ MAX_PEAK = 0.95  # which a sound with high peaks reaches at a lower level
 MIN_MIXED = 0.5  # of the loudest channel's level; a mean of channels below it cancels speech out
 MAX_SECONDS = 600  # of a recording, which is held in memory
 SETTINGS_FILE = "conversion_settings.json"
-SOURCES_FILE = "sources.json"  # the recording of each id
+SOURCES_FILE = "sources.json"  # of each id its recording: path, size and time of change
 SPEAKER_FIELD = "2"  # of the metadata.csv that is written, if speakers are known
 ADVISED = "ffmpeg -nostdin"  # in messages on sounds that `convert` can mend
 
@@ -76,7 +77,7 @@ def convert(
         raise UserError(f"--convert {folder}: expected a folder outside of {corpus}; name another")
     wavs = folder / "wavs"
     made_with = {
-        "corpus": path_from(wavs, corpus),
+        SOURCE: path_from(wavs, corpus),
         "sampling_rate": hparams.sampling_rate,
         "level": LEVEL,
         "kept_seconds": KEPT_SECONDS,
@@ -85,6 +86,8 @@ def convert(
     copies.refuse_others()
     clips, problems = read_layout(corpus, table, speakers)
     total = len(clips) + len(problems)
+    if notice := unused_sounds(clips, problems, corpus):
+        print(notice)
     if not speakers.is_known and (notice := several_folders(clips, corpus)):
         print(notice)
     faults = {clip.where: fault_of_text(clip.text) for clip in clips}
@@ -93,24 +96,21 @@ def convert(
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
     clips = [replace(clip, identity=Identity.of(clip.path)) for clip in clips]
     changes = dict[str, Change]()
-    # An id may have become another recording's, as 001 of a speaker who has come in place of one.
-    sources = {ids[clip.where]: os.path.relpath(clip.path, corpus) for clip in clips}
-    sources_before = _sources(wavs / SOURCES_FILE)
 
     def copy_of(clip: Clip) -> Path:
         return copies.path / f"{ids[clip.where]}.wav"
 
     def is_made(clip: Clip) -> bool:
-        name = ids[clip.where]
-        is_same = sources_before.get(name, sources[name]) == sources[name]
-        return is_same and is_newer(copy_of(clip), clip)
+        return is_newer(copy_of(clip), clip)
 
     def make(clip: Clip) -> None:
         samples, changes[clip.where] = converted(clip.path, hparams.sampling_rate)
         write_bytes(copy_of(clip), encode(samples, hparams.sampling_rate))
 
-    faulty = copies.fill(clips, is_made, make, os.cpu_count() or 1)
-    write_json(wavs / SOURCES_FILE, sources_before | sources)
+    def record() -> None:
+        record_sources(wavs, {ids[clip.where]: clip for clip in clips}, corpus)
+
+    faulty = copies.fill(clips, is_made, make, os.cpu_count() or 1, record)
     good = [clip for clip in clips if clip.where not in faulty]
     if not good:
         return problems + list(faulty.values()), total
@@ -128,12 +128,37 @@ def convert(
     return problems + list(faulty.values()), total
 
 
-def _sources(path: Path) -> dict[str, str]:
-    """The recording of each copy; {} where no file says it."""
+def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
+    """Write which recording each copy is of, and delete copies of others. Before any copy is made:
+    so a call that is killed leaves none whose recording is unknown."""
+    path = wavs / SOURCES_FILE
     try:
-        return dict(read_json(path))
+        before = dict(read_json(path))
     except (ValueError, TypeError):
-        return {}
+        before = {}
+    now = {
+        name: [os.path.relpath(clip.path, corpus), clip.identity.size, clip.identity.modified]
+        for name, clip in recordings.items()
+    }
+    for name, source in now.items():
+        # An id may have become another recording's, as 001 of a speaker who has come in place of
+        # one. Earlier versions wrote the path alone.
+        if before.get(name, source) not in (source, source[0]):
+            (wavs / f"{name}.wav").unlink(missing_ok=True)
+    write_json(path, before | now)
+
+
+def unused_sounds(clips: Sequence[Clip], problems: Sequence[str], corpus: Path) -> str | None:
+    """A notice about sounds that no line and no text names, and that are no problems either; those
+    of the same name in another format are none."""
+    used = {os.path.splitext(os.path.realpath(clip.path))[0] for clip in clips}
+    refused = {problem.partition(": ")[0] for problem in problems}
+    unused = [
+        os.path.relpath(path, corpus)
+        for path in sounds_of(corpus)
+        if str(path) not in refused and os.path.splitext(os.path.realpath(path))[0] not in used
+    ]
+    return notice_of_unnamed(unused, "no line", str(corpus)) if unused else None
 
 
 def several_folders(clips: Sequence[Clip], corpus: Path) -> str | None:

@@ -1,6 +1,7 @@
 """Files derived from a corpus's clips, in folders: trimmed copies and cached log-mels."""
 
 import contextlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from common.files import (
     Identity,
     folder_locked,
     map_in_threads,
+    read_json,
     remove_leftovers,
     write_json,
 )
@@ -27,6 +29,7 @@ from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
 from hparams import HParams
 
 KEPT_SECONDS = 0.05  # of silence at either end
+SOURCE = "corpus"  # in a folder's settings: the path of what its files were made of, from there
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,22 @@ class Folder:
                 f"{self.option} {self.path}: holds files made with unknown settings, with no "
                 f"{self.settings_file} beside them; name a new folder"
             )
-        if problem := settings_problem(self.path / self.settings_file, self.settings):
+        file = self.path / self.settings_file
+        # Older folders of mels do not say what they were made of.
+        wanted = {name: value for name, value in self.settings.items() if name != SOURCE}
+        if problem := settings_problem(file, wanted):
             raise UserError(
                 f"{self.option} {self.path}: holds files {problem}; name another folder, delete "
                 "this one, or give those settings"
+            )
+        source, ours = dict(read_json(file)).get(SOURCE), self.settings[SOURCE]
+        if source not in (None, ours):
+            folder = os.path.realpath(self.path)
+            theirs, here = (os.path.normpath(f"{folder}/{path}") for path in (source, ours))
+            raise UserError(
+                f"{self.option} {self.path}: holds files made of {theirs}, expected of {here}; "
+                f"name another {self.option} folder, or, if it is the same corpus and was moved, "
+                f'write "{SOURCE}": {json.dumps(ours)} in {file}'
             )
 
     def fill(
@@ -59,9 +74,11 @@ class Folder:
         is_made: Callable[[Clip], bool],
         make: Callable[[Clip], object],
         threads: int = READING_THREADS,
+        first: Callable[[], object] = lambda: None,
     ) -> dict[str, str]:
         """Make the missing file of every clip, in threads. Returns problems by `Clip.where`.
 
+        `first` is called before, while no other process makes files there.
         A UserError from `is_made` means that the file is bad: it is made again. One from `make`
         means that the clip is bad, which is a problem.
         """
@@ -82,6 +99,7 @@ class Folder:
         with folder_locked(self.path, busy):
             remove_leftovers(self.path)
             write_json(self.path / self.settings_file, self.settings)
+            first()
             progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
             # Closed when interrupted: the files begun are then finished.
             with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
@@ -96,9 +114,11 @@ def is_newer(path: str | Path, clip: Clip) -> bool:
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 
-def mel_folder(path: Path, hparams: HParams, trimmed: bool) -> Folder:
-    """The folder for log-mels of whole or of trimmed clips (--trim-silence), which do not mix."""
-    settings = audio.mel_fingerprint(hparams) | {"silence_trimmed": trimmed}
+def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> Folder:
+    """The folder for log-mels of the clips in the folder `clips`, whole or trimmed
+    (--trim-silence), which do not mix."""
+    source = {"silence_trimmed": trimmed, SOURCE: path_from(path, clips)}
+    settings = audio.mel_fingerprint(hparams) | source
     return Folder(path, "--cache-mels", MEL_SETTINGS_FILE, settings)
 
 
@@ -108,6 +128,8 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
 
     Each mel is computed by one thread, so that it is bitwise what training would compute.
     """
+
+    written = list[str]()
 
     def is_cached(clip: Clip) -> bool:
         path = str(folder.path / f"{clip.id}.npy")
@@ -120,6 +142,7 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
             counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
             raise UserError(f"{counts} when it was checked; run again")
         write_mel(folder.path / f"{clip.id}.npy", mel)
+        written.append(clip.id)
 
     # Computed here once, and not in every thread.
     if warning := audio.silent_bands(hparams):
@@ -127,9 +150,12 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
+        problems = folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
     finally:
         torch.set_num_threads(threads_before)
+    if written:
+        print(f"{folder.option}: wrote {len(written):,} of {len(clips):,} mels to {folder.path}")
+    return problems
 
 
 def path_from(folder: Path, corpus: Path) -> str:
@@ -140,7 +166,7 @@ def path_from(folder: Path, corpus: Path) -> str:
 def trim_folder(path: Path, corpus: Path) -> Folder:
     """The folder for trimmed copies of the corpus's clips."""
     settings = {
-        "corpus": path_from(path, corpus),
+        SOURCE: path_from(path, corpus),
         "silence_decibels": SILENCE_DECIBELS,
         "window_seconds": WINDOW_SECONDS,
         "kept_seconds": KEPT_SECONDS,

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from common.encodings import decoded
-from common.errors import UserError, grouped
+from common.errors import UserError, grouped, in_place
 from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
 from corpus.metadata import OF_FOLDERS, read_metadata
@@ -43,6 +43,7 @@ PATH_COLUMNS = (
 ).split()
 TEXT_COLUMNS = "normalized_text text sentence transcript transcription".split()
 DELIMITERS = "\t|;,"
+MAY_QUOTE = ",;"  # delimiters of tables whose fields may be in quotation marks
 # By libsndfile; of sounds of one name, the first of these is taken.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 MAX_PREFIX = 40  # characters of a speaker's name before an id: names of files have 255 bytes
@@ -223,10 +224,17 @@ def read_table(
     text = decoded(table.path, read_bytes(table.path))
     if not text.strip():
         raise UserError(f"{table.path}: empty, expected a recording on each line")
+    if re.match(r"\s*\[\s*[{\]]", text):
+        # Not a table with bars whose first text begins with a bracket.
+        code = "import json, sys; [print(json.dumps(x)) for x in json.load(sys.stdin)]"
+        command = in_place(table.path, f'python -X utf8 -c "{code}"')
+        fix = f"write a JSON object on each line: {command}"
+        raise UserError(f"{table.path}: a JSON array, expected lines; {fix}")
     is_json = text.lstrip().startswith("{")
     delimiter = table.delimiter or max(DELIMITERS, key=text.strip().partition("\n")[0].count)
     rows = rows_of_json(table.path, text) if is_json else rows_of_csv(table.path, text, delimiter)
-    header = [name.lower() for name in rows[0][1]]
+    first = rows[0][1]
+    header = [name.lower() for name in first]
     path_at = column_of(table, "--path-column", table.path_column, header, PATH_COLUMNS, 0)
     last = len(header) - 1
     text_at = column_of(table, "--text-column", table.text_column, header, TEXT_COLUMNS, last)
@@ -235,12 +243,14 @@ def read_table(
         places.append(column_of(table, "--speaker-column", speaker_column, header, (), 0))
     if is_json or any(place.by_name for place in places):
         rows = rows[1:]
+    needed = 1 + max(place.index for place in places)
+    usual = Counter(num_filled(row) for _, row in rows).most_common(1)[0][0] if rows else 0
+    most = max(needed, usual if rows and rows[0][1] == first else num_filled(first))
     lines, problems = list[Line](), list[str]()
     for number, row in rows:
         where = f"{table.path}:{number}"
-        if len(row) <= max(place.index for place in places):
-            problem = f"{len(row)} fields, expected {len(header)}: {delimiter.join(row)[:60]!r}"
-            problems.append(f"{where}: {problem}; fix the line, or name another --delimiter")
+        if fault := fault_of_row(number, row, needed, len(first), most, delimiter):
+            problems.append(f"{where}: {fault}")
         else:
             sound, text, *speaker = (row[place.index] for place in places)
             lines.append(Line(sound, text, where, *speaker))
@@ -251,13 +261,47 @@ def read_table(
     return clips, problems
 
 
+def num_filled(row: Sequence[str]) -> int:
+    """The number of fields without the empty ones at the end."""
+    return max((number for number, field in enumerate(row, 1) if field), default=0)
+
+
+def fault_of_row(
+    number: int, row: Sequence[str], needed: int, expected: int, at_most: int, delimiter: str
+) -> str:
+    """What is wrong with the row that begins in this line and what to do, if it has too few or too
+    many fields, or if one goes on in other lines; empty for a good one."""
+    for field in row:
+        if more := field.count("\n"):
+            fix = 'write it in one line, in quotation marks, its own ones twice: """Go,"" he said."'
+            goes_on = f"a quotation mark opens a field that goes on to line {number + more}"
+            return f"{goes_on}: {field[:60]!r}; {fix}"
+    beginning = repr(delimiter.join(row)[:60])
+    if len(row) < needed:
+        fix = "fix the line, or name another --delimiter"
+        return f"{len(row)} fields, expected {expected}: {beginning}; {fix}"
+    if (filled := num_filled(row)) <= at_most:
+        return ""
+    fix = f"leave {delimiter!r} out of the text, or write another delimiter in all lines"
+    if delimiter in MAY_QUOTE:
+        example = f'a.wav{delimiter}"One{delimiter} two."'
+        fix = f"quote the text, as in {example}, and write its own quotation marks twice"
+    return f"{filled} fields, expected {at_most}: {beginning}; {fix}"
+
+
 def rows_of_csv(path: Path, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    """The fields of each line and its number. UserError for a line that cannot be read."""
+    """The fields of each row and the number of its first line. UserError for a line that cannot be
+    read."""
     # Tables with tabs or bars quote nothing: a quotation mark belongs to the text there.
-    dialect: type[csv.Dialect] = csv.excel if delimiter in ",;" else Unquoted
+    dialect: type[csv.Dialect] = csv.excel if delimiter in MAY_QUOTE else Unquoted
     reader = csv.reader(io.StringIO(text, newline=""), dialect, delimiter=delimiter)
+    rows, number = list[tuple[int, list[str]]](), 1
     try:
-        return [(reader.line_num, [field.strip() for field in row]) for row in reader if any(row)]
+        for row in reader:
+            if any(row):
+                rows.append((number, [field.strip() for field in row]))
+            number = reader.line_num + 1
+        return rows
     except csv.Error as error:
         fix = "close the quotation mark before it, or name another --delimiter"
         raise UserError(f"{path}:{reader.line_num}: {error}; {fix}") from None

@@ -115,7 +115,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
     if header not in HEADERS and not is_csv:
         refuse_other_separators(path, lines, EXPECTED)
     if header not in HEADERS or len(lines) == 1:
-        beginning = ""
+        beginning = ": empty"
         if lines:
             beginning = f": it begins with {lines[0][1][:60]!r} in {len(lines)} lines"
         raise UserError(f"{path}{beginning}; expected {EXPECTED}")

@@ -134,6 +134,13 @@ def for_all(message: str, path: Path, hparams: HParams) -> str:
     return message.replace(one, f"{every}mv -n {new}/* {folder}")
 
 
+def notice_of_unnamed(names: Sequence[str], no_line: str, folder: str) -> str:
+    """A notice about sounds that are left out, as `no_line` names them."""
+    files = f"{len(names):,} file{'s' * (len(names) > 1)}"
+    examples = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"Notice: {no_line} names {files} in {folder}: {examples}"
+
+
 def without_folder_and_suffix(name: str) -> str:
     last = re.split(r"[/\\]", name)[-1]
     return os.path.splitext(last)[0] if last.lower().endswith(KINDS + OTHER_KINDS) else last

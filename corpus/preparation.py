@@ -14,14 +14,15 @@ import numpy as np
 from audio import unusual_frames
 from common.console import markdown_table
 from common.errors import UserError, grouped
-from common.files import Identity, naming, refuse_no_folder
+from common.files import Identity, folder_locked, naming, refuse_no_folder
 from corpus import conversion
-from corpus.clip_table import Clip, ClipTable
+from corpus.clip_table import Clip, ClipTable, table_path
 from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.faults import fault_warnings, other_language, texts_of_other_clips
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
 from corpus.layouts import Table
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata, texts_in_both
+from corpus.missing_sounds import notice_of_unnamed
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource, checked_name
@@ -37,6 +38,7 @@ from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 from text.symbol_files import SYMBOLS_FILE
 
 SPEAKER_EMBEDDING_DIM = 64  # that settings.txt recommends for several speakers
+LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
 MAX_FOLDERS_UP = 2  # from filelists/NAME to the project's folder, where data/ and mels/ lie
 
 
@@ -156,7 +158,8 @@ def prepare(asked: Preparation) -> list[Path]:
         hparams = read_symbols(hparams)
     mel_files = copies = None
     if asked.mels:
-        mel_files = mel_folder(asked.mels, hparams, trimmed=asked.trim is not None)
+        read_from = asked.trim or asked.folder
+        mel_files = mel_folder(asked.mels, hparams, read_from, trimmed=asked.trim is not None)
     if asked.trim:
         copies = trim_folder(asked.trim, asked.folder)
     for folder in filter(None, (mel_files, copies)):
@@ -199,8 +202,7 @@ def usable_clips(
     clips, bad, unnamed = check_recordings(asked.folder, entries, hparams)
     recordings, total = clips, len(entries) + len(problems)
     if unnamed:
-        examples = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
-        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {examples}")
+        print(notice_of_unnamed(unnamed, "no line of metadata.csv", "wavs"))
     refuse_or_skip(problems + bad, total, asked.skip_bad)
     if copies and clips:
         clips, faulty = trim_clips(clips, copies, hparams)
@@ -302,7 +304,7 @@ def list_line(path: str, clip: Clip, seconds: float) -> str:
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, chart: bytes
 ) -> list[Path]:
-    """Write all files to `out`; none is moved into place before all are written. Returns them."""
+    """Write all files to `out`, in the place of an earlier call's. Returns them."""
     out, mels = asked.out, asked.mels
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
     contents["settings.txt"] = settings(
@@ -334,13 +336,39 @@ def write_lists(
             for path, clip in zip(paths, clips, strict=True)
         ]
     out.mkdir(parents=True, exist_ok=True)
+    # settings.txt last, when all that it names is there.
+    contents["settings.txt"] = contents.pop("settings.txt")
+    busy = "another process is preparing in it; wait, or choose another --out"
+    with folder_locked(out, busy):
+        put_into(out, contents)
+        remove_earlier_lists(out, {*contents}, hparams)
+        for name, clips in lists.items():
+            settings_of_list = replace(hparams, load_mel_from_disk=name.endswith("_mel.txt"))
+            key = table_key(contents[name], settings_of_list)
+            cache_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
+    return sorted(path for name in contents for path in out.glob(f"{name}*"))
+
+
+def put_into(out: Path, contents: dict[str, bytes]) -> None:
+    """Write files to a folder; none is moved into place before all are written."""
     with naming(out), tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
         for name, content in contents.items():
             Path(written, name).write_bytes(content)
         for name in contents:
             os.replace(Path(written, name), out / name)
-    for name, clips in lists.items():
-        settings_of_list = replace(hparams, load_mel_from_disk=name.endswith("_mel.txt"))
-        key = table_key(contents[name], settings_of_list)
-        cache_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
-    return sorted(path for name in contents for path in out.glob(f"{name}*"))
+
+
+def remove_earlier_lists(out: Path, written: set[str], hparams: HParams) -> None:
+    """Remove an earlier call's lists, which divide the clips otherwise, with their tables, and its
+    symbols. Called when settings.txt, which may have named them, is the new one."""
+    old = [out / name for name in LISTS if name not in written]
+    symbols = out / SYMBOLS_FILE
+    if SYMBOLS_FILE not in written and os.path.realpath(hparams.symbols) != os.path.realpath(
+        symbols
+    ):
+        old.append(symbols)
+    if old := [path for path in old if path.is_file()]:
+        for path in old:
+            path.unlink()
+            table_path(path).unlink(missing_ok=True)
+        print(f"removed {', '.join(map(str, old))}: of an earlier call")

@@ -52,6 +52,8 @@ from corpus.preparation import Preparation, prepare
 from corpus.speaker_names import SpeakerSource
 from hparams import create_hparams
 
+STOPPED = "stopped; no filelist was written. Run the same command to resume"
+
 
 def delimiter(text: str) -> str:
     """The type of one character; a tab is written as \\t too."""
@@ -119,7 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
         recordings = table and Table(table, **columns)
         written = prepare(Preparation(**options, table=recordings, speakers=speakers))
     except KeyboardInterrupt:
-        sys.exit("stopped; no filelist was written. Run the same command to resume")
+        sys.exit(STOPPED)
     print("Wrote " + ", ".join(map(str, written)))
     run, hparams = f"runs/{args.out.name}", f"@{args.out / 'settings.txt'}"
     print(f"Next: python train.py -o {shlex.quote(run)} --hparams {shlex.quote(hparams)}")
@@ -127,5 +129,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 if __name__ == "__main__":
     # A terminated run finishes the file it is writing and removes temporary ones.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; no filelist was written"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     main()

@@ -1,6 +1,8 @@
 """corpus/conversion.py and prepare's --convert: recordings become clips that can be trained on."""
 
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -106,10 +108,66 @@ def test_copies_that_are_there_are_kept(recordings, tmp_path, capsys):
     soundfile.write(recordings / "c.wav", speech()[:20_000], RATE)
     convert(recordings, tmp_path / "out", None, HPARAMS)
     after = contents(tmp_path / "out")
-    assert [name for name in after if after[name] != before[name]] == ["wavs/c.wav"]
+    changed = sorted(name for name in after if after[name] != before[name])
+    assert changed == ["wavs/c.wav", "wavs/sources.json"]
     other = create_hparams("sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000")
     assert "--convert" in refusal(convert, recordings, tmp_path / "out", None, other)
     assert "outside of" in refusal(convert, recordings, recordings / "out", None, HPARAMS)
+
+
+def test_copies_of_other_recordings_are_made_again(recordings, tmp_path, monkeypatch):
+    """Also if the call before was killed, and if the next one is before it has made them."""
+    out = tmp_path / "out"
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    def move_to(name):
+        """To a folder of this name, whose recordings then get the same ids."""
+        folder = recordings / name
+        folder.mkdir()
+        for path in [*recordings.glob("*.*"), *recordings.glob("*/*.*")]:
+            path.rename(folder / path.name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion, "write_bytes", lambda path, x: path.write_bytes(x) and killed())
+        refusal(convert, recordings, out, None, HPARAMS, error=KeyboardInterrupt)
+    assert [*(out / "wavs").glob("*.wav")]
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion, "converted", killed)
+        move_to("bert")
+        refusal(convert, recordings, out, None, HPARAMS, error=KeyboardInterrupt)
+    assert not [*(out / "wavs").glob("*.wav")]
+    convert(recordings, out, None, HPARAMS)
+    (recordings / "bert").rename(tmp_path / "away")
+    shutil.copytree(tmp_path / "away", recordings / "bert")
+    before = contents(out / "wavs")
+    # A folder that is moved here has files older than the copies.
+    soundfile.write(tmp_path / "away" / "c.wav", speech()[:30_000], RATE)
+    os.utime(tmp_path / "away" / "c.wav", (1, 1))
+    convert(recordings, out, None, HPARAMS)
+    shutil.rmtree(recordings / "bert")
+    (tmp_path / "away").rename(recordings / "bert")
+    convert(recordings, out, None, HPARAMS)
+    after = contents(out / "wavs")
+    changed = sorted(name for name in after if after[name] != before[name])
+    assert changed == ["c.wav", "sources.json"]
+
+
+def test_sounds_that_no_line_names_are_noticed(recordings, tmp_path, capsys):
+    """Not those in another format, nor those that are refused."""
+    shutil.copy(recordings / "b.mp3", recordings / "a.mp3")
+    table = tmp_path / "clips.csv"
+    table.write_text(f"path,text\n{recordings}/../recordings/a.flac,Take a.\n")
+    convert(recordings, tmp_path / "out", Table(table), HPARAMS)
+    notice = f"Notice: no line names 2 files in {recordings}: b.mp3, c.wav\n"
+    assert notice in capsys.readouterr().out
+    table.write_text("path,text\na.flac,Take a.\nc.wav,Take c.\n")
+    convert(recordings, tmp_path / "out", Table(table), HPARAMS)
+    assert f"names 1 file in {recordings}: b.mp3\n" in capsys.readouterr().out
+    (recordings / "b.txt").unlink()
+    convert(recordings, tmp_path / "out", None, HPARAMS)
+    assert "Notice" not in capsys.readouterr().out
 
 
 def test_bad_recordings_are_named(recordings, tmp_path):

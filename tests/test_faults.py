@@ -285,7 +285,7 @@ def test_trimmed_mels_do_not_mix_with_others(tmp_path):
     assert "silence_trimmed=True, this run has False; name another folder" in message
     before = contents(tmp_path)
     message = refusal(prepare_with, quiet_corpus(tmp_path / "other", 6), lists, trim=trimmed)
-    assert f"--trim-silence {trimmed}: holds files made with corpus=../corpus, this run" in message
+    assert f"--trim-silence {trimmed}: holds files made of {corpus}, expected of " in message
     message = refusal(prepare_with, corpus, lists, trim=corpus / "wavs")
     assert message.endswith("with no trim_settings.json beside them; name a new folder")
     assert before.items() <= contents(tmp_path).items()

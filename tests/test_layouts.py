@@ -1,6 +1,9 @@
 """corpus/layouts.py: recordings in the layouts that people have."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,6 +93,19 @@ def test_bad_json_lines_are_named(sounds, line):
     assert problem.startswith(f"{table}:2: '': no such file")
 
 
+def test_json_arrays_become_lines_by_the_command(sounds):
+    table = sounds / "manifest.json"
+    objects = [{"path": name, "text": text} for name, text in zip("abC", TEXTS, strict=True)]
+    table.write_text(json.dumps(objects, indent=1, ensure_ascii=False), encoding="utf-8")
+    message = refusal(read, sounds, table)
+    assert message.startswith(f"{table}: a JSON array, expected lines; write a JSON object on each")
+    command = message.partition("on each line: ")[2].replace("python ", f"{sys.executable} ")
+    subprocess.run(command, shell=True, check=True)
+    assert read(sounds, table) == (expected(), [])
+    table.write_text("[Laughing] Yes.|a\n")
+    assert read(sounds, table, "2", "1") == ([("clips/a.wav", "[Laughing] Yes.")], [])
+
+
 def test_texts_may_lie_beside_the_sounds(sounds):
     (sounds / "clips/a.txt").write_text(f" {TEXTS[0]}\n\n")
     (sounds / "clips/b.normalized.txt").write_text(TEXTS[1])
@@ -136,6 +152,43 @@ def test_what_a_table_lacks_is_named(sounds):
     assert "empty" in refusal(read, sounds, table)
     table.write_text('path,text\na,"One\n')
     assert read(sounds, table)[1]  # the field goes on to the end
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("path,text\n", "c.wav,Yes, sir, yes.\n"),
+        ("path,text,\n", "c.wav,Yes, sir.\n"),
+        ("text;path;pace\n", "Yes; sir.;c.wav;2\n"),
+        ("a.wav,Go.\nb.wav,No.\n", "c.wav,Yes, sir.\n"),
+        ("path\ttext\n", "c.wav\tYes\tsir.\n"),
+        ("path|text\n", "c.wav|Yes|sir.\n"),
+    ],
+)
+def test_texts_cut_at_a_delimiter_are_refused(sounds, header, row):
+    table = sounds / "table.csv"
+    table.write_text(header + row)
+    _, [problem] = read(sounds, table)
+    number = header.count("\n") + 1
+    fields = len(re.split("[,;|\t]", row))
+    assert problem.startswith(f"{table}:{number}: {fields} fields, expected ")
+    advice = "; quote the text, as in" if "," in header or ";" in header else " out of the text"
+    assert advice in problem
+    if header.startswith("path,text\n"):  # the advice is right
+        table.write_text('path,text\nc.wav,"Yes, sir, yes."\na,"""Go,"" he said.",,\n')
+        texts = [("more/C.wav", "Yes, sir, yes."), ("clips/a.wav", '"Go," he said.')]
+        assert read(sounds, table) == (texts, [])
+
+
+def test_texts_that_swallow_lines_are_refused(sounds):
+    """A quotation mark at the beginning of a field that no other one closes there."""
+    table = sounds / "table.csv"
+    table.write_text('path,text\na.wav,"Go on.\nb.wav,"No."\nc.wav,Yes.\n')
+    clips, [problem] = read(sounds, table)
+    assert clips == [("more/C.wav", "Yes.")]
+    assert problem.startswith(f"{table}:2: a quotation mark opens a field that goes on to line 3: ")
+    table.write_text('path,text\na.wav,"""Go on."\nb.wav,No.\nc.wav,Yes.\n')
+    assert read(sounds, table) == (expected('"Go on.', "No.", "Yes."), [])
 
 
 def test_a_folder_without_texts_is_refused(sounds, tmp_path):

@@ -51,7 +51,7 @@ def test_every_format_gives_frames(tmp_path, content, frames, texts):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "; expected id,samples or id,frames"),
+        ("", ": empty; expected id,samples or id,frames"),
         ("id,samples\n", ": it begins with 'id,samples' in 1 lines; expected id,samples or"),
         ("a,22050\n", ": it begins with 'a,22050' in 1 lines; expected id,samples or id,frames"),
         ("id,samples\na,5\nb,x\n", ":3: 'b,x': expected id,samples in whole numbers from 1"),

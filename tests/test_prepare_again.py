@@ -1,0 +1,117 @@
+"""prepare called again, or twice at once, with folders that an earlier call filled."""
+
+import json
+import os
+import shutil
+
+import pytest
+from corpora import contents, make_corpus, prepare_with, refusal
+
+from common.files import folder_locked
+from corpus import preparation
+from corpus.preparation import Preparation, prepare
+
+
+@pytest.fixture(autouse=True)
+def no_picture(monkeypatch):
+    """Drawing takes longer than all the rest."""
+    for name in ("draw_lengths", "draw_faults"):
+        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return make_corpus(tmp_path / "corpus")
+
+
+def test_mels_of_two_corpora_do_not_mix(corpus, tmp_path, capsys):
+    """Their clips may have the same names. The advice for a corpus that was moved is right."""
+    mels, other = tmp_path / "mels", tmp_path / "other"
+    prepare(Preparation(corpus, tmp_path / "lists", mels=mels))
+    before = contents(mels)
+    shutil.copytree(corpus, other)
+    message = refusal(prepare_with, other, tmp_path / "others", mels=mels)
+    expected = f"--cache-mels {mels}: holds files made of {corpus}, expected of {other}; name anoth"
+    assert message.startswith(expected)
+    assert contents(mels) == before
+    settings = mels / "mel_settings.json"
+    moved = message.partition("was moved, write ")[2].partition(" in ")[0]
+    settings.write_text(settings.read_text().replace('"corpus": "../corpus"', moved))
+    prepare(Preparation(other, tmp_path / "others", mels=mels))
+
+
+def test_mels_may_move_with_their_corpus(tmp_path, capsys):
+    old, new = tmp_path / "old", tmp_path / "new"
+    prepare(Preparation(make_corpus(old / "data"), old / "lists", mels=old / "mels"))
+    assert f"--cache-mels: wrote 10 of 10 mels to {old / 'mels'}\n" in capsys.readouterr().out
+    old.rename(new)
+    prepare(Preparation(new / "data", new / "lists", mels=new / "mels"))
+    printed = capsys.readouterr().out
+    assert "10 of 10 files were already in" in printed
+    assert "wrote" not in printed
+
+
+def test_mels_without_a_corpus_are_accepted(corpus, tmp_path, capsys):
+    """As 0.3.0 made them; from then on they have one."""
+    mels = tmp_path / "mels"
+    prepare(Preparation(corpus, tmp_path / "lists", mels=mels))
+    after = json.loads((mels / "mel_settings.json").read_text())
+    before = {name: value for name, value in after.items() if name != "corpus"}
+    (mels / "mel_settings.json").write_text(json.dumps(before))
+    prepare(Preparation(corpus, tmp_path / "lists", mels=mels))
+    assert "10 of 10 files were already in" in capsys.readouterr().out
+    assert json.loads((mels / "mel_settings.json").read_text()) == after
+    assert after["corpus"] == "../corpus"
+
+
+# ---------------------------------------------------------------------------- lists
+
+
+def test_lists_of_an_earlier_call_go(corpus, tmp_path, monkeypatch, capsys):
+    """Not before settings.txt names the new ones; other files stay."""
+    lists, mels = tmp_path / "lists", tmp_path / "mels"
+    cleaners = "text_cleaners=[basic_cleaners]"
+    prepare(Preparation(corpus, lists, f"{cleaners},symbols=corpus", mels=mels))
+    table = f"{cleaners},symbols={lists / 'symbols.json'}"
+    (lists / "val.txt.old").write_text("mine")
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "remove_earlier_lists", lambda *_: 1 / 0)
+        refusal(prepare_with, corpus, lists, table, val_fraction=0, error=ZeroDivisionError)
+    assert (lists / "val_mel.txt").exists()
+    assert "\nvalidation_files=none\n" in (lists / "settings.txt").read_text()
+    prepare(Preparation(corpus, lists, table, val_fraction=0))
+    old = ", ".join(str(lists / f"{x}.txt") for x in ("val", "train_mel", "val_mel"))
+    assert f"\nremoved {old}: of an earlier call\n" in capsys.readouterr().out
+    names = {"train.txt", "train.txt.clips", "settings.txt", "lengths.png", "corpus.png"}
+    assert contents(lists).keys() == {*names, "val.txt.old", "symbols.json"}
+    prepare(Preparation(corpus, lists, val_fraction=0))
+    assert contents(lists).keys() == {*names, "val.txt.old"}
+
+
+def test_settings_name_lists_that_are_there(corpus, tmp_path, monkeypatch):
+    """Whenever prepare is killed while it moves the files into their places."""
+    lists, replaced = tmp_path / "lists", []
+
+    def replace_some(source, target):
+        if len(replaced) == done:
+            raise KeyboardInterrupt
+        replaced.append(target)
+        os.rename(source, target)
+
+    monkeypatch.setattr(preparation.os, "replace", replace_some)
+    for done in range(4):  # pictures and lists
+        replaced.clear()
+        refusal(prepare_with, corpus, lists, error=KeyboardInterrupt)
+        assert len(replaced) == done
+        assert not (lists / "settings.txt").exists()
+
+
+def test_one_call_at_a_time_writes_lists(corpus, tmp_path):
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    with folder_locked(lists, "busy"):
+        message = refusal(prepare_with, corpus, lists, error=BlockingIOError)
+    assert message == f"{lists}: another process is preparing in it; wait, or choose another --out"
+    assert contents(lists) == {}
+    prepare(Preparation(corpus, lists))
