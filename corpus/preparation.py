@@ -39,6 +39,7 @@ from text.symbol_files import SYMBOLS_FILE
 
 SPEAKER_EMBEDDING_DIM = 64  # that settings.txt recommends for several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
+EARLIER = ".earlier"  # added to the names of lists that are no longer those of settings.txt
 MAX_FOLDERS_UP = 2  # from filelists/NAME to the project's folder, where data/ and mels/ lie
 
 
@@ -341,7 +342,7 @@ def write_lists(
     busy = "another process is preparing in it; wait, or choose another --out"
     with folder_locked(out, busy):
         put_into(out, contents)
-        remove_earlier_lists(out, {*contents}, hparams)
+        set_aside_earlier_lists(out, {*contents}, hparams)
         for name, clips in lists.items():
             settings_of_list = replace(hparams, load_mel_from_disk=name.endswith("_mel.txt"))
             key = table_key(contents[name], settings_of_list)
@@ -358,9 +359,9 @@ def put_into(out: Path, contents: dict[str, bytes]) -> None:
             os.replace(Path(written, name), out / name)
 
 
-def remove_earlier_lists(out: Path, written: set[str], hparams: HParams) -> None:
-    """Remove an earlier call's lists, which divide the clips otherwise, with their tables, and its
-    symbols. Called when settings.txt, which may have named them, is the new one."""
+def set_aside_earlier_lists(out: Path, written: set[str], hparams: HParams) -> None:
+    """Rename an earlier call's lists, which divide the clips otherwise, and its symbols, and remove
+    the lists' tables. Called when settings.txt, which may have named them, is the new one."""
     old = [out / name for name in LISTS if name not in written]
     symbols = out / SYMBOLS_FILE
     if SYMBOLS_FILE not in written and os.path.realpath(hparams.symbols) != os.path.realpath(
@@ -369,6 +370,6 @@ def remove_earlier_lists(out: Path, written: set[str], hparams: HParams) -> None
         old.append(symbols)
     if old := [path for path in old if path.is_file()]:
         for path in old:
-            path.unlink()
+            os.replace(path, f"{path}{EARLIER}")
             table_path(path).unlink(missing_ok=True)
-        print(f"removed {', '.join(map(str, old))}: of an earlier call")
+        print(f"renamed to NAME{EARLIER}, as of an earlier call: {', '.join(map(str, old))}")

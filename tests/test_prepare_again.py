@@ -67,7 +67,7 @@ def test_mels_without_a_corpus_are_accepted(corpus, tmp_path, capsys):
 # ---------------------------------------------------------------------------- lists
 
 
-def test_lists_of_an_earlier_call_go(corpus, tmp_path, monkeypatch, capsys):
+def test_lists_of_an_earlier_call_are_renamed(corpus, tmp_path, monkeypatch, capsys):
     """Not before settings.txt names the new ones; other files stay."""
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     cleaners = "text_cleaners=[basic_cleaners]"
@@ -76,17 +76,18 @@ def test_lists_of_an_earlier_call_go(corpus, tmp_path, monkeypatch, capsys):
     (lists / "val.txt.old").write_text("mine")
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "remove_earlier_lists", lambda *_: 1 / 0)
+        patch.setattr(preparation, "set_aside_earlier_lists", lambda *_: 1 / 0)
         refusal(prepare_with, corpus, lists, table, val_fraction=0, error=ZeroDivisionError)
     assert (lists / "val_mel.txt").exists()
     assert "\nvalidation_files=none\n" in (lists / "settings.txt").read_text()
     prepare(Preparation(corpus, lists, table, val_fraction=0))
     old = ", ".join(str(lists / f"{x}.txt") for x in ("val", "train_mel", "val_mel"))
-    assert f"\nremoved {old}: of an earlier call\n" in capsys.readouterr().out
+    assert f"\nrenamed to NAME.earlier, as of an earlier call: {old}\n" in capsys.readouterr().out
     names = {"train.txt", "train.txt.clips", "settings.txt", "lengths.png", "corpus.png"}
+    names |= {f"{name}.txt.earlier" for name in ("val", "train_mel", "val_mel")}
     assert contents(lists).keys() == {*names, "val.txt.old", "symbols.json"}
     prepare(Preparation(corpus, lists, val_fraction=0))
-    assert contents(lists).keys() == {*names, "val.txt.old"}
+    assert contents(lists).keys() == {*names, "val.txt.old", "symbols.json.earlier"}
 
 
 def test_settings_name_lists_that_are_there(corpus, tmp_path, monkeypatch):
