@@ -347,7 +347,8 @@ def write_lists(
             settings_of_list = replace(hparams, load_mel_from_disk=name.endswith("_mel.txt"))
             key = table_key(contents[name], settings_of_list)
             cache_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
-    return sorted(path for name in contents for path in out.glob(f"{name}*"))
+    written = [path for name in contents for path in (out / name, table_path(out / name))]
+    return sorted(path for path in written if path.exists())
 
 
 def put_into(out: Path, contents: dict[str, bytes]) -> None:

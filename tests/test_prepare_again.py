@@ -84,10 +84,13 @@ def test_lists_of_an_earlier_call_are_renamed(corpus, tmp_path, monkeypatch, cap
     old = ", ".join(str(lists / f"{x}.txt") for x in ("val", "train_mel", "val_mel"))
     assert f"\nrenamed to NAME.earlier, as of an earlier call: {old}\n" in capsys.readouterr().out
     names = {"train.txt", "train.txt.clips", "settings.txt", "lengths.png", "corpus.png"}
-    names |= {f"{name}.txt.earlier" for name in ("val", "train_mel", "val_mel")}
-    assert contents(lists).keys() == {*names, "val.txt.old", "symbols.json"}
+    earlier = {f"{name}.txt.earlier" for name in ("val", "train_mel", "val_mel")}
+    assert contents(lists).keys() == {*names, *earlier, "val.txt.old", "symbols.json"}
     prepare(Preparation(corpus, lists, val_fraction=0))
-    assert contents(lists).keys() == {*names, "val.txt.old", "symbols.json.earlier"}
+    earlier |= {"symbols.json.earlier"}
+    assert contents(lists).keys() == {*names, *earlier, "val.txt.old"}
+    written = {path.name for path in prepare(Preparation(corpus, lists))}
+    assert written == {"val.txt", "val.txt.clips", *names}
 
 
 def test_settings_name_lists_that_are_there(corpus, tmp_path, monkeypatch):
