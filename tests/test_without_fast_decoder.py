@@ -12,6 +12,7 @@ ITS_TESTS = (
     "test_captured_steps.py",
     "test_decoder_kernels.py",
     "test_encoder_kernels.py",
+    "test_kernel_accesses.py",
     "test_kernels_benchmark.py",
     "test_self_check.py",
     "compile_kernels.py",
