@@ -2,7 +2,7 @@
 # hibari. The first of them fetches a vocoder (104 MB).
 # make demo: from nothing to a model that speaks numbers. make say-number TEXT="4,072", make
 # page-numbers: listen to it. All three in another language, and from phones: LANGUAGE=de PHONES=1.
-# With FULL=1 the full-size model, in 16 to 40 minutes.
+# With FULL=1 the full-size model, in 16 minutes on two fast cores.
 # make test, test-thorough, test-frameworks: as CI.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python

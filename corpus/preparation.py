@@ -363,13 +363,9 @@ def put_into(out: Path, contents: dict[str, bytes]) -> None:
 def set_aside_earlier_lists(out: Path, written: set[str], hparams: HParams) -> None:
     """Rename an earlier call's lists, which divide the clips otherwise, and its symbols, and remove
     the lists' tables. Called when settings.txt, which may have named them, is the new one."""
-    old = [out / name for name in LISTS if name not in written]
-    symbols = out / SYMBOLS_FILE
-    if SYMBOLS_FILE not in written and os.path.realpath(hparams.symbols) != os.path.realpath(
-        symbols
-    ):
-        old.append(symbols)
-    if old := [path for path in old if path.is_file()]:
+    kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
+    all_lists = [out / name for name in (*LISTS, SYMBOLS_FILE)]
+    if old := [x for x in all_lists if x.is_file() and os.path.realpath(x) not in kept]:
         for path in old:
             os.replace(path, f"{path}{EARLIER}")
             table_path(path).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""From nothing to a trained model, in four to ten minutes on two CPU cores.
+"""From nothing to a trained model, in four to sixteen minutes on two CPU cores.
 
     python scripts/demo.py [--out demo]
     python scripts/demo.py --language de [--phones]     into demo-de, demo-de-phones
-    python scripts/demo.py --full                       the full-size model, in 16 to 40 minutes
+    python scripts/demo.py --full                       the full-size model: 16 minutes on fast ones
 
 Makes a corpus of spoken numbers and trains a small model on it: a few epochs with random batches
 (RAND), the others under the paper's best batching (SSB-DBS-BR). Then the model synthesizes unseen
@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--language", default=ENGLISH, help=about)
     parser.add_argument("--phones", action="store_true", help="train on phones, not on letters")
     parser.add_argument(
-        "--full", action="store_true", help="the full-size model, in 16 to 40 minutes"
+        "--full", action="store_true", help="the full-size model: 16 minutes on two fast cores"
     )
     parser.add_argument("--clips", type=int, default=1000)
     parser.add_argument("--epochs", type=int, help=f"{SMALL.epochs}; --full: {FULL_SIZE.epochs}")

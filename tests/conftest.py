@@ -82,6 +82,13 @@ def whole(corpus, tmp_path_factory):
 
 
 @pytest.fixture
+def no_picture(monkeypatch):
+    from corpora import draw_nothing  # which imports what a GPU machine may lack
+
+    draw_nothing(monkeypatch)
+
+
+@pytest.fixture
 def copied(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "copied")
 

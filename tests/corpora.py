@@ -10,6 +10,7 @@ import soundfile
 from helpers import fork_server, kill_self
 
 from common.errors import UserError
+from corpus import preparation
 from corpus.preparation import Preparation, prepare
 
 RATE = 22050
@@ -85,3 +86,9 @@ def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
 def prepare_with(*values, **options) -> list[Path]:
     """`prepare` of a Preparation with these values, for functions that call what they are given."""
     return prepare(Preparation(*values, **options))
+
+
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than all else that `prepare` does."""
+    for name in ("draw_lengths", "draw_faults"):
+        patch.setattr(preparation, name, lambda *_: b"a picture")

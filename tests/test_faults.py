@@ -14,7 +14,6 @@ from corpora import RATE, contents, prepare_with, refusal
 from helpers import ROOT
 
 from audio import log_mel_spectrogram, read_audio
-from corpus import preparation
 from corpus.clip_table import Clip, Sound
 from corpus.derived_files import KEPT_SECONDS
 from corpus.faults import other_language, texts_of_other_clips, usual_rates
@@ -24,16 +23,12 @@ from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from hparams import create_hparams
 from scripts.prepare_ljspeech import main
 
+pytestmark = pytest.mark.usefixtures("no_picture")
+
 HPARAMS = create_hparams()
 WINDOW = round(WINDOW_SECONDS * RATE)
 KEPT = round(KEPT_SECONDS * RATE)
 TEXT = "Words by the dozen."
-
-
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch):
-    for name in ("draw_lengths", "draw_faults"):
-        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):

@@ -9,17 +9,12 @@ import pytest
 import soundfile
 from corpora import make_corpus, prepare_with, refusal
 
-from corpus import preparation
 from corpus.metadata import read_metadata
 from hparams import HParams
 
+pytestmark = pytest.mark.usefixtures("no_picture")
+
 IDS = [f"c{i:02}" for i in range(5)]
-
-
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch):
-    for name in ("draw_lengths", "draw_faults"):
-        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
 
 
 def rename_sounds(corpus: Path, change) -> None:

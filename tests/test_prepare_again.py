@@ -11,12 +11,7 @@ from common.files import folder_locked
 from corpus import preparation
 from corpus.preparation import Preparation, prepare
 
-
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch):
-    """Drawing takes longer than all the rest."""
-    for name in ("draw_lengths", "draw_faults"):
-        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
+pytestmark = pytest.mark.usefixtures("no_picture")
 
 
 @pytest.fixture

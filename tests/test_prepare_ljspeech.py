@@ -37,19 +37,14 @@ from hparams import create_hparams
 from scripts.prepare_ljspeech import main
 from training.setup import read_clips
 
+pytestmark = pytest.mark.usefixtures("no_picture")
+
 HPARAMS = create_hparams()
 FILES = {
     *("train.txt", "val.txt", "settings.txt", "lengths.png", "corpus.png"),
     *("train.txt.clips", "val.txt.clips"),
 }
 MEL_HPARAMS = create_hparams("load_mel_from_disk=True")
-
-
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch):
-    """Drawing takes longer than all the rest."""
-    for name in ("draw_lengths", "draw_faults"):
-        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
 
 
 @pytest.fixture

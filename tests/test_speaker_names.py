@@ -10,7 +10,6 @@ import soundfile
 from corpora import RATE, prepare_with, refusal, write_tone
 from helpers import LJSPEECH_CLIPS
 
-from corpus import preparation
 from corpus.conversion import convert
 from corpus.layouts import Table, read_layout, sounds_of
 from corpus.metadata import read_metadata
@@ -18,15 +17,11 @@ from corpus.speaker_names import SpeakerSource
 from hparams import create_hparams
 from scripts import prepare_ljspeech
 
+pytestmark = pytest.mark.usefixtures("no_picture")
+
 HPARAMS = create_hparams()
 FOLDERS = SpeakerSource(folders=True)
 REAL = sorted(LJSPEECH_CLIPS.glob("*.wav"))
-
-
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch):
-    for name in ("draw_lengths", "draw_faults"):
-        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
 
 
 def write_metadata(folder, *lines):

@@ -10,7 +10,6 @@ from corpora import RATE, prepare_with, refusal
 from helpers import LJSPEECH_CLIPS
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from corpus import preparation
 from corpus.clip_table import Clip, Sound
 from corpus.faults import comparable_rates, fault_warnings
 from corpus.pictures import COLOURS, MAX_NAMES, faults_figure
@@ -118,10 +117,8 @@ def test_slow_speakers_clips_are_no_fault():
 
 
 @pytest.fixture
-def corpus(tmp_path, monkeypatch):
+def corpus(tmp_path, no_picture):
     """Real clips, a third as loud where bert reads them."""
-    for name in ("draw_lengths", "draw_faults"):
-        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
     (tmp_path / "corpus" / "wavs").mkdir(parents=True)
     lines = []
     for path in REAL:

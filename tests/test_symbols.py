@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 import torch
-from corpora import make_corpus, refusal, write_tone
+from corpora import draw_nothing, make_corpus, refusal, write_tone
 from helpers import flags, load, newest, tiny
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,17 +33,6 @@ from training.warm_start import map_symbols
 
 BASIC = ["basic_cleaners"]
 PHONES = "text_cleaners=[phones]"
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Drawing takes longer than all the rest."""
-    draw_nothing(monkeypatch)
-
-
-def draw_nothing(patch):
-    for name in ("draw_lengths", "draw_faults"):
-        patch.setattr(preparation, name, lambda *_: b"a picture")
 
 
 def test_file_that_is_no_table_is_left_alone(tmp_path):
@@ -212,7 +201,7 @@ def test_phones_take_symbols_from_the_corpus(espeak):
     assert own.symbols == "own.json"
 
 
-def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, quick, capsys, monkeypatch):
+def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, no_picture, capsys, monkeypatch):
     without = lambda texts, language: espeak.to_phones([x.replace("₿", "") for x in texts], "")  # noqa: E731
     monkeypatch.setattr("text.phones.to_phones", without)
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {} ₿.")
@@ -221,7 +210,7 @@ def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, quick, capsys, m
     assert "'₿' at column 8" in printed
 
 
-def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, quick, capsys, monkeypatch):
+def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, no_picture, capsys, monkeypatch):
     def crashing(texts, language):
         if any("2" in text for text in texts):
             raise UserError("'Clip 2.': eSpeak NG crashes on 'Clip 2'")
@@ -236,7 +225,7 @@ def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, quick, capsys, 
     assert "metadata.csv:3: c02: normalised 'Clip 2.': eSpeak NG crashes" in message
 
 
-def test_prepare_makes_phones_once(espeak, tmp_path, quick):
+def test_prepare_makes_phones_once(espeak, tmp_path, no_picture):
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
     prepare(Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x2"))
     assert sorted(espeak.asked) == [(f"Clip {i}.", "x2") for i in range(5)]
@@ -299,7 +288,7 @@ def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
     assert preparation.rare_symbols(clips * 10, hparams) == ""
 
 
-def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, quick):
+def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, no_picture):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
     prepare(Preparation(corpus, tmp_path / "lists", OWN, skip_bad=True))
