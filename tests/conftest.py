@@ -54,6 +54,13 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, by torch perhaps
 
 
+# A slow or busy machine fails no test: by default each example of hypothesis has 0.2 s.
+with contextlib.suppress(ModuleNotFoundError):  # where only tests of a GPU run
+    hypothesis = importlib.import_module("hypothesis")
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: looking through it for garbage again and again takes long."""
     gc.freeze()

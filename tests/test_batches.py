@@ -119,7 +119,7 @@ def run_until(stops, world_size, workers, batches_per_update=None):
     return trained
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
 def test_any_number_of_stops_loses_no_clip(stops, world_size):
     """In any epochs, at any places: at an epoch's very end too."""
@@ -157,7 +157,7 @@ def test_resume_with_another_number_of_processes(before, after):
         make(2, batches_per_update=4).load_state_dict(odd.state_dict(3))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
 def test_only_the_next_batch_is_given(numbers, world_size, epoch):
     """Whatever is asked for: a prefix of the rank's share in order, and then an error."""

@@ -37,7 +37,7 @@ SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}  # parameters that 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 every_mode = pytest.mark.parametrize("mode", MODES)
 with_and_without_randomization = pytest.mark.parametrize("randomize", [False, True])
-few = settings(max_examples=25, deadline=None, derandomize=True)
+few = settings(max_examples=25, derandomize=True)
 data = st.data()
 
 whole_lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -295,7 +295,7 @@ def class_edges(strategy, lengths, num_buckets):
 
 @pytest.mark.parametrize("strategy", BY_CLASS)
 @every_mode
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(data=data)
 def test_batches_never_mix_length_classes(strategy, mode, data):
     integers = st.lists(st.integers(1, 300), min_size=2, max_size=50)

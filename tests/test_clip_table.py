@@ -56,7 +56,7 @@ def read(filelist, key=KEY):
         return None
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(some=st.lists(clips, min_size=1, max_size=8))
 def test_table_is_read_as_it_was_written(tmp_path_factory, some):
     filelist = str(tmp_path_factory.getbasetemp() / "table.txt")

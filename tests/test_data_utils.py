@@ -106,7 +106,7 @@ def test_synthetic_batch_has_the_lengths_asked_for():
 SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), min_size=1, max_size=6)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(shapes=SHAPES, r=st.sampled_from([1, 2, 3]))
 def test_collation_equals_a_plain_loop(shapes, r):
     generator = torch.Generator().manual_seed(0)

@@ -22,7 +22,7 @@ def split(array: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
     return [piece for piece in pieces if piece.shape[1]]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(sizes=st.lists(st.integers(0, 9), max_size=6), context=st.integers(0, 4))
 def test_pieces_of_a_convolution_make_the_whole(sizes, context):
     signal, kernel = np.random.default_rng(0).random((1, 40)), np.arange(2.0 * context + 1)

@@ -233,7 +233,7 @@ VALUES = st.one_of(
 )
 
 
-@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=60, derandomize=True)
 @hypothesis.given(name=st.sampled_from(NAMES), text=VALUES)
 def test_any_text_is_converted_or_refused_by_name(name, text):
     text = text.replace(",", "").replace("\n", "")

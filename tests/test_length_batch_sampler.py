@@ -81,7 +81,7 @@ def test_every_pass_needs_its_epoch_set(workers):
 ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
 def test_whatever_is_done_passes_give_whole_epochs(actions):
     """Beside a model: passes of `epoch` begin with batch `start`; `drawn` batches of it were drawn,
@@ -257,7 +257,7 @@ def updates_of(sampler):
 
 
 @every_strategy
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(
     data=data,
     world_size=st.integers(1, 4),
@@ -353,7 +353,7 @@ def parts_of_ranks(world_size, *args, **options):
     return [list(sampler) for sampler in samplers]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(
     data=data,
     strategy=st.sampled_from(STRATEGIES),

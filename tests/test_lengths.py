@@ -131,7 +131,7 @@ def test_synthetic_corpora_read_back(tmp_path):
 FIELDS = st.one_of(st.text(max_size=12), st.integers(-3, 10**40).map(str), st.just('"'))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(header=st.sampled_from(HEADERS), parts=st.lists(FIELDS, min_size=1, max_size=4))
 def test_any_csv_line_is_read_or_refused(tmp_path_factory, header, parts):
     path = tmp_path_factory.getbasetemp() / "any.csv"

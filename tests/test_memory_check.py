@@ -25,7 +25,7 @@ def devices() -> list[torch.device]:
     return [CPU, *([torch.device("cuda")] if torch.cuda.is_available() else [])]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     corpus=corpora,
     batch_size=st.integers(1, 12),

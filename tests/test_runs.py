@@ -82,7 +82,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(data=st.data())
 def test_any_line_is_read_or_refused(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("run")

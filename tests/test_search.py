@@ -77,7 +77,7 @@ def test_epochs_average_but_keep_the_largest():
     assert found.largest_batch_frames == 80
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     strategy=st.sampled_from(STRATEGIES),
     num_clips=st.integers(1, 90),

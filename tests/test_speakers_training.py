@@ -58,7 +58,7 @@ from training.speakers import MAX_SHOWN, describe_speakers, first_places
 from training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("clean_process")
-few = settings(deadline=None, max_examples=60)
+few = settings(max_examples=60)
 SPEAKERS = replace(HParams(), speaker_embedding_dim=64, batch_size=3, random_epochs=1)
 
 

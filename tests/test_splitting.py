@@ -37,7 +37,7 @@ SEQUENCES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sequence=SEQUENCES.filter(can_be_spoken), limit=st.integers(1, 80))
 @example(sequence=text_to_sequence(" ... 'a b' ", COMPATIBLE), limit=1)
 def test_parts_keep_to_the_limit(sequence, limit):

@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import UserError
@@ -52,7 +52,6 @@ def grammar_pattern() -> str:
     return expand(rules["number"])
 
 
-@settings(deadline=None)  # importing inflect takes seconds
 @given(NUMBERS)
 def test_words_are_read_as_the_number(number):
     words = in_words(number)
@@ -121,7 +120,6 @@ def test_other_words_are_refused(text, problem):
         sentence_of(text)
 
 
-@settings(deadline=None)
 @given(NUMBERS)
 def test_grammar_accepts_every_number(number):
     assert re.fullmatch(grammar_pattern(), f" {in_words(number)}")

@@ -218,7 +218,7 @@ awkward_text = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(awkward_text, st.sampled_from(sorted(CLEANERS.keys() - {"phones"})))
 def test_any_text_gives_ids_in_range(text, cleaner):
     sequence = text_to_sequence(text, [cleaner])
@@ -227,7 +227,7 @@ def test_any_text_gives_ids_in_range(text, cleaner):
         assert 0 not in sequence
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(awkward_text)
 def test_corrected_text_has_only_spoken_characters(text):
     cleaned = clean_text(text, CORRECTED)
@@ -236,7 +236,7 @@ def test_corrected_text_has_only_spoken_characters(text):
     assert set(cleaned) <= set("-!'(),.:;? abcdefghijklmnopqrstuvwxyz")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.integers(min_value=0, max_value=147)))
 def test_ids_survive_text_and_back(sequence):
     assert text_to_sequence(sequence_to_text(sequence), []) == sequence

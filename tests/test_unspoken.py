@@ -37,7 +37,7 @@ def test_dropped_symbols_are_found_with_columns(text, cleaners, dropped):
     assert (found, list(found)) == (dropped, list(dropped))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.characters(exclude_categories=["Cs"]))
 def test_each_character_is_read_or_named(character):
     """Letters, digits and signs of all scripts. The rest of Unicode nobody speaks."""
