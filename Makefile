@@ -45,7 +45,7 @@ test-thorough: .venv/installed
 test-frameworks: .venv-frameworks/installed
 	OMP_NUM_THREADS=1 $(FRAMEWORKS) -m pytest tests/test_frameworks.py \
 	  tests/test_length_batch_sampler.py tests/test_batches.py tests/test_segments_and_streams.py \
-	  tests/test_speech_recognition.py tests/test_speech_enhancement.py tests/test_judges.py
+	  tests/test_speech_recognition.py tests/test_speech_enhancement.py tests/test_recognizers.py
 
 say: $(VOCODER)
 	@mkdir -p out

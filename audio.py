@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from common.errors import UserError
-from common.files import open_file, write_bytes
-from common.sound import encode
 from hparams import LOG_FLOOR, MEL_SETTINGS, HParams
+from tacotron2_voice.utils.audio_files import encode
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import open_file, write_bytes
 
 SILENT_RANGE = 1e-4  # highest minus lowest sample of a silent clip, at most: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
@@ -313,7 +313,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor
     """Compute the natural log of mel magnitudes, as existing vocoders and checkpoints expect them:
     samples [N], at least `minimum_samples`, to float32 [n_mel_channels, 1 + N // hop_length].
 
-    Periodic Hann window centred in the filter, mirrored ends, magnitude (not power), Slaney mel
+    Periodic Hann window centerd in the filter, mirrored ends, magnitude (not power), Slaney mel
     scale and norm, floor 1e-5. UserError for samples outside [-1, 1]."""
     peak = samples.abs().max().item()
     if not peak <= 1:  # true for nan as well

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UserError
 from hparams import HParams, batching_options
 from length_batching import (
     BatchingError,
@@ -35,6 +34,7 @@ from length_batching import (
     padding_stats,
     plan_epoch,
 )
+from tacotron2_voice.utils.errors import UserError
 
 MIN_UPDATES = 20  # an epoch: with fewer an epoch teaches little, and most of a run is validation
 VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation

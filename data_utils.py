@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from audio import log_mel_spectrogram, read_audio
-from common.errors import UserError
-from common.files import Identity
 from corpus.clip_table import ClipTable, table_path
 from corpus.filelist import read_mel
 from hparams import HParams
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import Identity
 
 HOW_TO_CHANGE_CLIPS = (
     "Fix the clip, or remove its line from the filelist and add --resume --new-clips"

@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from common.errors import UserError, grouped
-from common.files import numbered_lines
+from tacotron2_voice.utils.errors import UserError, grouped
+from tacotron2_voice.utils.files import numbered_lines
 
 if TYPE_CHECKING:
-    from text.symbols import SymbolTable
+    from tacotron2_voice.text.symbols import SymbolTable
 
 HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
 HAS_BATCHING = importlib.util.find_spec("length_batching") is not None  # not beside a voice alone
@@ -163,7 +163,7 @@ class HParams:
 
     @functools.cached_property
     def table(self) -> "SymbolTable":
-        from text.symbols import table_with
+        from tacotron2_voice.text.symbols import table_with
 
         return table_with(self.symbol_table)
 
@@ -337,7 +337,7 @@ def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
 
 def symbols_path(hparams: HParams) -> Path:
     """The path of the table of symbols, if it is not the English one."""
-    from text.symbol_files import SYMBOLS_FILE
+    from tacotron2_voice.text.symbol_files import SYMBOLS_FILE
 
     beside = Path(hparams.training_files).parent / SYMBOLS_FILE
     return beside if hparams.symbols == "corpus" else Path(hparams.symbols)
@@ -345,8 +345,8 @@ def symbols_path(hparams: HParams) -> Path:
 
 def read_symbols(hparams: HParams) -> HParams:
     """Read the table that `symbols` names and set `symbol_table` and `n_symbols`. Errors as
-    `text.symbol_files.read_table`."""
-    from text.symbol_files import read_table
+    `tacotron2_voice.text.symbol_files.read_table`."""
+    from tacotron2_voice.text.symbol_files import read_table
 
     if hparams.symbols == "english":
         return hparams
@@ -365,15 +365,17 @@ def check_text_settings(hparams: HParams) -> HParams:
         UserError: for an unknown cleaner or language, a model with fewer symbols than the table,
             and missing packages.
     """
-    from text import ENGLISH, text_to_sequence
+    from tacotron2_voice.text import ENGLISH, text_to_sequence
 
     text_to_sequence("", hparams.text_cleaners)
     if hparams.symbols == "english" and hparams.n_symbols < len(ENGLISH):
-        needed = f"{len(ENGLISH)}, the symbols that texts are made of (text/symbols.py)"
+        needed = (
+            f"{len(ENGLISH)}, the symbols that texts are made of (tacotron2_voice/text/symbols.py)"
+        )
         raise UserError(f"n_symbols={hparams.n_symbols}: must be at least {needed}")
     if "phones" not in hparams.text_cleaners:
         return replace(hparams, espeak_version="")
-    from text.phones import check_language, version_of_phones
+    from tacotron2_voice.text.phones import check_language, version_of_phones
 
     check_language(hparams.language)
     return replace(hparams, espeak_version=version_of_phones(hparams.espeak_version))
@@ -508,7 +510,7 @@ def _schema() -> "type[pydantic.BaseModel] | None":
 
 
 def _table_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
-    from text.symbols import table_with
+    from tacotron2_voice.text.symbols import table_with
 
     try:
         table = table_with(h.symbol_table)
@@ -541,7 +543,7 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
         yield f"speaker_balance={h.speaker_balance}: this model has no speakers; {fix}"
     for name in ("encoder_kernel_size", "attention_location_kernel_size", "postnet_kernel_size"):
         if getattr(h, name) % 2 == 0:
-            yield f"{name}={getattr(h, name)}: must be odd, so that it has a centre"
+            yield f"{name}={getattr(h, name)}: must be odd, so that it has a center"
     for name, length in TIMES:
         time, samples = getattr(h, name), getattr(h, length)
         if time is not None and milliseconds_to_samples(time, h.sampling_rate) != samples:

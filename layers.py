@@ -1,4 +1,4 @@
-"""Building blocks of Tacotron 2: initialised layers, prenet, location-sensitive attention, masks.
+"""Building blocks of Tacotron 2: initialized layers, prenet, location-sensitive attention, masks.
 Parameter names are those of NVIDIA's recipe. In shapes, B is the batch, T_in symbols, T steps.
 """
 

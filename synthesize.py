@@ -19,12 +19,12 @@ end after sentences where possible, and joined with pauses; --max-symbols sets a
 voice (scripts/export_voice.py) is spoken without PyTorch, and needs requirements/onnx.txt alone.
 """
 
-import common.environment
+import tacotron2_voice.utils.environment
 
 from pathlib import Path
 
-from common.arguments import make_parser
-from synthesis.program import add_options, speak_texts
+from tacotron2_voice.command import add_options, speak_texts
+from tacotron2_voice.utils.arguments import make_parser
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -14,7 +14,7 @@ This file is the recipe from top to bottom. The folder training/ holds its parts
 first step (setup.py), validation (validation.py), signals (signals.py).
 """
 
-import common.environment
+import tacotron2_voice.utils.environment
 
 import argparse
 import os
@@ -26,15 +26,20 @@ import torch
 
 from audio import silent_bands
 from batching import balancing_weights, describe_costs, few_updates, make_sampler
-from common.arguments import make_parser
-from common.console import duration, print_nothing, print_without_failing, progress_bar
-from common.errors import UserError
-from common.files import METRICS_FILE
-from common.machine import peak_memory
-from common.version import __version__
 from data_utils import make_loader
 from hparams import HParams, describe
-from synthesis.speakers import speaker_option
+from machine import peak_memory
+from tacotron2_voice.speakers import speaker_option
+from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.console import (
+    duration,
+    print_nothing,
+    print_without_failing,
+    progress_bar,
+)
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import METRICS_FILE
+from tacotron2_voice.version import __version__
 from training import checkpoint, setup
 from training.distributed import AlreadyReported, Processes, join, leave_at_exit
 from training.epoch import (

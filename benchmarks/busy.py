@@ -30,13 +30,13 @@ import torch
 from batching import make_sampler
 from benchmarks import fast_path, options
 from benchmarks.timing import publish
-from common.console import markdown_table
-from common.errors import UserError
-from common.machine import seconds_of, synchronize
 from corpus.filelist import read_filelist
 from corpus.lengths import make_corpus, synthetic_lengths
 from data_utils import Batch, make_loader
 from hparams import HParams, create_hparams
+from machine import seconds_of, synchronize
+from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.utils.errors import UserError
 from training.trainer import MicroBatch, Trainer
 
 BASE = (

@@ -27,11 +27,11 @@ import torch
 
 from benchmarks import fast_path, options
 from benchmarks.timing import median_and_range, publish, time_in_turns
-from common.arguments import whole_number
-from common.console import markdown_table
-from common.machine import peak_memory, reset_peak_memory
 from data_utils import synthetic_batch
 from hparams import HParams
+from machine import peak_memory, reset_peak_memory
+from tacotron2_voice.utils.arguments import whole_number
+from tacotron2_voice.utils.console import markdown_table
 from training.trainer import DECODERS, MicroBatch, Trainer
 
 if not fast_path.IS_HERE:

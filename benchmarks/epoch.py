@@ -28,12 +28,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import machine
 from benchmarks import fast_path, options
 from benchmarks.timing import publish
-from common import machine
-from common.arguments import at_least_one, whole_number, whole_numbers
-from common.console import markdown_table, print_nothing, progress_bar
-from common.errors import UserError
 from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
@@ -45,6 +42,9 @@ from length_batching import (
     batching_name,
     padding_stats,
 )
+from tacotron2_voice.utils.arguments import at_least_one, whole_number, whole_numbers
+from tacotron2_voice.utils.console import markdown_table, print_nothing, progress_bar
+from tacotron2_voice.utils.errors import UserError
 from training.distributed import Processes, join
 from training.memory_check import fit
 from training.trainer import MicroBatch, Trainer

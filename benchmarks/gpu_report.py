@@ -11,9 +11,9 @@ import project_root
 from collections import namedtuple
 from pathlib import Path
 
-from common.arguments import make_parser
-from common.console import markdown_table
-from common.files import numbered_lines, read_bytes, read_json, write_bytes
+from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.utils.files import numbered_lines, read_bytes, read_json, write_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 150  # of a part's output and of its errors

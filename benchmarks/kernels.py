@@ -23,9 +23,9 @@ import torch
 
 from benchmarks import fast_path, options
 from benchmarks.timing import median_and_range, publish, time_in_turns
-from common.console import markdown_table
 from hparams import create_hparams
 from model import Decoder
+from tacotron2_voice.utils.console import markdown_table
 from training.trainer import AUTOCAST_DTYPES
 
 if not fast_path.IS_HERE:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from common.arguments import at_least_one, checked, list_of, make_parser, output_file
-from common.errors import UserError
 from hparams import HParams, create_hparams
+from tacotron2_voice.utils.arguments import at_least_one, checked, list_of, make_parser, output_file
+from tacotron2_voice.utils.errors import UserError
 from training.trainer import PRECISIONS
 
 

@@ -27,18 +27,18 @@ import numpy as np
 import torch
 
 from benchmarks.timing import publish
-from common.arguments import make_parser, output_file, whole_number
-from common.console import markdown_table, progress_bar
-from common.errors import UserError
-from common.files import numbered_lines
-from paper.quality import DistillMos
-from paper.recognisers import add_recogniser_options, make_recogniser
-from paper.transcription import Listener, word_error_rate
-from synthesis.loading import load_speaker
-from synthesis.speaker import RETRIES, Speaker
-from synthesis.utterance import utterance_of
-from synthesis.vocoder import load_vocoder
-from text.spoken_numbers import ENGLISH, sentence_of
+from evaluation.quality import DistillMos
+from evaluation.recognizers import add_recognizer_options, make_recognizer
+from evaluation.word_error_rate import Listener, word_error_rate
+from export.loading import load_synthesizer
+from tacotron2_voice.synthesizer import RETRIES, Synthesizer
+from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
+from tacotron2_voice.utils.arguments import make_parser, output_file, whole_number
+from tacotron2_voice.utils.console import markdown_table, progress_bar
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import numbered_lines
+from tacotron2_voice.utterance import utterance_of
+from tacotron2_voice.vocoder import load_vocoder
 
 WAYS = {  # settings, and retries
     "gate alone": ("attention_rest_time=0", 0),
@@ -96,9 +96,9 @@ def number_range(text: str) -> tuple[int, int]:
 
 
 def speak(
-    speaker: Speaker, text: str, options: dict[str, Any], counts: Counts, *, with_sound: bool
+    speaker: Synthesizer, text: str, options: dict[str, Any], counts: Counts, *, with_sound: bool
 ) -> np.ndarray:
-    """Speak a text, with options of `Speaker.mels`, and add its faults to `counts`. Returns the
+    """Speak a text, with options of `Synthesizer.mels`, and add its faults to `counts`. Returns the
     sound [N], empty if not wanted."""
     h, began = speaker.hparams, time.perf_counter()
     mel = np.concatenate([*speaker.mels(utterance_of(text, h), **options)], axis=1)
@@ -120,7 +120,10 @@ def speak(
 
 def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     ways = {
-        name: (load_speaker(args.voice, ",".join(filter(None, (args.hparams, settings)))), retries)
+        name: (
+            load_synthesizer(args.voice, ",".join(filter(None, (args.hparams, settings)))),
+            retries,
+        )
         for name, (settings, retries) in WAYS.items()
     }
     gate_alone = ways["gate alone"][0]
@@ -129,14 +132,14 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     for speaker, _ in ways.values() if args.vocoder else ():
         speaker.vocoder = load_vocoder(args.vocoder, speaker.hparams)
     counts_of = {name: Counts() for name in ways}
-    recogniser = None
+    recognizer = None
     if args.transcribe:
-        recogniser = make_recogniser(args.recognizer, args.whisper_model, args.language, texts)
-        if recogniser is None:
+        recognizer = make_recognizer(args.recognizer, args.whisper_model, args.language, texts)
+        if recognizer is None:
             fix = "add --recognizer whisper, or leave out --transcribe"
             raise UserError(f"--language {args.language}: {args.recognizer} knows English; {fix}")
     judge = DistillMos() if args.quality else None
-    listeners = {name: Listener(recogniser, judge, args.language) for name in ways}
+    listeners = {name: Listener(recognizer, judge, args.language) for name in ways}
     chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
     for number, text in enumerate(progress_bar("Speaking", len(texts), " texts", iterable=texts)):
         is_chosen = number in chosen
@@ -195,7 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--vocoder", metavar="FILE", help="an ONNX file in place of Griffin-Lim (docs/voices.md)")
     add("--sounds", type=whole_number(1), default=500, metavar="N", help=help_text)
     add("--transcribe", action="store_true", help="their word error rate")
-    add_recogniser_options(parser)
+    add_recognizer_options(parser)
     add("--quality", action="store_true", help="rate them (requirements/distillmos.txt)")
     add("--hparams", default="", metavar="name=value,...", help="such as attention_window=6")
     add("--json", type=output_file, metavar="FILE.json", help="write the results to this file too")

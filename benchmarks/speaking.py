@@ -34,13 +34,13 @@ import model
 from audio import mel_filters
 from benchmarks import options
 from benchmarks.timing import median_and_range, publish, time_in_turns
-from common.arguments import whole_numbers
-from common.console import markdown_table
 from fast_decoder import captured_steps
 from hparams import create_hparams
 from model import Tacotron2
-from synthesis.griffin_lim import GriffinLim
-from synthesis.voice import Voice
+from tacotron2_voice.griffin_lim import GriffinLim
+from tacotron2_voice.utils.arguments import whole_numbers
+from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.voice import Voice
 
 EXPORT = Path(__file__).resolve().parents[1] / "scripts" / "export_voice.py"
 WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}

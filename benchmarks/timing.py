@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from common.console import progress_bar
-from common.files import write_json
-from common.machine import measured_on, seconds_of
+from machine import measured_on, seconds_of
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.files import write_json
 
 
 def time_in_turns(

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UserError
-from common.files import (
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import (
     MAX_JSON_BYTES,
     UNKNOWN,
     Identity,

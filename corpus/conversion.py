@@ -18,9 +18,6 @@ from typing import NamedTuple
 import numpy as np
 
 from audio import SILENT_RANGE, is_cut_off_wav
-from common.errors import UserError
-from common.files import Identity, open_file, read_json, write_bytes, write_json
-from common.sound import encode
 from corpus.clip_table import Clip
 from corpus.derived_files import KEPT_SECONDS, SOURCE, Folder, is_newer, path_from
 from corpus.layouts import Table, read_layout, sounds_of, unique_ids
@@ -28,6 +25,9 @@ from corpus.missing_sounds import notice_of_unnamed
 from corpus.recordings import silence_at_ends, speech_level
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from hparams import HParams
+from tacotron2_voice.utils.audio_files import encode
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import Identity, open_file, read_json, write_bytes, write_json
 
 LEVEL = -20  # dB of full scale, of the speech: LJSpeech's, which published vocoders are trained on
 MAX_PEAK = 0.95  # which a sound with high peaks reaches at a lower level
@@ -122,7 +122,7 @@ def convert(
         print(
             f"--convert: of {count:,} speaker{'s' * (count != 1)}, whom field {SPEAKER_FIELD} of "
             f"its metadata.csv names; to prepare from there: "
-            f"python scripts/prepare_ljspeech.py {shlex.quote(str(folder))} "
+            f"python scripts/prepare.py {shlex.quote(str(folder))} "
             f"--speaker-column {SPEAKER_FIELD}"
         )
     return problems + list(faulty.values()), total

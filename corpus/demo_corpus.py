@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from common.console import progress_bar
-from common.errors import UserError
-from common.files import folder_made_whole, read_bytes, write_bytes
-from common.sound import encode
-from text.spoken_numbers import ENGLISH, draw_numbers, sentence_of
+from tacotron2_voice.text.spoken_numbers import ENGLISH, draw_numbers, sentence_of
+from tacotron2_voice.utils.audio_files import encode
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import folder_made_whole, read_bytes, write_bytes
 
 RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
-MADE_BY = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
+MADE_BY = "scripts/make_demo_corpus.py (speech synthesized by eSpeak NG)"
 VERSION = 3  # raise it with every change that changes the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # eSpeak's own count
@@ -126,6 +126,6 @@ def make_corpus(
         (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8", newline="\n")
         (folder / RECORD_FILE).write_text(f"{record}\n", encoding="utf-8")
     print(
-        f"Wrote {clips} clips of synthesised speech to {out}: {seconds / 60:.1f} minutes\n"
-        f"Next: python scripts/prepare_ljspeech.py {shlex.quote(str(out))} --out filelists/demo"
+        f"Wrote {clips} clips of synthesized speech to {out}: {seconds / 60:.1f} minutes\n"
+        f"Next: python scripts/prepare.py {shlex.quote(str(out))} --out filelists/demo"
     )

@@ -11,9 +11,14 @@ from typing import Any
 import torch
 
 import audio
-from common.console import progress_bar
-from common.errors import UserError
-from common.files import (
+from corpus.clip_table import Clip
+from corpus.filelist import MEL_SETTINGS_FILE, mel_length, settings_problem
+from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
+from hparams import HParams
+from tacotron2_voice.utils.audio_files import write_mel
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import (
     READING_THREADS,
     Identity,
     folder_locked,
@@ -22,11 +27,6 @@ from common.files import (
     remove_leftovers,
     write_json,
 )
-from common.sound import write_mel
-from corpus.clip_table import Clip
-from corpus.filelist import MEL_SETTINGS_FILE, mel_length, settings_problem
-from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
-from hparams import HParams
 
 KEPT_SECONDS = 0.05  # of silence at either end
 SOURCE = "corpus"  # in a folder's settings: the path of what its files were made of, from there

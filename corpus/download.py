@@ -1,4 +1,4 @@
-"""Download, verify and unpack the public LJSpeech-1.1: `prepare_ljspeech.py --download`."""
+"""Download, verify and unpack the public LJSpeech-1.1: `prepare.py --download`."""
 
 import hashlib
 import http.client
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from common.console import progress_bar
-from common.errors import UserError
-from common.files import naming, open_file, open_to_append
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import naming, open_file, open_to_append
 
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632

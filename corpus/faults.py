@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import in_place
 from corpus.clip_table import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
 from hparams import HParams
-from text import PHONES, sequence_to_text
-from text.spoken_numbers import WORDS
-from text.unspoken import dropped_symbols, with_columns
+from tacotron2_voice.text import PHONES, sequence_to_text
+from tacotron2_voice.text.spoken_numbers import WORDS
+from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
+from tacotron2_voice.utils.errors import in_place
 
 MAX_SILENCE_SECONDS = 0.3  # seconds before or after speech
 WORST_SHOWN = 5

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import UserError, in_place
 from corpus.missing_sounds import KINDS, OTHER_KINDS
+from tacotron2_voice.utils.errors import UserError, in_place
 
 MIN_LINES = 5  # in fewer, values repeat by chance
 MIN_SHARE = 0.9  # of the lines, that have the same fault
 MAX_REPEATING_SHARE = 0.2  # distinct values of a field over lines: names of speakers repeat
 MIN_DISTINCT_SHARE = 0.5  # texts hardly do
-SHORTER = 0.8  # a normalised text may be so much shorter than the raw one
+SHORTER = 0.8  # a normalized text may be so much shorter than the raw one
 
 
 def refuse_other_order(
@@ -71,7 +71,7 @@ def refuse_no_paths(filelist: str | Path, lines: Sequence[tuple[int, str]]) -> N
     rows = [_fields(line) for _, line in lines]
     most = max(1, MIN_SHARE * len(rows))
     if sum(_is_id(row[0]) and len(row) > 1 for row in rows) >= most:
-        command = f"python scripts/prepare_ljspeech.py {shlex.quote(str(Path(filelist).parent))}"
+        command = f"python scripts/prepare.py {shlex.quote(str(Path(filelist).parent))}"
         raise UserError(
             f"{filelist}: its lines begin with ids, expected paths: {lines[0][1][:60]!r}; if it is "
             f"a corpus's metadata.csv, make lists of it: {command}"

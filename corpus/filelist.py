@@ -21,10 +21,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audio import frame_count, mel_fingerprint, read_checked, read_header
-from common.console import progress_bar
-from common.encodings import wrong_conversion
-from common.errors import UserError, lines_refused
-from common.files import (
+from corpus.clip_table import CHUNK, LABELS, Clip, ClipTable, read_table_file, table_path
+from corpus.field_order import refuse_no_paths
+from corpus.missing_sounds import beside
+from corpus.separators import refuse_other_separators
+from hparams import HParams
+from tacotron2_voice.speakers import listed, speaker_name
+from tacotron2_voice.text import can_be_spoken, clean, in_words, unknown_symbols
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.encodings import wrong_conversion
+from tacotron2_voice.utils.errors import UserError, lines_refused
+from tacotron2_voice.utils.files import (
     Identity,
     map_in_threads,
     numbered_lines,
@@ -33,22 +40,15 @@ from common.files import (
     read_json,
     write_bytes,
 )
-from corpus.clip_table import CHUNK, LABELS, Clip, ClipTable, read_table_file, table_path
-from corpus.field_order import refuse_no_paths
-from corpus.missing_sounds import beside
-from corpus.separators import refuse_other_separators
-from hparams import HParams
-from synthesis.speakers import listed, speaker_name
-from text import can_be_spoken, clean, in_words, unknown_symbols
 
 FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # of a line
-TEXT_FOLDER = Path(__file__).resolve().parents[1] / "text"
+TEXT_FOLDER = Path(__file__).resolve().parents[1] / "tacotron2_voice" / "text"
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
 ROUNDING = 0.0051  # seconds, of a list with two decimals
 LONG = 5  # times the median: clips longer than this are warned of
 NO_FILELIST = (
-    "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
+    "no such filelist; make one with scripts/prepare.py, or name yours with "
     "--hparams training_files=...,validation_files=..."
 )
 CHANGED_IN_CHECK = "changed while it was checked; start again when nothing writes to it"
@@ -96,7 +96,7 @@ def read_filelist(
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
                 also = f", nor {listed} in the working directory" if is_relative else ""
                 titles = "" if os.path.splitext(listed)[1] else "delete the line if it has titles; "
-                made = "run prepare_ljspeech.py --cache-mels, or " if is_mel else titles
+                made = "run prepare.py --cache-mels, or " if is_mel else titles
                 fix = "" if is_mel else beside(path, hparams, filelist)
                 raise UserError(f"no such file{also}; {fix or made + IF_MOVED}")
             if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
@@ -276,7 +276,7 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
 def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
     """Read a cached log-mel [n_mel_channels, frames]; without `read_contents`, zeros of that shape
     that take no memory. UserError if the file holds anything else."""
-    with open_file(path, "no such file; run prepare_ljspeech.py --cache-mels") as file:
+    with open_file(path, "no such file; run prepare.py --cache-mels") as file:
         try:
             np.lib.format.read_magic(file)
             shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
@@ -322,7 +322,7 @@ def warn_of_long_clips(
         f"warning: {long:,} of {len(lengths):,} clips are more than {LONG} times as long as the "
         f"median, {median:.1f} s; the longest is {name_of(longest)} ({lengths[longest]:.1f} s). It "
         "sets the memory that a run needs and, with dynamic_batch_size, the size of every batch: "
-        "leave such clips out (prepare_ljspeech.py --max-seconds S, or delete their lines), or "
+        "leave such clips out (prepare.py --max-seconds S, or delete their lines), or "
         "split them"
     )
 
@@ -344,7 +344,7 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
 
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
     """Everything that the table of a filelist depends on; `filelist` is the list's content."""
-    code = sorted(TEXT_FOLDER.glob("*.py"))  # turns texts into symbols
+    code = sorted(TEXT_FOLDER.rglob("*.py"))  # turns texts into symbols
     audio = mel_fingerprint(hparams)
     if not hparams.load_mel_from_disk:  # these decide lengths, and which clips are too short
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}

@@ -5,7 +5,7 @@
 Layouts:
 
     a table        CSV or TSV with or without a header, or JSON lines, a recording a line (`Table`)
-    LJSpeech's     metadata.csv with lines of id|text|normalised text, sounds anywhere in the folder
+    LJSpeech's     metadata.csv with lines of id|text|normalized text, sounds anywhere in the folder
     texts beside   NAME.txt, NAME.lab or NAME.normalized.txt beside each NAME.wav, at any depth
     folders        one per speaker, each in one of the two layouts before (`SpeakerSource`)
 """
@@ -21,9 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from common.encodings import decoded
-from common.errors import UserError, grouped, in_place
-from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
 from corpus.metadata import OF_FOLDERS, read_metadata
 from corpus.missing_sounds import KINDS, OTHER_KINDS, without_folder_and_suffix
@@ -35,6 +32,9 @@ from corpus.speaker_names import (
     refuse_too_many,
     with_names,
 )
+from tacotron2_voice.utils.encodings import decoded
+from tacotron2_voice.utils.errors import UserError, grouped, in_place
+from tacotron2_voice.utils.files import numbered_lines, read_bytes
 
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")  # the first that is there; LibriTTS has two
 # Headers of Common Voice, Hugging Face's folders, DeepSpeech, Coqui, Piper and NeMo.

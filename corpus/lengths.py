@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from audio import frame_count, mel_fingerprint
-from common.errors import UserError, in_place, lines_refused
-from common.files import numbered_lines, write_json
 from corpus.clip_table import SUFFIX, clip_id, read_table_file
 from corpus.filelist import MEL_SETTINGS_FILE, split_filelist_line
 from corpus.separators import refuse_other_separators
 from hparams import HParams, read_symbols
-from text import text_to_sequence
+from tacotron2_voice.text import text_to_sequence
+from tacotron2_voice.utils.errors import UserError, in_place, lines_refused
+from tacotron2_voice.utils.files import numbered_lines, write_json
 
 HEADERS = ("id,samples", "id,frames")
 EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a table of clips (*{SUFFIX})"])
@@ -88,7 +88,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
     def filelist_clip(line: str) -> tuple[str, int, str]:
         name, text, seconds, *_ = split_filelist_line(line)
         if seconds is None:
-            raise ValueError("no seconds; scripts/prepare_ljspeech.py makes lists with them")
+            raise ValueError("no seconds; scripts/prepare.py makes lists with them")
         samples = seconds * hparams.sampling_rate
         if not 0 < samples <= MAX_LENGTH:
             max_seconds = MAX_LENGTH / hparams.sampling_rate

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from common.encodings import wrong_conversion
-from common.errors import UserError
-from common.files import numbered_lines, read_bytes
 from corpus.clip_table import Clip
 from corpus.field_order import commonest_number, lines_with, refuse_other_order
 from corpus.missing_sounds import id_fix, refuse_ambiguous_ids
 from corpus.separators import refuse_other_separators
 from corpus.speaker_names import with_names
+from tacotron2_voice.utils.encodings import wrong_conversion
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import numbered_lines, read_bytes
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
 VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
@@ -22,7 +22,7 @@ MAX_SPEAKERS_SHARE = 0.2  # of the lines: raw texts repeat less
 MAX_NAMED = 3
 MAX_KNOWN_SHARE = 0.01  # of validation clips with a text of training; 0.002 in LJSpeech: titles
 OF_FOLDERS = "if they are speakers, add --speaker-folders --convert NEW_FOLDER (docs/speakers.md)"
-LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
+LINE = "id|text|normalized text"  # of LJSpeech's metadata.csv
 
 
 def read_metadata(corpus: Path, speaker_column: str = "") -> tuple[list[Clip], list[str]]:

@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from audio import conversion
-from common.errors import UserError, in_place
 from corpus.clip_table import Clip
 from hparams import HParams
+from tacotron2_voice.utils.errors import UserError, in_place
 
 KINDS = (".wav", ".flac")  # that are read
 OTHER_KINDS = (".mp3", ".ogg", ".opus", ".m4a", ".aac", ".aif", ".aiff", ".wma", ".mp4", ".webm")
@@ -174,7 +174,7 @@ def refuse_ambiguous_ids(metadata: Path, ids: Sequence[str]) -> None:
     recordings = metadata.with_name("wavs")
     recordings = recordings if recordings.is_dir() else metadata.parent
     of_speakers = (
-        f"python scripts/prepare_ljspeech.py {shlex.quote(str(recordings))} --speaker-folders "
+        f"python scripts/prepare.py {shlex.quote(str(recordings))} --speaker-folders "
         f"--csv {shlex.quote(str(metadata))} --delimiter '|' --convert NEW_FOLDER"
     )
     raise UserError(

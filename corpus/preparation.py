@@ -12,9 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from audio import unusual_frames
-from common.console import markdown_table
-from common.errors import UserError, grouped
-from common.files import Identity, folder_locked, naming, refuse_no_folder
 from corpus import conversion
 from corpus.clip_table import Clip, ClipTable, table_path
 from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
@@ -23,7 +20,7 @@ from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_lo
 from corpus.layouts import Table
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata, texts_in_both
 from corpus.missing_sounds import notice_of_unnamed
-from corpus.pictures import draw_faults, draw_lengths
+from corpus.plots import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource, checked_name
 from corpus.speaker_report import (
@@ -34,8 +31,11 @@ from corpus.speaker_report import (
 )
 from corpus.symbols_used import drop_unused_symbols, rare_symbols, with_symbols_of
 from hparams import HParams, check_text_settings, create_hparams, override_lines, read_symbols
-from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
-from text.symbol_files import SYMBOLS_FILE
+from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
+from tacotron2_voice.text.symbol_files import SYMBOLS_FILE
+from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.utils.errors import UserError, grouped
+from tacotron2_voice.utils.files import Identity, folder_locked, naming, refuse_no_folder
 
 SPEAKER_EMBEDDING_DIM = 64  # that settings.txt recommends for several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
@@ -92,7 +92,7 @@ def settings(
         "training_files": f"train{suffix}.txt",
         "validation_files": f"val{suffix}.txt" if has_validation else "none",
     }
-    lines = ["# By scripts/prepare_ljspeech.py, for: train.py --hparams @this_file,name=value,..."]
+    lines = ["# By scripts/prepare.py, for: train.py --hparams @this_file,name=value,..."]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
     names = {line.partition("=")[0].strip() for line in lines}
     if several_speakers and "speaker_embedding_dim" not in names:
@@ -103,7 +103,7 @@ def settings(
 
 @dataclass(frozen=True)
 class Preparation:
-    """Arguments of `prepare`; scripts/prepare_ljspeech.py has an option for each."""
+    """Arguments of `prepare`; scripts/prepare.py has an option for each."""
 
     corpus: Path  # absolute, as are the three other folders below
     out: Path  # for the filelists

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from audio import frame_count, read_checked
-from common.console import progress_bar
-from common.errors import UserError
-from common.files import Identity, map_in_threads
 from corpus.clip_table import Clip, Sound
 from corpus.filelist import symbols_of
 from corpus.missing_sounds import KINDS, SoundsThere, for_all
 from hparams import HParams
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import Identity, map_in_threads
 
 WINDOW_SECONDS = 0.02  # the level of a sound is measured in windows of this length
 SILENCE_DECIBELS = 40  # a window so far below the clip's loudest one is silent
@@ -70,7 +70,7 @@ def check_recordings(
         try:
             clip_symbols = symbols_of(clip.text, hparams)
         except UserError as error:
-            silent = f"{clip.where}: {clip.id}: normalised {error}"
+            silent = f"{clip.where}: {clip.id}: normalized {error}"
         if isinstance(result, str):
             problems.append(f"{result}; and {silent}" if silent else result)
         elif silent:

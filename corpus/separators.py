@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import UserError, in_place
+from tacotron2_voice.utils.errors import UserError, in_place
 
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas", " ": "spaces"}
 MIN_SHARE = 0.9  # of the lines, that have the separator and no bar, or quotes

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.errors import UserError
 from corpus.clip_table import MAX_NAMES, Clip, too_many_names
 from corpus.field_order import MIN_DISTINCT_SHARE, MIN_LINES
-from synthesis.speakers import speaker_name
+from tacotron2_voice.speakers import speaker_name
+from tacotron2_voice.utils.errors import UserError
 
 ONE_SPELLING = "give one person one spelling, and two people names that differ more"
 

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.console import markdown_table
 from corpus.clip_table import Clip
 from corpus.recordings import seconds_of
 from hparams import HParams
+from tacotron2_voice.utils.console import markdown_table
 
 MAX_ROWS = 20  # of the table; of more speakers those with the most and the fewest minutes
 MAX_NAMED = 5  # in a warning

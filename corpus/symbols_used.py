@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from common.console import progress_bar
-from common.errors import UserError
 from corpus.clip_table import Clip
 from corpus.filelist import MAX_CHARACTERS
 from hparams import HParams, with_table
-from text import clean
-from text.symbols import PADDING, can_be_symbol, table_of
+from tacotron2_voice.text import clean
+from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.errors import UserError
 
 RARE = 10  # clips; a symbol in fewer of them is hardly learnt
 MAX_SYMBOLS_SHOWN = 20  # rare symbols in a report, and

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from common.console import progress_bar
 from corpus.demo_corpus import SAMPLE_RATE, EspeakVoice
-from text.spoken_numbers import draw_numbers, sentence_of
+from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
+from tacotron2_voice.utils.console import progress_bar
 
 
 class Event(ctypes.Structure):
@@ -95,7 +95,7 @@ NOISES = ("street", "crowd")
 def make_noise(
     kind: str, length: int, others: Sequence[Utterance], rng: np.random.Generator
 ) -> np.ndarray:
-    """Samples [length] of a "street", noise of a random colour, or of a "crowd", five talkers of
+    """Samples [length] of a "street", noise of a random color, or of a "crowd", five talkers of
     `others` at once."""
     if kind == "street":
         spectrum = np.fft.rfft(rng.normal(size=length))

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from scipy.stats import t as student
 
-from common.arguments import make_parser
-from common.console import duration, markdown_table
-from common.errors import UserError
-from common.files import lock, read_json, refuse_no_folder, write_bytes, write_json
-from common.machine import machine, peak_memory, reset_peak_memory
+from machine import machine, peak_memory, reset_peak_memory
+from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.console import duration, markdown_table
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import lock, read_json, refuse_no_folder, write_bytes, write_json
 
 Run = Mapping[str, float]  # what was measured, by the columns' keys
 Runs = Mapping[str, Sequence[Run]]  # of every row, by seed

@@ -54,7 +54,7 @@ Clip = torch.Tensor  # [T, 2], what is heard and what shall be
 
 
 class CumulativeNorm(nn.Module):
-    """Each frame of [B, channels, T] normalised by the mean and variance of all up to it. Gain and
+    """Each frame of [B, channels, T] normalized by the mean and variance of all up to it. Gain and
     bias are left to the next layer."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

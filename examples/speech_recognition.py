@@ -1,4 +1,4 @@
-"""Doetsch et al. 2017 in small: how the batches of a speech recogniser are made, against its speed,
+"""Doetsch et al. 2017 in small: how the batches of a speech recognizer are made, against its speed,
 memory and word errors.
 
     python examples/speech_recognition.py OUT            # the whole table, within an hour on a CPU
@@ -63,7 +63,7 @@ class Clip:
         return Clip(self.frames[start:stop], self.phones[inside], self.middles[inside] - start)
 
 
-# ---------------------------------------------------------------------------- the recogniser
+# ---------------------------------------------------------------------------- the recognizer
 
 
 class AcousticModel(nn.Module):
@@ -236,15 +236,15 @@ class Experiment:
         where the model gets them in chunks."""
         model.eval().cpu()
 
-        def recognise(clip: Clip, size: int) -> str:
+        def recognize(clip: Clip, size: int) -> str:
             parts = [clip.cut(*span) for _, *span in segments_of([len(clip.frames)], size)]
             with torch.no_grad():
                 log_probs, steps = model(*pad(parts)[:2])
             kept = [part[:count] for part, count in zip(log_probs, steps, strict=True)]
             return " ".join(self.search.words(torch.cat(kept).numpy()))
 
-        texts, heard = self.texts, [recognise(clip, len(clip.frames)) for clip in self.test]
-        in_chunks = [recognise(clip, chunk) for clip in self.test] if chunk else heard
+        texts, heard = self.texts, [recognize(clip, len(clip.frames)) for clip in self.test]
+        in_chunks = [recognize(clip, chunk) for clip in self.test] if chunk else heard
         found = {"errors": jiwer.wer(texts, heard), "in_chunks": jiwer.wer(texts, in_chunks)}
         for i, level in enumerate(LEVELS):
             found[f"at_{level}"] = jiwer.wer(texts[i :: len(LEVELS)], heard[i :: len(LEVELS)])
@@ -254,7 +254,7 @@ class Experiment:
 # ---------------------------------------------------------------------------- the report
 
 INTRODUCTION = """
-# Batches for a speech recogniser: Doetsch et al. 2017 in small
+# Batches for a speech recognizer: Doetsch et al. 2017 in small
 
 A bidirectional LSTM on spoken numbers in noise, {seeds} seeds. Speed is utterances a second of one
 core's time; memory is what a step on the largest batch adds to the process. Numbers of bins are the

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-empty = torch.empty  # makes every uninitialised tensor; tests replace it to fill them with NaN
+empty = torch.empty  # makes every uninitialized tensor; tests replace it to fill them with NaN
 
 
 def new(like: Tensor, *shape: int) -> Tensor:
-    """An uninitialised tensor of this shape, with the dtype and device of `like`."""
+    """An uninitialized tensor of this shape, with the dtype and device of `like`."""
     return empty(*shape, dtype=like.dtype, device=like.device)
 
 

@@ -26,13 +26,13 @@ from typing import NamedTuple
 import torch
 
 import fast_decoder
-from common.files import read_json, write_json
-from common.machine import fingerprint_of_code
 from fast_decoder import graphs
 from fast_decoder.encoder import bidirectional_lstm, plain_lstm_loops
 from fast_decoder.parity import EncoderProblem, Problem, relative_errors
 from hparams import HParams
+from machine import fingerprint_of_code
 from model import Decoder
+from tacotron2_voice.utils.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "fast_decoder.self_check")

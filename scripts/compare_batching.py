@@ -22,11 +22,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from common.arguments import at_least_one, make_parser, share
-from common.console import markdown_table, progress_bar
-from common.errors import UserError
-from common.files import refuse_no_folder, write_bytes
 from corpus.lengths import read_lengths
+from evaluation import figures
 from hparams import create_hparams
 from length_batching import (
     REGISTRY,
@@ -37,7 +34,10 @@ from length_batching import (
     plan_epoch,
 )
 from length_batching.search import DEFAULTS, Advice, Survey, Surveyor, in_threads, search
-from paper import figures
+from tacotron2_voice.utils.arguments import at_least_one, make_parser, share
+from tacotron2_voice.utils.console import markdown_table, progress_bar
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import refuse_no_folder, write_bytes
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 # Lengths do not tell how a model learns. The figures are those of docs/learning.md.

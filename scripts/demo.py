@@ -6,7 +6,7 @@
 
 Makes a corpus of spoken numbers and trains a small model on it: a few epochs with random batches
 (RAND), the others under the paper's best batching (SSB-DBS-BR). Then the model synthesizes unseen
-numbers, and a recogniser transcribes them; in other languages it is asked which recording each of
+numbers, and a recognizer transcribes them; in other languages it is asked which recording each of
 them is nearest to. Run again, it resumes where it stopped.
 """
 
@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from common.arguments import make_parser
-from common.console import markdown_table
-from common.errors import UserError
-from common.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
+from evaluation.figures import draw_progress, write_figure
+from evaluation.word_error_rate import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from hparams import HParams
-from paper.figures import draw_progress, write_figure
-from paper.runs import MEASURES, read_progress
-from paper.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
-from synthesis.voice import SETTINGS as VOICE_SETTINGS
-from text.spoken_numbers import ENGLISH, is_english, sentence_of
+from scripts.table2.runs import MEASURES, read_progress
+from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english, sentence_of
+from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
+from tacotron2_voice.voice import SETTINGS as VOICE_SETTINGS
 from training.checkpoint import BEST
 
 SETTINGS = (
@@ -81,7 +81,7 @@ def text_settings(language: str, *, phones: bool) -> str:
     not both have it, or eSpeak cannot read the words: it says the same of all Japanese ones."""
     if language == ENGLISH and not phones:
         return ""
-    from text.phones import to_phones
+    from tacotron2_voice.text.phones import to_phones
 
     sentences = [sentence_of(str(number), language) for number in range(1, 10)]
     if len(set(to_phones(sentences, language))) < len(sentences):
@@ -101,7 +101,7 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
     run("scripts/make_demo_corpus.py", out / "unseen", "--clips", UNSEEN, "--skip", clips, *spoken)
     kept = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
     chosen = ("--hparams", settings) if settings else ()
-    run("scripts/prepare_ljspeech.py", corpus, *kept, *chosen)
+    run("scripts/prepare.py", corpus, *kept, *chosen)
     hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={demo.epochs},seed={seed}"
     hparams += f",random_epochs={demo.random_epochs},learning_rate_decay_start={demo.decay_start}"
     hparams += f",learning_rate_half_life={demo.half_life}"
@@ -116,7 +116,7 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
     if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
         given += ("--language", language) if language != ENGLISH else ()
-        run("scripts/listen.py", *given, "--speech", out / "speech", "-o", result)
+        run("scripts/evaluate.py", *given, "--speech", out / "speech", "-o", result)
     return read_findings(result, Intelligibility)
 
 
@@ -202,7 +202,7 @@ Next, listen to it:
   make say-number TEXT="4,072"{chosen}
   make page-numbers{chosen}
 or train on LJSpeech, on a GPU:
-  python scripts/prepare_ljspeech.py data/LJSpeech-1.1 --download --cache-mels data/mels
+  python scripts/prepare.py data/LJSpeech-1.1 --download --cache-mels data/mels
 It ends with the command that trains.""")
 
 

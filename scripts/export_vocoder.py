@@ -20,14 +20,14 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from common.arguments import make_parser, output_file
-from common.errors import UserError
-from common.files import write_bytes
-from synthesis.export import write_graph
-from synthesis.hifi_gan import CONFIG, Generator, load_generator
-from synthesis.loading import load_speaker
-from synthesis.onnx_graph import Graph
-from synthesis.vocoder import refuse_other_mels
+from export.hifi_gan import CONFIG, Generator, load_generator
+from export.loading import load_synthesizer
+from export.voice_export import write_graph
+from tacotron2_voice.onnx_graph import Graph
+from tacotron2_voice.utils.arguments import make_parser, output_file
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import write_bytes
+from tacotron2_voice.vocoder import refuse_other_mels
 
 COMPARED_FRAMES = (16, 100)
 MAX_DIFFERENCE = {False: 5e-5, True: 2e-2}  # of the largest sample, by --fp16; ten times those seen
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
     generator = load_generator(args.weights, config_path)
     settings = generator.config.mel_settings()
     if args.voice:
-        refuse_other_mels(config_path, settings, load_speaker(args.voice).hparams)
+        refuse_other_mels(config_path, settings, load_synthesizer(args.voice).hparams)
     graph = make_graph(generator)
     if args.fp16:
         to_fp16(graph)

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import torch
 
-from common.arguments import make_parser
-from common.errors import UserError
-from common.files import numbered_lines, refuse_no_folder
 from corpus.filelist import split_filelist_line
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
+from export.voice_export import SpokenText, export_voice
 from hparams import HParams
-from synthesis.export import SpokenText, export_voice
-from synthesis.torch_speaker import load_model_speaker
-from synthesis.utterance import sequence_to_speak
+from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import numbered_lines, refuse_no_folder
+from tacotron2_voice.utterance import sequence_to_speak
 
 NUM_COMPARED = 20  # texts
 
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     refuse_no_folder(args.out, "-o")
     if args.out.is_dir() and any(args.out.iterdir()):
         raise UserError(f"{args.out}: not empty; choose another -o, or delete it")
-    speaker = load_model_speaker(args.checkpoint, args.hparams, torch.device("cpu"))
+    speaker = load_checkpoint_synthesizer(args.checkpoint, args.hparams, torch.device("cpu"))
     texts = None if args.fp32 else read_texts_to_compare(speaker.hparams, args.text_file)
     export_voice(speaker, args.out, texts, args.packed)
 

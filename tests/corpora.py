@@ -9,9 +9,9 @@ import pytest
 import soundfile
 from helpers import fork_server, kill_self
 
-from common.errors import UserError
 from corpus import preparation
 from corpus.preparation import Preparation, prepare
+from tacotron2_voice.utils.errors import UserError
 
 RATE = 22050
 
@@ -26,7 +26,7 @@ def write_tone(
 def make_corpus(
     folder: Path, clips: int = 10, sound: str = "wav", text: str = "Number {}."
 ) -> Path:
-    """Clips c00, c01, ... of 4000, 4137, ... samples; the normalised text differs from the raw.
+    """Clips c00, c01, ... of 4000, 4137, ... samples; the normalized text differs from the raw.
 
     A program that reads a number imports inflect, which takes 3 s: some have texts without one.
     """
@@ -59,7 +59,7 @@ def refusal(function, *arguments, error: type[BaseException] = UserError, **opti
 
 
 def kill_while_preparing(suffix: str, options: list[str]) -> None:
-    """Run prepare_ljspeech.py; once three of its files with this ending are done, SIGKILL ends it
+    """Run prepare.py; once three of its files with this ending are done, SIGKILL ends it
     in the middle of another."""
     process = fork_server().Process(target=_prepare_and_be_killed, args=(suffix, options))
     process.start()
@@ -68,7 +68,7 @@ def kill_while_preparing(suffix: str, options: list[str]) -> None:
 
 
 def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
-    from scripts import prepare_ljspeech
+    from scripts import prepare
 
     write_bytes = Path.write_bytes
 
@@ -80,7 +80,7 @@ def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
         return write_bytes(path, content)
 
     with patch.object(Path, "write_bytes", killing_write):
-        prepare_ljspeech.main(options)
+        prepare.main(options)
 
 
 def prepare_with(*values, **options) -> list[Path]:

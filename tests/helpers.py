@@ -18,10 +18,10 @@ import torch
 from matplotlib.figure import Figure
 from same_run import TIMES, compare_runs, differences
 
-from common import pictures
 from hparams import HParams
 from model import Tacotron2
-from synthesis import griffin_lim
+from tacotron2_voice import griffin_lim
+from tacotron2_voice.utils import plots as pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"  # its README says where each file comes from

@@ -17,8 +17,7 @@ import training_runs  # noqa: E402, F401
 
 import audio  # noqa: E402
 import hparams  # noqa: E402
-import text  # noqa: E402
-from synthesis import griffin_lim  # noqa: E402
+from tacotron2_voice import griffin_lim, text  # noqa: E402
 
 parameter = torch.nn.Parameter(torch.ones(1))
 parameter.sum().backward()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from common.files import METRICS_FILE, json_lines, read_bytes
 from corpus.filelist import LENGTHS_FILE
+from tacotron2_voice.utils.files import METRICS_FILE, json_lines, read_bytes
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
 # Parts of a checkpoint that two equal runs share.

@@ -27,12 +27,12 @@ import torch
 from helpers import ROOT
 from same_run import compare_runs, read_metrics
 
-from common.console import duration, markdown_table, progress_bar
-from common.errors import UserError
-from common.files import METRICS_FILE, write_bytes
-from common.machine import measured_on
 from corpus.lengths import make_corpus, synthetic_lengths
 from hparams import create_hparams
+from machine import measured_on
+from tacotron2_voice.utils.console import duration, markdown_table, progress_bar
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import METRICS_FILE, write_bytes
 
 SETTINGS = (
     "batches_per_update=2,epochs_per_validation=2,iters_per_checkpoint=3,keep_checkpoints=2,"

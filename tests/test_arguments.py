@@ -1,4 +1,4 @@
-"""common/arguments.py and benchmarks/options.py: what programs refuse before they do anything."""
+"""tacotron2_voice/utils/arguments.py and benchmarks/options.py: what programs refuse before they do anything."""
 
 import argparse
 import importlib
@@ -8,10 +8,10 @@ import pytest
 import torch
 from helpers import ROOT
 
-from common.arguments import make_parser, output_file, positive, share, whole_numbers
-from common.version import __version__
+from tacotron2_voice.utils.arguments import make_parser, output_file, positive, share, whole_numbers
+from tacotron2_voice.version import __version__
 
-PROGRAMS = ["train", "synthesize", "synthesis.__main__"]
+PROGRAMS = ["train", "synthesize", "tacotron2_voice.__main__"]
 PROGRAMS += [
     f"scripts.{x.stem}" for x in sorted(ROOT.glob("scripts/*.py")) if x.stem != "project_root"
 ]

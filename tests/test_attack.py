@@ -18,20 +18,20 @@ from helpers import fork_server
 from same_run import compare_runs, read_metrics
 
 from benchmarks.gpu_report import Part, lines_of, read_parts
-from common.errors import UserError
-from common.files import folder_locked, lock, read_json, write_json
-from common.sound import write_mel, write_wav
 from corpus import demo_corpus, download
 from corpus.clip_table import Clip, ClipTable, read_table_file
 from corpus.filelist import read_filelist, settings_problem, write_lengths
 from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
 from data_utils import TextMelDataset
+from evaluation.word_error_rate import Intelligibility, read_findings
 from hparams import HParams, create_hparams, read_symbols
-from paper.runs import read_runs
-from paper.transcription import Intelligibility, read_findings
 from scripts.study import Study, read_values
-from synthesis.texts import read_texts
+from scripts.table2.runs import read_runs
+from tacotron2_voice.texts import read_texts
+from tacotron2_voice.utils.audio_files import write_mel, write_wav
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import folder_locked, lock, read_json, write_json
 from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
 from training.epoch import Clips
 from training.logging import RunLogger

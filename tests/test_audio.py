@@ -25,9 +25,9 @@ from audio import (
     silent_bands,
     unusual_frames,
 )
-from common.errors import UserError
-from common.sound import write_wav
 from hparams import HParams, create_hparams
+from tacotron2_voice.utils.audio_files import write_wav
+from tacotron2_voice.utils.errors import UserError
 
 REFERENCE = HParams()
 PAPER = create_hparams("win_time=50,hop_time=12.5")

@@ -1,4 +1,4 @@
-"""synthesis/bounds.py: graphs end in bounded memory and time, and at Ctrl-C."""
+"""tacotron2_voice/bounds.py: graphs end in bounded memory and time, and at Ctrl-C."""
 
 import resource
 import signal
@@ -14,11 +14,11 @@ from corpora import refusal
 from helpers import ROOT
 from onnx import helper, numpy_helper
 
-from common.arguments import processors
 from hparams import create_hparams
-from synthesis import bounds
-from synthesis.bounds import Bounds
-from synthesis.vocoder import load_vocoder
+from tacotron2_voice import bounds
+from tacotron2_voice.bounds import Bounds
+from tacotron2_voice.utils.arguments import processors
+from tacotron2_voice.vocoder import load_vocoder
 
 GIGABYTE = 2**30
 CHAIN = [
@@ -102,7 +102,7 @@ def test_ctrl_c_ends_a_graph(kind, tmp_path):
     """Between two nodes by the graph's own means, inside a node with the process."""
     nodes, size = (CHAIN, [1000]) if kind == "many nodes" else (CHAIN[:1], [12000])
     write_vocoder(tmp_path / "v.onnx", nodes, size * 2)
-    script = "import sys, common.environment; from synthesis.vocoder import load_vocoder\n"
+    script = "import sys, tacotron2_voice.utils.environment; from tacotron2_voice.vocoder import load_vocoder\n"
     script += "from hparams import create_hparams; print(flush=True)\n"
     script += "load_vocoder(sys.argv[1], create_hparams())"
     command = [sys.executable, "-c", script, str(tmp_path / "v.onnx")]

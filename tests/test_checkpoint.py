@@ -16,11 +16,11 @@ from training_runs import snapshot, stopped_inside_an_epoch
 
 import synthesize
 import train
-from common.errors import UserError
+from export import checkpoint_file
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import create_hparams
 from model import Tacotron2
-from synthesis import checkpoint_file
-from synthesis.torch_speaker import load_model_speaker
+from tacotron2_voice.utils.errors import UserError
 from training import checkpoint, setup
 
 
@@ -433,7 +433,7 @@ def test_broken_part_is_one_line_at_every_door(part, change, refused_by, stopped
         spoken = ["--checkpoint", path, "--text", "a", "-o", tmp_path / "spoken"]
         assert ends(synthesize.main, *spoken).startswith(f"{path}: {part}")
     else:
-        load_model_speaker(path)
+        load_checkpoint_synthesizer(path)
     assert names(tmp_path) == ["out"]
     assert snapshot(out) == before
 

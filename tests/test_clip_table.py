@@ -13,9 +13,9 @@ from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import UserError
-from common.files import Identity
 from corpus.clip_table import COLUMNS, Body, Clip, ClipTable, clip_id, read_table_file, table_path
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import Identity
 
 # Any characters of a filelist's line, and names that are not UTF-8, as Python shows them.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|\n"), max_size=8)

@@ -6,13 +6,13 @@ import pytest
 from helpers import LJSPEECH_LENGTHS
 from test_search import survey
 
-from common.errors import UserError
 from corpus.lengths import read_lengths
 from hparams import batching_options, create_hparams
 from length_batching import REGISTRY, STRATEGIES, BatchingError
 from length_batching.search import Surveyor
-from paper import published
 from scripts import compare_batching as program
+from scripts.table2 import published
+from tacotron2_voice.utils.errors import UserError
 
 HPARAMS = create_hparams(program.PAPER_SETTING)  # hop 276 samples
 SAMPLES = np.random.default_rng(0).integers(22_050, 220_500, 40)

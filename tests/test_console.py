@@ -1,6 +1,6 @@
-"""common/console.py: Markdown tables that a terminal shows as well."""
+"""tacotron2_voice/utils/console.py: Markdown tables that a terminal shows as well."""
 
-from common.console import markdown_table
+from tacotron2_voice.utils.console import markdown_table
 
 
 def test_markdown_says_the_alignment_and_escapes_bars():

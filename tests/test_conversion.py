@@ -10,12 +10,12 @@ import soundfile
 from corpora import RATE, contents, refusal
 from helpers import LJSPEECH_CLIPS
 
-from common.errors import UserError
 from corpus import conversion
 from corpus.conversion import LEVEL, MAX_PEAK, convert, converted, mixed, speech_level
 from corpus.layouts import Table
 from hparams import create_hparams
-from scripts import prepare_ljspeech
+from scripts import prepare
+from tacotron2_voice.utils.errors import UserError
 
 HPARAMS = create_hparams()
 CLIP = LJSPEECH_CLIPS / "LJ001-0008.wav"
@@ -191,11 +191,11 @@ WORDS = ["ffmpeg -nostdin -i", "holds a bar", "truncated", "no text", "silent"]
 @pytest.mark.parametrize("option", [[], ["--skip-bad"]])
 def test_all_bad_recordings_leave_copies_alone(recordings, tmp_path, option):
     arguments = [str(recordings), "--convert", str(tmp_path / "out"), "--out"]
-    prepare_ljspeech.main([*arguments, str(tmp_path / "lists")])
+    prepare.main([*arguments, str(tmp_path / "lists")])
     before = contents(tmp_path / "out")
     for name in "abc":
         (recordings / f"{name}.txt").write_text(f"Take | {name}.\n")
-    message = refusal(prepare_ljspeech.main, [*arguments, str(tmp_path / "others"), *option])
+    message = refusal(prepare.main, [*arguments, str(tmp_path / "others"), *option])
     assert message.endswith("3 of 3 clips are bad; no filelist was written. Fix them")
     assert contents(tmp_path / "out") == before
 
@@ -209,13 +209,13 @@ def test_a_table_is_prepared_by_one_command(recordings, tmp_path, capsys):
     table.write_text(f"path\tsentence\n{rows}")
     command = [recordings, "--csv", table, "--out", tmp_path / "lists", "--val-fraction", "0.4"]
     with pytest.raises(SystemExit):
-        prepare_ljspeech.main([*map(str, command)])
+        prepare.main([*map(str, command)])
     assert "--csv" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        prepare_ljspeech.main([str(recordings), "--path-column", "1"])
+        prepare.main([str(recordings), "--path-column", "1"])
     assert "of a table; name it by --csv" in capsys.readouterr().err
     command += ["--convert", tmp_path / "out", "--split-by-text"]
-    prepare_ljspeech.main([*map(str, command)])
+    prepare.main([*map(str, command)])
     sets = [(tmp_path / "lists" / f"{name}.txt").read_text() for name in ("train", "val")]
     texts = sorted(sorted(line.split("|")[1] for line in x.splitlines()) for x in sets)
     assert texts == [["X!", "x"], ["Y"]]
@@ -231,9 +231,9 @@ def test_conversion_is_advised_where_it_helps(recordings, tmp_path):
     for name in ("a.flac", "b.mp3", "c.wav"):
         (recordings / name).rename(recordings / "wavs" / name)
     command = [str(recordings), "--out", str(tmp_path / "lists"), "--val-fraction", "0.4"]
-    message = refusal(prepare_ljspeech.main, command)
+    message = refusal(prepare.main, command)
     assert message.endswith("; --convert NEW_FOLDER writes copies that are as training wants them")
-    prepare_ljspeech.main([*command, "--convert", str(tmp_path / "new")])
+    prepare.main([*command, "--convert", str(tmp_path / "new")])
     assert len(list((tmp_path / "new" / "wavs").glob("*.wav"))) == 3
 
 
@@ -241,7 +241,7 @@ def test_split_texts_are_warned_of(recordings, tmp_path, capsys):
     for name in "abc":
         (recordings / f"{name}.txt").write_text("The same.")
     options = ["--convert", tmp_path / "out", "--out", tmp_path / "lists", "--val-fraction", "0.4"]
-    prepare_ljspeech.main([*map(str, [recordings, *options])])
+    prepare.main([*map(str, [recordings, *options])])
     assert "1 of 1 clips for validation have a text that is trained on" in capsys.readouterr().out
 
 

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio import log_mel_spectrogram
-from common.errors import UserError
 from corpus.filelist import (
     read_filelist,
 )
@@ -28,7 +27,8 @@ from data_utils import (
     synthetic_batch,
 )
 from hparams import HParams, create_hparams
-from text import text_to_sequence
+from tacotron2_voice.text import text_to_sequence
+from tacotron2_voice.utils.errors import UserError
 
 H = HParams()
 CACHED = HParams(load_mel_from_disk=True)

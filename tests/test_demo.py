@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, call_alone, fork_server, metrics, run_program
 
-from common.errors import UserError
-from common.files import write_json
-from paper.transcription import Intelligibility, read_findings
+from evaluation.word_error_rate import Intelligibility, read_findings
 from scripts import demo
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import write_json
 
 
 def epochs(*minutes: float, zpr: float, abl: float) -> list[dict]:

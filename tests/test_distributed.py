@@ -31,7 +31,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from training_runs import copied_corpus
 
 import train
-from common.errors import UserError
+from tacotron2_voice.utils.errors import UserError
 from training import distributed, setup, validation
 from training.trainer import Trainer
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from common.encodings import wrong_conversion
-from common.errors import UserError
-from common.files import numbered_lines, read_bytes
 from corpus.filelist import read_filelist
 from corpus.metadata import read_metadata
 from hparams import HParams
-from synthesis.texts import read_texts
+from tacotron2_voice.texts import read_texts
+from tacotron2_voice.utils.encodings import wrong_conversion
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import numbered_lines, read_bytes
 
 needs_iconv = pytest.mark.skipif(not shutil.which("iconv"), reason="no iconv")
 ENGLISH = "1|“It’s 5 € – no more…”\n2|Café\n"

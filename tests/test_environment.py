@@ -23,7 +23,7 @@ import os, signal, sys
 class Interrupting:
     count = None
     def find_spec(self, name, path=None, target=None):
-        if name == "common.environment":
+        if name == "tacotron2_voice.utils.environment":
             self.count = 0
         elif self.count is not None:
             self.count += 1
@@ -63,13 +63,14 @@ def test_ctrl_c_during_imports_is_one_line(program, moment, tmp_path):
 def program(folder: Path, body: str) -> Path:
     """A program of its own that begins as ours do, in a folder where it finds environment.py."""
     (folder / "common").mkdir()
-    file = "common/environment.py"
+    file = "tacotron2_voice/utils/environment.py"
     (folder / file).write_bytes((ROOT / file).read_bytes())
     path = folder / "program.py"
     ctrl_c = "def ctrl_c(): os.kill(os.getpid(), signal.SIGINT)\n"
     before = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     path.write_text(
-        f"{before}import common.environment\nimport os\n{ctrl_c}{body}", encoding="utf-8"
+        f"{before}import tacotron2_voice.utils.environment\nimport os\n{ctrl_c}{body}",
+        encoding="utf-8",
     )
     return path
 
@@ -106,7 +107,7 @@ ENDS = {
         "raise BrokenPipeError(32, 'of a process')",
         *("", 1, r"Traceback.*BrokenPipeError: \[Errno 32\] of a process\n"),
     ),
-    "a file that colours the terminal": (
+    "a file that colors the terminal": (
         "raise OSError('a\\x1b[31m')",
         *("", 1, r"program.py: a\\x1b\[31m\n"),
     ),

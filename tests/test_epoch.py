@@ -13,10 +13,10 @@ import torch
 from helpers import fork_server, free_port, train_with_others
 
 from benchmarks import epoch, fast_path
-from common.errors import UserError
 from corpus.lengths import synthetic_lengths
 from hparams import create_hparams
 from length_batching import STRATEGIES, BatchingError
+from tacotron2_voice.utils.errors import UserError
 
 MODEL = (
     "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"

@@ -1,6 +1,6 @@
-"""common/errors.py: faults that share their mending are one message."""
+"""tacotron2_voice/utils/errors.py: faults that share their mending are one message."""
 
-from common.errors import LONG_FIX, grouped
+from tacotron2_voice.utils.errors import LONG_FIX, grouped
 
 
 def test_three_long_commands_are_one_message():

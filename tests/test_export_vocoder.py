@@ -1,4 +1,4 @@
-"""synthesis/hifi_gan.py, scripts/export_vocoder.py: published weights become a file for --vocoder
+"""export/hifi_gan.py, scripts/export_vocoder.py: published weights become a file for --vocoder
 that sounds as its authors' own program, and other files are refused by what is wrong with them."""
 
 import importlib
@@ -16,10 +16,10 @@ from corpora import refusal
 from helpers import DATA, ROOT
 
 import synthesize
-from common.errors import UserError
+from export.hifi_gan import Generator, load_generator
 from hparams import MEL_SETTINGS, create_hparams
-from synthesis.hifi_gan import Generator, load_generator
-from synthesis.vocoder import load_vocoder
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.vocoder import load_vocoder
 
 export_vocoder = importlib.import_module("scripts.export_vocoder")
 KINDS = "blocks_1", "blocks_2"

@@ -21,7 +21,7 @@ from corpus.filelist import checked_clips, read_filelist, symbols_of
 from corpus.preparation import Preparation, prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from hparams import create_hparams
-from scripts.prepare_ljspeech import main
+from scripts.prepare import main
 
 pytestmark = pytest.mark.usefixtures("no_picture")
 

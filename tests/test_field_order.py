@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import UserError
-from common.files import numbered_lines
 from corpus.field_order import refuse_no_paths
 from corpus.filelist import read_filelist
 from corpus.metadata import read_metadata
 from hparams import HParams
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import numbered_lines
 
 TEXTS = [f"Text {'long ' * i}{i}." for i in range(10)]
 
@@ -159,7 +159,7 @@ def test_four_fields_are_put_in_order(tmp_path, line, seconds):
 
 
 @pytest.mark.parametrize("line", ["c{i}|{text}", "c{i}|{text}|{text}"])
-def test_metadata_as_filelist_is_recognised(tmp_path, line):
+def test_metadata_as_filelist_is_recognized(tmp_path, line):
     path = write(tmp_path / "metadata.csv", line)
     message = refusal(read_filelist, path, HParams())
-    assert f"make lists of it: python scripts/prepare_ljspeech.py {tmp_path}" in message
+    assert f"make lists of it: python scripts/prepare.py {tmp_path}" in message

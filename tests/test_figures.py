@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 from test_search import sweep
 
-from length_batching import STRATEGIES, padding_stats, plan_epoch
-from length_batching.search import Surveyor
-from paper import figures
-from paper.figures import (
+from evaluation import figures
+from evaluation.figures import (
     draw_epoch_excerpt,
     draw_padded_batches,
     draw_parameter_sweeps,
     style_of,
     write_figure,
 )
+from length_batching import STRATEGIES, padding_stats, plan_epoch
+from length_batching.search import Surveyor
 
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 
 
-def test_strategies_differ_without_colour(monkeypatch):
+def test_strategies_differ_without_color(monkeypatch):
     """New ones too, which have no entry in STYLES."""
     strategies = (*STRATEGIES, "one more", "another")
     monkeypatch.setattr(figures, "STRATEGIES", strategies)

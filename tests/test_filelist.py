@@ -15,7 +15,6 @@ from clips import write_list
 from helpers import make_other_than_file
 
 from audio import mel_fingerprint
-from common.errors import UserError
 from corpus.clip_table import Clip, ClipTable
 from corpus.filelist import (
     cache_table,
@@ -27,9 +26,10 @@ from corpus.filelist import (
 from data_utils import (
     TextMelDataset,
 )
+from evaluation.word_error_rate import read_recordings
 from hparams import HParams, create_hparams
-from paper.transcription import read_recordings
-from text import text_to_sequence
+from tacotron2_voice.text import text_to_sequence
+from tacotron2_voice.utils.errors import UserError
 
 H = HParams()
 CACHED = HParams(load_mel_from_disk=True)
@@ -307,7 +307,7 @@ def test_bad_cached_mels_are_listed_together(cached_mels):
         "minus": "not a .npy array (",
         "huge": "truncated, 0 of ",
         "pipe": "a named pipe, expected a file",
-        "gone": "no such file; run prepare_ljspeech.py --cache-mels",
+        "gone": "no such file; run prepare.py --cache-mels",
         "nan": "frame 17 holds nan or infinity",
     }
     filelist = write_list(cached_mels, *(f"{cached_mels}/{name}.npy|Text." for name in expected))

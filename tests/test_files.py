@@ -9,8 +9,8 @@ import threading
 import pytest
 from helpers import ROOT
 
-from common.errors import UserError
-from common.files import (
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import (
     cut,
     folder_made_whole,
     lock,
@@ -23,9 +23,7 @@ from common.files import (
     write_bytes,
 )
 
-LOCK = (
-    "import sys; from pathlib import Path; from common.files import lock; lock(Path(sys.argv[1]))"
-)
+LOCK = "import sys; from pathlib import Path; from tacotron2_voice.utils.files import lock; lock(Path(sys.argv[1]))"
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
@@ -74,7 +72,7 @@ def test_killed_writer_leaves_the_old_file(tmp_path):
     for name in kept:
         (tmp_path / name).write_text("old")
     script = (
-        "import os, sys; from common.files import write_atomically\n"
+        "import os, sys; from tacotron2_voice.utils.files import write_atomically\n"
         "def write(path):\n"
         "    path.write_text('half of the new'); os._exit(9)\n"
         "write_atomically(sys.argv[1], write)"

@@ -1,4 +1,4 @@
-"""synthesis/griffin_lim.py: Griffin-Lim in pieces, beside librosa's, and functions in pieces."""
+"""tacotron2_voice/griffin_lim.py: Griffin-Lim in pieces, beside librosa's, and functions in pieces."""
 
 import warnings
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from test_audio import BOTH, REFERENCE, speech_like
 
 from audio import frame_count, log_mel_spectrogram, mel_filters, read_audio
-from common.errors import UserError
 from hparams import HParams
-from synthesis.griffin_lim import ITERATIONS, GriffinLim, windowed
+from tacotron2_voice.griffin_lim import ITERATIONS, GriffinLim, windowed
+from tacotron2_voice.utils.errors import UserError
 
 
 def split(array: np.ndarray, sizes: list[int]) -> list[np.ndarray]:

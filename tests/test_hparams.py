@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import hparams
 import length_batching
-from common.errors import UserError
 from hparams import (
     OTHER_NAMES,
     TYPES,
@@ -24,6 +23,7 @@ from hparams import (
     hparams_from_dict,
     symbols_path,
 )
+from tacotron2_voice.utils.errors import UserError
 
 # From the published description of NVIDIA's recipe and its configuration, not from hparams.py.
 # The model's sizes are held by test_model.py, which counts the weights.

@@ -33,9 +33,9 @@ SHARED = {"fast_path", "options", "project_root", "timing"}  # by the programs o
 # imports each.
 OWNERS = {
     "librosa": "audio.py",
-    "inflect": "text/numbers.py",
-    "unidecode": "text/cleaners.py",
-    "phonemizer": "text/espeak.py",
+    "inflect": "tacotron2_voice/text/english/numbers.py",
+    "unidecode": "tacotron2_voice/text/cleaners.py",
+    "phonemizer": "tacotron2_voice/text/espeak.py",
     "triton": "fast_decoder/kernels.py",
 }
 REPORT_PACKAGES = {"jinja2", "pandas", "seaborn", "statsmodels"}
@@ -43,7 +43,7 @@ NOT_THE_RECIPE = {"benchmarks", "paper", "scripts"}
 
 
 def name_of(path: Path) -> str:
-    """`training/trainer.py` -> `training.trainer`, `text/__init__.py` -> `text`"""
+    """`training/trainer.py` -> `training.trainer`, `tacotron2_voice/text/__init__.py` -> `text`"""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -113,7 +113,7 @@ def test_packages_are_imported_where_they_belong():
 @pytest.mark.parametrize(
     "unwanted_after",
     [
-        {"import hparams, common.files": {"torch", "numpy"}},
+        {"import hparams, tacotron2_voice.utils.files": {"torch", "numpy"}},
         {
             "import length_batching": {"torch", "hparams"},
             "import batching": {"torch", "librosa", "soundfile", "scipy", "matplotlib"},

@@ -8,13 +8,13 @@ from helpers import LJSPEECH_LENGTHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import UserError
 from corpus import lengths as module
 from corpus.clip_table import Clip, ClipTable, table_path
 from corpus.filelist import read_filelist
 from corpus.lengths import HEADERS, make_corpus, read_lengths, synthetic_lengths, with_symbols
 from hparams import HParams, create_hparams
-from text import text_to_sequence
+from tacotron2_voice.text import text_to_sequence
+from tacotron2_voice.utils.errors import UserError
 
 HPARAMS = create_hparams("win_time=50,hop_time=12.5")  # hop 276 samples
 
@@ -60,7 +60,7 @@ def test_every_format_gives_frames(tmp_path, content, frames, texts):
         (f"id,frames\na,{'9' * 5000}\n", f":2: 'a,{'9' * 58}': expected id,frames in whole"),
         ("id,frames\na,2.5\n", ":2: 'a,2.5'"),
         ("id,samples\na,1,2\n", ":2: 'a,1,2'"),
-        ("a.wav|Go on.\n", ":1: 'a.wav|Go on.': no seconds; scripts/prepare_ljspeech.py"),
+        ("a.wav|Go on.\n", ":1: 'a.wav|Go on.': no seconds; scripts/prepare.py"),
         ("a.wav|Go on.|1\nb.wav|A dog.|nan\n", ":2: 'b.wav|A dog.|nan': expected seconds above 0"),
         ("a.wav|Go on.|x\n", ":1: 'a.wav|Go on.|x': seconds 'x', expected a number"),
         ("a.wav|Go on.|1|b|2\n", ":1: 'a.wav|Go on.|1|b|2': 5 fields, expected path|text|sec"),

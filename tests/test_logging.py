@@ -16,8 +16,8 @@ from helpers import metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from common.errors import UserError
-from synthesis.speech_end import End
+from tacotron2_voice.speech_end import End
+from tacotron2_voice.utils.errors import UserError
 from training.logging import Example, FreeTake, OutputFolder, RunLogger, Take, figures_of
 
 PICTURES = {"alignment", "mel", "gate"}

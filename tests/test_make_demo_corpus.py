@@ -13,12 +13,12 @@ import soundfile
 from corpora import contents
 from helpers import call_alone, fork_server
 
-from common.errors import UserError
 from corpus.demo_corpus import EspeakVoice, make_corpus
 from corpus.metadata import read_metadata
 from length_batching import padding_stats, plan_epoch
 from scripts import make_demo_corpus
-from text.spoken_numbers import draw_numbers, in_words
+from tacotron2_voice.text.spoken_numbers import draw_numbers, in_words
+from tacotron2_voice.utils.errors import UserError
 
 
 def read_lines(corpus):

@@ -9,11 +9,11 @@ from helpers import assert_same, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import UserError
 from corpus.clip_table import Clip, ClipTable
 from data_utils import synthetic_batch
 from hparams import create_hparams
 from length_batching import STRATEGIES, plan_epoch
+from tacotron2_voice.utils.errors import UserError
 from training.memory_check import check_memory, worst_case_shapes
 from training.trainer import MicroBatch, Trainer
 

@@ -21,11 +21,11 @@ from matplotlib.figure import Figure
 from starlette.testclient import TestClient
 
 import synthesize
-from common.errors import UserError
+from export.loading import load_synthesizer
 from hparams import create_hparams
 from scripts import page
-from synthesis.loading import load_speaker
-from synthesis.utterance import Utterance
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import Utterance
 
 HERE = "http://127.0.0.1:7860"
 QUICK = "gate_threshold=2,max_decoder_steps=3"
@@ -37,7 +37,7 @@ def reader(checkpoint_path, tmp_path, monkeypatch):
     sound_quickly(monkeypatch.setattr)
     monkeypatch.setattr(page, "draw_mels", lambda **_: Figure((1, 1)))
     (tmp_path / "results").mkdir()
-    speakers = {name: load_speaker(checkpoint_path, QUICK) for name in ("rand, seed 0", "<b>")}
+    speakers = {name: load_synthesizer(checkpoint_path, QUICK) for name in ("rand, seed 0", "<b>")}
     return page.Reader(speakers, tmp_path / "results")
 
 
@@ -138,7 +138,7 @@ def test_a_menu_offers_several_speakers(reader, client, tmp_path):
     for count, name in ((3, "three"), (1, "one")):
         hparams = replace(sizes, speakers=names[:count])
         path = save_speaker(tmp_path / f"{name}.pt", hparams)
-        reader.speakers[name] = load_speaker(path, QUICK)
+        reader.speakers[name] = load_synthesizer(path, QUICK)
     shown = TestClient(page.make_app(reader, []), HERE).get("/").text
     menus = re.findall(r'<option data-speakers="([^"<>]*)">(\w+)</option>', shown)
     assert [(json.loads(html.unescape(data)), name) for data, name in menus] == [
@@ -356,7 +356,7 @@ def test_a_voice_opens_the_page_without_torch(voices, tmp_path):
 import sys; sys.modules |= dict.fromkeys(["torch", "librosa", "onnx"])
 from pathlib import Path; sys.path[:0] = ["scripts"]; from scripts import page
 path = page.find_checkpoints([Path("{voices.int8[0]}")])["int8"]
-reader = page.Reader({{"int8": page.load_speaker(path)}}, Path("{tmp_path}"))
+reader = page.Reader({{"int8": page.load_synthesizer(path)}}, Path("{tmp_path}"))
 print(*reader.read(page.Inputs(text="A * dog.", checkpoint="int8"))["warnings"], sep="\\n")
 """
     command = [sys.executable, "-c", script]

@@ -1,4 +1,4 @@
-"""text/phones.py: phones by eSpeak NG 1.52."""
+"""tacotron2_voice/text/phones.py: phones by eSpeak NG 1.52."""
 
 import contextlib
 import multiprocessing
@@ -15,9 +15,9 @@ import pytest
 from corpora import refusal
 from helpers import ROOT
 
-from common.errors import UserError
-from text import phones
-from text.phones import COMMAND, check_language, espeak_version, to_phones
+from tacotron2_voice.text import phones
+from tacotron2_voice.text.phones import COMMAND, check_language, espeak_version, to_phones
+from tacotron2_voice.utils.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def phones_and_process(text):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_of_espeak_is_left_behind(number, tmp_path):
     """No process, and no copy of its library in the temporary folder."""
-    script = "import os, common.environment; from text import phones\n"
+    script = "import os, tacotron2_voice.utils.environment; from text import phones\n"
     script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
     script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"
     environment = os.environ | {"TMPDIR": str(tmp_path)}

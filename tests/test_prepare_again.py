@@ -7,9 +7,9 @@ import shutil
 import pytest
 from corpora import contents, make_corpus, prepare_with, refusal
 
-from common.files import folder_locked
 from corpus import preparation
 from corpus.preparation import Preparation, prepare
+from tacotron2_voice.utils.files import folder_locked
 
 pytestmark = pytest.mark.usefixtures("no_picture")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_retries import ENDLESS, GOOD, SKIPS, H, Scripted
 
-from common.errors import UserError
+from tacotron2_voice.utils.errors import UserError
 
 reliability = importlib.import_module("benchmarks.reliability")
 TEXTS = ["One two three."] * 4
@@ -24,7 +24,7 @@ def scripted(monkeypatch):
         speaker.sound = lambda mels: (np.zeros(256 * mel.shape[1] - 1) for mel in mels)
         return speaker
 
-    monkeypatch.setattr(reliability, "load_speaker", load)
+    monkeypatch.setattr(reliability, "load_synthesizer", load)
     return load
 
 
@@ -58,7 +58,7 @@ def test_only_the_sample_is_vocoded_and_judged(scripted, tmp_path, monkeypatch, 
         def score(self, samples, rate):
             return 3.0 + (len(samples) > 0)
 
-    monkeypatch.setattr(reliability, "make_recogniser", lambda *_: HalfDeaf())
+    monkeypatch.setattr(reliability, "make_recognizer", lambda *_: HalfDeaf())
     monkeypatch.setattr(reliability, "DistillMos", Judge)
     ways = run(tmp_path, "--transcribe", "--quality", "--sounds", "3")
     assert HalfDeaf.heard == 3 * len(ways)
@@ -78,20 +78,20 @@ def test_every_way_speaks_through_the_vocoder(monkeypatch, tmp_path, capsys):
         speakers[-1].sound = lambda mels: (np.zeros(256 * mel.shape[1]) for mel in mels)
         return speakers[-1]
 
-    monkeypatch.setattr(reliability, "load_speaker", load)
+    monkeypatch.setattr(reliability, "load_synthesizer", load)
     monkeypatch.setattr(reliability, "load_vocoder", lambda path, hparams: f"of {path}")
     ways = run(tmp_path, "--vocoder", "vocoder.onnx")
     assert [speaker.vocoder for speaker in speakers] == ["of vocoder.onnx"] * len(ways)
     assert "vocoder.onnx" in capsys.readouterr().out
 
 
-def test_languages_unknown_to_the_recogniser_are_refused(scripted, tmp_path):
+def test_languages_unknown_to_the_recognizer_are_refused(scripted, tmp_path):
     with pytest.raises(UserError, match="add --recognizer whisper, or leave out --transcribe"):
         run(tmp_path, "--transcribe", "--language", "de")
 
 
 def test_speech_without_end_is_counted(monkeypatch, tmp_path):
-    monkeypatch.setattr(reliability, "load_speaker", lambda *_: Scripted(ENDLESS))
+    monkeypatch.setattr(reliability, "load_synthesizer", lambda *_: Scripted(ENDLESS))
     ways = run(tmp_path, "--sounds", "1")
     assert ways["with retries"]["faults"] == {}  # attention at rest ends it
     assert ways["with retries"]["ends"] == {"REST": 4}
@@ -107,7 +107,7 @@ def test_a_speaker_is_named(tmp_path, monkeypatch, capsys):
         return made[-1]
 
     asked = []
-    monkeypatch.setattr(reliability, "load_speaker", load)
+    monkeypatch.setattr(reliability, "load_synthesizer", load)
     run(tmp_path, "--speaker", "bert", "--sounds", "1")
     assert {*asked} == {1}
     assert "voice bert" in capsys.readouterr().out

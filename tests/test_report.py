@@ -13,9 +13,10 @@ from helpers import DATA, metrics
 from records import LENGTHS, write_lines, write_run
 from scipy.stats import ttest_rel
 
-from common.errors import UserError
-from paper import published
-from paper.findings import (
+from evaluation.word_error_rate import Intelligibility, read_findings
+from scripts.table2 import published, report
+from scripts.table2.figures import draw_losses
+from scripts.table2.findings import (
     CLAIMS,
     against_first,
     at_budget,
@@ -25,11 +26,18 @@ from paper.findings import (
     paired_change,
     verdict,
 )
-from paper.report import BEST, PAPER, THIRDS, VL, Measured, paper_tables, published_falls, tidy
-from paper.report_figures import draw_losses
-from paper.runs import read_progress, read_runs
-from paper.transcription import Intelligibility, read_findings
-from scripts import report
+from scripts.table2.runs import read_progress, read_runs
+from scripts.table2.tables import (
+    BEST,
+    PAPER,
+    THIRDS,
+    VL,
+    Measured,
+    paper_tables,
+    published_falls,
+    tidy,
+)
+from tacotron2_voice.utils.errors import UserError
 
 STUDY = DATA / "study"
 NAMES = ("RAND", "SSB-DBS-BR", "SSB-DBS", "SB-BR")
@@ -317,7 +325,7 @@ def test_every_written_file_is_named(made):
 def test_markdown_and_csv_have_every_number(made):
     text = (made / "report" / "report.md").read_text()
     for part in (
-        f"made again by: python scripts/report.py {made / 'runs'} -o {made / 'report'}",
+        f"made again by: python scripts/table2/report.py {made / 'runs'} -o {made / 'report'}",
         "machine's device: A GPU",
         "version of torch: 2.13.0",
         "seeds: 0; 1",

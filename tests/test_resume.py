@@ -37,9 +37,9 @@ from training_runs import (
 )
 
 import train
+from export import checkpoint_file
 from hparams import create_hparams
 from model import Tacotron2
-from synthesis import checkpoint_file
 from training import checkpoint, setup
 
 pytestmark = pytest.mark.usefixtures("clean_process")

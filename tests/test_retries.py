@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_torch_speaker import diagonal
+from test_checkpoint_synthesizer import diagonal
 
 from audio import mel_filters
 from hparams import create_hparams
-from synthesis.speaker import DecoderSteps, Speaker
-from synthesis.speech_statistics import LJSPEECH
-from text import ENGLISH, sequence_to_text, text_to_sequence
+from tacotron2_voice.speech_statistics import LJSPEECH
+from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer
+from tacotron2_voice.text import ENGLISH, sequence_to_text, text_to_sequence
 
 H = create_hparams("n_frames_per_step=2,n_mel_channels=4")
 TEXT = text_to_sequence("One two three.", ["basic_cleaners"])
@@ -35,7 +35,7 @@ BLURRED = np.full((60, LETTERS), 1 / LETTERS), GOOD[1]
 ENDLESS = through(stops=False)
 
 
-class Scripted(Speaker):
+class Scripted(Synthesizer):
     """Makes these readings of any text, by seed."""
 
     def __init__(self, *readings, settings=H):

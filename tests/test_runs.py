@@ -20,9 +20,9 @@ from records import (
     write_run,
 )
 
-from common.errors import UserError
-from paper import published
-from paper.runs import comparison_warnings, deviations, read_runs
+from scripts.table2 import published
+from scripts.table2.runs import comparison_warnings, deviations, read_runs
+from tacotron2_voice.utils.errors import UserError
 
 CORPUS_OF_ONE = CORPUS | {"training_clips": 1, "training_frames": 100}
 RUN = run_line("epochs=1", corpus=CORPUS_OF_ONE)

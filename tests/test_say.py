@@ -9,7 +9,7 @@ import pytest
 from helpers import ROOT, sound_quickly
 
 import synthesize
-from common.errors import UserError
+from tacotron2_voice.utils.errors import UserError
 
 VOICE = Path("demo", "voice", "voice.json")
 

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from common.errors import UserError
-from common.files import numbered_lines
 from corpus.filelist import read_filelist
 from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
 from corpus.separators import refuse_other_separators
+from evaluation.word_error_rate import read_recordings
 from hparams import HParams
-from paper.transcription import read_recordings
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import numbered_lines
 
 LINES = ["a1{0}It's five, she said.", 'a2{0}He said "no" again.', "a3{0}Well, go; then, go on."]
 # As spreadsheets and pandas write fields in quotes
@@ -88,7 +88,7 @@ def test_quotations_do_not_swallow_lines(tmp_path, lines):
     assert [x for _, x in numbered_lines(path)] == [line.replace("\t", "|") for line in bars]
 
 
-def test_lists_of_both_kinds_are_recognised(tmp_path):
+def test_lists_of_both_kinds_are_recognized(tmp_path):
     for name in ("metadata.csv", "train.txt"):
         (tmp_path / name).write_text("a.wav\tGo on.\nb.wav\tCome on.\n")
     for read in (

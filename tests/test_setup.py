@@ -21,11 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batching import MIN_UPDATES, describe_costs, few_updates, make_sampler
-from common.errors import UserError
 from corpus import filelist as filelists
 from corpus.clip_table import Clip, ClipTable
 from hparams import HParams
 from length_batching import STRATEGIES
+from tacotron2_voice.utils.errors import UserError
 from training import distributed as processes_module
 from training import setup
 from training.checkpoint import Checkpoint

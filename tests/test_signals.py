@@ -10,7 +10,7 @@ import sys
 import pytest
 from helpers import LONG, Child, act_at, assert_same_run, flags
 
-from common.console import UnfailingFile
+from tacotron2_voice.utils.console import UnfailingFile
 from training.signals import messages
 from training.trainer import Trainer
 
@@ -66,14 +66,14 @@ def print_into_full_file() -> None:
 
 def print_nowhere() -> None:
     """As `>&- 2>&-` starts a program."""
-    import common.environment
+    import tacotron2_voice.utils.environment
 
     os.close(1)
     os.close(2)
     patch = pytest.MonkeyPatch()  # of this process, to its end
     for name in ("stdout", "__stdout__", "stderr", "__stderr__"):
         patch.setattr(sys, name, None)
-    importlib.reload(common.environment)
+    importlib.reload(tacotron2_voice.utils.environment)
 
 
 def print_into_terminal(hang_up_at_step: int) -> None:

@@ -15,7 +15,7 @@ from corpus.layouts import Table, read_layout, sounds_of
 from corpus.metadata import read_metadata
 from corpus.speaker_names import SpeakerSource
 from hparams import create_hparams
-from scripts import prepare_ljspeech
+from scripts import prepare
 
 pytestmark = pytest.mark.usefixtures("no_picture")
 
@@ -229,9 +229,9 @@ def test_folders_name_speakers_of_any_layout(readers, tmp_path, capsys):
     out = tmp_path / "lists"
     command = [str(readers), "--speaker-folders", "--out", str(out), "--val-fraction", "0.34"]
     with pytest.raises(SystemExit):
-        prepare_ljspeech.main(command)
+        prepare.main(command)
     assert "--speaker-folders: needs --convert DIR" in capsys.readouterr().err
-    prepare_ljspeech.main([*command, "--convert", str(tmp_path / "new ones")])
+    prepare.main([*command, "--convert", str(tmp_path / "new ones")])
     expected = {"0": "anna", "3": "Zoë"}
     expected |= {f"{name}-{i}": name for name in ("anna", "Zoë") for i in (1, 2)}
     assert lists_of(out) == expected
@@ -242,7 +242,7 @@ def test_folders_name_speakers_of_any_layout(readers, tmp_path, capsys):
     before = (out / "train.txt").read_text("utf-8")
     again = re.search(r"to prepare from there: python \S+ (.*)", printed)
     assert again
-    prepare_ljspeech.main([*shlex.split(again[1]), *command[2:]])
+    prepare.main([*shlex.split(again[1]), *command[2:]])
     assert (out / "train.txt").read_text("utf-8") == before
     assert lists_of(out) == expected
 
@@ -298,17 +298,17 @@ def test_advice_about_folders_is_right(readers, tmp_path, capsys):
     shutil.copytree(readers / "anna", readers / "bert")
     options = ["--out", str(tmp_path / "lists"), "--val-fraction", "0.34"]
     advised = "add --speaker-folders --convert NEW_FOLDER (docs/speakers.md)"
-    assert advised in refusal(prepare_ljspeech.main, [str(readers), *options])
+    assert advised in refusal(prepare.main, [str(readers), *options])
     other = [str(readers), *options, "--convert", str(tmp_path / "new")]
-    assert advised in refusal(prepare_ljspeech.main, other)
-    prepare_ljspeech.main([*other, "--speaker-folders"])
+    assert advised in refusal(prepare.main, other)
+    prepare.main([*other, "--speaker-folders"])
     assert sorted({*lists_of(tmp_path / "lists").values()}) == ["anna", "bert"]
     capsys.readouterr()
     for name in ("anna", "bert"):
         (readers / name / "metadata.csv").unlink()
         for path in (readers / name / "wavs").glob("*.wav"):
             path.with_suffix(".txt").write_text("Text.")
-    prepare_ljspeech.main([*other[:-1], str(tmp_path / "one voice")])
+    prepare.main([*other[:-1], str(tmp_path / "one voice")])
     printed = capsys.readouterr().out
     assert "in 2 folders of" in printed
     assert "'anna' and 'bert'; if these are speakers, add --speaker-folders" in printed
@@ -325,7 +325,7 @@ def test_ids_of_folders_become_speakers(readers, tmp_path, listed):
     message = refusal(prepare_with, corpus, tmp_path / "lists")
     command = message.partition("If the folders are speakers (docs/speakers.md): python ")[2]
     arguments = shlex.split(command.replace("NEW_FOLDER", shlex.quote(str(tmp_path / "new"))))
-    prepare_ljspeech.main([*arguments[1:], "--out", str(tmp_path / "lists"), "--val-fraction", "0"])
+    prepare.main([*arguments[1:], "--out", str(tmp_path / "lists"), "--val-fraction", "0"])
     rows = [line.split("|") for line in (tmp_path / "new" / "metadata.csv").read_text().split("\n")]
     assert [row[:2] for row in rows[:-1]] == [
         [f"{name}-{i}", name] for name in ("bert", "Zoë") for i in (1, 2)

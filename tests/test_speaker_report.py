@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from corpus.clip_table import Clip, Sound
 from corpus.faults import comparable_rates, fault_warnings
-from corpus.pictures import COLOURS, MAX_NAMES, faults_figure
+from corpus.plots import COLORS, MAX_NAMES, faults_figure
 from corpus.recordings import measure_sound, speech_level
 from corpus.speaker_names import SpeakerSource
 from corpus.speaker_report import (
@@ -178,14 +178,14 @@ def drawn(*speakers):
     return figure.axes
 
 
-def test_few_speakers_have_colours_and_names():
-    """The slowest is at the top, in the colour and with the marker of its clips."""
+def test_few_speakers_have_colors_and_names():
+    """The slowest is at the top, in the color and with the marker of its clips."""
     rates, _, paces = drawn(clips_of("$a$", 9), clips_of("_b", 9, 0.09), clips_of("c", 9, 0.05))
     assert [label.get_text() for label in paces.get_yticklabels()] == ["c", "$a$", "_b"]
     assert not any(label.get_parse_math() for label in paces.get_yticklabels())
     assert paces.get_title() == "pace of 3 speakers"
-    colours = [line.get_color() for line in paces.lines[1::2]]
-    assert colours == [COLOURS[2], COLOURS[0], COLOURS[1]]
+    colors = [line.get_color() for line in paces.lines[1::2]]
+    assert colors == [COLORS[2], COLORS[0], COLORS[1]]
     medians = [float(line.get_xdata()[0]) for line in paces.lines[1::2]]
     assert medians == pytest.approx([50, 60, 89.3], abs=0.3)
     assert len({tuple(points.get_facecolor()[0]) for points in rates.collections[:3]}) == 3
@@ -197,7 +197,7 @@ def test_names_of_many_speakers_do_not_overlap():
     assert 20 < len(boxes) <= MAX_NAMES
     assert all(low.y1 <= high.y0 + 2 for low, high in pairwise(boxes))
     assert paces.get_title() == "pace of 59 speakers, one in 2 named"
-    assert len(rates.collections) == 2  # all clips in one colour, and the unusual ones
+    assert len(rates.collections) == 2  # all clips in one color, and the unusual ones
 
 
 def test_one_voice_is_drawn_as_before():

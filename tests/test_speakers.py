@@ -18,7 +18,7 @@ from corpus.filelist import ListedClip, read_filelist, split_filelist_line
 from data_utils import TextMelDataset, collate, synthetic_batch
 from hparams import TYPES, HParams, create_hparams
 from model import Tacotron2
-from synthesis.speakers import chosen_index, speaker_index
+from tacotron2_voice.speakers import chosen_index, speaker_index
 
 NAMES = ("anna", "bert", "carl")
 TINY_MODEL = create_hparams(tiny())

@@ -42,7 +42,6 @@ from batching import (
     updates_of,
     validation_batches,
 )
-from common.errors import UserError
 from corpus.clip_table import Clip, ClipTable
 from corpus.filelist import read_filelist
 from data_utils import Batch, TextMelDataset, collate, synthetic_batch
@@ -51,6 +50,7 @@ from length_batching import STRATEGIES
 from loss import Tacotron2Loss, sums_of_clips
 from model import Outputs, Tacotron2
 from scripts import compare_batching
+from tacotron2_voice.utils.errors import UserError
 from training import validation
 from training.epoch import Clips
 from training.memory_check import check_memory, worst_case_shapes

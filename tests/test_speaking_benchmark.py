@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+import machine
 import model
-from common import machine
 from hparams import create_hparams
 
 synthesis = importlib.import_module("benchmarks.speaking")

@@ -19,21 +19,21 @@ from test_voice import about, described, settings
 
 import synthesize
 import train
-from common.errors import UserError
+from export import voice_export as export
+from export.checkpoint_file import read_checkpoint
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
+from export.loading import load_synthesizer
 from hparams import create_hparams
-from synthesis import __main__ as wheel_program
-from synthesis import export
-from synthesis.checkpoint_file import read_checkpoint
-from synthesis.loading import load_speaker
-from synthesis.speech_statistics import (
+from tacotron2_voice import __main__ as wheel_program
+from tacotron2_voice.speech_statistics import (
     LJSPEECH,
     MIN_CLIPS,
     SpeakerStatistics,
     measure,
     measure_speakers,
 )
-from synthesis.torch_speaker import load_model_speaker
-from synthesis.voice import Voice
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.voice import Voice
 from training.checkpoint import load_checkpoint
 
 export_voice = importlib.import_module("scripts.export_voice")
@@ -79,7 +79,7 @@ def made(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
 def test_every_speaker_sounds_otherwise(kind, made):
     """And the same each time, whole and streamed."""
-    speaker = load_speaker(getattr(made, kind))
+    speaker = load_synthesizer(getattr(made, kind))
     sounds = [speaker.speak(SENTENCE, speaker=name).tobytes() for name in NAMES]
     assert len(set(sounds)) == 3
     streamed = np.concatenate([*speaker.stream(SENTENCE, speaker=" bert")])
@@ -88,7 +88,7 @@ def test_every_speaker_sounds_otherwise(kind, made):
 
 def test_voices_say_what_the_checkpoint_says(made):
     """Every decoder step of every speaker, without dropout; int8 as nearly as for one voice."""
-    exact = load_model_speaker(made.checkpoint, "p_prenet_dropout=0", torch.device("cpu"))
+    exact = load_checkpoint_synthesizer(made.checkpoint, "p_prenet_dropout=0", torch.device("cpu"))
     words = [5, 6, 7, 20, 31, 40]
     for kind, tolerance in (("fp32", 1e-4), ("int8", 0.1)):
         voice = Voice(getattr(made, kind), "p_prenet_dropout=0")
@@ -135,7 +135,7 @@ def test_export_that_mistakes_speakers_is_refused(made, tmp_path, monkeypatch):
     ],
 )
 def test_missing_or_unknown_names_are_answered(kind, name, message, made):
-    speaker = load_speaker(getattr(made, kind))
+    speaker = load_synthesizer(getattr(made, kind))
     refused = refusal(lambda: speaker.speak(SENTENCE, speaker=name))
     assert message in refused
     assert str(getattr(made, kind)) in refused
@@ -143,9 +143,9 @@ def test_missing_or_unknown_names_are_answered(kind, name, message, made):
 
 
 def test_only_one_speaker_needs_no_name(made, checkpoint_path):
-    alone = load_speaker(made.alone)
+    alone = load_synthesizer(made.alone)
     assert alone.speak(SENTENCE).tobytes() == alone.speak(SENTENCE, speaker="anna").tobytes()
-    message = refusal(lambda: load_speaker(checkpoint_path).speak(SENTENCE, speaker="anna"))
+    message = refusal(lambda: load_synthesizer(checkpoint_path).speak(SENTENCE, speaker="anna"))
     assert message == f"speaker 'anna': {checkpoint_path} has one voice; leave --speaker out"
 
 
@@ -200,10 +200,12 @@ def test_speakers_are_listed_with_their_minutes(made, checkpoint_path, tmp_path,
 @pytest.mark.parametrize("setting", ["speakers=", "speaker_embedding_dim=0"])
 def test_speakers_are_no_setting_of_speaking(setting, made, checkpoint_path, tmp_path):
     for path in (made.checkpoint, made.fp32):
-        assert "it was trained with" in refusal(load_speaker, path, setting)
+        assert "it was trained with" in refusal(load_synthesizer, path, setting)
     other = {"state_dict": load(checkpoint_path)["state_dict"]}
     torch.save(other, tmp_path / "nvidia.pt")
-    message = refusal(load_speaker, tmp_path / "nvidia.pt", f"{SPEAKER},speaker_embedding_dim=4")
+    message = refusal(
+        load_synthesizer, tmp_path / "nvidia.pt", f"{SPEAKER},speaker_embedding_dim=4"
+    )
     assert "speaker_embedding_dim=4: leave it out" in message
 
 
@@ -275,7 +277,7 @@ CHECKPOINTS = {
 def test_hostile_checkpoints_are_refused(fault, tmp_path):
     value, message = CHECKPOINTS[fault]
     path = save(tmp_path / "model.pt", speaker_statistics=value)
-    for read in (load_model_speaker, read_checkpoint):
+    for read in (load_checkpoint_synthesizer, read_checkpoint):
         with pytest.raises(UserError, match=rf"(?s)model\.pt.*{message}"):
             read(path)
 
@@ -284,13 +286,13 @@ def test_hostile_checkpoints_are_refused(fault, tmp_path):
 def test_names_no_list_has_are_refused(name, tmp_path):
     path = save_speaker(tmp_path / "model.pt", several((name, "bert")))
     with pytest.raises(UserError, match=r"hparams: speakers: .*expected 1 to 128 characters"):
-        load_model_speaker(path)
+        load_checkpoint_synthesizer(path)
 
 
 def test_unknown_parts_of_statistics_are_refused(tmp_path):
     odd = asdict(LJSPEECH) | {"odd": 1}
     path = save_speaker(tmp_path / "model.pt", create_hparams(SPEAKER), speech_statistics=odd)
-    assert "speech_statistics: odd: " in refusal(load_model_speaker, path)
+    assert "speech_statistics: odd: " in refusal(load_checkpoint_synthesizer, path)
 
 
 # ---------------------------------------------------------------------------- pace
@@ -402,7 +404,7 @@ def test_runs_keep_statistics_of_their_speakers(tmp_path):
         assert one["minutes"] == pytest.approx(frames * HOP / SAMPLING_RATE / 60)
     assert "spoken_stopped" in metrics(out, "validation")[-1]
     assert saved["speaker_statistics"][0]["statistics"] == saved["speech_statistics"]
-    assert len(load_speaker(newest(out)).speak("A clip.", speaker="carl")) > 0
+    assert len(load_synthesizer(newest(out)).speak("A clip.", speaker="carl")) > 0
     statistics = saved.pop("speaker_statistics")
     torch.save(saved, newest(out))
     train.main(flags(out, "epochs=2", "--resume"))

@@ -1,4 +1,4 @@
-"""synthesis/speech_end.py: which step is the last, by the gate and by attention at rest."""
+"""tacotron2_voice/speech_end.py: which step is the last, by the gate and by attention at rest."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hparams import create_hparams
-from synthesis.speech_end import DYING, STUCK, End, EndFinder
-from text import ENGLISH, text_to_sequence
+from tacotron2_voice.speech_end import DYING, STUCK, End, EndFinder
+from tacotron2_voice.text import ENGLISH, text_to_sequence
 
 STEP = 0.05  # seconds
 H = create_hparams("sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000")

@@ -14,10 +14,10 @@ from helpers import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import UserError
 from examples.paper_table import Claim, Column, PaperTable, Row
 from examples.speech_recognition import QUICK, ROWS, AcousticModel, Experiment, WordSearch
 from length_batching import segments_of
+from tacotron2_voice.utils.errors import UserError
 
 LEXICON = {"six": (1, 2, 3), "seven": (3, 4), "sixty": (1, 2, 3, 5), "no": (4, 4)}
 
@@ -41,7 +41,7 @@ def test_padding_does_not_change_a_clip(one_thread):
     torch.testing.assert_close(together[0, :3], alone[0])
 
 
-def test_a_recogniser_learns_from_utterances_and_chunks(one_thread):
+def test_a_recognizer_learns_from_utterances_and_chunks(one_thread):
     settings = replace(QUICK, utterances=8, test_utterances=4, epochs=1, cells=4)
     experiment = Experiment(settings)
     for clip in experiment.train:

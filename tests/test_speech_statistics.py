@@ -1,4 +1,4 @@
-"""synthesis/speech_statistics.py: a corpus's pace and final mark, and LJSpeech's own figures."""
+"""tacotron2_voice/speech_statistics.py: a corpus's pace and final mark, and LJSpeech's own figures."""
 
 import csv
 from dataclasses import replace
@@ -8,8 +8,8 @@ import pytest
 from helpers import LJSPEECH_LENGTHS
 
 from hparams import create_hparams
-from synthesis.speech_statistics import LJSPEECH, MARGIN, last_symbol, measure
-from text import text_to_sequence
+from tacotron2_voice.speech_statistics import LJSPEECH, MARGIN, last_symbol, measure
+from tacotron2_voice.text import text_to_sequence
 
 H = create_hparams("hop_length=441")  # frames of 20 ms
 RNG = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""text/splitting.py: where a long text is split, and where never."""
+"""tacotron2_voice/text/splitting.py: where a long text is split, and where never."""
 
 import itertools
 import math
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
-from text.splitting import MAX_WORD_SYMBOLS, Ending, split_sequence
+from tacotron2_voice.text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
+from tacotron2_voice.text.splitting import MAX_WORD_SYMBOLS, Ending, split_sequence
 
 COMPATIBLE, CORRECTED = ["english_cleaners"], ["english_cleaners_corrected"]
 

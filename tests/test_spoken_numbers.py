@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import UserError
-from text.spoken_numbers import GRAMMAR, WORDS, draw_numbers, in_words, sentence_of
+from tacotron2_voice.text.spoken_numbers import GRAMMAR, WORDS, draw_numbers, in_words, sentence_of
+from tacotron2_voice.utils.errors import UserError
 
 NUMBERS = st.one_of(st.integers(1, 999_999), st.integers(1, 2000))
 VALUES = dict(
@@ -92,7 +92,7 @@ def test_numbers_are_distinct_and_mostly_long():
 
 
 def test_too_many_numbers_are_refused(monkeypatch):
-    monkeypatch.setattr("text.spoken_numbers.WEIGHTS", {1: 1})
+    monkeypatch.setattr("tacotron2_voice.text.spoken_numbers.WEIGHTS", {1: 1})
     assert sorted(draw_numbers(9, seed=0)) == list(range(1, 10))
     with pytest.raises(UserError, match="10 different numbers: too many"):
         draw_numbers(10, seed=0)

@@ -15,9 +15,9 @@ from corpora import make_corpus
 from helpers import TINY
 from records import epoch_line, run_line, validation_line, write_lines
 
-from common.errors import UserError
-from paper.transcription import Intelligibility, Transcript
-from scripts import prepare_ljspeech, study
+from evaluation.word_error_rate import Intelligibility, Transcript
+from scripts import prepare, study
+from tacotron2_voice.utils.errors import UserError
 
 GRID = {"rand": "batching_strategy=random", "ssb": "", "sb": "batching_strategy=sorted"}
 
@@ -92,7 +92,7 @@ def make_study(tmp_path, monkeypatch):
         (tmp_path / "logs").mkdir(exist_ok=True)
 
         def execute(command, log):
-            if command[0].name == "listen.py":
+            if command[0].name == "evaluate.py":
                 assert command[-4:-2] == ["--recognizer", "x"]
                 words = Transcript("one two three four", "one two three five")
                 heard = Intelligibility(0.25, 0.1, 0.1, 1, "", 0, [words])
@@ -285,7 +285,7 @@ def test_a_study_of_real_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     make_corpus(tmp_path / "corpus", 12, text="A text.")
     tiny = ",".join(f"{name}={value}" for name, value in TINY.items() if "epochs" not in name)
-    prepare_ljspeech.main(["corpus", "--out", "lists", "--hparams", tiny])
+    prepare.main(["corpus", "--out", "lists", "--hparams", tiny])
     command = ["out", "--hparams", f"@lists/settings.txt,{tiny},max_decoder_steps=20"]
     command += ["--settings", "rand: batching_strategy=random", "default:"]
     command += ["--points", "1", "--texts", "lists/val.txt", "--side-by-side", "2"]

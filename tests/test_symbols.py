@@ -17,17 +17,24 @@ from training_runs import refused
 
 import synthesize
 import train
-from common.errors import UserError
 from corpus import preparation
 from corpus.filelist import cached_table, read_filelist
 from corpus.preparation import Preparation, prepare
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
-from synthesis.torch_speaker import load_model_speaker
-from synthesis.utterance import sequence_to_speak
-from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, unknown_symbols
-from text.splitting import Ending, split_sequence
-from text.symbols import MAX_SYMBOLS, SymbolTable, can_be_symbol, table_of
+from tacotron2_voice.text import (
+    ENGLISH,
+    clean,
+    nearest,
+    sequence_to_text,
+    text_to_sequence,
+    unknown_symbols,
+)
+from tacotron2_voice.text.splitting import Ending, split_sequence
+from tacotron2_voice.text.symbols import MAX_SYMBOLS, SymbolTable, can_be_symbol, table_of
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import sequence_to_speak
 from training.checkpoint import Checkpoint, load_checkpoint
 from training.warm_start import map_symbols
 
@@ -166,16 +173,16 @@ def test_punctuation_of_other_scripts_ends_parts(text, parts, ending):
 
 @pytest.fixture
 def espeak(monkeypatch):
-    """text.phones without eSpeak: a phone for each letter, and the texts that were given."""
+    """tacotron2_voice.text.phones without eSpeak: a phone for each letter, and the texts that were given."""
     fake, asked = types.SimpleNamespace(version="1.52"), []
 
     def to_phones(texts, language):
         asked.extend((text, language) for text in texts)
         return ["".join(chr(0x250 + ord(x) % 64) if x.isalpha() else x for x in t) for t in texts]
 
-    monkeypatch.setattr("text.phones.to_phones", to_phones)
-    monkeypatch.setattr("text.phones.espeak_version", lambda: fake.version)
-    monkeypatch.setattr("text.phones.check_language", lambda language: None)
+    monkeypatch.setattr("tacotron2_voice.text.phones.to_phones", to_phones)
+    monkeypatch.setattr("tacotron2_voice.text.phones.espeak_version", lambda: fake.version)
+    monkeypatch.setattr("tacotron2_voice.text.phones.check_language", lambda language: None)
     fake.to_phones, fake.asked = to_phones, asked
     return fake
 
@@ -203,7 +210,7 @@ def test_phones_take_symbols_from_the_corpus(espeak):
 
 def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, no_picture, capsys, monkeypatch):
     without = lambda texts, language: espeak.to_phones([x.replace("₿", "") for x in texts], "")  # noqa: E731
-    monkeypatch.setattr("text.phones.to_phones", without)
+    monkeypatch.setattr("tacotron2_voice.text.phones.to_phones", without)
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {} ₿.")
     prepare(Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x3"))
     assert "text cleaners drop" in (printed := capsys.readouterr().out)
@@ -216,13 +223,13 @@ def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, no_picture, cap
             raise UserError("'Clip 2.': eSpeak NG crashes on 'Clip 2'")
         return espeak.to_phones(texts, language)
 
-    monkeypatch.setattr("text.phones.to_phones", crashing)
+    monkeypatch.setattr("tacotron2_voice.text.phones.to_phones", crashing)
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
     message = refusal(
         prepare, Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x4")
     ) + "".join(capsys.readouterr())
     assert "1 of 5 clips are bad" in message
-    assert "metadata.csv:3: c02: normalised 'Clip 2.': eSpeak NG crashes" in message
+    assert "metadata.csv:3: c02: normalized 'Clip 2.': eSpeak NG crashes" in message
 
 
 def test_prepare_makes_phones_once(espeak, tmp_path, no_picture):
@@ -345,7 +352,7 @@ def test_new_rows_have_mean_and_spread_of_old():
 
 def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     path = newest(trained)
-    assert len(sequence_to_speak("żółw", load_model_speaker(path).hparams)) == 4
+    assert len(sequence_to_speak("żółw", load_checkpoint_synthesizer(path).hparams)) == 4
     command = ["--checkpoint", str(path), "-o", str(tmp_path / "out"), "--text", "Żółw, Ąę!"]
     message = refusal(synthesize.main, command)
     assert (
@@ -400,7 +407,7 @@ def test_checkpoints_without_table_are_english(checkpoint_path):
     for name in ("symbol_table", "text_cleaners"):
         del state["hparams"][name]
     torch.save(state, checkpoint_path)
-    hparams = load_model_speaker(checkpoint_path).hparams
+    hparams = load_checkpoint_synthesizer(checkpoint_path).hparams
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
     for text in ("So.", "£10, at 10:05"):  # as they were trained to read it

@@ -11,9 +11,10 @@ from helpers import sound_quickly
 from matplotlib.figure import Figure
 
 import synthesize
-from common import pictures, version
-from common.errors import UserError
-from synthesis.griffin_lim import SILENCE
+from tacotron2_voice import version
+from tacotron2_voice.griffin_lim import SILENCE
+from tacotron2_voice.utils import plots as pictures
+from tacotron2_voice.utils.errors import UserError
 
 LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
 

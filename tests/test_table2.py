@@ -14,8 +14,9 @@ from helpers import TINY, metrics
 
 import train
 from hparams import HParams, create_hparams
-from paper.published import SETTINGS, TABLE_2
-from scripts import prepare_ljspeech, report
+from scripts import prepare
+from scripts.table2 import report
+from scripts.table2.published import SETTINGS, TABLE_2
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE2 = ROOT / "scripts" / "table2"
@@ -41,7 +42,7 @@ case $1 in
     status=$(cat "$(dirname "$(dirname "$3")")/status.$name" 2>/dev/null || echo 0)
     [ "$status" = 2 ] || echo '{}' >"$3/metrics.jsonl"
     exit "$status" ;;
-  scripts/prepare_ljspeech.py)
+  scripts/prepare.py)
     [ -d "$2" ] || { echo "no such folder: $2" >&2; exit 1; }
     mkdir -p "$4" ;;
 esac
@@ -126,10 +127,10 @@ def test_settings_come_from_the_environment(run):
 def test_an_interrupted_preparation_is_repeated(run):
     for script in ("rand.sh", "sb.sh"):
         assert run(script)[0] == 0
-    assert len(calls(run, "scripts/prepare_ljspeech.py")) == 1
+    assert len(calls(run, "scripts/prepare.py")) == 1
     (run.here / "out" / "corpus.txt").unlink()
     assert run("sb.sh")[0] == 0
-    assert len(calls(run, "scripts/prepare_ljspeech.py")) == 2
+    assert len(calls(run, "scripts/prepare.py")) == 2
 
 
 def test_a_missing_or_another_corpus_stops_before_training(run):
@@ -167,8 +168,8 @@ def test_all_trains_ten_rows_and_reports(run, failing):
     status, output = run("all.sh", EPOCHS=4)
     assert status == bool(failing), output
     assert [row for row, _, _ in trained(run)] == ROWS
-    report_command = ["scripts/report.py", str(out), "-o", str(out / "report")]
-    assert calls(run, "scripts/report.py") == [report_command]
+    report_command = ["scripts/table2/report.py", str(out), "-o", str(out / "report")]
+    assert calls(run, "scripts/table2/report.py") == [report_command]
     assert "10 of 10, ssb_dbs_br" in output
     assert output.endswith("left out of the report: sb\n") == bool(failing)
 
@@ -188,7 +189,7 @@ def test_a_signal_or_wrong_settings_stop_all(run, status):
     got, output = run("all.sh")
     assert got == status
     assert [row for row, _, _ in trained(run)] == ROWS[:3]
-    assert calls(run, "scripts/report.py") == []
+    assert calls(run, "scripts/table2/report.py") == []
     assert "the same command resumes" in output
 
 
@@ -217,8 +218,8 @@ def test_real_programs_take_what_the_scripts_give(run, monkeypatch):
     status, output = run("ssb_dbs_br.sh", CORPUS="a corpus", EPOCHS=1, EXTRA=extra)
     assert status == 0, output
     shutil.rmtree(run.here / "out")  # what the stand-in left
-    [prepared], [trained] = (calls(run, x) for x in ("scripts/prepare_ljspeech.py", "train.py"))
-    prepare_ljspeech.main(prepared[1:])
+    [prepared], [trained] = (calls(run, x) for x in ("scripts/prepare.py", "train.py"))
+    prepare.main(prepared[1:])
     train.main(trained[1:])
     folder = run.here / "out" / "ssb_dbs_br" / "seed_0"
     assert [record["kind"] for record in metrics(folder)] == ["run", "epoch"]

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_retries import GOOD, TEXT, H, Scripted
 
-from common.errors import UserError
-from synthesis.griffin_lim import SILENCE
-from synthesis.speaker import stretched
-from synthesis.utterance import Utterance, utterance_of
-from text.tags import Pause, split_tags
+from tacotron2_voice.griffin_lim import SILENCE
+from tacotron2_voice.synthesizer import stretched
+from tacotron2_voice.text.tags import Pause, split_tags
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import Utterance, utterance_of
 
 SECOND = 22050 / 256  # frames
 

@@ -8,9 +8,9 @@ from helpers import DATA, GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import UserError
-from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
-from text.cleaners import CLEANERS, clean_pieces
+from tacotron2_voice.text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
+from tacotron2_voice.text.cleaners import CLEANERS, clean_pieces
+from tacotron2_voice.utils.errors import UserError
 
 COMPATIBLE = ["english_cleaners"]
 CORRECTED = ["english_cleaners_corrected"]

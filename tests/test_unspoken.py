@@ -1,4 +1,4 @@
-"""text/unspoken.py: what of a text a model has no symbol for, and where it stands."""
+"""tacotron2_voice/text/unspoken.py: what of a text a model has no symbol for, and where it stands."""
 
 import unicodedata
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import text
-from text import ENGLISH, SymbolTable, symbols, text_to_sequence
-from text.symbols import table_of
-from text.unspoken import dropped_symbols, left_out
+from tacotron2_voice import text
+from tacotron2_voice.text import ENGLISH, SymbolTable, symbols, text_to_sequence
+from tacotron2_voice.text.symbols import table_of
+from tacotron2_voice.text.unspoken import dropped_symbols, left_out
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,12 @@ from training_runs import act_at_patched, copied_corpus, kill_at, refused, run
 import train
 from corpus.filelist import read_filelist
 from data_utils import TextMelDataset, collate
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import hparams_from_dict
 from length_batching import plan_epoch
 from loss import Tacotron2Loss
 from model import Tacotron2
-from scripts import report
-from synthesis.torch_speaker import load_model_speaker
+from scripts.table2 import report
 from training import logging, validation
 from training.alignment import NOTICED, alignment_sums
 
@@ -238,7 +238,7 @@ def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, monke
     monkeypatch.setattr(validation, "speak_freely", keep)
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
     printed = capsys.readouterr().out
-    speaker = load_model_speaker(out / "best.pt", device=torch.device("cpu"))
+    speaker = load_checkpoint_synthesizer(out / "best.pt", device=torch.device("cpu"))
     clips = read_filelist(corpus.val, speaker.hparams)
     clip = clips[plan_epoch(clips.num_frames, 3, "random", seed=0)[0][0]]
     mel = speaker.speak_text(clip.symbols, seed=0, retries=0).mel

@@ -1,4 +1,4 @@
-"""synthesis/voice.py, export.py, vocoder.py: a voice says what its checkpoint says, the same each
+"""tacotron2_voice/voice.py, export.py, vocoder.py: a voice says what its checkpoint says, the same each
 time, and a folder that is not whole says nothing."""
 
 import hashlib
@@ -21,16 +21,18 @@ from helpers import ROOT, SPEAKER, save_speaker
 from onnx import TensorProto, helper, numpy_helper
 
 import synthesize
-from common import files
-from common.errors import UserError
+from export import voice_export as export
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import WINDOW_BACK, create_hparams, with_table
 from model import DropoutMasks
-from synthesis import export, onnx_graph, speaker, vocoder
-from synthesis import voice as voice_module
-from synthesis.griffin_lim import SILENCE
-from synthesis.torch_speaker import load_model_speaker
-from synthesis.utterance import sequence_to_speak
-from synthesis.voice import GRAPHS, Voice
+from tacotron2_voice import onnx_graph, vocoder
+from tacotron2_voice import synthesizer as speaker
+from tacotron2_voice import voice as voice_module
+from tacotron2_voice.griffin_lim import SILENCE
+from tacotron2_voice.utils import files
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import sequence_to_speak
+from tacotron2_voice.voice import GRAPHS, Voice
 
 export_voice = importlib.import_module("scripts.export_voice")
 TEXT = "A dog came. It sat down, and it ate."  # two parts of at most 24 symbols
@@ -45,7 +47,7 @@ def test_parts_have_the_mels_of_torch(voices, monkeypatch):
     exact = Voice(voices.fp32[0], "gate_threshold=2")
     sequence = sequence_to_speak(TEXT, exact.hparams)
     found, parts = exact.speak_text(sequence, seed=3, retries=0), []
-    model = load_model_speaker(voices.checkpoint[0], "gate_threshold=2").model
+    model = load_checkpoint_synthesizer(voices.checkpoint[0], "gate_threshold=2").model
     kept = torch.from_numpy(np.random.default_rng(3).random((40, 2, 1, 8)) >= 0.5)
     masks = DropoutMasks((kept[:, 0], kept[:, 1]), None, None)
     for words in (sequence[:11], sequence[12:]):
@@ -61,7 +63,7 @@ def test_the_attention_window_is_that_of_torch(voices):
     settings = "p_prenet_dropout=0,attention_window=2"
     exact = Voice(voices.fp32[0], settings)
     words = sequence_to_speak("It sat down, and it ate.", exact.hparams)
-    speaker = load_model_speaker(voices.checkpoint[0], settings, torch.device("cpu"))
+    speaker = load_checkpoint_synthesizer(voices.checkpoint[0], settings, torch.device("cpu"))
     made = [[*x.decode(words, 0, 30)] for x in (exact, speaker)]
     for one, other in zip(*made, strict=True):
         for a, b in zip(one, other, strict=True):
@@ -407,7 +409,7 @@ def test_export_writes_a_whole_voice_or_none(fault, message, voices, tmp_path, m
     monkeypatch.chdir(tmp_path)
     path = shutil.copy(voices.checkpoint[0], tmp_path / "best.pt")
     if fault == "other weights":
-        other, write = load_model_speaker(path), export.write_graphs
+        other, write = load_checkpoint_synthesizer(path), export.write_graphs
         next(other.model.postnet.parameters()).data *= 1.01
         monkeypatch.setattr(export, "write_graphs", lambda _, folder: write(other, folder))
     elif fault == "damaged":

@@ -19,7 +19,7 @@ PROJECT = tomllib.loads((ROOT / "synthesis" / "pyproject.toml").read_text(encodi
 TEXT = "A dog came. It sat down, and it ate."
 PROGRAM = f"""
 import sys
-from synthesis.voice import Voice
+from tacotron2_voice.voice import Voice
 voice = Voice(sys.argv[1])
 print(len(voice.speak({TEXT!r})), "torch" in sys.modules)
 """

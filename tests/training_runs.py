@@ -11,7 +11,7 @@ import torch
 from helpers import LONG, Child, act_at, flags, kill_self, load, newest
 
 import train
-from common import files
+from tacotron2_voice.utils import files
 from training import checkpoint, validation
 from training.logging import RunLogger
 from training.trainer import Trainer

@@ -18,12 +18,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import torch
 
-from common.errors import UserError
-from common.files import unused_name, write_atomically
-from common.version import __version__
-from hparams import HParams, limits
-from length_batching import BatchingError, LengthBatchSampler
-from synthesis.checkpoint_file import (
+from export.checkpoint_file import (
     MAX_COUNT,
     CountFrom1,
     DamagedCheckpoint,
@@ -36,7 +31,12 @@ from synthesis.checkpoint_file import (
     refused,
     tensor_problem,
 )
-from synthesis.speech_statistics import EXACTLY, SpeakerStatistics, SpeechStatistics
+from hparams import HParams, limits
+from length_batching import BatchingError, LengthBatchSampler
+from tacotron2_voice.speech_statistics import EXACTLY, SpeakerStatistics, SpeechStatistics
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import unused_name, write_atomically
+from tacotron2_voice.version import __version__
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"

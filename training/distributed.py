@@ -25,8 +25,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from common.console import SECONDS_BETWEEN_LINES, duration
-from common.errors import UserError, explained
+from tacotron2_voice.utils.console import SECONDS_BETWEEN_LINES, duration
+from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 MAX_PROCESSES = 10**6

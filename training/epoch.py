@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from common.console import duration
-from common.errors import UserError
 from corpus.clip_table import ClipTable
 from data_utils import Batch
 from hparams import HParams
 from length_batching import LengthBatchSampler, padding_stats
-from synthesis.speech_statistics import (
+from tacotron2_voice.speech_statistics import (
     SpeakerStatistics,
     SpeechStatistics,
     last_symbol,
     measure,
     measure_speakers,
 )
+from tacotron2_voice.utils.console import duration
+from tacotron2_voice.utils.errors import UserError
 from training import checkpoint
 from training.checkpoint import LoopState
 from training.distributed import AlreadyReported, Processes

@@ -17,8 +17,9 @@ import torch
 from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
-from common.errors import UserError
-from common.files import (
+from tacotron2_voice.speech_end import End
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import (
     METRICS_FILE,
     cut,
     lock,
@@ -27,8 +28,7 @@ from common.files import (
     refuse_no_folder,
     unused_name,
 )
-from common.pictures import draw_alignment, draw_gate, draw_mels
-from synthesis.speech_end import End
+from tacotron2_voice.utils.plots import draw_alignment, draw_gate, draw_mels
 from training.checkpoint import BEST, list_checkpoints
 
 DEFAULT_LOGS = "logs"  # inside the output folder

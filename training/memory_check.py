@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from batching import draws_of_clips
-from common.errors import UserError
-from common.machine import is_out_of_memory
 from corpus.clip_table import ClipTable
 from data_utils import Batch, synthetic_batch
+from machine import is_out_of_memory
+from tacotron2_voice.utils.errors import UserError
 from training.trainer import Trainer
 
 Shape = tuple[int, int, int]  # clips, frames, symbols

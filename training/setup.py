@@ -21,10 +21,6 @@ import numpy as np
 import torch
 
 from audio import unusual_frames
-from common.errors import UserError
-from common.files import naming, read_bytes, remove_leftovers, write_bytes
-from common.machine import describe_environment, fingerprint_of_code, versions
-from common.version import __version__
 from corpus.clip_table import ClipTable, clip_id
 from corpus.filelist import (
     FIELDS,
@@ -36,6 +32,7 @@ from corpus.filelist import (
 )
 from corpus.speaker_names import refuse_lookalikes
 from data_utils import HOW_TO_CHANGE_CLIPS
+from export import checkpoint_file
 from hparams import (
     HAS_PYDANTIC,
     MAX_DECODER_STEPS,
@@ -46,8 +43,11 @@ from hparams import (
     read_symbols,
     symbols_path,
 )
-from synthesis import checkpoint_file
-from synthesis.speakers import listed, speaker_index
+from machine import describe_environment, fingerprint_of_code, versions
+from tacotron2_voice.speakers import listed, speaker_index
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import naming, read_bytes, remove_leftovers, write_bytes
+from tacotron2_voice.version import __version__
 from training import checkpoint, warm_start
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes
@@ -57,8 +57,8 @@ from training.speakers import speech_of_speakers
 from training.trainer import choose_decoder
 
 # All code that trains: it must be the same in every process
-FOLDERS = ("common", "corpus", "fast_decoder", "length_batching", "synthesis", "text", "training")
-CODE = ("*.py", *(f"{folder}/*.py" for folder in FOLDERS))
+FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
+CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 WORKERS_PER_CPU = 4  # at most; workers also wait for the disk
 HOW_TO_NAME_MOVED_LISTS = (
     "The run resumes with the same lists elsewhere: if they were moved, name them: --resume "

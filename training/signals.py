@@ -9,7 +9,7 @@ from types import FrameType
 
 import torch
 
-from common.errors import UserError, explained
+from tacotron2_voice.utils.errors import UserError, explained
 from training.distributed import AlreadyReported, Processes, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")

@@ -12,7 +12,7 @@ import numpy as np
 from batching import draws_of_clips
 from corpus.clip_table import ClipTable
 from hparams import HParams
-from synthesis.speakers import listed
+from tacotron2_voice.speakers import listed
 from training.epoch import Clips
 
 MAX_SHOWN = 8  # speakers that are printed, and that a validation has an example of

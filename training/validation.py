@@ -13,16 +13,16 @@ from torch.utils.data import DataLoader
 
 from audio import mel_filters
 from batching import VALIDATION_SEED, validation_batches
-from common.console import progress_bar
-from common.errors import UserError
 from corpus.clip_table import ClipTable
 from data_utils import Batch, make_loader
+from export.checkpoint_synthesizer import CheckpointSynthesizer
 from hparams import HParams
 from loss import sums_of_clips
 from model import DropoutMasks, Outputs
-from synthesis.griffin_lim import GriffinLim
-from synthesis.speech_end import FORMED
-from synthesis.torch_speaker import ModelSpeaker
+from tacotron2_voice.griffin_lim import GriffinLim
+from tacotron2_voice.speech_end import FORMED
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.errors import UserError
 from training.alignment import NOTICED, alignment_sums
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
@@ -238,7 +238,7 @@ def speak_freely(run: Run, ids: list[int], speaker: str | None = None) -> FreeTa
     be in evaluation mode; no global random state changes. The text's length limits the steps, and
     attention without progress ends it."""
     known = run.statistics, run.speaker_statistics
-    model = ModelSpeaker(run.trainer.model, run.hparams, *known)
+    model = CheckpointSynthesizer(run.trainer.model, run.hparams, *known)
     model.shows_progress = False
     mel = model.speak_text(ids, seed=VALIDATION_SEED, retries=0, speaker=speaker).mel
     [attempt] = model.attempts
@@ -330,7 +330,7 @@ def warn_of_attention(run: Run, record: dict[str, Any]) -> None:
             f"sharpness {sharpness:.2f} is below {FORMED}. With one frame a "
             f"step and 64 clips a batch, others report some {STEPS_TO_ALIGN:,}. What usually "
             "helps:\n"
-            "  1. trim silence at the clips' ends (prepare_ljspeech.py --trim-silence)\n"
+            "  1. trim silence at the clips' ends (prepare.py --trim-silence)\n"
             "  2. start a new run with n_frames_per_step=2 (or 3): alignments are shorter\n"
             "  3. start a new run with guided_attention_weight=1, if it was lower\n"
             "  4. keep training, if sharpness has been rising; smaller batches give more updates",

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from common.errors import UserError
+from export import checkpoint_file
 from hparams import HParams, hparams_from_dict
-from synthesis import checkpoint_file
-from text import SymbolTable
+from tacotron2_voice.text import SymbolTable
+from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
 MAX_NAMED = 200  # characters of a list of names

@@ -38,7 +38,7 @@ prepare() { # once for all ten
     exit 1
   fi
   [ -e "$OUT/corpus.txt" ] && return
-  python scripts/prepare_ljspeech.py "$CORPUS" --out "$OUT/filelists" --cache-mels "$OUT/mels" \
+  python scripts/prepare.py "$CORPUS" --out "$OUT/filelists" --cache-mels "$OUT/mels" \
     --hparams "$AUDIO,$CLEANERS${EXTRA:+,$EXTRA}"
   echo "$CORPUS" >"$OUT/.corpus.tmp"
   mv "$OUT/.corpus.tmp" "$OUT/corpus.txt" # written last: what was interrupted is done again

@@ -1,0 +1,166 @@
+"""Figures of a corpus: lengths of its clips, and faults that keep the alignment from forming."""
+
+import io
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from corpus.clip_table import Clip
+from corpus.faults import (
+    MAX_SILENCE_SECONDS,
+    comparable_rates,
+    have_several_speakers,
+    symbol_rates,
+    usual_rates,
+)
+from corpus.recordings import seconds_of
+from corpus.speaker_report import by_speaker
+from hparams import HParams
+from tacotron2_voice.utils.plots import BOX, fonts_of
+
+# Distinct without color too: a light area and a dark line.
+AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
+LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
+LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
+CLIPS_COLOR = "#5B8DB0"
+# Of as many speakers: colors that the color-blind tell apart (Okabe and Ito's), and markers.
+COLORS = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #555555 #B8A800".split()
+MARKERS = "os^vDPh*"
+MAX_NAMES, MAX_NAME_LETTERS = 32, 20  # of speakers along an axis
+PACE_RANGE = (10, 50, 90)  # percentiles of a speaker's clips
+
+
+def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
+    """Draw the share of each set's clips by length, in seconds and frames. Returns a PNG."""
+    seconds = {}
+    for name, clips in sets.items():
+        values = seconds_of(clips, hparams)
+        hours, mean = f"{values.sum() / 3600:.2f} h", f"mean {values.mean():.2f} s"
+        seconds[f"{name}: {len(values):,} clips, {hours}, {mean}"] = values
+    edges = np.histogram_bin_edges(np.concatenate([*seconds.values()]), "auto")
+    figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    _draw_histograms(axes, seconds, edges, percent=True)
+    axes.set(xlabel="length of a clip (seconds)", ylabel="share of the set's clips (%)")
+    axes.set_xlim(left=0)
+    axes.grid(axis="y", color="0.9")
+    rate = hparams.sampling_rate / hparams.hop_length  # frames per second
+    to_frames, to_seconds = (lambda s: np.multiply(s, rate)), (lambda f: np.divide(f, rate))
+    upper = axes.secondary_xaxis("top", functions=(to_frames, to_seconds))
+    upper.set_xlabel(f"mel frames (one every {1000 / rate:.4g} ms)")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return _png(figure)
+
+
+def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
+    """Draw symbols against seconds of speech, silence at the ends and, of several speakers, the
+    pace of each. Returns a PNG."""
+    return _png(faults_figure(clips, hparams))
+
+
+def faults_figure(clips: list[Clip], hparams: HParams) -> Figure:
+    several = have_several_speakers(clips)
+    figure = Figure(figsize=(15 if several else 10, 5), dpi=150, layout="constrained")
+    rates, silences, *paces = figure.subplots(1, 3 if several else 2)
+    _draw_rates(rates, clips, hparams.sampling_rate)
+    _draw_silences(silences, clips, hparams.sampling_rate)
+    for axes in paces:
+        _draw_paces(axes, clips, hparams.sampling_rate)
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
+
+
+def _draw_histograms(
+    axes: Axes, values_by_label: dict[str, np.ndarray], edges: np.ndarray, percent: bool
+) -> None:
+    for (label, values), style in zip(values_by_label.items(), (AREA, LINE), strict=False):
+        weights = np.full(len(values), 100 / len(values) if percent else 1.0)
+        axes.hist(values, edges.tolist(), weights=weights, label=label, **style)
+
+
+def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
+    symbols = np.array([len(clip.symbols) for clip in clips])
+    seconds = np.array([clip.sound.speech_samples for clip in clips]) / rate
+    rates = comparable_rates(clips, rate)
+    low, median, high = usual_rates(rates)
+    usual = (rates >= low) & (rates <= high)
+    # Where many points overlap, it should still show where most of them lie.
+    opacity = float(np.clip(60 / len(clips) ** 0.5, 0.1, 0.8))
+    size = 12 if len(clips) < 1000 else 4
+    styles = _styles(clips)
+    names = np.array([clip.speaker for clip in clips])
+    for name, (color, marker) in styles.items():
+        chosen = usual & (names == name) if len(styles) > 1 else usual
+        points: dict[str, Any] = {"linewidths": 0, "alpha": opacity, "marker": marker}
+        axes.scatter(symbols[chosen], seconds[chosen], size, color, **points)
+    label = f"unusual clips: {(~usual).sum():,}"
+    axes.scatter(symbols[~usual], seconds[~usual], 40, "#A33B00", marker="x", label=label)
+    ends = np.array([0, 1.05 * symbols.max()])
+    if have_several_speakers(clips):  # whose usual rates differ
+        median = float(np.median(symbol_rates(clips, rate)))
+    label = f"median: {median:.1f} per second"
+    axes.plot(ends, ends / median, color="0.2", linewidth=1, label=label)
+    if not have_several_speakers(clips):
+        axes.plot(ends, ends / low, **LIMIT, label=f"usual: {low:.1f} to {high:.1f} per second")
+        axes.plot(ends, ends / high, **LIMIT)
+    axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="symbols and seconds of each clip")
+    axes.set(xlabel="symbols of the text", ylabel="seconds of speech, without silence at the ends")
+    axes.legend(loc="upper left", fontsize="small")
+
+
+def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
+    """The color and marker of each speaker; of too many to tell apart, one of all, named ""."""
+    names = [*by_speaker(clips)]
+    if 1 < len(names) <= len(COLORS):
+        return dict(zip(names, zip(COLORS, MARKERS, strict=True), strict=False))
+    return {"": (CLIPS_COLOR, "o")}
+
+
+def _draw_paces(axes: Axes, clips: list[Clip], rate: int) -> None:
+    """A line for each speaker, the slowest at the top."""
+    styles, one_style = _styles(clips), (CLIPS_COLOR, "o")
+    paces = {
+        name: np.percentile(1000 / symbol_rates(own, rate), PACE_RANGE)
+        for name, own in by_speaker(clips).items()
+    }
+    ordered = sorted(paces, key=lambda name: (paces[name][1], name))
+    size = float(np.clip(200 / len(ordered), 2, 7))
+    for place, name in enumerate(ordered):
+        color, marker = styles.get(name, one_style)
+        low, median, high = paces[name]
+        axes.plot([low, high], [place] * 2, color=color, linewidth=size / 2, alpha=0.5)
+        axes.plot([median], [place], color=color, marker=marker, markersize=size)
+    step = -(-len(ordered) // MAX_NAMES)
+    named = ordered[::step]
+    labels = [x if len(x) <= MAX_NAME_LETTERS else f"{x[: MAX_NAME_LETTERS - 1]}…" for x in named]
+    # Two dollar signs in a name would turn what is between them into a formula.
+    families, lacking = fonts_of(frozenset("".join(labels)))
+    labels = ["".join(BOX if x in lacking else x for x in label) for label in labels]
+    font: dict[str, Any] = {"family": families, "parse_math": False, "fontsize": "small"}
+    axes.set_yticks([*range(0, len(ordered), step)], labels, **font)
+    some = f", one in {step} named" if step > 1 else ""
+    axes.set(title=f"pace of {len(ordered):,} speakers{some}", ylim=(-0.7, len(ordered) - 0.3))
+    axes.set(xlabel="milliseconds a symbol: median, 10 to 90 % of clips", xlim=(0, None))
+    axes.grid(axis="x", color="0.9")
+
+
+def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
+    silences = {}
+    for end in ("before", "after"):
+        samples = [getattr(clip.sound, f"silence_{end}") for clip in clips]
+        silences[f"{end} speech: longest {max(samples) / rate:.2f} s"] = np.array(samples) / rate
+    longest = max(MAX_SILENCE_SECONDS, *(values.max() for values in silences.values()))
+    edges = np.linspace(0, 1.05 * longest, 31)
+    _draw_histograms(axes, silences, edges, percent=False)
+    axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="warned above")
+    axes.set_yscale("symlog", linthresh=1)  # one clip of many thousands must show
+    axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
+    axes.set(xlabel="seconds", ylabel="clips")
+    axes.legend(fontsize="small")

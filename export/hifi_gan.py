@@ -1,0 +1,277 @@
+"""HiFi-GAN's generator, a vocoder, and its weights as its authors publish them.
+scripts/export_vocoder.py makes a file for `--vocoder` of them.
+
+    generator = load_generator("LJ_V1/generator_v1", "LJ_V1/config.json")
+    sound = generator(mel)  # log-mel [1, num_mels, T] to [1, 1, T * hop_size] in [-1, 1]
+
+Source: Kong, Kim, Bae, "HiFi-GAN: Generative adversarial networks for efficient and high fidelity
+speech synthesis" (NeurIPS 2020), section 2.2 and appendix A. Names of weights and settings are
+those of the files that are published at github.com/jik876/hifi-gan.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.functional import leaky_relu
+
+from export.checkpoint_file import read_saved, refused, weight_problems
+from hparams import limits
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import naming, read_json
+
+SLOPE, LAST_SLOPE = 0.1, 0.01  # of leaky ReLUs; the last one has torch's default
+CONFIG = "config.json"
+# The two layouts of weight normalization, before and since torch 2.0: length and direction.
+LENGTH_AND_DIRECTION = {
+    "weight_g": "weight_v",
+    "parametrizations.weight.original0": "parametrizations.weight.original1",
+}
+TAKE_ITS_CONFIG = "take the config.json that was published with the weights"
+
+Size = Annotated[int, limits(strict=True, ge=1, le=2**16)]
+
+
+@dataclass(frozen=True)
+class GeneratorConfig:
+    """What config.json says of the generator, and of the mels that it was trained on. Its other
+    settings are of the training."""
+
+    resblock: Literal["1", "2"]
+    upsample_rates: list[Size]
+    upsample_kernel_sizes: list[Size]
+    upsample_initial_channel: Size
+    resblock_kernel_sizes: list[Size]
+    resblock_dilation_sizes: list[list[Size]]
+    num_mels: Size
+    n_fft: Size
+    hop_size: Size
+    win_size: Size
+    sampling_rate: Annotated[int, limits(strict=True, ge=1)]
+    fmin: float
+    fmax: float | None  # None: half of the sampling rate
+
+    def mel_settings(self) -> dict[str, float]:
+        """The settings of the mels, by this recipe's names (hparams.MEL_SETTINGS)."""
+        return {
+            "sampling_rate": self.sampling_rate,
+            "filter_length": self.n_fft,
+            "hop_length": self.hop_size,
+            "win_length": self.win_size,
+            "n_mel_channels": self.num_mels,
+            "mel_fmin": self.fmin,
+            "mel_fmax": self.sampling_rate / 2 if self.fmax is None else self.fmax,
+        }
+
+
+class ResidualBlock(nn.Module):
+    """Adds to its input what a dilated convolution makes of it, for one dilation after another. In
+    blocks of kind "1" a convolution without dilation follows each."""
+
+    def __init__(self, kind: str, channels: int, kernel_size: int, dilations: list[int]):
+        super().__init__()
+        self.branches: list[tuple[nn.Module, ...]]
+
+        def convolutions(dilations: Iterable[int]) -> nn.ModuleList:
+            pad = kernel_size // 2
+            return nn.ModuleList(
+                nn.Conv1d(channels, channels, kernel_size, dilation=d, padding=d * pad)
+                for d in dilations
+            )
+
+        if kind == "1":
+            self.convs1, self.convs2 = convolutions(dilations), convolutions(1 for _ in dilations)
+            self.branches = [*zip(self.convs1, self.convs2, strict=True)]
+        else:
+            self.convs = convolutions(dilations)
+            self.branches = [(convolution,) for convolution in self.convs]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for branch in self.branches:
+            added = x
+            for convolution in branch:
+                added = convolution(leaky_relu(added, SLOPE))
+            x = x + added
+        return x
+
+
+class Generator(nn.Module):
+    """Upsamples mels to sound by transposed convolutions. After each one, the mean of several
+    residual blocks of different kernel sizes is taken."""
+
+    def __init__(self, config: GeneratorConfig):
+        super().__init__()
+        self.config, channels = config, config.upsample_initial_channel
+        self.conv_pre = nn.Conv1d(config.num_mels, channels, 7, padding=3)
+        self.ups, self.resblocks = nn.ModuleList(), nn.ModuleList()
+        for rate, size in zip(config.upsample_rates, config.upsample_kernel_sizes, strict=True):
+            pad = (size - rate) // 2
+            self.ups.append(nn.ConvTranspose1d(channels, channels // 2, size, rate, padding=pad))
+            channels //= 2
+            for kernel_size, dilations in zip(
+                config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True
+            ):
+                block = ResidualBlock(config.resblock, channels, kernel_size, dilations)
+                self.resblocks.append(block)
+        self.conv_post = nn.Conv1d(channels, 1, 7, padding=3)
+
+    def forward(self, mel: torch.Tensor) -> torch.Tensor:
+        x, count = self.conv_pre(mel), len(self.config.resblock_kernel_sizes)
+        for number, up in enumerate(self.ups):
+            x = up(leaky_relu(x, SLOPE))
+            first, *others = self.resblocks[number * count : (number + 1) * count]
+            total = first(x)
+            for block in others:
+                total = total + block(x)
+            x = total / count
+        return torch.tanh(self.conv_post(leaky_relu(x, LAST_SLOPE)))
+
+
+# ---------------------------------------------------------------------------- read
+
+
+def load_generator(path: str | Path, config_path: str | Path) -> Generator:
+    """The generator of published weights, on the CPU, with its weight normalization folded in.
+
+    Args:
+        path: a file that holds `generator`, its weights by name. No code in it is run.
+        config_path: the config.json that was published with it.
+
+    Raises:
+        UserError: if a file cannot be read or is another one, a setting or a tensor is not what it
+            has to be, or weights and config do not fit each other.
+    """
+    saved = read_saved(path)
+    if not isinstance(saved, dict) or not isinstance(saved.get("generator"), dict):
+        raise UserError(f"{path}: {_other_kind(path, saved)}")
+    if problems := weight_problems(saved["generator"], "generator"):
+        raise refused(path, problems)
+    with naming(path):
+        weights = fold(saved["generator"])
+    if problems := weight_problems(weights, "generator without weight normalization"):
+        raise refused(path, problems)
+    config = read_config(config_path)
+    unfit = f" does not fit {config_path}"
+    if differing := _differences(config, weights):
+        error = refused(path, differing, unfit)
+        error.args = (f"{error}\n  {TAKE_ITS_CONFIG.capitalize()}, by --config",)
+        raise error
+    with torch.device("meta"):  # whose tensors take no memory
+        generator = Generator(config)
+    own = generator.state_dict()
+    problems = [f"lacks {name}" for name in own if name not in weights]
+    problems += [f"has {name}, which this generator lacks" for name in weights if name not in own]
+    problems += [
+        f"{name} is {[*weights[name].shape]}, expected {[*own[name].shape]}"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    if problems:
+        raise refused(path, problems, unfit)
+    generator.load_state_dict(weights, assign=True)
+    return generator.eval()
+
+
+def read_config(path: str | Path) -> GeneratorConfig:
+    """Read and check a config.json; UserError names its settings that are missing or wrong."""
+    from pydantic import TypeAdapter, ValidationError
+
+    config = read_json(path, f"no such file; {TAKE_ITS_CONFIG}, and name it by --config")
+    names = [field.name for field in fields(GeneratorConfig)]
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: no settings by name; {TAKE_ITS_CONFIG}")
+    if missing := [name for name in names if name not in config]:
+        raise UserError(f"{path}: lacks {', '.join(missing)}; {TAKE_ITS_CONFIG}")
+    try:
+        values = {name: config[name] for name in names}
+        checked = TypeAdapter(GeneratorConfig).validate_python(values)
+        problems = _rule_problems(checked)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, x['loc']))}={x['input']!r:.60}: {x['msg']}" for x in error.errors()
+        ]
+    if problems:
+        raise refused(path, problems)
+    return checked
+
+
+def _rule_problems(config: GeneratorConfig) -> list[str]:
+    """What is wrong with settings that depend on each other, a line each."""
+    rates, sizes = config.upsample_rates, config.upsample_kernel_sizes
+    kernels, dilations = config.resblock_kernel_sizes, config.resblock_dilation_sizes
+    channels = config.upsample_initial_channel
+    problems = []
+    if math.prod(rates) != config.hop_size:
+        product = f"their product is {math.prod(rates)}"
+        problems.append(f"upsample_rates={rates}: {product}, expected hop_size={config.hop_size}")
+    pads = [size - rate for size, rate in zip(sizes, rates, strict=False)]
+    if len(sizes) != len(rates) or any(pad < 0 or pad % 2 for pad in pads):
+        expected = f"one for each of upsample_rates={rates}, larger by an even number"
+        problems.append(f"upsample_kernel_sizes={sizes}: expected {expected}")
+    if channels % 2 ** len(rates):
+        expected = f"a multiple of {2 ** len(rates)}, to be halved {len(rates)} times"
+        problems.append(f"upsample_initial_channel={channels}: expected {expected}")
+    if not kernels or not all(kernel % 2 for kernel in kernels):
+        problems.append(f"resblock_kernel_sizes={kernels}: expected odd numbers")
+    if len(dilations) != len(kernels) or not all(dilations):
+        expected = f"a list for each of resblock_kernel_sizes={kernels}"
+        problems.append(f"resblock_dilation_sizes={dilations}: expected {expected}")
+    return problems
+
+
+def _other_kind(path: str | Path, saved: Any) -> str:
+    """What a file is that holds no generator, and what to do."""
+    name, keys = Path(path).name, [*saved] if isinstance(saved, dict) else []
+    if "mpd" in keys:
+        other = f"{name.replace('do_', 'g_', 1)} beside it" if "do_" in name else "the generator's"
+        return f"discriminators, which are for training; take {other}"
+    holds = f"holds {', '.join(map(str, keys))}" if keys else "holds no values by name"
+    return f"{holds:.120}, expected `generator`: take a file such as generator_v1 or g_02500000"
+
+
+def fold(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights in float32 without weight normalization, in which each kernel is kept as its length
+    and its direction. UserError if the two do not fit."""
+    plain = {name: tensor.float() for name, tensor in weights.items()}
+    for length_part, direction_part in LENGTH_AND_DIRECTION.items():
+        for name in [x for x in plain if x.endswith(f".{length_part}")]:
+            layer = name.removesuffix(length_part)
+            length, direction = plain.pop(name), plain.pop(layer + direction_part, None)
+            if direction is None or direction.dim() != 3:
+                raise UserError(f"{name}: no {layer}{direction_part} of three dimensions beside it")
+            if length.shape != (len(direction), 1, 1):
+                expected = [len(direction), 1, 1]
+                raise UserError(f"{name} is {[*length.shape]}, expected {expected}")
+            norms = torch.linalg.vector_norm(direction, dim=(1, 2), keepdim=True)
+            plain[f"{layer}weight"] = direction * (length / norms)
+    return plain
+
+
+def _differences(config: GeneratorConfig, weights: Mapping[str, torch.Tensor]) -> list[str]:
+    """The settings that the shapes of the weights tell otherwise, a line each."""
+    first, sizes = weights.get("conv_pre.weight"), dict[str, Any]()
+    if first is not None and first.dim() == 3:
+        sizes["upsample_initial_channel"], sizes["num_mels"], _ = first.shape
+    ups = _kernel_sizes(weights, r"ups\.(\d+)\.weight")
+    blocks = _kernel_sizes(weights, r"resblocks\.(\d+)\.convs1?\.0\.weight")
+    if ups and blocks:
+        sizes["upsample_kernel_sizes"] = ups
+        sizes["resblock_kernel_sizes"] = blocks[: len(blocks) // len(ups)]
+        sizes["resblock"] = "1" if any(".convs1." in name for name in weights) else "2"
+    return [
+        f"{name}={getattr(config, name)!r} in the config, {size!r} in the weights"
+        for name, size in sizes.items()
+        if getattr(config, name) != size
+    ]
+
+
+def _kernel_sizes(weights: Mapping[str, torch.Tensor], pattern: str) -> list[int]:
+    """The last dimension of the tensors whose name fits `pattern`, in the order of its number."""
+    matches = {name: re.fullmatch(pattern, name) for name in weights}
+    sizes = {int(m[1]): weights[x].shape[-1] for x, m in matches.items() if m and weights[x].dim()}
+    return [sizes[number] for number in sorted(sizes)]

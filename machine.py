@@ -1,0 +1,124 @@
+"""Measure time and memory of runs and benchmarks, and describe the machine they run on."""
+
+import ctypes
+import hashlib
+import os
+import platform
+import resource
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done all its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any) -> float:
+    """Time `run(*arguments)` in seconds, the device's work included."""
+    synchronize(device)
+    start = time.perf_counter()
+    run(*arguments)
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def reset_peak_memory(device: torch.device) -> bool:
+    """Reset the peak of `peak_memory`. Returns False where the system cannot: it then counts from
+    the start of the process."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return True
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes since `reset_peak_memory`: allocated on the GPU, else resident in this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="ascii").splitlines() if status.is_file() else []
+    kilobytes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return kilobytes[0] * 1024 if kilobytes else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error means that memory ran out, on the GPU or the machine. Python, torch, cuBLAS,
+    cuDNN and the driver each word it differently."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    words = (
+        *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
+        # where none of cuDNN's convolutions finds room
+        *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
+    )
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def machine(device: torch.device) -> str:
+    """The GPU's name, or the processor's with its cores and torch's threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+
+
+def versions() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,  # None where torch is built for CPUs
+    }
+
+
+def measured_on(device: torch.device) -> dict[str, Any]:
+    """Machine, versions and date, for a benchmark's JSON."""
+    return {"device": machine(device), "versions": versions(), "date": date.today().isoformat()}
+
+
+def fingerprint_of_code(*patterns: str) -> str:
+    """Hash of the files of this recipe that match the patterns, by name and content."""
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parent
+    for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Machine, versions and commit of this recipe, for the `run` line of metrics.jsonl."""
+    here = Path(__file__).resolve().parent
+    git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None  # a copy without its history
+    return {
+        "machine": {
+            "device": machine(device) if device.type == "cuda" else "cpu",
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "system": platform.platform(),
+        },
+        "versions": versions() | {"numpy": np.__version__},
+        "commit": commit,
+    }

@@ -1,0 +1,100 @@
+"""The pictures of a report: the paper's Figures 1 to 4."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from evaluation import figures
+from evaluation.figures import style_of
+from length_batching.search import DEFAULTS, Surveyor
+from scripts.table2.runs import LOSSES, Runs
+from scripts.table2.tables import Measured
+
+TITLES = ("mean over padding too, as in the paper", "mean over real frames")  # of LOSSES
+SHOWN_FROM = 0.3  # the losses before this share of the epochs may lie above the picture
+# Strategies have their colors; dashes say what is done to batches, [dynamic, randomized].
+DASHES = {"00": (1, 1.3), "01": (5, 1.6), "10": (6, 1.4, 1.2, 1.4), "11": ""}
+FOLLOW_UP_MARKERS = "osD^vPX"
+
+
+def draw_all(measured: Measured) -> dict[str, Figure]:
+    """Every figure by the name of its file."""
+    runs = measured.runs
+    first = runs.first(runs.rows.index[0])
+    lengths, size = first.lengths.tolist(), first.hparams.batch_size
+    options = {}
+    for name in DEFAULTS:  # that of the first row with its strategy, else of the first
+        users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
+        options[name] = getattr(runs.first(users[0]).hparams, name)
+
+    def losses(over: str) -> Figure:
+        return draw_losses(runs, list(runs.rows.index), [(loss, over) for loss in LOSSES])
+
+    sweeps = figures.draw_parameter_sweeps(Surveyor(first.lengths), size, options)
+    return {
+        "figure_1_padded_batches": figures.draw_padded_batches(lengths, dynamic=False),
+        "figure_2_parameter_sweeps": sweeps,
+        "figure_3_padded_batches_dynamic": figures.draw_padded_batches(lengths, dynamic=True),
+        "figure_4_loss_over_epochs": losses("epoch"),
+        "figure_4_loss_over_time": losses("hours"),
+    }
+
+
+def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]) -> Figure:
+    """Panels of (loss, column of `runs.epochs` that it is drawn over) side by side, a line for each
+    label: the mean of its seeds, in a band of one standard error. The losses of the first epochs
+    dwarf all others and are cut off, as the picture says."""
+    epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSSES)
+    figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    if epochs.empty:  # no validation yet
+        return figure
+    shared = epochs.groupby(["label", "epoch"])
+    unit, factor = ("hours", 1) if epochs["hours"].max() >= 1 else ("minutes", 60)
+    # Seeds differ in time, so that a line is drawn over the mean of their times.
+    epochs["hours"] = shared["hours"].transform("mean") * factor
+    epochs["updates"] = shared["updates"].transform("mean")
+    titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "updates"}
+    colors, markers, dashes = _looks(runs, labels)
+    looks = {"palette": colors, "markers": markers, "dashes": dashes}
+    order = {"hue": "label", "style": "label", "hue_order": labels, "style_order": labels}
+    error = {"errorbar": "se", "err_kws": {"alpha": 0.18, "linewidth": 0}}
+    every = max(1, epochs["epoch"].nunique() // 9)
+    for axes, (loss, over) in zip(all_axes, panels, strict=True):
+        sns.lineplot(epochs, x=over, y=loss, **order, **looks, **error, markevery=every, ax=axes)
+        handles = axes.get_legend().get_lines()
+        axes.get_legend().remove()
+        axes.set_title(TITLES[LOSSES.index(loss)], fontsize=12, loc="left")
+        axes.set(xlabel=titles[over], ylabel="")
+        axes.locator_params(axis="x", integer=over != "hours")
+        axes.grid(alpha=0.3)
+        lines = [line for _, line in shared[loss].mean().groupby("label")]
+        settled = pd.concat([line.iloc[int(SHOWN_FROM * len(line)) :] for line in lines])
+        room = 0.06 * np.ptp(settled) or 0.1 * settled.max()
+        axes.set_ylim(settled.min() - room, settled.max() + 2 * room)
+        if pd.concat(lines).max() > settled.max() + 2 * room:
+            look = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": "0.35"}
+            axes.text(0.995, 0.985, "higher losses of the first epochs are cut off", **look)
+    all_axes[0].set_ylabel("validation loss")
+    columns = min(5, len(labels)) if max(map(len, labels)) < 20 else 2
+    options = {"ncols": columns, "frameon": False, "handlelength": 4.5}
+    figure.legend(handles, labels, loc="outside lower center", **options)
+    sns.despine(fig=figure)
+    return figure
+
+
+def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
+    """Color, marker and dashes of every label; rows of one name in shades of its color."""
+    colors, markers, dashes = {}, {}, {}
+    for _name, same_name in runs.rows.loc[labels].groupby("name"):
+        style = style_of(same_name["batching_strategy"].iloc[0])
+        shades = sns.light_palette(style.color, len(same_name) + 2, reverse=True)
+        for place, (label, row) in enumerate(same_name.iterrows()):
+            colors[label] = shades[place]
+            markers[label] = FOLLOW_UP_MARKERS[place % 7] if place else style.marker
+            is_mixed = row["batch_randomization"] != "False"  # random batches always are
+            dashes[label] = DASHES[f"{row['dynamic_batch_size'] == 'True':d}{is_mixed:d}"]
+    return colors, markers, dashes

@@ -1,0 +1,117 @@
+"""Puts finished runs beside the paper's Tables 1-4 and Figures 1-4; needs no GPU.
+
+    python scripts/table2/report.py RUN_DIR... -o report/
+
+Each RUN_DIR is the output folder of train.py, or a folder that has such folders at any depth.
+Writes report.md, report.csv (every number of the tables) and the figures. Runs that differ only in
+their seed become one row, mean ± standard error. What is broken or unfinished is named and left
+out.
+"""
+
+from project_root import ROOT
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+
+from evaluation.figures import write_figure
+from scripts.table2 import published
+from scripts.table2.figures import draw_all
+from scripts.table2.findings import findings
+from scripts.table2.runs import Runs, comparison_warnings, describe, deviations, read_runs
+from scripts.table2.tables import Measured, Table, paper_tables, tidy
+from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.utils.files import refuse_no_folder, write_bytes
+
+
+def compose(runs: Runs, command: str) -> dict:
+    """What the templates show, by the names that they use."""
+    measured, unlike = Measured(runs), deviations(runs)
+    lacking = [name for name in published.TABLE_2 if name not in runs.rows.index]
+    left_out = runs.left_out + ["no finished run of " + ", ".join(lacking)] * bool(lacking)
+    return {
+        "is_reproduction": not unlike,
+        "as_published": measured.as_published,
+        "notices": [
+            ("This is not a reproduction of the paper:", unlike),
+            ("Left out or missing:", left_out),
+            ("The runs differ, so compare their rows with care:", comparison_warnings(runs)),
+        ],
+        "facts": {
+            "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
+            "made again by": command,
+            **describe(runs),
+            "the paper": "Ge et al., Interspeech 2021; LJSpeech, one GeForce GTX 1080, fp32",
+        },
+        "findings": findings(measured),
+        "tables": paper_tables(measured),
+        "lengths_of": next(iter(runs.by_folder)),
+        "figures": draw_all(measured),
+    }
+
+
+def escape_markdown(text: object) -> str:
+    """`text` in a line of Markdown that shows it as it stands."""
+    return re.sub(r"([\\`*<\[])", r"\\\1", " ".join(str(text).split()))
+
+
+def table_in_markdown(table: Table) -> str:
+    titles = list(table.headings)
+    for column in table.columns:
+        sides = [] if column.published is None else column.sides
+        titles += [f"{column.heading}: {side}" for side in sides] or [column.heading]
+    titles, *rows = [list(map(escape_markdown, line)) for line in (titles, *table.in_text()[0])]
+    return markdown_table(titles, rows, len(table.headings))
+
+
+def render(template: str, **content: object) -> str:
+    """A page from a Jinja2 template."""
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(ROOT / "scripts" / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    pages.filters |= {"escape_markdown": escape_markdown, "table_in_markdown": table_in_markdown}
+    return pages.get_template(template).render(content)
+
+
+def write_report(runs: Runs, command: str, out: Path) -> None:
+    """Fill the folder `out`, and print the files' paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    content = compose(runs, command)
+    for name, figure in content["figures"].items():
+        print(f"wrote {write_figure(figure, out / f'{name}.svg')}")
+    for name, text in (
+        ("report.md", render("report.md", **content)),
+        ("report.csv", tidy(content["tables"]).to_csv(index=False)),
+    ):
+        write_bytes(out / name, text.encode())
+        print(f"wrote {out / name}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument("-o", "--out", type=Path, default=Path("report"), help="default: report")
+    args = parser.parse_args(arguments)
+    refuse_no_folder(args.out, "-o")
+    command = shlex.join(
+        ["python", "scripts/table2/report.py", *map(str, arguments or sys.argv[1:])]
+    )
+    runs = read_runs(args.runs)
+    for problem in runs.left_out:
+        print(f"left out: {problem}", file=sys.stderr)
+    print(f"{len(runs.by_folder)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
+    write_report(runs, command, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""The one reader of run folders for reports: what train.py wrote there, as pandas DataFrames.
+
+Runs that differ in nothing but their seed share a label, a row of the report's tables. A broken or
+unfinished run is left out, and `left_out` says why.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from corpus.filelist import LENGTHS_FILE
+from corpus.lengths import read_lengths
+from hparams import HParams, create_hparams, hparams_from_dict
+from length_batching import PARAMETERS, REGISTRY, batching_name
+from scripts.table2 import published
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import METRICS_FILE, json_lines
+
+MAX_NUMBER = 1e15  # of the numbers read, whose sums and squares are finite
+# What rows compare.
+BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
+# Settings that change no result of training, or that others stand for: the fingerprint for the
+# corpus, win_length and hop_length for the times, started_from for a warm start.
+WITHOUT_EFFECT = set(
+    "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
+    "training_files validation_files clips_folder win_time hop_time max_decoder_steps "
+    "gate_threshold".split()
+)
+CLIPS = ["training clips", "validation clips"]
+HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]
+SOFTWARE = "version of|commit|fingerprint|machine's system"  # rows may differ in it
+SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
+
+# The numbers of an `epoch` line: how those of a run are combined, a factor, heading and decimals.
+OF_EPOCHS = {
+    "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
+    "average_batch_length": ("mean", 1, "ABL (frames)", 2),
+    "minutes": ("median", 1, "minutes per epoch", 2),
+    "num_batches": ("mean", 1, "batches", 1),
+    "decoder_steps": ("mean", 1, "decoder steps", 0),
+    "frames_per_second": ("median", 1, "real frames/s", 0),
+    "padded_frames_per_second": ("median", 1, "padded frames/s", 0),
+    "clips_per_second": ("median", 1, "clips/s", 2),
+    "peak_memory_bytes": ("max", 2**-30, "peak memory (GiB)", 2),
+    "data_wait_seconds": ("median", 1, "waiting for data (s)", 2),
+    "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
+}
+LOSSES = ["validation_loss", "validation_loss_unpadded"]  # of a `validation` line
+# What `read_progress` gives: what was spent so far, and what was measured.
+SPENT = {"epoch": "epochs", "updates": "updates", "decoder_steps": "decoder steps"}
+SPENT |= {"minutes": "minutes"}
+MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, trained from its first epoch to its last."""
+
+    folder: str
+    hparams: HParams  # those it ended with
+    lengths: np.ndarray  # [clips] frames
+    epochs: pd.DataFrame  # OF_EPOCHS and LOSSES, hours and updates so far
+    time: datetime  # of the last start
+    facts: dict[str, Any]  # all that may differ between runs; NaN: has no effect
+    changes: list[str]  # when it was resumed
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Finished runs, and the rows that they make in a report. A row whose label is the bare name
+    of its batching represents it; other rows of that name have the settings that differ."""
+
+    by_folder: dict[str, Run]  # finished
+    table: pd.DataFrame  # [runs] label and seed; the folders are the index
+    rows: pd.DataFrame  # [labels] name and settings as text, NaN where without effect
+    facts: pd.DataFrame  # [runs] those settings, HEAD, the machine and the software
+    epochs: pd.DataFrame  # all runs' epochs, with folder (`run`) and label
+    left_out: list[str]
+
+    def first(self, label: str) -> Run:
+        """The first run of a row."""
+        return self.by_folder[self.table.index[self.table["label"] == label][0]]
+
+    def differing(self, first: str, second: str) -> list[str]:
+        """The settings that keep two rows from being compared as two batchings."""
+        return sorted(self.rows.columns[_differences(self.rows.loc[[first, second]])[0, 1]])
+
+
+def read_runs(folders: Sequence[Path]) -> Runs:
+    """All finished runs at or below `folders`; UserError, with the reasons, if there is none."""
+    directories: dict[Path, Path] = {}
+    left_out, finished = [], []
+    for folder in folders:
+        below = sorted(path.parent for path in folder.rglob(METRICS_FILE))
+        if not below:
+            left_out.append(f"{folder}: no {METRICS_FILE} in it or below; train.py -o writes one")
+        directories |= {path.resolve(): path for path in below}
+    for directory in directories.values():
+        try:
+            finished.append(_read_run(directory))
+        except UserError as error:
+            problem = str(error).replace(f"{directory}/", "")  # not named twice
+            left_out.append(f"{directory}: {problem}")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            problem = f"{METRICS_FILE} is not as train.py wrote it: {error!r:.300}"
+            left_out.append(f"{directory}: {problem}; restore it, or train again")
+    if not finished:
+        raise UserError("no finished run:\n" + "\n".join(left_out))
+    return _group(sorted(finished, key=lambda run: run.time), left_out)
+
+
+def read_progress(folder: Path) -> pd.DataFrame:
+    """[epochs] SPENT, from the first epoch on, and MEASURES of a run, which need not be finished.
+    UserError if its metrics cannot be read."""
+    records = json_lines(folder / METRICS_FILE, "no such file; train.py -o writes it")
+
+    def table(kind: str, *columns: str) -> pd.DataFrame:
+        lines = [record for record in records if record.get("kind") == kind]
+        return pd.DataFrame(lines, columns=["epoch", *columns]).astype(float)
+
+    epochs = table("epoch", "num_batches", "decoder_steps", "minutes", "gradient_norm")
+    validations = table("validation", LOSSES[1], "alignment_sharpness")
+    progress = epochs.rename(columns={"num_batches": "updates"}).set_index("epoch")
+    so_far = progress[["updates", "decoder_steps", "minutes"]].cumsum()
+    progress = so_far.join(progress["gradient_norm"]).join(validations.set_index("epoch"))
+    return progress.reset_index()[[*SPENT, *MEASURES]].astype({"epoch": int})
+
+
+def _read_run(directory: Path) -> Run:
+    """The run in a folder. UserError names the file, and the line that is not JSON; or the run is
+    not finished, or its files are another's. Other errors: not as train.py writes it."""
+    kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
+    for record in json_lines(directory / METRICS_FILE, "no such file; train.py -o writes it"):
+        kinds[record["kind"]].append(record)
+    starts = kinds["run"]
+    epochs = pd.DataFrame(kinds["epoch"], columns=["epoch", *OF_EPOCHS]).astype(float)
+    validations = pd.DataFrame(kinds["validation"], columns=["epoch", *LOSSES]).astype(float)
+    for frame in (epochs, validations):
+        if wrong := [name for name in frame if not (frame[name].abs() <= MAX_NUMBER).all()]:
+            raise ValueError(f"{wrong}: expected a number up to {MAX_NUMBER:g} in every line")
+    last = range(1, len(epochs) + 1)
+    if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():
+        raise ValueError("expected the settings, then every epoch once and in order")
+    hparams, corpus = hparams_from_dict(starts[-1]["hparams"]), starts[-1]["corpus"]
+    if len(epochs) < hparams.epochs:
+        problem = f"unfinished, {len(epochs)} of {hparams.epochs} epochs; resume it with"
+        raise UserError(f"{problem} train.py -o {directory} --resume")
+    lengths = read_lengths(directory / LENGTHS_FILE, hparams).frames
+    clips, frames = corpus["training_clips"], corpus["training_frames"]
+    if (len(lengths), lengths.sum()) != (clips, frames):
+        problem = f"{LENGTHS_FILE}: {len(lengths)} clips of {lengths.sum()} frames, but the run"
+        raise UserError(f"{problem} trained on {clips} of {frames}; restore it")
+    epochs = epochs.merge(validations, on="epoch", how="left")
+    epochs["hours"] = epochs["minutes"].cumsum() / 60
+    epochs["updates"] = epochs["num_batches"].cumsum()
+    changes = []
+    for before, after in itertools.pairwise(starts):
+        old, new = (start["hparams"] | _environment(start) for start in (before, after))
+        for name in old.keys() - WITHOUT_EFFECT - {"epochs"}:
+            if old[name] != new.get(name):
+                change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
+                changes.append(f"{directory} was resumed at epoch {after['epoch']} with {change}")
+    time = datetime.fromisoformat(starts[-1]["time"]).astimezone()
+    facts = _facts(hparams, starts, len(epochs), lengths)
+    return Run(str(directory), hparams, lengths, epochs, time, facts, changes)
+
+
+def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
+    """Settings, corpus, machine and software of a run, as text; NaN for what has no effect."""
+    own = REGISTRY[h.batching_strategy].parameter
+    ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
+    if h.batching_strategy == "random":
+        ignored |= {"batch_randomization"}  # RAND-BR would be RAND
+    if not h.dynamic_batch_size:
+        ignored |= {"batch_capacity"}
+    if h.learning_rate_schedule == "constant":
+        ignored |= {n for n in asdict(h) if re.match("learning_rate_(?!schedule)", n)}
+    corpus, warm = starts[-1]["corpus"], starts[0]["iteration"] == 0
+    hours = lengths.sum() * h.hop_length / h.sampling_rate / 3600
+    clips = [str(len(lengths)), str(corpus["validation_clips"])]
+    head = [str(h.seed), *clips, f"{hours:.2f}", starts[-1]["time"][:10]]
+    settings = {name: np.nan if name in ignored else str(v) for name, v in asdict(h).items()}
+    settings["name"] = batching_name(*(getattr(h, setting) for setting in BATCHING[1:]))
+    settings["epochs"] = str(epochs)
+    settings["started_from"] = str(starts[0].get("started_from") if warm else None)
+    settings["corpus"] = f"{clips[0]} clips, {corpus['fingerprint'][:8]}"
+    return dict(zip(HEAD, head, strict=True)) | settings | _environment(starts[-1])
+
+
+def _environment(start: dict[str, Any]) -> dict[str, str]:
+    """What else may differ between two runs or two starts of one."""
+    environment = {f"machine's {name}": value for name, value in start["machine"].items()}
+    environment |= {f"version of {name}": value for name, value in start["versions"].items()}
+    environment["commit"] = start.get("commit")
+    environment["fingerprint of the corpus"] = start["corpus"]["fingerprint"][:16]
+    return {name: "unknown" if value is None else str(value) for name, value in environment.items()}
+
+
+def _differences(rows: pd.DataFrame) -> np.ndarray:
+    """[rows, rows, columns] where two rows have different values of a setting that has an effect
+    in both, and that is not the batching."""
+    text, known = rows.fillna("").to_numpy(str), rows.notna().to_numpy()
+    return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
+
+
+def _place(label: str) -> tuple[int, str]:
+    """Of a row: the paper's ten first and in its order, and a batch size of 4 before one of 16."""
+    name, paper = label.partition(" ")[0], list(published.TABLE_2)
+    digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)
+    return paper.index(name) if name in paper else len(paper), digits
+
+
+def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
+    """Runs, the latest last, as rows. Of two with equal settings and seed the later one stays."""
+    facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
+    settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
+    table = pd.DataFrame({"seed": [run.hparams.seed for run in runs]}, facts.index)
+    table["label"] = settings.fillna("").agg("\n".join, axis=1)  # until it is shortened below
+    again = table.duplicated(["label", "seed"], keep="last")
+    same = "the same settings and seed as a later run, which is kept"
+    left_out = left_out + [f"{folder}: {same}" for folder in table.index[again]]
+    table = table[~again]
+    rows = settings[~again].set_index(table["label"])
+    rows = rows[~rows.index.duplicated()]
+    # Of several rows of a name the one that can be compared with most others represents it; of
+    # equally many the one with the paper's values, or this recipe's defaults.
+    usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
+    rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
+    rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
+    rank = rank.sort_values(["comparable", "usual"], ascending=False, kind="stable")
+    best = rows.loc[rank.index].drop_duplicates("name").set_index("name", drop=False)
+    labels = []
+    for _, row in rows.iterrows():
+        differing = row.index[row.fillna("") != best.loc[row["name"]].fillna("")]
+        settings_text = ", ".join(f"{SHORT.get(n, n)} {row[n]}" for n in differing)
+        labels.append(row["name"] + (f" ({settings_text})" if settings_text else ""))
+    table = table.replace({"label": dict(zip(rows.index, labels, strict=True))})
+    rows = rows.set_axis(labels).loc[sorted(labels, key=_place)]
+    label, seed, by_folder = table["label"], table["seed"], {run.folder: run for run in runs}
+    order = sorted(table.index, key=lambda folder: (*_place(label[folder]), seed[folder]))
+    per_run = [by_folder[f].epochs.assign(run=f, label=label[f]) for f in order]
+    epochs = pd.concat(per_run, ignore_index=True)
+    in_order = {folder: by_folder[folder] for folder in order}
+    return Runs(in_order, table.loc[order], rows, facts.loc[order], epochs, left_out)
+
+
+def describe(runs: Runs) -> dict[str, str]:
+    """What was trained on what, for the head of a report."""
+    facts = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
+    values = {str(name): "; ".join(column.unique()) for name, column in facts.items()}
+    return {"runs": f"{len(runs.by_folder)} in {len(runs.rows)} rows"} | values
+
+
+def deviations(runs: Runs) -> list[str]:
+    """In what the runs are not the paper's experiments; empty if in nothing that can be known."""
+    # Where the paper names no value, this recipe's defaults stand for it, which are NVIDIA's.
+    given = {n: list(v) if isinstance(v, tuple) else v for n, v in published.SETTINGS.items()}
+    paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in given.items())))
+    paper |= {"epochs": published.EPOCHS, "started_from": None}
+    paper |= {CLIPS[0]: published.TRAINING_CLIPS, CLIPS[1]: published.VALIDATION_CLIPS}
+    facts = runs.facts.copy()
+    facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
+    is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
+    facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan  # the paper has no value for them
+    return [
+        f"{name} {value} instead of {paper[name]}{where}"
+        for name in facts.columns.drop([*BATCHING, "load_mel_from_disk"])
+        if name in paper
+        for value, where in _by_value(facts[name])
+        if value != str(paper[name])
+    ]
+
+
+def comparison_warnings(runs: Runs) -> list[str]:
+    """What keeps the rows from being compared, and what changed when a run was resumed."""
+    facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
+    warnings = []
+    for name in facts.columns[facts.nunique() > 1]:
+        warnings.append(f"{name}: " + "; ".join(map("".join, _by_value(facts[name]))))
+    counts = runs.rows["name"].value_counts(sort=False)
+    for batching, count in counts[counts > 1].items():
+        warnings.append(f"{batching} has {count} rows: the first is used in Tables 1, 3 and 4")
+    return warnings + [change for run in runs.by_folder.values() for change in run.changes]
+
+
+def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:
+    """Values, the most common first, each with its folders unless all have it."""
+    for value, count in column.value_counts().items():
+        folders = ", ".join(column.index[column == value][:3])
+        more = f" and {count - 3} more" if count > 3 else ""
+        yield str(value), f" ({folders}{more})" if count < len(column) else ""

@@ -1,0 +1,358 @@
+"""English as a person reads it aloud: `read_english` writes out what is not a word.
+
+    read_english("At 3:45 pm on Nov. 25, 5 kg cost $3.50.")
+
+Rules run one after another, each on the result of the one before. A rule that has read something
+leaves words in small letters, which no later rule changes. A rule that only reads what surrounds a
+number leaves its digits, which the last rules spell. Comments in `RULES` explain the order.
+"""
+
+import re
+import unicodedata
+
+from tacotron2_voice.text.english.numbers import (
+    CORRECTED_NUMBER_RULES,
+    Rule,
+    rule,
+    spell_number,
+    spell_number_or_year,
+)
+from tacotron2_voice.text.english.quantities import (
+    AMOUNT_RULES,
+    ARITHMETIC_RULES,
+    DATE_RULES,
+    MONTH,
+    PHONE_RULES,
+    PLURAL_RULES,
+    RANGE_RULES,
+    SUPERSCRIPTS,
+    TIME_RULES,
+    full_stop,
+)
+from tacotron2_voice.text.english.words import (
+    ABBREVIATIONS,
+    ADDRESS_SIGNS,
+    BEFORE_NUMBERS,
+    COUNTED,
+    COUNTED_OR_LETTERED,
+    CROWNS,
+    DAYS,
+    DOMAINS,
+    FILE_ENDINGS,
+    INITIALISMS,
+    MONARCHS,
+    MONTHS,
+    ONSETS,
+    OPENERS,
+    SIGNS,
+    SPELLED_IN_ADDRESSES,
+    STREETS,
+    SURE_NUMERALS,
+    TITLES,
+    UNITS,
+    WORDS_IN_CAPITALS,
+)
+
+Match = re.Match[str]
+
+
+def read_english(text: str) -> str:
+    """Write out numbers, times, dates, abbreviations, signs and so on in words. Whatever no rule
+    reads stays as it is."""
+    text = _plain_characters(text)
+    if not any(character.islower() for character in text):
+        text = _without_shouting(text)
+    for pattern, replacement in RULES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+# ---------------------------------------------------------------------------- characters
+
+_BLANKS = "\u00a0\u2007\u2009\u202f"  # of fixed width: between thousands, and before units
+_THOUSANDS = re.compile(rf"(?<![\d+.,])\d{{1,3}}(?:[{_BLANKS}]\d{{3}})+(?![{_BLANKS}]?\d)")
+_ALIKE = {
+    **dict.fromkeys("‘’ʼ′‛", "'"),
+    **dict.fromkeys("‐‑﹣－⁃", "-"),
+    **dict.fromkeys(_BLANKS, " "),
+    **dict.fromkeys("\xad\u200b\u2060\ufeff", ""),
+    **{"″": '"', "№": "No.", "℃": "°C", "℉": "°F", "μ": "µ", "\u2126": "Ω", "∕": "/", "…": "..."},
+}
+
+
+def _plain_characters(text: str) -> str:
+    """One character for all that look alike or mean the same: apostrophes, hyphens, blanks, digits
+    of every script, fractions, Roman numerals."""
+    if text.isascii():
+        return text
+    text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
+    text = re.sub("[\u2160-\u217f]+", _roman_characters, text)
+    text = re.sub(r"(?<=\d)(?=[¼-¾⅐-⅞])", " ", text)  # 3¾ is 3 3/4
+    return "".join(map(_plain_character, text))
+
+
+def _plain_character(character: str) -> str:
+    if character.isascii() or character in SUPERSCRIPTS or character in SIGNS:
+        return character
+    if character in _ALIKE:
+        return _ALIKE[character]
+    same = unicodedata.normalize("NFKC", character).replace("\u2044", "/")  # ½ is 1⁄2
+    if character.isdecimal():
+        return str(unicodedata.decimal(character))
+    full_width = "\uff01" <= character <= "\uff5e" or same in SIGNS
+    plain = same.isascii() and same.replace("/", "").isalnum()
+    return same if plain or full_width else character
+
+
+def _roman_characters(match: Match) -> str:
+    """The characters from Ⅰ to ⅿ: capitals after the name of a king, else a number for sure."""
+    letters = unicodedata.normalize("NFKC", match[0]).upper()
+    before = re.search(r"(\w+)\s$", match.string[max(0, match.start() - 20) : match.start()])
+    value = roman_value(letters)
+    return letters if value is None or (before and before[1] in MONARCHS) else str(value)
+
+
+_ROMAN_NUMERAL = re.compile(r"M{0,3}(CM|CD|D?C{0,3})(XC|XL|L?X{0,3})(IX|IV|V?I{0,3})")
+_ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+
+
+def roman_value(letters: str) -> int | None:
+    """Read a Roman numeral: XIV -> 14. None if it is not one in its usual form."""
+    if not letters or not _ROMAN_NUMERAL.fullmatch(letters):
+        return None
+    values = [_ROMAN_DIGITS[letter] for letter in letters]
+    pairs = zip(values, [*values[1:], 0], strict=True)
+    return sum(-value if value < following else value for value, following in pairs)
+
+
+# ---------------------------------------------------------------------------- capitals
+
+
+def _without_shouting(text: str) -> str:
+    """A text of capitals, in capitals and small letters if it has two words of them or more: where
+    all is in capitals they say nothing about a word. Known initials stay, and Roman numerals."""
+    pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # between, word, between, ...
+    if len(pieces) < 5:
+        return text
+    numbered = {*COUNTED, *COUNTED_OR_LETTERED, *MONARCHS, "War"}
+    for i in range(1, len(pieces), 2):
+        word, name = pieces[i], pieces[i].capitalize()
+        before = pieces[i - 2] if i > 1 and pieces[i - 1].isspace() else ""
+        after_number = re.search(r"\d\s?$", pieces[i - 1])
+        if after_number and word not in UNITS and word.lower() in UNITS:
+            word = pieces[i] = word.lower()
+        if name in TITLES or name in STREETS or name in OPENERS or name.lower() in MONTHS:
+            pieces[i] = name.lower() if name in OPENERS else name
+            continue
+        initials = word in INITIALISMS or not re.search("[AEIOUY]", word)
+        numeral, unit = before in numbered and roman_value(word), after_number and word in UNITS
+        if not (initials or numeral or unit):
+            pieces[i] = name
+    return "".join(pieces)
+
+
+def _letters(letters: str) -> str:
+    return " ".join(letters.lower().replace(".", ""))
+
+
+def _read_capitals(match: Match) -> str:
+    """FBI as letters, NASA as a word; TVs and TV's get the same apostrophe. A word is what has four
+    letters or is in a table, unless it is in the other table, has no vowel, or begins as no English
+    word does."""
+    word, ending = match[1], match[2] or ""
+    onset = re.split("[AEIOUY]", word)[0]
+    a_word = len(word) > 3 or word in WORDS_IN_CAPITALS
+    if len(onset) == len(word) or (len(onset) > 1 and onset not in ONSETS):
+        a_word = False
+    if a_word and word not in INITIALISMS:
+        return word.lower() + ending
+    return _letters(word) + ("'s" if ending else "")
+
+
+# ---------------------------------------------------------------------------- addresses
+
+
+def _read_address(match: Match) -> str:
+    """www.example.com/docs, info@example.org, README.md; punctuation at the end is not part of it,
+    nor is a last slash read."""
+    address = match[0].rstrip(".,;:!?'\")]}")
+    rest = match[0][len(address) :]
+    words = []
+    for piece in re.findall(r"[A-Za-z]+|\d+|.", address.removesuffix("/")):
+        if piece.isdecimal():
+            words.append(spell_number_or_year(piece))
+        elif piece.isascii() and piece.isalpha():
+            words.append(_word_of_address(piece))
+        else:
+            words.append(ADDRESS_SIGNS.get(piece, piece))
+    return " ".join(words) + rest
+
+
+def _word_of_address(word: str) -> str:
+    letters = word.lower() in SPELLED_IN_ADDRESSES or word in INITIALISMS
+    return _letters(word) if letters or not re.search("[aeiouyAEIOUY]", word) else word.lower()
+
+
+_ADDRESS = (
+    r"\b(?:https?://|ftp://|www\.)[^\s<>\"]+"
+    r"|(?<![\w.+-])[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+"
+    rf"|(?<![\w@.-])(?:\w[\w-]*\.)+(?:{'|'.join(DOMAINS + FILE_ENDINGS)})\b(?:/[^\s<>\"]*)?"
+)
+
+
+# ---------------------------------------------------------------------------- abbreviations
+
+
+def _read_abbreviation(match: Match) -> str:
+    words = ABBREVIATIONS[match[1].lower()]
+    return words if words in ("for example", "that is", "versus") else words + full_stop(match)
+
+
+def _read_title(match: Match) -> str:
+    at_the_end = match[0].endswith(".") and not match.string[match.end() :].strip()
+    beside_a_name = match.string[match.end() : match.end() + 1].isalpha()
+    return TITLES[match[1].capitalize()] + ("." if at_the_end else " " if beside_a_name else "")
+
+
+_NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
+
+
+def _read_street(match: Match) -> str:
+    """Main St., Elm Dr.; but "Ask Dr. Brown" and "St. is short" are left to the next rules."""
+    before, short = match[1], match[2].capitalize()
+    ends = full_stop(match)
+    name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())
+    if before in OPENERS or before in TITLES or (short in TITLES and name_follows):
+        return match[0]
+    return f"{before} {STREETS[short]}{ends}"
+
+
+def _read_before_number(match: Match) -> str:
+    return f"{BEFORE_NUMBERS[match[1].lower()].capitalize()} "
+
+
+def _read_dotted_letters(match: Match) -> str:
+    return _letters(match[0]) + full_stop(match)
+
+
+def _read_month(match: Match) -> str:
+    ends = full_stop(match)
+    return match[0] if ends and match[1] in ("Jan", "Mar") else MONTHS[match[1].lower()] + ends
+
+
+def _read_days(match: Match) -> str:
+    days = [DAYS[short.lower()] for short in match.groups() if short]
+    return " to ".join(days) + full_stop(match)
+
+
+_DAY = "|".join(sorted(map(str.capitalize, DAYS), key=len, reverse=True))
+_MONTH = "|".join(x.capitalize() for x in MONTHS if x != "may")
+
+
+# ---------------------------------------------------------------------------- Roman numerals
+
+
+def _read_regnal_number(match: Match) -> str:
+    value = roman_value(match[2])
+    return match[0] if value is None else f"{match[1]} the {spell_number(f'{value}th')}"
+
+
+def _read_roman_number(match: Match) -> str:
+    value = roman_value(match[2])
+    no_numeral = value is None or (match[2] == "I" and match[1][0].islower())  # "the part I like"
+    return match[0] if no_numeral else f"{match[1]} {value}"
+
+
+_KINGS = "|".join(MONARCHS)
+
+
+def _either_case(words: list[str]) -> str:
+    return "|".join(f"[{word[0]}{word[0].lower()}]{word[1:]}" for word in words)
+
+
+# ---------------------------------------------------------------------------- signs
+
+
+def _read_sign(match: Match) -> str:
+    """With a blank between it and a word beside it."""
+    before = match.string[match.start() - 1 : match.start()]
+    after = match.string[match.end() : match.end() + 1]
+    left = " " if match[0][0].isspace() or before.isalnum() or before in SIGNS else ""
+    return left + SIGNS[match[0].strip()] + (" " if after.isalnum() else "")
+
+
+RULES: list[Rule] = [
+    # Addresses first: their dots, slashes, hyphens and digits mean nothing else.
+    rule(_ADDRESS, _read_address),
+    # "&c." before the sign; shortened phrases with a slash before fractions and divisions.
+    rule(r"&c\.", "etc."),
+    rule(r"(?i)\bw/o\b", "without"),
+    rule(r"(?i)\bw/(?=\s?\w)", "with "),
+    rule(r"(?i)\bc/o\b", "care of"),
+    # Days before dates, which begin after them.
+    rule(rf"\b({_DAY})\b\.?\s?[-–]\s?({_DAY})\b\.?", _read_days),
+    rule(rf"\b({_DAY})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
+    rule(rf"(?:(?<=\bon )|(?!S))\b({_DAY})\.", _read_days),  # not "in the sun.", "he sat."
+    # Dates, then telephone numbers, before ranges, which have hyphens too.
+    *DATE_RULES,
+    rule(rf"\b({_MONTH})\.", _read_month),
+    *PHONE_RULES,
+    # "No. 5", before Roman numerals ("Vol. IV"). "No." alone is a word.
+    rule(
+        rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})"
+        r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
+        _read_before_number,
+    ),
+    # Ranges before times ("9am-5pm"), units ("5-10 kg") and negative numbers.
+    *RANGE_RULES,
+    *TIME_RULES,
+    # Amounts: of money, of units, fractions. They need the abbreviations' dots ("6 ft. 2 in.").
+    *AMOUNT_RULES,
+    # Roman numerals before capitals, which would make letters of them. One letter is a numeral only
+    # after a crown or before "of", where it may be "I" or an initial otherwise.
+    rule(r"\bWW(I{1,2})\b", r"World War \1"),
+    rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
+    rule(
+        rf"\b((?:{'|'.join(CROWNS)}) (?:{_KINGS})|(?:{_KINGS})(?= I (?:of [A-Z]|and [A-Z][a-z]+ I)"
+        r"| I'))\s(I)(?![.\w])",
+        _read_regnal_number,
+    ),
+    rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
+    rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
+    rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
+    # Abbreviations. Streets before titles, which share "St." and "Dr.".
+    rule(
+        rf"\b([A-Z][\w'-]*|\d+(?:st|nd|rd|th))\s({'|'.join(STREETS)})\b(?:\.|(?![.\w]))",
+        _read_street,
+    ),
+    rule(r"(?i)\b((?!St\b|Mt\b|Ft\b|Rep\b|Pres\b)(?:" + "|".join(TITLES) + r"))\.", _read_title),
+    rule(r"\b(St|Mt|Ft|Rep|Pres)\.(?=\s[A-Z\u00c0-\u00de])", _read_title),
+    rule(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft)(?=\s[A-Z\u00c0-\u00de])", _read_title),
+    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # in a text of small letters
+    rule(
+        rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.",
+        _read_abbreviation,
+    ),
+    rule(r"(?i)(?<![\w.])(etc|vs)(?![\w.])", _read_abbreviation),
+    rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
+    rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
+    rule(r"(?<=[(])d\.(?=\s\d{4})|(?<=\d[,;] )d\.(?=\s\d{4})", "died"),
+    # After "e.g." and "i.e.": whatever else is letters with dots.
+    rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
+    rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
+    # Signs of arithmetic and negative numbers, while digits show what they stand beside.
+    *ARITHMETIC_RULES,
+    rule(r"#\s?(?=\d)", "number "),
+    rule(r"\b([A-G])#", r"\1 sharp"),
+    rule(r"#(?=[A-Za-z])", "hashtag "),
+    rule(r"\bv\.?(?=\d)", "version "),
+    # Then numbers that are more than digits, and the blanks between digits and letters ("MP3").
+    *PLURAL_RULES,
+    rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
+    *CORRECTED_NUMBER_RULES,
+    # After numbers, which have taken the currencies that go with an amount.
+    rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
+    # Last, as units and Roman numerals are capitals too.
+    rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
+    rule(r"(?<![A-Za-z])([A-Z]{2,})('?s)?(?![A-Za-z])", _read_capitals),
+]

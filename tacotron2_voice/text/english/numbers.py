@@ -1,0 +1,156 @@
+"""Numbers to English words, as rules that are applied in order.
+
+`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, in a text of small ASCII letters;
+`CORRECTED_NUMBER_RULES` as a person would, after the other rules of tacotron2_voice/text/english/__init__.py.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+
+_MAX_NAMED_DIGITS = 36  # digits; inflect has no name for anything above 999 decillion
+
+
+def rule(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> Rule:
+    return re.compile(pattern), replacement
+
+
+@lru_cache(maxsize=1)
+def _inflect_engine() -> Any:
+    """Import inflect on first use: it takes about a second, and only numbers need it."""
+    import inflect
+
+    return inflect.engine()
+
+
+@lru_cache(maxsize=16384)
+def spell_number(number: str, andword: str = "") -> str:
+    """Spell a number: 12 -> twelve, 12th -> twelfth. Numbers without a name go digit by digit."""
+    digits = number.rstrip("dhnrst").lstrip("0") or "0"
+    suffix = number.lstrip("0123456789")
+    if len(digits) > _MAX_NAMED_DIGITS:
+        return " ".join([*map(spell_number, digits[:-1]), spell_number(digits[-1] + suffix)])
+    return _inflect_engine().number_to_words(digits + suffix, andword=andword)
+
+
+def spell_number_or_year(digits: str) -> str:
+    """Spell 1001 to 2999 as years, in pairs, except 2000 to 2009; others as numbers."""
+    digits = digits.lstrip("0") or "0"
+    value = int(digits) if len(digits) == 4 else 0
+    if not 1000 < value < 3000 or 2000 <= value < 2010:
+        return spell_number(digits)
+    century, year = divmod(value, 100)
+    if year == 0:
+        return f"{spell_number(str(century))} hundred"
+    return f"{spell_number(str(century))} {'oh ' if year < 10 else ''}{spell_number(str(year))}"
+
+
+def _dollars_in_digits(match: re.Match[str]) -> str:
+    amount = match[1]
+    dollars, _, cents = amount.partition(".")
+    if "." in cents:  # not an amount: $1.2.3
+        return f"{amount} dollars"
+    # A stray comma, as in "$,5", is an error in NVIDIA's code; here it is ignored.
+    dollars, cents = (part.replace(",", "").lstrip("0") for part in (dollars, cents))
+    units = [(dollars, "dollar"), (cents, "cent")]
+    parts = [f"{count} {unit}{'' if count == '1' else 's'}" for count, unit in units if count]
+    return ", ".join(parts) or "zero dollars"
+
+
+NUMBER_RULES: list[Rule] = [
+    (re.compile(r"(?<=[0-9]),+(?=[0-9])"), ""),
+    (re.compile(r"\$([0-9.,]*[0-9])"), _dollars_in_digits),
+    (re.compile(r"([0-9]+)\.([0-9]+)"), r"\1 point \2"),
+    (re.compile(r"[0-9]+(?:st|nd|rd|th)"), lambda match: spell_number(match[0], andword="and")),
+    (re.compile(r"[0-9]+"), lambda match: spell_number_or_year(match[0])),
+]
+
+
+def spell_digits(digits: str) -> str:
+    """0187 -> zero one eight seven."""
+    return " ".join(map(spell_number, digits))
+
+
+def spell_fraction(fraction: str) -> str:
+    """2/3 -> two thirds; the denominator is 2 or more."""
+    above, below = fraction.split("/")
+    name = {2: "half", 4: "quarter"}.get(int(below)) or spell_number(f"{int(below)}th")
+    if int(above) == 1:
+        return name if name.startswith("one ") else f"one {name}"
+    return f"{spell_number(above)} {'halves' if name == 'half' else name + 's'}"
+
+
+def plural_of(number: str) -> str:
+    """nineteen ninety -> nineteen nineties."""
+    if number.endswith("y"):
+        return f"{number[:-1]}ies"
+    return f"{number}es" if number.endswith("x") else f"{number}s"
+
+
+_CURRENCIES = {
+    "$": (("dollar", "dollars"), ("cent", "cents")),
+    "US$": (("u s dollar", "u s dollars"), ("cent", "cents")),
+    "£": (("pound", "pounds"), ("penny", "pence")),
+    "€": (("euro", "euros"), ("cent", "cents")),
+    "¥": (("yen", "yen"), ("sen", "sen")),
+    "₹": (("rupee", "rupees"), ("paisa", "paise")),
+}
+
+
+def _spell_decimal(whole: str, fraction: str) -> str:
+    """3, .14 -> three point one four; of a version, 3, .11.4 -> three point eleven point four."""
+    parts = fraction.split(".")[1:]
+    spell = spell_digits if len(parts) == 1 else _spell_whole
+    words = [f"point {spell(part)}" for part in parts]
+    return " ".join([_spell_whole(whole), *words] if whole else words)
+
+
+def _spell_whole(digits: str) -> str:
+    """Digit by digit after a zero, 007, which is no amount."""
+    return spell_digits(digits) if digits[0] == "0" else spell_number(digits)
+
+
+def _spell_money(currency: str, whole: str, fraction: str, magnitude: str) -> str:
+    unit, subunit = _CURRENCIES[currency]
+    if magnitude or len(fraction) > 3 or fraction.count(".") > 1:
+        return f"{_spell_decimal(whole, fraction)}{magnitude} {unit[1]}"
+    whole = whole.lstrip("0")
+    hundredths = fraction[1:].ljust(2, "0").lstrip("0")
+    parts = []
+    if whole or not hundredths:
+        parts.append(f"{spell_number(whole)} {unit[whole != '1']}")
+    if hundredths:
+        parts.append(f"{spell_number(hundredths)} {subunit[hundredths != '1']}")
+    return " ".join(parts)
+
+
+def _read_number(match: re.Match[str]) -> str:
+    currency, whole, fraction, ordinal, magnitude = (group or "" for group in match.groups())
+    digits, ordinal = whole.replace(",", ""), ordinal.lower()
+    if currency:
+        return _spell_money(currency, digits, fraction, magnitude) + ordinal
+    if fraction:
+        return _spell_decimal(digits, fraction) + ordinal + magnitude
+    if ordinal:
+        return spell_number(digits + ordinal)
+    if digits[0] == "0":
+        return _spell_whole(digits) + magnitude
+    # Nobody writes a year with a comma.
+    return (spell_number(digits) if "," in whole else spell_number_or_year(digits)) + magnitude
+
+
+CORRECTED_NUMBER_RULES: list[Rule] = [
+    (
+        re.compile(
+            r"(?:(US\$|[£$€¥₹])\s?)?"
+            r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![\w.])(?=\.[0-9]))"  # or a bare .5
+            r"((?:\.[0-9]+)*)"
+            r"(?:(st|nd|rd|th)\b|(\s+(?:hundred|thousand|million|billion|trillion)\b))?",
+            re.IGNORECASE,
+        ),
+        _read_number,
+    ),
+]

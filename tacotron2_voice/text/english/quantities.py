@@ -1,0 +1,345 @@
+"""Rules of tacotron2_voice/text/english/__init__.py for what numbers are part of: dates, times, telephone numbers, ranges,
+amounts of money and of units, fractions, arithmetic, decades."""
+
+import re
+
+from tacotron2_voice.text.english.numbers import (
+    Rule,
+    plural_of,
+    rule,
+    spell_digits,
+    spell_fraction,
+    spell_number,
+    spell_number_or_year,
+)
+from tacotron2_voice.text.english.words import BIBLE, MONTHS, OPENERS, PER, UNITS
+
+Match = re.Match[str]
+
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"
+CURRENCY = r"(?:US\$|[$£€¥₹])"
+
+
+_SENTENCE_ENDS = re.compile(
+    rf"['\")\]”]*(?:\s*$|\s+['\"(“]?(?:{'|'.join(sorted(OPENERS, key=len, reverse=True))})\b)"
+)
+
+
+def full_stop(match: Match) -> str:
+    """The full stop of an abbreviation, where it ends a sentence too."""
+    return "." if match[0].endswith(".") and _SENTENCE_ENDS.match(match.string, match.end()) else ""
+
+
+# ---------------------------------------------------------------------------- dates
+
+_NAMES = list(dict.fromkeys(MONTHS.values()))
+_SHORT = [short for short in MONTHS if short != "may"]
+# "may" and "march" are verbs.
+MONTH = (
+    rf"(?:(?i:{'|'.join(name for name in _NAMES if name not in ('may', 'march'))})\b"
+    rf"|(?:May|MAY|March|MARCH)\b|(?i:{'|'.join(_SHORT)})\b\.?)"
+)
+_DAY = r"(?:3[01]|[12]\d|0?[1-9])"
+_NOT_A_DAY = r"(?![\d:/%$]|[.,]\d|\s?(?:[ap]\.?m\b|miles\b|meters\b|steps\b|km\b))"
+
+
+def _ordinal(number: str) -> str:
+    return spell_number(f"{int(number)}th")
+
+
+def _month(written: str) -> str:
+    name = written.lower().rstrip(".")
+    return MONTHS.get(name, name)
+
+
+def _with_year(words: str, year: str | None) -> str:
+    if not year:
+        return words
+    spelled = f"oh {spell_number(year)}" if year[0] == "0" else spell_number_or_year(year)
+    return f"{words}, {spelled}"
+
+
+def _read_numeric_date(match: Match) -> str:
+    """11/25/2026 as in America, where it can be; 25.11.2026 as in Europe"""
+    first, sign, second, year = match.groups()
+    day_first = sign == "." or int(first) > 12
+    month, day = (second, first) if day_first else (first, second)
+    if not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
+        return match[0]
+    name = _NAMES[int(month) - 1]
+    words = f"the {_ordinal(day)} of {name}" if day_first else f"{name} {_ordinal(day)}"
+    return _with_year(words, year)
+
+
+def _read_iso_date(match: Match) -> str:
+    words = f"{_NAMES[int(match[2]) - 1]} {_ordinal(match[3])}"
+    return _with_year(words, match[1]) + (" " if match[4] else "")
+
+
+def _read_month_first(match: Match) -> str:
+    """Nov. 25, 2026; July 4th; May 3-5"""
+    last = f" to {_ordinal(match[3])}" if match[3] else ""
+    return _with_year(f"{_month(match[1])} {_ordinal(match[2])}{last}", match[4])
+
+
+def _read_day_first(match: Match) -> str:
+    """25 November 2026; the 4th of July; 3-5 May"""
+    first = f"{_ordinal(match[2])} to the " if match[2] else ""
+    words = f"{match[1] or 'the '}{first}{_ordinal(match[3])} of {_month(match[4])}"
+    return _with_year(words, match[5])
+
+
+_TH = r"(?:st|nd|rd|th)?"
+_YEAR = r"(?:(?:,?\s+|-)([12]\d{3})(?![\d:/,]\d|\d))?"
+DATE_RULES: list[Rule] = [
+    rule(
+        r"(?<![\w/.-])(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(T(?=\d))?(?![\d-])",
+        _read_iso_date,
+    ),
+    rule(r"(?<![\w/.,-])(\d{1,2})([/.])(\d{1,2})\2(\d{4})(?![\w/])", _read_numeric_date),
+    rule(r"(?<![\w/.,-])(\d{1,2})(/)(\d{1,2})/(\d{2})(?![\w/])", _read_numeric_date),
+    rule(
+        rf"(?<![\w.,:/-])([Tt]he\s+)?(?:({_DAY}){_TH}\s?[-–]\s?)?"
+        rf"({_DAY}){_TH}(?:\s+(?:of\s+)?|-)({MONTH})"
+        rf"(?!\s+(?:be|have|not|{_DAY}\b)){_YEAR}",
+        _read_day_first,
+    ),
+    rule(
+        rf"\b({MONTH})\s+({_DAY}){_TH}(?:\s?[-–]\s?({_DAY}){_TH})?(?!\w){_NOT_A_DAY}{_YEAR}",
+        _read_month_first,
+    ),
+    rule(rf"\b({MONTH})(?=,?\s+[12]\d{{3}}\b)", lambda match: _month(match[1])),
+]
+
+# ---------------------------------------------------------------------------- telephone numbers
+
+
+def _read_groups(match: Match) -> str:
+    """Digit by digit, with a pause between groups."""
+    groups = ", ".join(map(spell_digits, re.findall(r"\d+", match[0])))
+    return f"plus {groups}" if match[0].startswith("+") else groups
+
+
+PHONE_RULES: list[Rule] = [
+    rule(r"(?<![\w+])\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}(?!\d)", _read_groups),
+    rule(
+        r"(?<![\w.,-])(?:1[-.\s])?(?:\(\d{3}\)\s?|\d{3}[-.\s])\d{3}[-.\s]\d{4}(?![\w-])",
+        _read_groups,
+    ),
+    rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
+    rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British
+    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # of a book, of a card
+    rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
+    rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # a postal code
+    rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
+]
+
+# ---------------------------------------------------------------------------- ranges
+
+
+def _read_range(match: Match) -> str:
+    """10-12, 1914–1918, 2007-08, $5-10; "9 - 4" is a subtraction, "50-50" neither"""
+    start, sign, end = match.groups()
+    if start == end:
+        return match[0]
+    spaced_hyphen = sign.strip() == "-" and len(sign) > 1
+    if spaced_hyphen and start.isdigit() and end.isdigit() and int(start) > int(end):
+        return f"{start} minus {end}"
+    currency = re.match(CURRENCY, start)
+    if currency and end[0].isdigit():  # said once, at the end
+        return f"{start[currency.end() :]} to {currency[0]}{end}"
+    if re.fullmatch(r"\d{4}", start) and re.fullmatch(r"0\d", end):
+        end = f"oh {spell_number(end)}"
+    return f"{start} to {end}"
+
+
+RANGE_RULES: list[Rule] = [
+    rule(
+        rf"(?<![\w.,/:#^-])({CURRENCY}?{NUMBER}(?::\d\d)?(?:\s?[ap]\.?m\b\.?|\s?%|°[CF]?)?)"
+        rf"(\s?[-–]\s?)({CURRENCY}?{NUMBER})(?![/\d]|[-–]\d|\s*=)",
+        _read_range,
+    ),
+]
+
+# ---------------------------------------------------------------------------- times
+
+
+def _read_time(match: Match) -> str:
+    """3:45 pm, 10:05, 12:00, 15:30, 7pm, 10.30 am, 12:30:15"""
+    hour, minute = int(match["hour"]), match["minute"] or match["after_dot"]
+    half = match["half"] or match["bare_half"]
+    if hour > 24 or (half and not 1 <= hour <= 12):
+        return match[0]
+    words = spell_number(str(hour))
+    if minute and minute != "00":
+        words += f"{' oh' if minute[0] == '0' else ''} {spell_number(minute)}"
+    elif minute and not half:
+        whole = f"{words} o'clock" if hour <= 12 else f"{words} hundred"
+        words = whole if hour else "midnight"
+    if match["second"]:
+        words += f" and {spell_number(match['second'])} second{'s' * (match['second'] != '01')}"
+    return f"{words} {half.lower()} m{full_stop(match)}" if half else words
+
+
+def _read_verse(match: Match) -> str:
+    to = " to " if match[0][-1] in "-–" else ""
+    return f"{match[1]} {match[2]} {match[3]}{to}"
+
+
+_HALF = r"\s?(?P<{}>[apAP])(?:\.\s?[mM]\b\.?|[mM]\b)"
+_TIME = (
+    r"(?<![\w:.,/$£€¥-])(?P<hour>\d{1,2})(?:"
+    rf":(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?(?:{_HALF.format('half')})?"
+    rf"|(?:\.(?P<after_dot>[0-5]\d))?{_HALF.format('bare_half')})(?![\d:])"
+)
+TIME_RULES: list[Rule] = [
+    # John 3:16 is no time of day, and 5:3 no chapter elsewhere.
+    rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
+    rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
+    rule(_TIME, _read_time),
+    rule(r"(?<![\w:.,])(\d+):(\d+)(?![\d:]|\.\d)", r"\1 to \2"),
+]
+
+# ---------------------------------------------------------------------------- amounts
+
+_MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion", "tn": "trillion"}
+_MAGNITUDES |= {"t": "trillion", "mn": "million"}
+_CODES = {"USD": "US$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹"}
+_BILLS = {"US$": "u s dollar", "$": "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee"}
+_PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
+_POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
+_FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
+_UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
+# "a 5 kg bag": the noun that an amount describes, not a word that continues the sentence.
+_NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)\b)[a-z])"
+_NOUN_FOLLOWS = re.compile(_NOUN)
+
+
+def _read_bill(match: Match) -> str:
+    article, currency, amount, magnitude = match.groups("")
+    return f"{article} {amount}{magnitude} {_BILLS[currency]}"
+
+
+def _read_unit(match: Match) -> str:
+    """5 kg, 1 1/2 ft, 3/4 mi, 100 m², 3 km/h, a 5 kg bag"""
+    article, whole, fraction = match["article"] or "", match["whole"], match["fraction"] or ""
+    noun_follows = _NOUN_FOLLOWS.match(match.string, match.end())
+    describes = noun_follows and (article or match["join"] == "-")
+    is_singular = not whole or describes or (whole == "1" and not fraction)
+    name = _POWERS.get(match["power"], "") + UNITS[match["unit"]][0 if is_singular else 1]
+    if match["per"]:
+        name += f" per {_POWERS.get(match['per_power'], '')}{_PER[match['per']]}"
+    if not whole:
+        the = "an" if re.match("[aeio]|hour", name) else "a"
+        parts = "half" if match["only"] == "1/2" else f"{spell_fraction(match['only'])} of"
+        return f"{article}{parts} {the} {name}"
+    if whole.isdigit() and len(whole) == 4:
+        whole = f"{int(whole):,}"  # no year
+    return f"{article}{whole}{fraction}{match['join'] if describes else ' '}{name}"
+
+
+def _read_fraction(match: Match) -> str:
+    """2/3, 1 1/2; also 24/7, 20/20 and 120/80, which are none"""
+    whole, above, below = match.groups()
+    numerator, denominator = int(above), int(below)
+    words = spell_fraction(f"{above}/{below}") if numerator and denominator > 1 else ""
+    if whole and words and numerator < denominator:
+        return f"{spell_number(whole)} and {re.sub('^one ', 'a ', words)}"
+    if numerator == denominator or (numerator, denominator) in ((24, 7), (9, 11)):
+        words = f"{spell_number(above)} {spell_number(below)}"
+    elif not words or numerator > denominator > 20:
+        words = f"{spell_number(above)} over {spell_number(below)}"
+    return f"{whole} {words}" if whole else words
+
+
+AMOUNT_RULES: list[Rule] = [
+    # What has a currency comes first: "$5 m" is five million dollars, no five metres.
+    rule(rf"\b({'|'.join(_CODES)})\s?(?=\d)", lambda match: _CODES[match[1]]),
+    rule(
+        rf"(?<![\w.,])({NUMBER})\s?({'|'.join(_CODES)})\b",
+        lambda match: _CODES[match[2]] + match[1],
+    ),
+    rule(rf"(?<![\w.,$£€¥₹])({NUMBER})\s?([£€¥₹])(?!\d)", r"\2\1"),
+    rule(rf"(?<![\w.,])({NUMBER})\s?¢", lambda m: f"{m[1]} cent{'s' * (m[1] != '1')}"),
+    rule(r"(?<![\w.,])(\d{1,2})p\b", lambda m: "1 penny" if m[1] == "1" else f"{m[1]} pence"),
+    rule(
+        rf"({CURRENCY}\s?{NUMBER})\s?((?i:{'|'.join(_MAGNITUDES)}))\b",
+        lambda match: f"{match[1]} {_MAGNITUDES[match[2].lower()]}",
+    ),
+    rule(rf"\b([Aa]n?) ({CURRENCY})(\d[\d,]*)(\s(?:million|billion|trillion))?{_NOUN}", _read_bill),
+    rule(
+        rf"(?<![\w.,])({NUMBER}(?:\s(?:thousand|[mb]illion|trillion))?)\s?/\s?({'|'.join(PER)})\b",
+        lambda m: f"{m[1]} per {PER[m[2]]}",
+    ),
+    rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
+    rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),
+    # Units before fractions, which may be part of their number.
+    rule(
+        r"(?P<article>\b[Aa]n?\s)?"
+        rf"(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)"
+        rf"(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
+        rf"|(?P<only>{_FRACTION}))"
+        r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # 20s are twenties
+        rf"(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
+        rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
+        r"(?![\w²³/-]|'\w)(?:\.(?=[,;:)]|\s+[a-z0-9]))?",  # with its dot inside a sentence
+        _read_unit,
+    ),
+    rule(
+        r"(?<![\w.,])(\d{1,2})'\s?(\d{1,2})\"",
+        lambda match: f"{match[1]} feet {match[2]} inch{'es' * (match[2] != '1')}",
+    ),
+    rule(r"(?<![\w.,])(\d+)'\s?[x×]\s?(\d+)'", r"\1 feet by \2 feet"),
+    rule(r"(?<![\w/.,])(?:(\d{1,3})[\s-])?(\d{1,3})/(\d{1,3})(?![\w/]|[.,]\d)", _read_fraction),
+]
+
+# ---------------------------------------------------------------------------- arithmetic
+
+SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
+
+
+def _read_power(match: Match) -> str:
+    exponent = "".join(SUPERSCRIPTS.get(x, x) for x in match[1]).lstrip("+")
+    digits = exponent.lstrip("-")
+    if not digits:
+        return match[0]
+    power = f" to the power of {'minus ' * (exponent != digits)}{spell_number(digits)}"
+    return {"2": " squared", "3": " cubed"}.get(exponent, power)
+
+
+def _read_superscripts(match: Match) -> str:
+    return " " + "".join(map(SUPERSCRIPTS.__getitem__, match[0]))
+
+
+ARITHMETIC_RULES: list[Rule] = [
+    rule(r"(?<![^\W\d]{4})(?<=[\w)])([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)", _read_power),
+    rule(r"(?<=[\w)])\s?\^\s?(-?\d+)", _read_power),
+    rule(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+", _read_superscripts),  # of a footnote
+    rule(r"(?<=\d)(?<!\b0)(\s?)x\1(?=\d)|(?<=\d)×(?=\d)|(?<=[a-z])\s[x×]\s(?=\d+ [a-z])", " by "),
+    rule(r"(?<=\d)\s?\*\s?(?=\d)", " times "),
+    rule(r"\+/-", "±"),
+    rule(r"(?<=\d)\s/\s(?=\d)", " divided by "),
+    rule(r"(?<=\d)/(?=\d)", " slash "),
+    rule(r"(?<=[\w)])\s?-\s?(?=\d+\s*=)|(?<=[\w)])\s?−\s?(?=[\w(])", " minus "),
+    rule(rf"({CURRENCY})-(?=\d)", r"-\1"),
+    rule(rf"(?<![\w.)%\]-])[-−](?={CURRENCY}?\.?\d)", "minus "),
+    rule(rf"(?<![<\w])<\s?(?={CURRENCY}?[\d.])|(?<=\w)\s<\s(?=\w)", " less than "),
+    rule(rf"(?<![->=\w])>\s?(?={CURRENCY}?[\d.])|(?<=\w)\s>\s(?=\w)", " greater than "),
+    rule(rf"(?<!\w)~\s?(?={CURRENCY}?[\d.])", "about "),
+]
+
+# ---------------------------------------------------------------------------- decades and the like
+
+
+def _read_plural(match: Match) -> str:
+    """1990s, '90s, 80's, 747s"""
+    if match[1] in ("100", "1000"):
+        return "hundreds" if match[1] == "100" else "thousands"
+    return plural_of(spell_number_or_year(match[1]))
+
+
+PLURAL_RULES: list[Rule] = [
+    rule(r"(?<![\w.,'])'?(\d{1,4})s\b", _read_plural),
+    rule(r"(?<![\w.,'])'?(\d{1,3}0)'s\b", _read_plural),
+    rule(r"(?<!\w)'(?=\d\d\b(?!'))", ""),  # the class of '98
+]

@@ -1,0 +1,314 @@
+"""Tables of words for tacotron2_voice/text/english/__init__.py: what is written, and how it is said."""
+
+MONTHS = dict(
+    pair.split(":")
+    for pair in (
+        "jan:january feb:february mar:march apr:april may:may jun:june jul:july aug:august "
+        "sept:september sep:september oct:october nov:november dec:december"
+    ).split()
+)
+DAYS = dict(
+    pair.split(":")
+    for pair in (
+        "mon:monday tues:tuesday tue:tuesday wed:wednesday thurs:thursday thu:thursday "
+        "fri:friday sat:saturday sun:sunday"
+    ).split()
+)
+
+# Words that begin a sentence and are no names: after an abbreviation they show that its full stop
+# ends a sentence too ("at 5 p.m. He left"), and before "St." or "Dr." that no street is meant.
+OPENERS = set(
+    "A After All An And As At Before But By Each Every For From He Her Here His How I If In It Its "
+    "Many My No Not Now On Once One Or Our She So Some That The Their Then There These They This "
+    "Those To Was We What When Where Which While Who Why Will With Yes You Your".split()
+)
+
+# Before a name, with or without a full stop: "Dr. Brown", "Mr Smith".
+TITLES = {
+    "Mr": "mister",
+    "Mrs": "missus",
+    "Ms": "miz",
+    "Messrs": "messers",
+    "Dr": "doctor",
+    "Drs": "doctors",
+    "Prof": "professor",
+    "Rev": "reverend",
+    "Hon": "honorable",
+    "Gen": "general",
+    "Col": "colonel",
+    "Maj": "major",
+    "Capt": "captain",
+    "Cpl": "corporal",
+    "Lt": "lieutenant",
+    "Sgt": "sergeant",
+    "Gov": "governor",
+    "Sen": "senator",
+    "Rep": "representative",
+    "Pres": "president",
+    "Mt": "mount",
+    "St": "saint",
+    "Ft": "fort",
+}
+# After a name: "Elm Dr.", "Main St.".
+STREETS = {
+    "St": "street",
+    "Dr": "drive",
+    "Ave": "avenue",
+    "Blvd": "boulevard",
+    "Rd": "road",
+    "Ln": "lane",
+    "Sq": "square",
+    "Hwy": "highway",
+}
+# Wherever they are, with a full stop.
+ABBREVIATIONS = {
+    "etc": "et cetera",
+    "e.g": "for example",
+    "i.e": "that is",
+    "a.k.a": "also known as",
+    "ph.d": "p h d",
+    "et al": "and others",
+    "vs": "versus",
+    "cf": "compare",
+    "viz": "namely",
+    "approx": "approximately",
+    "esp": "especially",
+    "inc": "incorporated",
+    "ltd": "limited",
+    "corp": "corporation",
+    "co": "company",
+    "bros": "brothers",
+    "jr": "junior",
+    "sr": "senior",
+    "esq": "esquire",
+    "ave": "avenue",
+    "blvd": "boulevard",
+    "hwy": "highway",
+    "rd": "road",
+    "dept": "department",
+    "govt": "government",
+    "univ": "university",
+    "apt": "apartment",
+    "misc": "miscellaneous",
+}
+# Before a number.
+BEFORE_NUMBERS = {
+    "no": "number",
+    "nos": "numbers",
+    "p": "page",
+    "pp": "pages",
+    "vol": "volume",
+    "vols": "volumes",
+    "ch": "chapter",
+    "fig": "figure",
+    "figs": "figures",
+    "sec": "section",
+    "art": "article",
+    "ext": "extension",
+    "tel": "telephone",
+    "op": "opus",
+    "eq": "equation",
+    "ca": "circa",
+    "c": "circa",
+}
+
+# Before a Roman numeral that is said as a number: "Chapter IV". After the second line's, one letter
+# is a letter: "Appendix C".
+COUNTED = "Act Article Book Canto Chapter Part Phase Scene Stage Title Volume".split()
+COUNTED_OR_LETTERED = (
+    "Annex Appendix Bowl Class Figure Level Mark Number Section Table Type".split()
+)
+# Before one that is said as an ordinal: "Louis XIV", "Pope Pius XII".
+MONARCHS = (
+    "Alexander Alfonso Benedict Boniface Carlos Catherine Charles Christian Clement Constantine "
+    "Edward Elizabeth Emmanuel Ferdinand Francis Frederick George Gregory Gustav Haakon Harald "
+    "Henry Innocent Ivan James John Juan Julius Leo Leopold Louis Ludwig Manuel Mary Napoleon "
+    "Nicholas Olav Oscar Otto Paul Pedro Peter Philip Pius Ramesses Ramses Richard Robert Rudolf "
+    "Sixtus Stephen Umberto Urban Victor Wilhelm William"
+).split()
+CROWNS = "King Queen Pope Emperor Empress Tsar Czar Kaiser Prince Duke".split()
+# Roman numerals that are neither words nor initials, after any other name: "Rocky III".
+SURE_NUMERALS = "II III VII VIII IX XII XIII XIV XVI XVII XVIII XIX XXI".split()
+
+# Books of the Bible, whose "3:16" is a chapter and a verse.
+BIBLE = (
+    "Genesis Exodus Leviticus Numbers Deuteronomy Joshua Judges Samuel Kings Chronicles Job Psalm "
+    "Psalms Proverbs Ecclesiastes Isaiah Jeremiah Ezekiel Daniel Hosea Matthew Mark Luke John Acts "
+    "Romans Corinthians Galatians Ephesians Philippians Colossians Timothy Titus Hebrews James "
+    "Peter Jude Revelation"
+).split()
+
+# After a number: of one, and of more.
+UNITS = {
+    short: (names.split("|")[0], names.split("|")[-1])
+    for short, names in {
+        "mg": "milligram|milligrams",
+        "g": "gram|grams",
+        "kg": "kilogram|kilograms",
+        "t": "ton|tons",
+        "oz": "ounce|ounces",
+        "lb": "pound|pounds",
+        "lbs": "pound|pounds",
+        "nm": "nanometer|nanometers",
+        "µm": "micrometer|micrometers",
+        "mm": "millimeter|millimeters",
+        "cm": "centimeter|centimeters",
+        "m": "meter|meters",
+        "km": "kilometer|kilometers",
+        "in": "inch|inches",
+        "ft": "foot|feet",
+        "yd": "yard|yards",
+        "yds": "yard|yards",
+        "mi": "mile|miles",
+        "sq ft": "square foot|square feet",
+        "sq mi": "square mile|square miles",
+        "tsp": "teaspoon|teaspoons",
+        "tbsp": "tablespoon|tablespoons",
+        "ha": "hectare|hectares",
+        "ml": "milliliter|milliliters",
+        "mL": "milliliter|milliliters",
+        "cl": "centiliter|centiliters",
+        "l": "liter|liters",
+        "L": "liter|liters",
+        "ns": "nanosecond|nanoseconds",
+        "µs": "microsecond|microseconds",
+        "ms": "millisecond|milliseconds",
+        "s": "second|seconds",
+        "sec": "second|seconds",
+        "secs": "second|seconds",
+        "min": "minute|minutes",
+        "mins": "minute|minutes",
+        "h": "hour|hours",
+        "hr": "hour|hours",
+        "hrs": "hour|hours",
+        "mph": "mile per hour|miles per hour",
+        "kph": "kilometer per hour|kilometers per hour",
+        "rpm": "revolution per minute|revolutions per minute",
+        "Hz": "hertz",
+        "kHz": "kilohertz",
+        "MHz": "megahertz",
+        "GHz": "gigahertz",
+        "dB": "decibel|decibels",
+        "mV": "millivolt|millivolts",
+        "V": "volt|volts",
+        "kV": "kilovolt|kilovolts",
+        "mA": "milliampere|milliamperes",
+        "mAh": "milliampere hour|milliampere hours",
+        "W": "watt|watts",
+        "kW": "kilowatt|kilowatts",
+        "MW": "megawatt|megawatts",
+        "GW": "gigawatt|gigawatts",
+        "kWh": "kilowatt hour|kilowatt hours",
+        "hp": "horsepower",
+        "Ω": "ohm|ohms",
+        "kΩ": "kiloohm|kiloohms",
+        "Pa": "pascal|pascals",
+        "hPa": "hectopascal|hectopascals",
+        "kPa": "kilopascal|kilopascals",
+        "psi": "pound per square inch|pounds per square inch",
+        "cal": "calorie|calories",
+        "kcal": "kilocalorie|kilocalories",
+        "kJ": "kilojoule|kilojoules",
+        "KB": "kilobyte|kilobytes",
+        "kB": "kilobyte|kilobytes",
+        "MB": "megabyte|megabytes",
+        "GB": "gigabyte|gigabytes",
+        "TB": "terabyte|terabytes",
+        "Mbps": "megabit per second|megabits per second",
+        "Gbps": "gigabit per second|gigabits per second",
+        "Mbit": "megabit|megabits",
+        "Gbit": "gigabit|gigabits",
+        "°C": "degree celsius|degrees celsius",
+        "°F": "degree fahrenheit|degrees fahrenheit",
+        "° C": "degree celsius|degrees celsius",
+        "° F": "degree fahrenheit|degrees fahrenheit",
+        "°": "degree|degrees",
+    }.items()
+}
+# After an amount and a slash: "$5/hour".
+PER = {word: word for word in "second minute hour day night week month year person page".split()}
+PER |= {"hr": "hour", "mo": "month", "yr": "year", "wk": "week", "min": "minute", "sec": "second"}
+PER |= {unit: UNITS[unit][0] for unit in "kg g lb oz l L km m ft".split()}
+
+# Signs that are said wherever they are.
+SIGNS = {
+    "&": "and",
+    "%": "percent",
+    "‰": "per mille",
+    "°": "degrees",
+    "@": "at",
+    "+": "plus",
+    "=": "equals",
+    "×": "times",
+    "÷": "divided by",
+    "±": "plus or minus",
+    "≤": "less than or equal to",
+    "≥": "greater than or equal to",
+    "≠": "does not equal",
+    "≈": "approximately",
+    "√": "square root of",
+    "∞": "infinity",
+    "π": "pi",
+    "©": "copyright",
+    "®": "registered",
+    "™": "trademark",
+    "§": "section",
+    "¶": "paragraph",
+    "$": "dollar",
+    "£": "pound",
+    "€": "euro",
+    "¥": "yen",
+    "₹": "rupee",
+    "¢": "cent",
+}
+# In addresses of the web.
+ADDRESS_SIGNS = {
+    ".": "dot",
+    "/": "slash",
+    ":": "colon",
+    "-": "dash",
+    "_": "underscore",
+    "~": "tilde",
+    "?": "question mark",
+    "=": "equals",
+    "&": "and",
+    "#": "hash",
+    "%": "percent",
+    "@": "at",
+    "+": "plus",
+}
+# Ends of domain names, and of names of files, that are no English words.
+DOMAINS = (
+    "com org net edu gov mil int io ai app dev info biz tv eu uk de fr nl ch ca au jp cn ru"
+).split()
+FILE_ENDINGS = (
+    "py md txt csv tsv json html htm pdf jpe?g png gif svg wav mp3 mp4 flac zip exe docx? xlsx? "
+    "cpp js sh xml ya?ml"
+).split()
+SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif", "de", "py"}
+
+# Capitals that are letters, even in a text of capitals alone.
+INITIALISMS = set(
+    "ABC AC ACLU ADHD AI ASAP BA BBC CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
+    "GPS GPU HD HIV IBM ID IEEE IMF IOU IQ IRA ISBN MIT MP NAACP NBA NBC NCAA NFL NGO NHS NSA NY "
+    "NYPD NYSE OECD OK PC PM PR RSVP SPCA TV UAE UCLA UFO UK UN UNHCR URL USA USAF USB USPS USSR "
+    "VIP WWW YMCA YWCA".split()
+)
+# Short ones that are said as words, among them English words that are put in capitals for stress.
+# Longer ones are said as words anyway: NASA, UNESCO.
+WORDS_IN_CAPITALS = set(
+    "AM AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH ON OR SO TO UP WE AH OX "
+    "ACT ADD AGE AIR ALL AND ANY ARE ARM ART ASK BAD BAG BED BIG BOX BOY BUS BUT BUY CAN CAR CAT "
+    "CUT DAD DAY DEN DID DOG DON DRY DUE EAR EAT EGG END EVE EYE FAR FEW FIT FIX FLY FOR FUN GAS "
+    "GET GOD GOT GUN HAD HAS HAT HER HIM HIS HIT HOT HOW ICE ILL ITS JOB JOY KEY KID LAW LAY LED "
+    "LEG LET LIE LOT LOW MAD MAN MAP MAY MEN MET MIX MOM MUM NET NEW NOR NOT NOW ODD OFF OIL OLD "
+    "ONE OUR OUT OWE OWN PAY PEN PET POP PUT RAN RED RID ROW RUN SAD SAT SAW SAY SEA SEE SET SHE "
+    "SIR SIT SIX SKY SON SUN TAX TEA TEN THE TIE TOO TOP TRY TWO USE VIA WAR WAS WAY WET WHO WHY "
+    "WIN WON WOW YES YET YOU HEY AGO END TRY ZOO "
+    "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
+)
+# What two or three consonants an English word begins with; others are letters: NCAA, HDMI.
+ONSETS = (
+    "BL BR CH CHR CL CR DR DW FL FR GH GL GN GR KN KR PH PL PR PS PN RH SC SCH SCR SH SHR SK SL SM "
+    "SN SP SPH SPL SPR SQ ST STR SW TH THR TR TW WH WR"
+).split()

@@ -1,0 +1,81 @@
+"""Run eSpeak NG for phones.py, in a process of its own because eSpeak may crash on odd text.
+
+    python -P tacotron2_voice/text/espeak.py  # -P: keep this folder off the module path
+
+Each line of standard input is a request in JSON, and each line of standard output its answer:
+
+    {}                                          {"version": "1.52.0", "languages": {"de": "German"}}
+    {"language": "de", "texts": ["eins"]}       {"phones": ["ˈaɪns"]}
+
+An answer {"missing": ...} or {"fault": ...} says what is missing, or what eSpeak complains of.
+"""
+
+import functools
+import json
+import logging
+import os
+import re
+import signal
+import sys
+from typing import Any
+
+MAX_SECONDS = 30  # for one text; a process that takes longer is ended, as if it had crashed
+
+
+def _backends() -> Any:
+    """phonemizer's class of backends, with the library of espeakng-loader."""
+    import espeakng_loader
+    from phonemizer.backend import EspeakBackend
+    from phonemizer.backend.espeak.wrapper import EspeakWrapper
+
+    EspeakWrapper.set_library(espeakng_loader.get_library_path())
+    EspeakWrapper.set_data_path(espeakng_loader.get_data_path())
+    return EspeakBackend
+
+
+@functools.cache
+def _backend(language: str) -> Any:
+    logger = logging.getLogger("phonemizer")
+    logger.setLevel(logging.ERROR)  # it warns of each word that is spoken as in another language
+    return _backends()(
+        language,
+        punctuation_marks=re.compile(
+            r"(?!)"
+        ),  # none: tacotron2_voice/text/phones.py keeps them itself
+        with_stress=True,
+        language_switch="remove-flags",
+        logger=logger,
+    )
+
+
+def _phones(text: str, language: str) -> str:
+    backend = _backend(language)  # loaded before the time of the text begins
+    signal.alarm(MAX_SECONDS)
+    [phones] = backend.phonemize([text], strip=True)
+    signal.alarm(0)
+    return phones
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        if not request:
+            backends = _backends()
+            version = ".".join(map(str, backends.version()))
+            return {"version": version, "languages": backends.supported_languages()}
+        return {"phones": [_phones(text, request["language"]) for text in request["texts"]]}
+    except ImportError as error:
+        return {"missing": str(error)}
+    except RuntimeError as error:
+        return {"fault": str(error)}
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it here too
+    answers = open(os.dup(1), "w", encoding="ascii")  # noqa: SIM115
+    os.dup2(2, 1)  # whatever else is printed
+    for line in sys.stdin.buffer:
+        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""Words in a sequence of symbol ids: where each begins and ends."""
+
+import re
+from collections.abc import Sequence
+
+from tacotron2_voice.text import ENGLISH, SymbolTable, one_character_each
+
+_WORD = re.compile(r"(?:[^\W_]|@)(?:[^\W_]|[@'])*")
+
+
+def word_spans(sequence: Sequence[int], table: SymbolTable = ENGLISH) -> list[tuple[int, int]]:
+    """Find (first, last + 1) of every word: letters, phones, digits if the table has them, and
+    apostrophes, which cannot come first."""
+    return [match.span() for match in _WORD.finditer(one_character_each(sequence, table))]

@@ -1,0 +1,169 @@
+"""export/checkpoint_synthesizer.py: how a checkpoint speaks, and what it warns of."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import SPEAKER
+
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
+from hparams import create_hparams
+from model import Tacotron2, free_running
+from tacotron2_voice.alignment_failures import find_faults
+from tacotron2_voice.speech_end import FORMED, End
+from tacotron2_voice.speech_statistics import LJSPEECH
+from tacotron2_voice.text import ENGLISH, symbols, text_to_sequence
+from tacotron2_voice.text.words import word_spans
+from tacotron2_voice.utils.errors import UserError
+
+
+def diagonal(steps: int, symbols: int) -> np.ndarray:
+    alignment = np.zeros((steps, symbols), dtype=np.float32)
+    alignment[np.arange(steps), np.arange(steps) * symbols // steps] = 1
+    return alignment
+
+
+def symbols_of(text: str) -> list[int]:
+    return text_to_sequence(text, ["english_cleaners"])
+
+
+def warnings_of(alignment: np.ndarray, sequence: list[int], end: End = End.GATE) -> list[str]:
+    faults = find_faults(alignment, sequence, end, create_hparams(), ENGLISH)
+    return [fault.message for fault in faults]
+
+
+TWENTY = symbols_of("she was the last one")
+TEXTS = (
+    "Printing, in the only sense with which we are at present concerned.",
+    "Go on!",
+    "It was the dogs'.",
+    "A man, a plan (and more) ...",
+    "Turn left on {HH AW1 S S T AH0 N}.",
+    'He said: "no?"',
+    "a",
+)
+
+
+def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
+    """An alignment as a trained model makes it: some steps a symbol, weight on the neighbors too,
+    silent symbols passed over, and the symbols from `end` on never in focus."""
+    rng = np.random.default_rng(seed)
+    centers = np.repeat(np.arange(end, dtype=float), rng.integers(1, 9, end))
+    centers = np.append(centers, np.full(5, end - 1.0))  # it waits there for the gate
+    distances = np.arange(len(sequence)) - centers[:, None]
+    weights = np.exp(-0.5 * (distances / rng.uniform(0.4, 0.7)) ** 2)
+    weights[:, end:] *= 0.3
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_silent_last_letters_are_not_warned_of(text):
+    """The last letters of a word may be silent, and what follows it is."""
+    sequence = symbols_of(text)
+    start, end = word_spans(sequence)[-1]
+    for seed in range(40):
+        for last in range((start + end + 1) // 2, len(sequence) + 1):
+            assert warnings_of(spoken(sequence, last, seed), sequence) == []
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if " " in text])
+def test_a_missing_last_word_is_warned_of(text):
+    sequence = symbols_of(text)
+    words = word_spans(sequence)
+    for seed in range(40):
+        for last in range(1, words[-1][0] + 1):  # ends before the last word's first letter
+            warnings = warnings_of(spoken(sequence, last, seed), sequence)
+            assert any("words are missing at the end" in warning for warning in warnings)
+
+
+def test_words_are_runs_of_letters_and_of_phones():
+    sequence = symbols_of("it isn't, {HH AW1 S}. dogs' -")
+    text = ["".join(symbols[i] for i in sequence[a:b]) for a, b in word_spans(sequence)]
+    assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
+
+
+def test_blurred_cut_and_repeated_speech_is_warned_of():
+    assert warnings_of(diagonal(60, 20), TWENTY) == []
+    blurred = warnings_of(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
+    assert any("0.05" in w and str(FORMED) in w for w in blurred)
+    (cut,) = warnings_of(diagonal(60, 20)[:47], TWENTY)
+    where = "attention reached word 4 of 5 (symbol 16 of 20)"
+    assert cut.startswith(f"words are missing at the end: {where}: train longer")
+    alignment = diagonal(60, 20)
+    alignment[30] = 0
+    alignment[30, 5] = 1  # from symbol 9 back to 5: 4 is still allowed
+    assert warnings_of(alignment, TWENTY) == []
+    alignment[30] = 0
+    alignment[30, 4] = 1
+    (warning,) = warnings_of(alignment, TWENTY)
+    assert "jumps back 5 symbols at step 30" in warning
+
+
+def test_seed_decides_the_dropout(checkpoint_path):
+    speaker = load_checkpoint_synthesizer(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
+    first, again, other = (speaker.speak_text([40, 41, 42], seed=seed).mel for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
+    torch.manual_seed(0)
+    weights = Tacotron2(create_hparams(SPEAKER)).state_dict()
+    path = tmp_path / "reference.pt"
+    wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
+    torch.save({"state_dict": wrapped}, path)
+    model = load_checkpoint_synthesizer(path, SPEAKER, torch.device("cpu")).model
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, weights[name])
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("sampling_rate=44100", "sampling_rate=44100: it was trained with 22050; leave it out"),
+        ("win_time=20", "win_length=441 by win_time=20.0: it was trained with 1024; leave it out"),
+        ("mel_fmax=7000,seed=5", "seed=5: of the training; the option is --seed"),
+    ],
+)
+def test_settings_of_the_training_stay(overrides, message, checkpoint_path):
+    with pytest.raises(
+        UserError, match=r"^--hparams: a model speaks as it was trained:\n"
+    ) as error:
+        load_checkpoint_synthesizer(checkpoint_path, overrides)
+    assert message in str(error.value)
+    same = "sampling_rate=22050,max_decoder_steps=5,attention_window=3,batch_size=2"
+    assert load_checkpoint_synthesizer(checkpoint_path, same).hparams.max_decoder_steps == 5
+
+
+def test_settings_that_ask_for_terabytes_are_refused(checkpoint_path, tmp_path):
+    """Before a model of that size is made."""
+    saved = torch.load(checkpoint_path, weights_only=True)
+    saved["hparams"] |= {"postnet_embedding_dim": 8192, "postnet_kernel_size": 999}
+    torch.save(saved, tmp_path / "huge.pt")
+    with pytest.raises(
+        UserError, match=r"huge\.pt does not fit .*\n  postnet_embedding_dim=\d+ there"
+    ):
+        load_checkpoint_synthesizer(tmp_path / "huge.pt")
+
+
+def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
+    captured_steps = pytest.importorskip("fast_decoder.captured_steps")
+    cpu = torch.device("cpu")
+    model = load_checkpoint_synthesizer(checkpoint_path, device=cpu).model
+    assert model.speaking_decoder is captured_steps.free_running
+    model = load_checkpoint_synthesizer(checkpoint_path, "decoder=reference", cpu).model
+    assert model.speaking_decoder is free_running
+
+
+def test_nvidias_checkpoints_speak_at_ljspeechs_pace(tmp_path):
+    """They hold weights alone: no settings, no longest text, no pace."""
+    torch.manual_seed(0)
+    torch.save({"state_dict": Tacotron2(create_hparams()).state_dict()}, tmp_path / "nvidia.pt")
+    speaker = load_checkpoint_synthesizer(tmp_path / "nvidia.pt", "", torch.device("cpu"))
+    assert speaker.statistics is LJSPEECH
+    assert speaker.longest_text == 188
+    assert speaker.hparams.text_cleaners == ("english_cleaners",)
+    speech = speaker.speak_text(symbols_of("Hello there."))
+    seconds = speech.mel.shape[1] * 256 / 22050
+    assert seconds < LJSPEECH.longest_time(12) + 1  # not 11.6 s, the limit of 1,000 steps
+    assert any("blurred" in warning for warning in speech.warnings)

@@ -1,0 +1,127 @@
+"""tacotron2_voice/command.py, loading.py: the same program speaks with a checkpoint and with a voice."""
+
+import shlex
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+from corpora import refusal
+from helpers import ROOT
+
+import synthesize
+from export.loading import load_synthesizer
+from tacotron2_voice.command import report
+from tacotron2_voice.texts import Text
+from tacotron2_voice.utils.arguments import processors
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import Utterance
+
+TEXT = "A dog came. It sat down."
+
+
+@pytest.mark.thorough
+def test_a_checkpoint_streams_what_it_writes(checkpoint_path, tmp_path):
+    options = ["--checkpoint", str(checkpoint_path), "--text", TEXT, "--threads", "1"]
+    synthesize.main([*options, "-o", str(tmp_path / "a.wav")])
+    command = [sys.executable, "synthesize.py", *options, "--stream", "raw", "--time"]
+    streamed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    samples, rate = soundfile.read(tmp_path / "a.wav", dtype="int16")
+    assert rate == 22050
+    np.testing.assert_array_equal(np.frombuffer(streamed.stdout, "<i2"), samples)
+    assert b"first sound after" in streamed.stderr
+
+
+def test_a_voice_writes_the_files_of_each_text(voices, tmp_path):
+    """As a checkpoint does; the same command finds them, and says that they are there."""
+    arguments = ["--voice", str(voices.fp32[0]), "--text", TEXT, "-o", str(tmp_path / "out")]
+    synthesize.main([*arguments, "--save-mel"])
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["0001.npy", "0001.png", "0001.wav", "spoken.jsonl"]
+    written = (tmp_path / "out" / "0001.wav").stat().st_mtime_ns
+    synthesize.main(["--checkpoint", *arguments[1:], "--save-mel"])  # another name of the option
+    assert (tmp_path / "out" / "0001.wav").stat().st_mtime_ns == written
+
+
+def test_a_folder_without_a_voice_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.pt").touch()
+    with pytest.raises(UserError, match=rf"name a checkpoint in it, as {tmp_path}/run/best\.pt$"):
+        load_synthesizer(tmp_path / "run")
+    message = rf"^{tmp_path}: no voice\.json in it; name the folder of a voice .*, or a checkpoint$"
+    with pytest.raises(UserError, match=message):
+        load_synthesizer(tmp_path)
+
+
+def test_a_voice_is_found_by_its_settings_too(voices):
+    folder = voices.fp32[0]
+    assert (
+        load_synthesizer(folder / "voice.json").source == load_synthesizer(folder).source == folder
+    )
+
+
+def test_messages_name_the_line_of_a_file():
+    speaker = SimpleNamespace(notes=["in 2 parts"], warnings=["odd"])
+    text, printed = Text("0012", "A dog.", Utterance([])), []
+    for numbered in (True, False):
+        write = lambda line, file=sys.stdout: printed.append((line, file))  # noqa: E731
+        report(text, "0012.wav" if numbered else "", speaker, write, numbered=numbered)
+    assert printed == [
+        ("0012.wav  A dog.", sys.stdout),
+        ("line 12, 'A dog.': in 2 parts", sys.stderr),
+        ("warning: line 12, 'A dog.': odd", sys.stderr),
+        ("'A dog.': in 2 parts", sys.stderr),
+        ("warning: 'A dog.': odd", sys.stderr),
+    ]
+
+
+def test_texts_that_never_end_are_ended(voices, tmp_path):
+    """After twenty in a row; what is spoken is kept."""
+    (tmp_path / "book.txt").write_text("A dog.\n" * 1000)
+    options = ["--text-file", str(tmp_path / "book.txt"), "-o", str(tmp_path / "out.wav")]
+    limit = "gate_threshold=2,attention_rest_time=0,max_decoder_steps=3"
+    options += ["--retries", "0", "--hparams", limit]
+    with pytest.raises(UserError, match=r"^\S+: 20 texts in a row ran .* \(lines 1 to 20\): "):
+        synthesize.main(["--voice", str(voices.fp32[0]), *options])
+    assert len((tmp_path / "out.part.jsonl").read_text().splitlines()) == 20
+
+
+@pytest.mark.parametrize("threads", ["0", "1000", str(10**30)])
+def test_more_threads_than_processors_are_refused(threads, voices, checkpoint_path, capsys):
+    most = processors()
+    for option, path in ("--voice", voices.fp32[0]), ("--checkpoint", checkpoint_path):
+        with pytest.raises(SystemExit):
+            synthesize.main([option, str(path), "--text", "a", "--threads", threads])
+        expected = f"'{threads}': expected a whole number from 1 to {most}, the processors"
+        assert expected in capsys.readouterr().err
+        message = refusal(load_synthesizer, path, threads=int(threads) or most + 1)
+        assert message.endswith(f": expected 1 to {most}, the processors that there are")
+
+
+@pytest.mark.thorough
+def test_bytes_that_are_no_text_are_answered(voices, tmp_path):
+    """On the command line and in every path."""
+    odd, program = b"\xff", [sys.executable, "synthesize.py"]
+    for options in (
+        (b"--text", odd),
+        (b"--text", b"a", b"-o", odd),
+        (b"--text-file", odd),
+        (b"--text", b"a", b"--voice", odd),
+        (b"--text", b"a", b"--checkpoint", odd),
+        (b"--text", b"a", b"--vocoder", odd),
+        (b"--text", b"a", b"--threads", odd),
+    ):
+        command = [*program, "--voice", voices.fp32[0], "-o", tmp_path / "a.wav", *options]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True)
+        assert (run.returncode, b"is no UTF-8" in run.stderr) == (2, True), options
+
+
+def test_a_closed_output_does_not_matter(voices, tmp_path):
+    words = [sys.executable, "-m", "synthesis", str(voices.fp32[0]), "--text", "A dog."]
+    words += ["-o", str(tmp_path / "a.wav")]
+    run = subprocess.run(f"{shlex.join(words)} >&-", shell=True, cwd=ROOT, capture_output=True)
+    assert run.returncode == 0
+    assert b"Traceback" not in run.stderr
+    assert (tmp_path / "a.wav").exists()

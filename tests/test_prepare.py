@@ -1,0 +1,579 @@
+"""From a corpus to filelists: checks, split, cached mels, and the settings that train on them."""
+
+import csv
+import io
+import os
+import re
+import shutil
+import signal
+import time
+import unicodedata
+import wave
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+import soundfile
+from corpora import (
+    RATE,
+    add_line,
+    contents,
+    kill_while_preparing,
+    make_corpus,
+    prepare_with,
+    refusal,
+    write_tone,
+)
+from helpers import LJSPEECH_LENGTHS, make_other_than_file
+
+from corpus import derived_files, preparation, recordings
+from corpus.clip_table import Sound
+from corpus.filelist import cached_table, changed_clips, checked_clips, read_filelist
+from corpus.metadata import SPLIT_FILE, read_split
+from corpus.preparation import Preparation, prepare
+from data_utils import TextMelDataset
+from hparams import create_hparams
+from scripts.prepare import main
+from training.setup import read_clips
+
+pytestmark = pytest.mark.usefixtures("no_picture")
+
+HPARAMS = create_hparams()
+FILES = {
+    *("train.txt", "val.txt", "settings.txt", "lengths.png", "corpus.png"),
+    *("train.txt.clips", "val.txt.clips"),
+}
+MEL_HPARAMS = create_hparams("load_mel_from_disk=True")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return make_corpus(tmp_path / "corpus")
+
+
+def read_lists(out, suffix=""):
+    """The lines of train.txt and val.txt, split at every bar, with absolute paths."""
+
+    def fields(line):
+        path, *others = line.split("|")
+        return [os.path.normpath(out / path), *others]
+
+    return tuple(
+        [fields(line) for line in (out / f"{name}{suffix}.txt").read_text("utf-8").splitlines()]
+        for name in ("train", "val")
+    )
+
+
+def ids_of(rows):
+    return {Path(row[0]).stem for row in rows}
+
+
+# ---------------------------------------------------------------------------- filelists
+
+
+@pytest.mark.parametrize("sound", ["wav", "flac"])
+def test_every_clip_is_in_one_list(tmp_path, sound):
+    corpus = make_corpus(tmp_path / "corpus", 10, sound)
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    train, val = read_lists(tmp_path / "lists")
+    assert (len(train), len(val)) == (8, 2)
+    samples = [4000 + 137 * i for i in range(10)]
+    assert sorted(train + val) == [
+        [str(corpus / "wavs" / f"c{i:02}.{sound}"), f"Number {i}.", f"{n / RATE:.6f}"]
+        for i, n in enumerate(samples)
+    ]
+    assert train == sorted(train)  # in the order of metadata.csv
+
+
+def test_running_twice_writes_the_same(corpus, tmp_path, monkeypatch):
+    monkeypatch.undo()  # and draws
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    before = contents(tmp_path / "lists")
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    assert contents(tmp_path / "lists") == before
+    assert before.keys() == FILES
+    for name in ("lengths.png", "corpus.png"):
+        image = matplotlib.image.imread(io.BytesIO(before[name]))
+        assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10  # something is drawn
+
+
+@pytest.mark.parametrize("failing", sorted(name for name in FILES if ".clips" not in name))
+def test_full_disk_leaves_the_old_lists(corpus, tmp_path, monkeypatch, failing):
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    before = contents(tmp_path / "lists")
+    write_bytes = Path.write_bytes
+
+    def full(path, data):
+        if failing in path.name:
+            raise OSError(28, "No space left on device")
+        return write_bytes(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    refusal(prepare_with, corpus, tmp_path / "lists", seed=5, error=OSError)
+    assert contents(tmp_path / "lists") == before
+
+
+@pytest.mark.parametrize("changed", ["metadata.csv", "wavs/c03.wav"])
+def test_changes_during_prepare_are_refused(corpus, tmp_path, monkeypatch, changed):
+    def replace_by_older(*_):
+        shutil.copy2(corpus / changed, tmp_path / "old")
+        os.replace(tmp_path / "old", corpus / changed)
+
+    monkeypatch.setattr(preparation, "fault_warnings", lambda *_: replace_by_older() or [])
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
+    assert f"{corpus / changed}: changed while it was checked; start again" in message
+    assert not (tmp_path / "lists").exists()
+
+
+def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    lines = [line.replace("|", " ").split() for line in capsys.readouterr().out.splitlines()]
+    numbers = {tuple(words[:3]): words[3:] for words in lines if len(words) == 8}
+    samples = np.arange(10) * 137 + 4000
+    frames = [1 + n // 256 for n in samples]
+    spoken = "zero one two three four five six seven eight nine".split()
+    symbols = [len(f"number {word}.") for word in spoken]
+    for unit, lengths in (("seconds", samples / RATE), ("frames", frames), ("symbols", symbols)):
+        expected = [min(lengths), np.mean(lengths), np.median(lengths), max(lengths), sum(lengths)]
+        assert numbers["all", "10", unit] == [f"{number:.2f}" for number in expected]
+    assert {("train", "8", "frames"), ("val", "2", "frames")} <= numbers.keys()
+
+
+@pytest.mark.parametrize(
+    ("clip", "out", "listed"),
+    [
+        ("/p/data/c/wavs/a.wav", "/p/filelists/c", "../../data/c/wavs/a.wav"),
+        ("/p/c/wavs/a.wav", "/p/c", "wavs/a.wav"),
+        ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),  # only the root is common
+        ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # far away
+        ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),  # fields are stripped
+    ],
+)
+def test_lists_name_near_clips_by_relative_paths(clip, out, listed):
+    assert preparation.listed_path(clip, Path(out)) == listed
+
+
+def test_prepared_folder_may_be_moved_with_its_table(tmp_path, monkeypatch):
+    """Neither clips nor the table are read anew, and settings.txt names the lists beside it."""
+    make_corpus(tmp_path / "old" / "data")
+    prepare(Preparation(tmp_path / "old" / "data", tmp_path / "old" / "filelists" / "mine"))
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    monkeypatch.setattr("corpus.filelist.read_filelist", None)
+    h = settings_of(tmp_path / "new" / "filelists" / "mine")
+    for filelist in (h.training_files, h.validation_files):
+        for clip in checked_clips(filelist, h, new_run=True):
+            assert os.path.samefile(Path(clip.path).parent, tmp_path / "new" / "data" / "wavs")
+
+
+# ---------------------------------------------------------------------------- settings.txt
+
+
+def settings_of(folder):
+    return create_hparams(f"@{folder / 'settings.txt'}")
+
+
+def test_settings_file_can_be_reused(corpus, tmp_path):
+    out = tmp_path / "lists"
+    prepare(Preparation(corpus, out, "hop_length=200", mels=tmp_path / "mels"))
+    h = settings_of(out)
+    assert (h.hop_length, h.load_mel_from_disk) == (200, True)
+    assert (h.training_files, h.validation_files) == (f"{out}/train_mel.txt", f"{out}/val_mel.txt")
+    assert len(read_filelist(h.training_files, h)) == 8
+    prepare(Preparation(corpus, tmp_path / "sound", f"@{out}/settings.txt"))
+    h = settings_of(tmp_path / "sound")
+    assert (h.hop_length, h.load_mel_from_disk) == (200, False)
+    assert h.training_files == f"{tmp_path}/sound/train.txt"
+
+
+# ---------------------------------------------------------------------------- bad clips
+
+BAD_SOUNDS = ("rate", "cut", "pipe", "missing")
+
+
+def make_bad_corpus(folder):
+    """Ten good clips and, for each fault, a bad one. Returns the corpus and what is said of it."""
+    corpus = make_corpus(folder)
+    wavs, metadata = corpus / "wavs", corpus / "metadata.csv"
+    for name in ("mute", "fields"):
+        write_tone(wavs / f"{name}.wav", 5000)
+    write_tone(wavs / "rate.wav", 5000, rate=16000)
+    write_tone(wavs / "cut.flac", 5000)
+    (wavs / "cut.flac").write_bytes((wavs / "cut.flac").read_bytes()[:-100])
+    make_other_than_file(wavs / "pipe.wav", "a named pipe")
+    for name in BAD_SOUNDS:
+        add_line(corpus, f"{name}|raw|Some words.")
+    add_line(corpus, "mute|raw|  ...")
+    add_line(corpus, "fields|only two")
+    add_line(corpus, "c03|raw|Said twice.")
+    add_line(corpus, "both|raw|...")
+    return corpus, {
+        f"{wavs}/rate.wav": "16000 Hz, expected 22050; if all clips have",
+        f"{wavs}/cut.flac": "so truncated or damaged inside; copy",
+        f"{wavs}/pipe.wav": "a named pipe, expected a file",
+        f"{wavs}/missing.wav": f"no such file, nor a .flac; copy it there, or delete {metadata}:14",
+        f"{metadata}:15": "mute: normalized text '...' has no letter left after cleaning; write",
+        f"{metadata}:16": "2 fields, expected id|text|normalized text: 'fields|only two'; fix",
+        f"{metadata}:17": "id 'c03' is also in line 4; delete one of them",
+        f"{wavs}/both.wav": f"copy it there, or delete {metadata}:18; and {metadata}:18: both: ",
+    }
+
+
+@pytest.mark.parametrize("line", ["a b c", "c{i}|two|three|four"])
+def test_bad_lines_come_before_their_symbols(tmp_path, line):
+    """With symbols=corpus no line is left to take symbols from."""
+    (tmp_path / "wavs").mkdir()
+    (tmp_path / "metadata.csv").write_text("".join(f"{line.format(i=i)}\n" for i in range(3)))
+    overrides = "symbols=corpus,text_cleaners=[basic_cleaners]"
+    message = refusal(prepare_with, tmp_path, tmp_path / "lists", overrides)
+    assert f"{line.count('|') + 1} fields, expected id|text|normalized text" in message
+
+
+@pytest.mark.parametrize(
+    "line", ["c{0}", "c1|a|b {0}", 'c{0}|a|It\'s {0}; "no"', "a/c{0}|a|b", "c{0}|a|..."]
+)
+def test_the_same_fault_is_said_once(tmp_path, line):
+    (tmp_path / "wavs").mkdir()
+    lines = "".join(f"{line.format(i)}\n" for i in range(13_000))
+    (tmp_path / "metadata.csv").write_text(lines)
+    message = refusal(prepare_with, tmp_path, tmp_path / "lists")
+    assert message.startswith("13,000 of 13,000 clips are bad:\n")
+    assert re.search(r"\n    the same in 12,99[89] more: ", message)
+    assert len(message.splitlines()) <= 5
+    assert len(message) < 2500
+
+
+@pytest.mark.parametrize(
+    ("text", "letters", "becomes"),
+    [
+        ("Für 3,50 € über die Straße.", "ß, ü", "'fur three,fifty euro uber die strasse.'"),
+        ("Дом и сад, 5 лет.", "а, д, е, и, л", "'dom i sad, five let.'"),
+    ],
+)
+def test_other_languages_are_named(corpus, tmp_path, capsys, text, letters, becomes):
+    for i in range(4):
+        write_tone(corpus / "wavs" / f"x{i}.wav", 9000 + i)
+        add_line(corpus, f"x{i}|raw|{text}")
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    printed = capsys.readouterr().out
+    assert f"warning: 4 of 14 texts have letters that English lacks ({letters})" in printed
+    assert f"and are read as English: {text[:40]!r} becomes {becomes}" in printed
+    assert "prepare with --hparams symbols=corpus,text_cleaners=[basic_cleaners]" in printed
+    add_line(corpus, "c|raw|语言。")
+    write_tone(corpus / "wavs" / "c.wav", 9000)
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
+    assert "text '语言。' has no English letter; set --hparams symbols=corpus" in message
+
+
+def test_a_corpus_without_validation_trains_without(corpus, tmp_path, capsys):
+    """The settings that prepare writes say so, with cached mels too."""
+    for mels in (None, tmp_path / "mels"):
+        prepare(Preparation(corpus, tmp_path / "lists", val_fraction=0, mels=mels))
+        assert "Split: no clip is held out for validation" in capsys.readouterr().out
+        h = create_hparams(f"@{tmp_path / 'lists' / 'settings.txt'}")
+        training, validation = read_clips(h, new_run=True)
+        assert (len(training), len(validation)) == (10, 0)
+    assert not [*(tmp_path / "lists").glob("val*")]
+
+
+def test_rates_without_hop_are_warned_of(tmp_path, capsys):
+    corpus = tmp_path / "corpus"
+    (corpus / "wavs").mkdir(parents=True)
+    for i in range(5):
+        write_tone(corpus / "wavs" / f"c{i}.wav", 9000 + i, rate=48000)
+        add_line(corpus, f"c{i}|raw|Some words.")
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
+    (settings,) = {*re.findall(r"48000 Hz, .*have this rate, set (\S+); else", message)}
+    prepare(Preparation(corpus, tmp_path / "lists", "sampling_rate=48000"))
+    printed = capsys.readouterr().out
+    assert (
+        "warning: sampling_rate=48000 with hop_length=256 makes frames of 5.3 ms, with " in printed
+    )
+    assert f"2.2 times as many decoder steps. Set {settings}, or convert" in printed
+    prepare(Preparation(corpus, tmp_path / "lists", settings))
+    assert "makes frames of" not in capsys.readouterr().out
+    h = settings_of(tmp_path / "lists")
+    assert (h.hop_length, h.win_length, h.filter_length) == (557, 2228, 4096)
+    assert h.mel_fmax == 17400
+
+
+def test_bad_clips_are_listed_or_left_out(tmp_path, capsys):
+    """All of them together, and nothing is written; left out, they move no other clip."""
+    corpus, expected = make_bad_corpus(tmp_path / "corpus")
+    message = refusal(main, [str(corpus), "--out", str(tmp_path / "lists")])
+    listed = [line for line in message.splitlines() if line.startswith("  ")]
+    assert len(listed) == len(expected) == 8
+    for place, words in expected.items():
+        (line,) = (line for line in listed if line.startswith(f"  {place}"))
+        assert words in line
+    assert "8 of 18 clips are bad; no filelist was written" in message
+    assert not (tmp_path / "lists").exists()
+    main([str(corpus), "--out", str(tmp_path / "lists"), "--skip-bad"])
+    printed = capsys.readouterr().out
+    assert "--skip-bad leaves out 8 of 18 clips" in printed
+    assert all(place in printed for place in expected)
+    train, val = read_lists(tmp_path / "lists")
+    assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
+    # Fixed, the bad clips join without moving the good ones from set to set.
+    lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
+    lines += ["mute|raw|Mute.", "both|raw|Both."]
+    for name in (*BAD_SOUNDS, "both"):
+        for path in (corpus / "wavs").glob(f"{name}.*"):
+            path.unlink()
+        write_tone(corpus / "wavs" / f"{name}.wav", 5000)
+    (corpus / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
+    prepare(Preparation(corpus, tmp_path / "fixed"))
+    fixed_train, fixed_val = read_lists(tmp_path / "fixed")
+    assert len(fixed_train + fixed_val) == 16
+    assert ids_of(train) < ids_of(fixed_train)
+    assert ids_of(val) <= ids_of(fixed_val)
+
+
+def test_tables_equal_those_training_would_make(corpus, tmp_path):
+    add_line(corpus, "c10|raw|  Blanks, and a  {HH AY1}. ")
+    write_tone(corpus / "wavs" / "c10.wav", 5000)
+    prepare(Preparation(corpus, tmp_path / "lists", mels=tmp_path / "mels"))
+    for name in ("train", "val"):
+        for suffix, hparams in (("", HPARAMS), ("_mel", MEL_HPARAMS)):
+            filelist = tmp_path / "lists" / f"{name}{suffix}.txt"
+            found, anew = cached_table(filelist, hparams), read_filelist(filelist, hparams)
+            assert list(found) == list(anew)
+            assert found.fingerprint == anew.fingerprint
+            assert found.complete
+            assert changed_clips(found).size == 0
+
+
+@pytest.mark.parametrize(("of_file", "of_line"), [("NFD", "NFC"), ("NFC", "NFD")])
+def test_accents_match_in_either_normal_form(corpus, tmp_path, of_file, of_line):
+    """And of two files that differ in this alone, each belongs to its own line."""
+    sound = corpus / "wavs" / f"{unicodedata.normalize(of_file, 'café')}.wav"
+    write_tone(sound, 5000)
+    add_line(corpus, f"{unicodedata.normalize(of_line, 'café')}|raw|A text.")
+    lengths = {str(sound): 5000}
+    for i, form in enumerate(("NFC", "NFD")):
+        path = corpus / "wavs" / f"{unicodedata.normalize(form, 'thé')}.wav"
+        write_tone(path, 6000 + i)
+        add_line(corpus, f"{path.stem}|raw|A text.")
+        lengths[str(path)] = 6000 + i
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    train, val = read_lists(tmp_path / "lists")
+    seconds = {path: seconds for path, _, seconds in train + val}
+    assert all(seconds[path] == f"{n / RATE:.6f}" for path, n in lengths.items())
+
+
+def test_max_seconds_leaves_out_long_clips(corpus, tmp_path, capsys):
+    for name, seconds in (("speech", 3), ("chapter", 12.5)):
+        write_tone(corpus / "wavs" / f"{name}.wav", int(seconds * RATE))
+        add_line(corpus, f"{name}|raw|A text.")
+    out = tmp_path / "lists"
+    main([str(corpus), "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "warning: 2 of 12 clips are more than 5 times as long as the median, 0.2 s" in printed
+    assert f"the longest is {corpus}/wavs/chapter.wav (12.5 s)." in printed
+    before = read_lists(out)
+    main([str(corpus), "--out", str(out), "--max-seconds", "3"])
+    printed = capsys.readouterr().out
+    assert "--max-seconds 3 leaves out 1 of 12 clips\n" in printed
+    assert "warning: 1 of 11 clips" in printed
+    for rows, fewer in zip(before, read_lists(out), strict=True):  # no other clip moves
+        assert fewer == [row for row in rows if "chapter" not in row[0]]
+
+
+def test_unlisted_sound_files_are_a_notice(corpus, tmp_path, capsys):
+    write_tone(corpus / "wavs" / "c00.flac", 9000)  # c00.wav is the one read
+    write_tone(corpus / "wavs" / "stray.wav", 5000)
+    (corpus / "wavs" / "._c01.wav").touch()  # macOS leaves such files behind
+    (corpus / "wavs" / "notes.txt").touch()
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    assert "names 2 files in wavs: c00.flac, stray.wav\n" in capsys.readouterr().out
+    train, val = read_lists(tmp_path / "lists")
+    assert len(train + val) == 10
+
+
+def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
+    lists, empty = tmp_path / "lists", tmp_path / "empty"
+    assert "--download" in refusal(prepare_with, tmp_path / "absent", lists)
+    empty.mkdir()
+    metadata = empty / "metadata.csv"
+    assert "id|text|normalized text" in refusal(prepare_with, empty, lists)
+    for content, message in (
+        (b"\n", "no clip in it"),
+        (b"a|b|c\n", f"{empty / 'wavs'}: no such folder"),
+        ("a|b|c\nd|e|grâce\n".encode("latin-1"), "not readable as UTF-8 text"),
+    ):
+        metadata.write_bytes(content)
+        assert message in refusal(prepare_with, empty, lists)
+    assert f"{metadata}: not a folder" in refusal(prepare_with, metadata, lists)
+    assert "latin" in refusal(prepare_with, corpus, lists, "text_cleaners=[latin]")
+    message = refusal(prepare_with, corpus, lists, "sampling_rate=16000,mel_fmax=8000")
+    assert message.count("22050 Hz, expected 16000") == 1
+    assert "\n    the same in 9 more: c01.wav, c02.wav, " in message
+    barred = make_corpus(tmp_path / "a|b", 1)
+    assert "hold no '|' or line break" in refusal(prepare_with, barred, lists)
+    odd = tmp_path / "caf\udce9"
+    assert "and are UTF-8; rename it" in refusal(prepare_with, odd, lists)
+    for name in ("a\nb", "a,b", "a #b", "a "):
+        assert "could not name it" in refusal(prepare_with, corpus, tmp_path / name)
+    assert "hold no '|' or line break" in refusal(
+        prepare_with, corpus, lists, mels=tmp_path / "m|els"
+    )
+    assert not lists.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--val-fraction", "1.1"],
+        ["--out", "a,b"],
+        ["--out", "a #b"],
+        ["--max-seconds", "nan"],
+        ["--speaker", " "],
+        ["--speaker-column", "2", "--speaker", "anna"],
+    ],
+)
+def test_invalid_options_are_refused(tmp_path, options, capsys):
+    assert refusal(main, [str(tmp_path), *options], error=SystemExit) == "2"
+    assert options[0] in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- split
+
+
+@pytest.mark.thorough
+def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspeech_metadata):
+    with open(LJSPEECH_LENGTHS, encoding="utf-8", newline="") as file:
+        samples = {row["id"]: int(row["samples"]) for row in csv.DictReader(file)}
+    corpus = tmp_path / "LJSpeech-1.1"
+    (corpus / "wavs").mkdir(parents=True)
+    shutil.copyfile(ljspeech_metadata, corpus / "metadata.csv")
+    for name in samples:
+        (corpus / "wavs" / f"{name}.wav").touch()
+
+    def measures(path, *_):
+        return Sound(samples[path.stem], checksum=hash(path))
+
+    monkeypatch.setattr(recordings, "measure_sound", measures)
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    printed = capsys.readouterr().out
+    assert "the pinned split" in printed
+    (warning,) = (line for line in printed.splitlines() if line.startswith("warning"))
+    assert "in 2 of 13,100 clips" in warning  # 47 symbols in 8.9 s, 13 in 2.1 s
+    assert "LJ014-0165 (5.3)" in warning
+    lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
+    texts = {line.split("|")[0]: line.split("|")[2] for line in lines}
+    pinned = read_split(SPLIT_FILE)
+    for which, rows in zip(("train", "val"), read_lists(tmp_path / "lists"), strict=True):
+        assert ids_of(rows) == {name for name in samples if pinned[name] == which}
+        for path, text, seconds in rows:
+            assert text == texts[Path(path).stem]
+            assert abs(float(seconds) * RATE - samples[Path(path).stem]) < 0.02
+
+
+def test_empty_set_is_refused(tmp_path):
+    corpus = make_corpus(tmp_path / "corpus", 2)
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
+    assert "train: 2 clips, val: 0 clips (" in message
+    assert not (tmp_path / "lists").exists()
+
+
+# ---------------------------------------------------------------------------- cached mels
+
+
+def test_cached_mels_are_bitwise_the_audios(corpus, tmp_path):
+    lists = tmp_path / "lists"
+    noise = np.random.default_rng(0).uniform(-1, 1, 60_000)
+    soundfile.write(corpus / "wavs" / "c04.wav", noise, RATE)
+    prepare(Preparation(corpus, lists, mels=tmp_path / "mels"))
+    for name in ("train", "val"):
+        computed = TextMelDataset(read_filelist(lists / f"{name}.txt", HPARAMS), HPARAMS)
+        cached = TextMelDataset(read_filelist(lists / f"{name}_mel.txt", MEL_HPARAMS), MEL_HPARAMS)
+        for (text, mel, *_), (cached_text, cached_mel, *_) in zip(computed, cached, strict=True):
+            assert cached_text.equal(text)
+            assert cached_mel.equal(mel)
+
+
+def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
+    lists, mels = tmp_path / "lists", tmp_path / "mels"
+    prepare(Preparation(corpus, lists, mels=mels))
+    before = contents(mels)
+    (mels / "c00.npy").unlink()
+    (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
+    np.save(mels / "c02.npy", np.zeros((80, 3), np.float32))
+    write_tone(corpus / "wavs" / "c03.wav", 4000 + 3 * 137, peak=0.25)
+    os.utime(corpus / "wavs" / "c03.wav", (1, 1))  # put there by cp -p, say
+    np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
+    (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
+    capsys.readouterr()
+    prepare(Preparation(corpus, lists, mels=mels))
+    assert "5 of 10 files were already in" in capsys.readouterr().out
+    after = contents(mels)
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} == {"c03.npy"}
+
+
+def test_mels_of_other_settings_are_refused(corpus, tmp_path):
+    lists, mels = tmp_path / "lists", tmp_path / "mels"
+    prepare(Preparation(corpus, lists, mels=mels))
+    before = contents(mels)
+    message = refusal(prepare_with, corpus, lists, "hop_length=200", mels=mels)
+    assert "hop_length=256, this run has 200; name another folder" in message
+    del before["mel_settings.json"]
+    (mels / "mel_settings.json").unlink()
+    assert "unknown settings" in refusal(prepare_with, corpus, lists, mels=mels)
+    assert contents(mels) == before
+
+
+@pytest.mark.parametrize("stop", ["kill", "ctrl-c"])
+def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
+    """No mel is left incomplete under its name, and none is computed again."""
+    corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
+    options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
+    write_mel, begun = derived_files.write_mel, []
+
+    def interrupted(path, mel):
+        begun.append(path.name)
+        if len(begun) == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)  # for the main thread to be interrupted before all is done
+        return write_mel(path, mel)
+
+    if stop == "kill":
+        kill_while_preparing(".npy", options)
+        assert list(mels.glob(".*.tmp"))  # the incomplete mel
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(derived_files, "write_mel", interrupted)
+            message = refusal(main, options, error=SystemExit)
+        assert message.startswith("stopped; no filelist was written")
+        assert not list(mels.glob(".*"))
+    assert not lists.exists()
+    done = {path.name: path.stat().st_mtime_ns for path in mels.glob("*.npy")}
+    assert 3 <= len(done) < 50
+    assert stop == "kill" or set(begun) == set(done)
+    main(options)
+    assert f"{len(done)} of 50 files were already in" in capsys.readouterr().out
+    assert {path.name for path in mels.glob("*.npy")} == {f"c{i:02}.npy" for i in range(50)}
+    assert {name: (mels / name).stat().st_mtime_ns for name in done} == done
+    h = settings_of(lists)
+    assert sum(len(read_filelist(path, h)) for path in (h.training_files, h.validation_files)) == 50
+
+
+def test_real_clips_are_prepared_without_warning(tmp_path, capsys, ljspeech_mini):
+    prepare(Preparation(ljspeech_mini, tmp_path))
+    assert "warning" not in capsys.readouterr().out
+    train, val = read_lists(tmp_path)
+    assert (len(train), len(val)) == (4, 1)
+    for path, _, seconds in train + val:
+        with wave.open(path) as file:
+            assert seconds == f"{file.getnframes() / RATE:.6f}"
+    assert len(read_filelist(tmp_path / "train.txt", HPARAMS)) == 4
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [("out", "--out"), ("mels", "--cache-mels"), ("trim", "--trim-silence")]
+)
+def test_file_in_place_of_folder_is_refused(option, name, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    folders = {"out": tmp_path / "l"} | {option: tmp_path / "file" / "inside"}
+    message = refusal(prepare_with, tmp_path / "no corpus", **folders)
+    assert message == f"{tmp_path / 'file'}: not a folder; choose another {name}"

@@ -1,0 +1,472 @@
+"""Whole files: which lines are spoken, and that a stop, wherever it is, costs one line at most."""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import soundfile
+import torch
+from helpers import ROOT, SPEAKER, sound_quickly
+from onnx import helper, numpy_helper
+
+import synthesize
+from hparams import HParams, create_hparams, with_table
+from tacotron2_voice import outputs
+from tacotron2_voice import resume_log as spoken
+from tacotron2_voice.outputs import GrowingWav
+from tacotron2_voice.resume_log import Log
+from tacotron2_voice.synthesizer import Synthesizer
+from tacotron2_voice.texts import read_texts
+from tacotron2_voice.utils.audio_files import encode
+from tacotron2_voice.utils.errors import UserError
+
+BOOK = "One dog.\n* * *\nTwo cats.\n\nIt rains.\nWe sat down.\n---\nShe reads.\n"
+NAMES = ["0001", "0003", "0005", "0006", "0008"]  # of the lines that can be spoken
+
+
+class Stopper:
+    """Ctrl-C at the `at`-th call, at its begin or its end, of what speaks or writes; it counts the
+    texts that are spoken."""
+
+    def __init__(self, monkeypatch):
+        self.calls, self.at, self.after, self.texts = 0, 0, False, 0
+        for owner, name in (
+            (os, "write"),
+            (os, "replace"),
+            (os, "ftruncate"),
+            (Synthesizer, "mels"),
+        ):
+            monkeypatch.setattr(owner, name, self.watched(getattr(owner, name)))
+
+    def watched(self, function):
+        def watched(*args, **kwargs):
+            if args[1:] == (b"\0",):  # of Watch, to wake its thread, as often as time has it
+                return function(*args, **kwargs)
+            self.calls += 1
+            self.texts += function.__name__ == "mels"
+            stops = self.calls == self.at
+            if stops and not self.after:
+                raise KeyboardInterrupt
+            result = function(*args, **kwargs)
+            if stops:
+                raise KeyboardInterrupt
+            return result
+
+        return watched
+
+
+@pytest.fixture
+def stopper(monkeypatch):
+    return Stopper(monkeypatch)
+
+
+@pytest.fixture
+def book(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text(BOOK, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def synthesized(checkpoint_path, book, one_thread, monkeypatch, capsys):
+    """A function that has synthesize.py speak the book into a folder, and returns its last line."""
+    sound_quickly(monkeypatch.setattr)
+
+    def run(out, *more) -> str:
+        arguments = ["--checkpoint", str(checkpoint_path), "--text-file", str(book), "-o", str(out)]
+        synthesize.main([*arguments, "--hparams", "gate_threshold=2", *more])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    return run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def damage(rng: random.Random, folder: Path) -> None:
+    """What a killed process, or somebody, leaves in the folder."""
+    log = folder / "spoken.jsonl"
+    made = [path for path in folder.iterdir() if path.suffix in (".wav", ".png")]
+    if log.exists() and rng.random() < 0.5:
+        os.truncate(log, rng.randrange(log.stat().st_size + 1))
+    if made and rng.random() < 0.5:
+        path = rng.choice(made)
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    if made and rng.random() < 0.5:
+        rng.choice(made).unlink()
+    (folder / ".0003.wav.17.tmp").write_bytes(b"half")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stopped_folders_end_as_uninterrupted_ones(seed, synthesized, stopper, tmp_path):
+    rng, damaged = random.Random(seed), seed % 2
+    synthesized(tmp_path / "whole")
+    whole, stops = contents(tmp_path / "whole"), 0
+    assert sorted({name[:4] for name in whole} - {"spok"}) == NAMES
+    while True:
+        stopper.at, stopper.after = stopper.calls + rng.randint(1, 25), rng.random() < 0.5
+        try:
+            synthesized(tmp_path / "stopped")
+            break
+        except KeyboardInterrupt:
+            stops += 1
+            if damaged and stops % 3 == 0:
+                damage(rng, tmp_path / "stopped")
+    found = contents(tmp_path / "stopped")
+    log, expected = found.pop("spoken.jsonl"), whole.pop("spoken.jsonl")
+    assert found == whole
+    assert {*expected.splitlines()} <= {*log.splitlines()}
+    assert stops > 0
+    assert damaged or stopper.texts <= 5 + 5 + stops  # a stop costs one at most
+    assert damaged or log == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stopped_wavs_end_as_uninterrupted_ones(seed, voices, book, stopper, tmp_path, monkeypatch):
+    sound_quickly(monkeypatch.setattr)
+    rng = random.Random(seed)
+    arguments = ["--voice", str(voices.fp32[0]), "--text-file", str(book), "-o"]
+    synthesize.main([*arguments, str(tmp_path / "whole.wav")])
+    whole, wav = (tmp_path / "whole.wav").read_bytes(), tmp_path / "a.wav"
+    samples = soundfile.read(tmp_path / "whole.wav", dtype="int16")[0]
+    part, log, damaged = tmp_path / "a.part.wav", tmp_path / "a.part.jsonl", seed % 2
+    stops, begun = 0, 1
+    while True:
+        stopper.at, stopper.after = stopper.calls + rng.randint(1, 25), rng.random() < 0.5
+        try:
+            synthesize.main([*arguments, str(wav)])
+            break
+        except KeyboardInterrupt:
+            stops += 1
+        if wav.exists():  # complete, so that the same command begins anew
+            wav.unlink()
+            begun += 1
+        if part.exists() and part.stat().st_size > 44:
+            if not damaged:
+                kept = soundfile.read(part, dtype="int16")[0]
+                np.testing.assert_array_equal(kept, samples[: len(kept)])
+            elif stops % 3 == 0:
+                os.truncate(log, rng.randrange(log.stat().st_size + 1))
+            elif stops % 3 == 1:
+                part.write_bytes(part.read_bytes()[:-1] + rng.choice([b"x", b"more"]))
+    assert wav.read_bytes() == whole == bytes(encode(samples, 22050))
+    assert sorted(tmp_path.glob("a.*")) == [wav]
+    assert stops > 0
+    assert damaged or stopper.texts <= 5 + 5 * begun + stops
+
+
+CHANGES = {
+    "seed": ["--seed", "1"],
+    "pause": ["--pause", "0.2"],
+    "limit": ["--max-symbols", "5"],
+    "setting": ["--hparams", "gate_threshold=2,max_decoder_steps=11"],
+    "a mel, too": ["--save-mel"],
+    "checkpoint": [],
+    "vocoder": [],
+    "version": [],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_settings_are_spoken_again(change, synthesized, checkpoint_path, book, monkeypatch):
+    book.write_text("One dog.\n* * *\nTwo cats.\n", encoding="utf-8")
+    out, vocoder, more = book.parent / "out", book.parent / "hold.onnx", []
+    if change == "vocoder":
+        write_vocoder(vocoder)
+        more = ["--vocoder", str(vocoder)]
+    wrote = f"wrote the files of {{}} texts to {out}; "
+    assert synthesized(out, *more) == f"{wrote.format(2)}1 line skipped, 5 warnings"
+    if change == "checkpoint":
+        saved = torch.load(checkpoint_path, weights_only=True)
+        torch.save(saved | {"iteration": 8}, checkpoint_path)
+    elif change == "vocoder":
+        write_vocoder(vocoder, louder=2)
+    elif change == "version":
+        monkeypatch.setattr(spoken, "__version__", "0")
+    again = synthesized(out, *more, *CHANGES[change])
+    if change == "nothing":
+        assert again == f"{wrote.format(0)}2 spoken before, 1 line skipped, 5 warnings"
+    else:
+        assert again.startswith(f"{wrote.format(2)}1 line skipped")
+
+
+def write_vocoder(path: Path, louder: float = 1) -> None:
+    """Each frame's loudest value, 256 times."""
+    weights = {"factor": np.float32(louder / 40), "hop": np.array([1, 1, 1, 256]), "last": [3]}
+    nodes = [
+        helper.make_node("ReduceMax", ["mel"], ["loudest"], axes=[1]),
+        helper.make_node("Mul", ["loudest", "factor"], ["scaled"]),
+        helper.make_node("Unsqueeze", ["scaled", "last"], ["columns"]),
+        helper.make_node("Expand", ["columns", "hop"], ["held"]),
+        helper.make_node("Reshape", ["held", "all"], ["sound"]),
+    ]
+    weights["all"] = np.array([1, 1, -1])
+    ends = [helper.make_tensor_value_info(x, 1, [1, None, None]) for x in ("mel", "sound")]
+    tensors = [numpy_helper.from_array(np.asarray(x), name) for name, x in weights.items()]
+    graph = helper.make_graph(nodes, "hold", ends[:1], ends[1:], tensors)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+
+
+def test_only_what_changed_is_spoken_again(synthesized, book, tmp_path):
+    out = tmp_path / "out"
+    synthesized(out)
+    whole = contents(out)
+    for name in ("0001.wav", "0003.png"):
+        (out / name).write_bytes(whole[name] + b"x")
+    (out / "0005.wav").unlink()
+    assert "of 3 texts to" in synthesized(out)
+    found = contents(out)
+    assert {name: found[name] for name in whole if name != "spoken.jsonl"} == {
+        name: content for name, content in whole.items() if name != "spoken.jsonl"
+    }
+    book.write_text(BOOK.replace("sat", "SAT").replace("---", "One more."), encoding="utf-8")
+    assert f"of 2 texts to {out}; 4 spoken before, 1 line skipped, " in synthesized(out)
+    assert "of 6 texts to" in synthesized(out, "--speed", "1.1")
+    assert "of 6 texts to" in synthesized(out)  # these keys are in the log, with other sums
+
+
+def test_names_sort_in_long_files(tmp_path):
+    book = tmp_path / "book.txt"
+    book.write_text("One.\n" + 12_344 * "\n" + "Two.\n* * *\n", encoding="utf-8")
+    texts, skipped = texts_of(book)
+    assert ([x.name for x in texts], skipped) == (["00001", "12346"], 1)
+
+
+def texts_of(path, hparams=None, drop_unknown=False, numbers=None):
+    options = {"text": None, "text_file": str(path), "drop_unknown": drop_unknown}
+    return read_texts(argparse.Namespace(**options, numbers=numbers), hparams or HParams())
+
+
+@pytest.fixture
+def german():
+    basic = f"{SPEAKER},symbols=corpus,text_cleaners=[basic_cleaners],language=de"
+    return with_table(create_hparams(basic), ("_", *" .aghnort", "ö", "ß"))
+
+
+def test_lines_without_words_are_skipped(german, tmp_path, capsys):
+    book = tmp_path / "book.txt"
+    book.write_text("groß.\n* * *\n—\n...\nrot\n", encoding="utf-8")
+    texts, skipped = texts_of(book, german)
+    assert ([x.text for x in texts], skipped) == (["groß.", "rot"], 3)
+    warning = capsys.readouterr().err
+    assert warning.startswith(f"warning: {book}: 3 of 5 lines skipped:\n  {book}:2: '* * *'")
+    assert f"{book}:4: '...' leaves nothing" in warning
+    book.write_text("rot\n" + "...\n" * 300, encoding="utf-8")
+    assert texts_of(book, german)[1] == 300
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"  {book}:2: '...' leaves nothing to synthesize after cleaning",
+        f"    the same in 299 more: {', '.join(map(str, range(3, 23)))}, ...",
+    ]
+    book.write_text("7\n\n***\n8\n", encoding="utf-8")
+    assert [x.text for x in texts_of(book, numbers="en-us")[0]] == ["Seven.", "Eight."]
+
+
+def test_unknown_symbols_are_refused_together(german, tmp_path):
+    book = tmp_path / "book.txt"
+    book.write_text("rot\n* * *\nRock\nПривет\n", encoding="utf-8")
+    with pytest.raises(UserError) as stop:
+        texts_of(book, german)
+    first, *lines = str(stop.value).splitlines()
+    assert first == f"{book}: 2 of 4 lines refused:"
+    assert lines[0].startswith(f"  {book}:3: 'Rock': the voice does not know 'c'")
+    assert lines[1].startswith(f"  {book}:4: 'Привет': the voice does not know 'п'")
+    book.write_text("rot\n" + "Rock\nFuchs\n" * 500, encoding="utf-8")
+    with pytest.raises(UserError) as stop:
+        texts_of(book, german)
+    assert str(stop.value).count("--drop-unknown") == 1
+    assert "\n    the same in 999 more: 3, 4, 5, " in str(stop.value)
+    assert str(stop.value).endswith("\n  unknown in these lines: 'c', 'k', 'f', 'u', 's'")
+    assert [x.text for x in texts_of(book, german, True)[0]][:2] == ["rot", "Rock"]
+    book.write_text("rot\nПривет\n", encoding="utf-8")
+    assert texts_of(book, german, True)[1] == 1
+
+
+def test_texts_come_from_pipes_too(tmp_path):
+    pipe, standard = tmp_path / "pipe", os.dup(0)
+    os.mkfifo(pipe)
+
+    def spoken_of(name: str, content: bytes) -> list[str]:
+        reader, writer = os.pipe()
+        os.write(writer, content)
+        os.close(writer)
+        os.dup2(reader, 0)
+        os.close(reader)
+        try:
+            return [x.text for x in texts_of(name)[0]]
+        finally:
+            os.dup2(standard, 0)
+
+    for name in ("-", "/dev/stdin", "/dev/fd/0"):
+        assert spoken_of(name, b"One.\n\nTwo.") == ["One.", "Two."]
+    threading.Timer(0.1, pipe.write_bytes, [b"Three."]).start()
+    assert [x.text for x in texts_of(pipe)[0]] == ["Three."]
+    message = r"standard input: not .* in line 2\); .*: pipe it through iconv -f CP1252 -t UTF-8$"
+    with pytest.raises(UserError, match=message):
+        spoken_of("-", b"One.\nGr\xf6\xdfe.\n")
+    with pytest.raises(UserError, match="standard input: no text in it"):
+        spoken_of("-", b"")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"zeros: more than 67,108,864 bytes"):
+        texts_of(tmp_path / "zeros")
+    os.close(standard)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text", "a", "-o", "a.mp3"], "'a.mp3': expected a folder, or a name that ends in .wav"),
+        (["--text", "a", "-o", "none/a.wav"], "expected a file that can be written, in an"),
+        (["--text", "a", "-o", "out", "--stream", "raw"], "not allowed with argument -o"),
+        (["--text", "a", "--voice", "b"], "--voice: not allowed with argument --checkpoint"),
+    ],
+)
+def test_unlikely_arguments_are_refused(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        synthesize.main(["--checkpoint", "a.pt", *arguments])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["-", "", "a.aac", "a.wav.gz", "a.AIFF", "a.wave"])
+def test_no_folder_is_named_as_a_sound(out, capsys):
+    with pytest.raises(SystemExit):
+        synthesize.main(["--voice", "voice", "--text", "a", "-o", out])
+    advice = "--stream wav; leave -o out" if out == "-" else "a folder, or a name that ends in .wav"
+    assert advice in capsys.readouterr().err
+
+
+def test_folders_that_cannot_be_made_are_named(voices, tmp_path):
+    out = tmp_path / ("x" * 300)
+    message = r"^-o \S*a: the folder cannot be made \(File name too long\); choose another -o$"
+    with pytest.raises(UserError, match=message):
+        synthesize.main(["--voice", str(voices.fp32[0]), "--text", "a", "-o", str(out / "a")])
+
+
+def test_texts_send_no_commands_to_a_terminal(voices, tmp_path, capsys):
+    arguments = ["--voice", str(voices.fp32[0]), "--text", "a \x1b]0;b\x07 c", "-o", str(tmp_path)]
+    synthesize.main(arguments)
+    printed = "".join(capsys.readouterr())
+    assert "a ]0;b c" in printed
+    assert "\x1b" not in printed
+
+
+def test_a_mel_needs_a_folder():
+    for target in (["-o", "a.wav"], ["--stream", "raw"]):
+        with pytest.raises(UserError, match=r"--save-mel: needs a folder .*-o out"):
+            synthesize.main(["--voice", "voice", "--text", "a", "--save-mel", *target])
+
+
+def keyed(*names: str) -> dict[str, str]:
+    return {name: f"key of {name}" for name in names}
+
+
+def test_a_full_wav_keeps_what_it_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr(outputs, "MAX_WAV_BYTES", 44 + 8)
+    path = tmp_path / "a.wav"
+
+    def fill():
+        with GrowingWav(path, 8000, keyed("0007", "0012")) as wav:
+            wav.write(b"12345678")
+            wav.end_text([])
+            wav.write(b"90")
+
+    with pytest.raises(UserError, match=r"a\.wav: 4 GiB, .* with the lines before 12; speak the"):
+        fill()
+    assert path.read_bytes()[44:] == b"12345678"
+    assert soundfile.info(path).frames == 4
+    assert os.listdir(tmp_path) == ["a.wav"]
+
+
+def test_lengths_fit_a_wav_of_4_gib():
+    """The largest even number of bytes that the header's 32 bits count."""
+    header = outputs.wav_header(22050, outputs.MAX_WAV_BYTES - 1 - 44)
+    assert header[4:8] == b"\xfe\xff\xff\xff"
+
+
+def test_a_part_of_others_is_left_alone(tmp_path):
+    (tmp_path / "a.part.wav").write_bytes(b"precious")
+    with pytest.raises(UserError, match=r"a\.part\.wav: no file of a\.part\.jsonl, .*move it away"):
+        GrowingWav(tmp_path / "a.wav", 8000, keyed("0001"))
+    assert os.listdir(tmp_path) == ["a.part.wav"]
+
+
+def test_a_stop_at_the_rename_loses_nothing(tmp_path, monkeypatch):
+    def speak_rest():
+        with GrowingWav(tmp_path / "a.wav", 8000, keyed("0001")) as wav:
+            if not wav.done:
+                wav.write(b"12")
+                wav.end_text(["odd"])
+        return wav.done, wav.num_warnings, wav.seconds
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            speak_rest()
+    again = GrowingWav(tmp_path / "a.wav", 8000, keyed("0001"))
+    assert again.done == 1
+    again.__exit__(KeyboardInterrupt)
+    assert speak_rest() == (1, 1, 1 / 8000)
+    assert os.listdir(tmp_path) == ["a.wav"]
+
+
+def test_a_stop_before_the_first_text_leaves_nothing(tmp_path):
+    def stop():
+        with GrowingWav(tmp_path / "a.wav", 8000, keyed("0001")) as wav:
+            wav.write(b"12")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_log_has_one_writer(tmp_path):
+    script = "import sys, pathlib; from tacotron2_voice.resume_log import Log; Log(pathlib.Path(sys.argv[1]))"
+    with Log(tmp_path / "spoken.jsonl"):
+        command = [sys.executable, "-c", script, str(tmp_path / "spoken.jsonl")]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "spoken.jsonl: another process is writing these files; wait for it" in run.stderr
+
+
+def test_stops_while_logs_are_cut_lose_nothing(tmp_path, monkeypatch):
+    with Log(tmp_path / "log.jsonl") as log:
+        for key in "abc":
+            log.add(key, {key: (1, 1)}, [])
+    with Log(tmp_path / "log.jsonl") as log:
+        stop = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
+        monkeypatch.setattr(os, "write", stop)
+        log.keep(2)
+        monkeypatch.undo()
+    with Log(tmp_path / "log.jsonl") as log:
+        assert [spoken.key for spoken in log.spoken] == ["a", "b"]
+
+
+def test_lines_that_are_no_records_do_not_count(tmp_path):
+    path = tmp_path / "spoken.jsonl"
+    with Log(path) as log:
+        log.add("a", {"x": (1, 2)}, ["odd"])
+    whole = path.read_bytes()
+    path.write_bytes(b'[]\n{"key": 1}\n\xff\n' + whole + whole[:-3])
+    with Log(path) as log:
+        assert [(x.key, x.files, x.warnings) for x in log.spoken] == [("a", {"x": (1, 2)}, ["odd"])]
+        log.add("b", {}, [])
+    with Log(path) as log:
+        assert [x.key for x in log.spoken] == ["a", "b"]
+
+
+def test_a_new_option_decides_the_sound(tmp_path):
+    args = argparse.Namespace(text="a", seed=0)
+    before = spoken.settings_key(args, HParams(), [])
+    args.text = "b"
+    assert spoken.settings_key(args, HParams(), []) == before
+    args.speed = 1.2
+    assert spoken.settings_key(args, HParams(), []) != before
