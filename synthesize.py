@@ -19,12 +19,16 @@ end after sentences where possible, and joined with pauses; --max-symbols sets a
 voice (scripts/export_voice.py) is spoken without PyTorch, and needs requirements/onnx.txt alone.
 """
 
-import tacotron2_voice.utils.environment
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded: see train.py
+
 
 from pathlib import Path
 
 from tacotron2_voice.command import add_options, speak_texts
 from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.program import run_program
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -40,4 +44,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -14,10 +14,13 @@ This file is the recipe from top to bottom. The folder training/ holds its parts
 first step (setup.py), validation (validation.py), signals (signals.py).
 """
 
-import tacotron2_voice.utils.environment
+import os
+
+# Read when torch is loaded: idle threads sleep. Spinning threads made a decoder step ten times
+# slower on a machine with other work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import argparse
-import os
 import shlex
 import time
 from pathlib import Path
@@ -39,6 +42,7 @@ from tacotron2_voice.utils.console import (
 )
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE
+from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.version import __version__
 from training import checkpoint, setup
 from training.distributed import AlreadyReported, Processes, join, leave_at_exit
@@ -344,4 +348,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

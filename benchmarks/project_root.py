@@ -5,6 +5,5 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import tacotron2_voice.utils.environment
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,8 +11,6 @@ Lightning trains; LengthBatches makes every batch. OUT gets report.md and the fi
 table that was stopped resumes. Needs requirements/frameworks.txt and requirements/pesq.txt.
 """
 
-import project_root
-
 import logging
 import time
 import warnings

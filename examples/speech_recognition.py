@@ -11,8 +11,6 @@ them, and says when each phone sounds, so chunks of utterances have their phones
 plain loop with accelerate. A table that was stopped resumes. Needs requirements/frameworks.txt.
 """
 
-import project_root
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

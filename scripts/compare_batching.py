@@ -38,6 +38,7 @@ from tacotron2_voice.utils.arguments import at_least_one, make_parser, share
 from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import refuse_no_folder, write_bytes
+from tacotron2_voice.utils.program import run_program
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 # Lengths do not tell how a model learns. The figures are those of docs/learning.md.
@@ -253,4 +254,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -33,6 +33,7 @@ from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
+from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import SETTINGS as VOICE_SETTINGS
 from training.checkpoint import BEST
 
@@ -207,4 +208,4 @@ It ends with the command that trains.""")
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -25,6 +25,7 @@ from evaluation.word_error_rate import Hearing, evaluate
 from tacotron2_voice.text.spoken_numbers import ENGLISH
 from tacotron2_voice.utils.arguments import make_parser, output_file
 from tacotron2_voice.utils.files import write_json
+from tacotron2_voice.utils.program import run_program
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -75,4 +76,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

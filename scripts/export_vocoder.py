@@ -27,6 +27,7 @@ from tacotron2_voice.onnx_graph import Graph
 from tacotron2_voice.utils.arguments import make_parser, output_file
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import write_bytes
+from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import refuse_other_mels
 
 COMPARED_FRAMES = (16, 100)
@@ -110,4 +111,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

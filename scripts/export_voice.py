@@ -25,6 +25,7 @@ from hparams import HParams
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import numbered_lines, refuse_no_folder
+from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.utterance import sequence_to_speak
 
 NUM_COMPARED = 20  # texts
@@ -67,4 +68,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -25,6 +25,7 @@ import sys
 from corpus.demo_corpus import make_corpus, stop_requested
 from tacotron2_voice.text.spoken_numbers import ENGLISH
 from tacotron2_voice.utils.arguments import at_least_one, make_parser, whole_number
+from tacotron2_voice.utils.program import run_program
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -45,4 +46,4 @@ if __name__ == "__main__":
     # A handler that raises would mostly do so inside eSpeak's callback, where it would be lost.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop_requested.set())
-    main()
+    run_program(main)

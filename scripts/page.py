@@ -49,6 +49,7 @@ from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
 from tacotron2_voice.utils.arguments import at_least_one, checked, make_parser, whole_number
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.plots import draw_mels
+from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.utterance import utterance_of
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import SETTINGS as VOICE
@@ -321,4 +322,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -51,6 +51,7 @@ from corpus.preparation import Preparation, prepare
 from corpus.speaker_names import SpeakerSource
 from hparams import create_hparams
 from tacotron2_voice.utils.arguments import checked, make_parser, positive, share
+from tacotron2_voice.utils.program import run_program
 
 STOPPED = "stopped; no filelist was written. Run the same command to resume"
 
@@ -130,4 +131,4 @@ def main(arguments: list[str] | None = None) -> None:
 if __name__ == "__main__":
     # A terminated run finishes the file it is writing and removes temporary ones.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
-    main()
+    run_program(main)

@@ -1,10 +1,15 @@
-"""Imported first by every program of this folder, which then finds the project's modules."""
+"""Make the recipe's modules importable from the programs in this folder.
 
+Every program here imports this module first, so that `python scripts/NAME.py` works from any
+folder. Programs in other folders run as modules from the root: python -m benchmarks.decoder
+"""
+
+import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-import tacotron2_voice.utils.environment
-
 ROOT = Path(__file__).resolve().parents[1]
+
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded: see train.py
+os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing in this environment

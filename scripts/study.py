@@ -45,6 +45,7 @@ from tacotron2_voice.utils import files
 from tacotron2_voice.utils.arguments import make_parser, whole_number
 from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.errors import UserError, grouped
+from tacotron2_voice.utils.program import run_program
 from training.checkpoint import list_checkpoints
 
 RATE, INDEX = "word_error_rate", ["name", "seed", "epoch"]
@@ -269,4 +270,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

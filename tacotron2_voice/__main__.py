@@ -11,12 +11,11 @@ standard output as soon as it is there, 16-bit samples: `wav` with a header that
 open, `raw` without one. -o FOLDER gets a wav and a picture for each text, and needs matplotlib.
 """
 
-import tacotron2_voice.utils.environment
-
 from pathlib import Path
 
 from tacotron2_voice.command import add_options, speak_texts
 from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.program import run_program
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -28,4 +27,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

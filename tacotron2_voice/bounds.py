@@ -145,11 +145,8 @@ def _open_statm() -> int | None:
 
 
 def _end_process(call: Call) -> None:
-    from tacotron2_voice.utils.environment import (
-        say,  # which changes how this process ends: it does now
-    )
 
-    say("interrupted" if call.is_interrupted else f"{call.name}: {TOO_LONG}; take another")
+    print("interrupted" if call.is_interrupted else f"{call.name}: {TOO_LONG}; take another")
     if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:  # a program that cleans up
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(3)

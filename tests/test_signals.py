@@ -1,6 +1,5 @@
 """Programs continue where output cannot be printed; a run then has the same bits."""
 
-import importlib
 import io
 import multiprocessing
 import os
@@ -64,18 +63,6 @@ def print_into_full_file() -> None:
     print_to(os.open("/dev/full", os.O_WRONLY), (1, 2))
 
 
-def print_nowhere() -> None:
-    """As `>&- 2>&-` starts a program."""
-    import tacotron2_voice.utils.environment
-
-    os.close(1)
-    os.close(2)
-    patch = pytest.MonkeyPatch()  # of this process, to its end
-    for name in ("stdout", "__stdout__", "stderr", "__stderr__"):
-        patch.setattr(sys, name, None)
-    importlib.reload(tacotron2_voice.utils.environment)
-
-
 def print_into_terminal(hang_up_at_step: int) -> None:
     """Of which this process is the session's leader."""
     terminal, slave = os.openpty()
@@ -95,9 +82,7 @@ def print_into_terminal_with_nohup() -> None:
     print_into_terminal(4)
 
 
-@pytest.mark.parametrize(
-    "hook", [print_into_full_file, print_nowhere, print_into_terminal_with_nohup]
-)
+@pytest.mark.parametrize("hook", [print_into_full_file, print_into_terminal_with_nohup])
 def test_what_cannot_be_printed_is_dropped(hook, corpus, whole, tmp_path):
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), hook).end()

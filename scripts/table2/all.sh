@@ -35,7 +35,7 @@ for name in rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br; do
   broken+=("$name")
 done
 
-python scripts/table2/report.py "$OUT" -o "$OUT/report"
+python -m scripts.table2.report "$OUT" -o "$OUT/report"
 echo "all of it took $(((SECONDS + 59) / 60)) minutes"
 if [ ${#broken[@]} -gt 0 ]; then
   echo "all.sh: stopped by an error, and left out of the report: ${broken[*]}" >&2

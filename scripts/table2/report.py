@@ -1,14 +1,12 @@
 """Puts finished runs beside the paper's Tables 1-4 and Figures 1-4; needs no GPU.
 
-    python scripts/table2/report.py RUN_DIR... -o report/
+    python -m scripts.table2.report RUN_DIR... -o report/
 
 Each RUN_DIR is the output folder of train.py, or a folder that has such folders at any depth.
 Writes report.md, report.csv (every number of the tables) and the figures. Runs that differ only in
 their seed become one row, mean ± standard error. What is broken or unfinished is named and left
 out.
 """
-
-from project_root import ROOT
 
 import re
 import shlex
@@ -28,6 +26,7 @@ from scripts.table2.tables import Measured, Table, paper_tables, tidy
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.files import refuse_no_folder, write_bytes
+from tacotron2_voice.utils.program import run_program
 
 
 def compose(runs: Runs, command: str) -> dict:
@@ -73,7 +72,7 @@ def table_in_markdown(table: Table) -> str:
 def render(template: str, **content: object) -> str:
     """A page from a Jinja2 template."""
     pages = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(ROOT / "scripts" / "templates"),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -90,7 +89,7 @@ def write_report(runs: Runs, command: str, out: Path) -> None:
     for name, figure in content["figures"].items():
         print(f"wrote {write_figure(figure, out / f'{name}.svg')}")
     for name, text in (
-        ("report.md", render("report.md", **content)),
+        ("report.md", render("report.md.jinja", **content)),
         ("report.csv", tidy(content["tables"]).to_csv(index=False)),
     ):
         write_bytes(out / name, text.encode())
@@ -104,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     refuse_no_folder(args.out, "-o")
     command = shlex.join(
-        ["python", "scripts/table2/report.py", *map(str, arguments or sys.argv[1:])]
+        ["python", "-m", "scripts.table2.report", *map(str, arguments or sys.argv[1:])]
     )
     runs = read_runs(args.runs)
     for problem in runs.left_out:
@@ -114,4 +113,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

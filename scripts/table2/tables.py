@@ -1,7 +1,7 @@
 """The tables of a report: the paper's figures with ours beside them.
 
 A summary is a DataFrame with a line for each row of a table: `ours`, `standard_error`, `runs`, and
-in `note` why there is no number. Titles, notes and captions are in scripts/templates/texts.jinja.
+in `note` why there is no number. Titles, notes and captions are in texts.jinja.
 """
 
 import itertools
