@@ -7,7 +7,7 @@
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
-OF_FRAMEWORKS := $(patsubst %,requirements/%.txt,frameworks pesq distillmos resemblyzer judges)
+OF_FRAMEWORKS := $(patsubst %,requirements/%.txt,frameworks pesq distillmos resemblyzer whisper)
 
 # Desktops set LANGUAGE for gettext: only `make LANGUAGE=...` is meant.
 unexport LANGUAGE

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 
 from benchmarks.timing import publish
+from evaluation.evaluate import Evaluators, word_error_rate
 from evaluation.quality import DistillMos
 from evaluation.recognizers import add_recognizer_options, make_recognizer
-from evaluation.word_error_rate import Listener, word_error_rate
 from export.loading import load_synthesizer
 from tacotron2_voice.synthesizer import RETRIES, Synthesizer
 from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
@@ -139,7 +139,7 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
             fix = "add --recognizer whisper, or leave out --transcribe"
             raise UserError(f"--language {args.language}: {args.recognizer} knows English; {fix}")
     judge = DistillMos() if args.quality else None
-    listeners = {name: Listener(recognizer, judge, args.language) for name in ways}
+    evaluators = {name: Evaluators(recognizer, judge, args.language) for name in ways}
     chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
     for number, text in enumerate(progress_bar("Speaking", len(texts), " texts", iterable=texts)):
         is_chosen = number in chosen
@@ -148,12 +148,12 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
             options = {"retries": retries, "speaker": args.speaker}
             samples = speak(speaker, text, options, counts_of[name], with_sound=is_chosen)
             if is_chosen:
-                listeners[name].hear(text, samples, speaker.hparams.sampling_rate)
+                evaluators[name].add(text, samples, speaker.hparams.sampling_rate)
     for name, counts in counts_of.items():
-        measures = listeners[name].measures()
+        measures = evaluators[name].measures()
         counts.word_error_rate, counts.quality = measures.word_error_rate, measures.quality
         if args.transcribe:
-            rates = [word_error_rate([one]) for one in listeners[name].transcripts]
+            rates = [word_error_rate([one]) for one in evaluators[name].transcripts]
             counts.half_wrong = sum(rate > HALF for rate in rates)
     return counts_of
 

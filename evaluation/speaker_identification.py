@@ -1,11 +1,12 @@
-"""Whose voice a sound has, among several speakers, by the encoder of speakers that Resemblyzer
-carries (Wan et al. 2018, "Generalized end-to-end loss for speaker verification"). It is small, runs
-offline, and was not trained here.
+"""Identify the speaker of audio among several speakers.
 
     encoder = Resemblyzer()
     recorded = [encoder.embed(samples, 22050) for samples in recordings]
-    centroids = centroids_of(recorded, names)     # of the speaker of each recording
+    centroids = centroids_of(recorded, names)  # names: the speaker of each recording
     nearest_speaker(encoder.embed(spoken, 22050), centroids)
+
+The embeddings come from the speaker encoder of the package resemblyzer (Wan et al. 2018,
+"Generalized end-to-end loss for speaker verification").
 """
 
 from collections import Counter
@@ -18,46 +19,50 @@ from evaluation.recognizers import resampled
 from tacotron2_voice.utils.errors import UserError
 
 EMBEDDING_DIM = 256
-LEVEL = -30.0  # dB of full scale, to which sounds were raised in the encoder's training
+LEVEL = -30.0  # dB of full scale; the encoder was trained on audio raised to this level
 
 
 class Resemblyzer:
-    """UserError if the packages of requirements/resemblyzer.txt are not installed."""
+    """The speaker encoder.
+
+    Raises:
+        UserError: if the packages of requirements/resemblyzer.txt are not installed.
+    """
 
     def __init__(self) -> None:
         try:
             from resemblyzer import VoiceEncoder, normalize_volume, trim_long_silences
         except ImportError as error:
             fix = "pip install --no-deps -r requirements/resemblyzer.txt"
-            fix += ", or leave out --right-speaker"
-            raise UserError(f"--right-speaker: {error}; {fix}") from None
-        self._at_level, self._without_pauses = normalize_volume, trim_long_silences
-        # It reads its weights by torch.load, which unpickles nothing else from version 2.6 on.
-        self._model = VoiceEncoder("cpu", verbose=False)  # the same everywhere
+            raise UserError(f"--speaker-accuracy: {error}; {fix}") from None
+        self._set_level = normalize_volume
+        self._cut_pauses = trim_long_silences
+        # On the CPU everywhere, so that results agree between machines.
+        self._model = VoiceEncoder("cpu", verbose=False)
 
     def embed(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
-        """A unit vector [256] of float samples [N] in [-1, 1]; zeros if nobody speaks in them.
+        """Return a unit vector [256] for float samples [N] in [-1, 1]; zeros if there is no speech.
 
-        Every sound is brought to the same level: the encoder hears how loud a sound is, and the
-        package's own preparation only raises quiet ones. Long pauses are cut, as in its training.
+        All audio is brought to the same level, because the embedding depends on the level and the
+        package itself only raises quiet audio. Long pauses are cut, as in the encoder's training.
         """
         if not samples.any():
             return np.zeros(EMBEDDING_DIM)
-        sound = self._at_level(resampled(samples, sampling_rate), LEVEL)
-        speech = self._without_pauses(sound)
+        leveled = self._set_level(resampled(samples, sampling_rate), LEVEL)
+        speech = self._cut_pauses(leveled)
         if not len(speech):
             return np.zeros(EMBEDDING_DIM)
         return self._model.embed_utterance(speech)
 
 
 def mean_vector(embeddings: Sequence[np.ndarray]) -> np.ndarray:
-    """The mean of embeddings [D], as a unit vector; zeros if all of them are."""
+    """Return the mean of embeddings [D] as a unit vector; zeros if all embeddings are zeros."""
     mean = np.asarray(np.mean(embeddings, axis=0, dtype=np.float64))
     return mean / max(float(np.linalg.norm(mean)), np.finfo(np.float64).tiny)
 
 
 def centroids_of(embeddings: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The mean vector of each speaker's embeddings. `names` are those of each one's speaker."""
+    """Return the mean vector of each speaker; `names` contains the speaker of each embedding."""
     return {
         name: mean_vector([x for x, own in zip(embeddings, names, strict=True) if own == name])
         for name in sorted(set(names))
@@ -65,8 +70,10 @@ def centroids_of(embeddings: Sequence[np.ndarray], names: Sequence[str]) -> dict
 
 
 def nearest_speaker(embedding: np.ndarray, centroids: Mapping[str, np.ndarray]) -> str:
-    """The name of the centroid with the largest cosine to an embedding [D]; empty where nobody
-    speaks."""
+    """Return the speaker whose centroid has the largest cosine similarity to an embedding [D].
+
+    Returns "" for an embedding of zeros, which means no speech.
+    """
     if not embedding.any():
         return ""
     return max(centroids, key=lambda name: float(embedding @ centroids[name]))
@@ -75,33 +82,50 @@ def nearest_speaker(embedding: np.ndarray, centroids: Mapping[str, np.ndarray]) 
 def nearest_without_own(
     embeddings: Sequence[np.ndarray], recorded: Sequence[np.ndarray], names: Sequence[str]
 ) -> list[str]:
-    """The nearest speaker to each of `embeddings`, which are those of recordings or of copies of
-    them. The recording of the same place in `recorded` is left out of its speaker's centroid, so
-    each speaker must have two."""
-    centroids, nearest = centroids_of(recorded, names), list[str]()
-    for place, (embedding, name) in enumerate(zip(embeddings, names, strict=True)):
-        others = [x for i, x in enumerate(recorded) if names[i] == name and i != place]
+    """Return the nearest speaker of each embedding, compared without its own recording.
+
+    Args:
+        embeddings: of recordings, or of processed copies of the recordings, in the same order.
+        recorded: of the recordings; entry i is left out of the centroid for embedding i.
+        names: the speaker of each recording; each speaker must have at least two recordings.
+    """
+    centroids = centroids_of(recorded, names)
+    nearest: list[str] = []
+    for index, (embedding, name) in enumerate(zip(embeddings, names, strict=True)):
+        others = [x for i, x in enumerate(recorded) if names[i] == name and i != index]
         nearest.append(nearest_speaker(embedding, {**centroids, name: mean_vector(others)}))
     return nearest
 
 
-def refuse_too_few(names: Sequence[str], known: Sequence[str], where: Path, model: Path) -> None:
-    """UserError if the right speaker cannot be told from others. `names` are those of the
-    recordings in `where`, empty where there are none, and `known` the speakers of `model`."""
-    option, counts = "--right-speaker", Counter(name for name in names if name)
+def check_enough_speakers(
+    names: Sequence[str], known: Sequence[str], path: Path, checkpoint: Path
+) -> None:
+    """Check that the speaker identification accuracy can be measured.
+
+    Args:
+        names: the speaker of each recording; empty for recordings without a speaker.
+        known: the speakers of the model.
+        path, checkpoint: for messages.
+
+    Raises:
+        UserError: if the model or the recordings have fewer than two speakers, or if a speaker has
+            fewer than two recordings.
+    """
+    option = "--speaker-accuracy"
+    counts = Counter(name for name in names if name)
     if len(known) < 2:
-        raise UserError(f"{option}: {model} has one voice, expected several speakers; leave it out")
+        raise UserError(f"{option}: {checkpoint} has one speaker (expected several)")
     if not counts:
-        fix = "add --speaker-column, the field of its metadata.csv with their names"
-        if where.is_file():
-            fix = "add their names as the fourth field, path|text|seconds|speaker"
-        raise UserError(f"{option}: {where} names no speakers; {fix}, or leave the option out")
-    if len(counts) < 2:
-        fix = "add those of another of the model's speakers, or leave the option out"
-        raise UserError(f"{option}: {where} has recordings of {min(counts)!r} alone; {fix}")
-    if single := [name for name, count in counts.items() if count < 2]:
+        where = "the fourth field, path|text|seconds|speaker" if path.is_file() else "metadata.csv"
         raise UserError(
-            f"{option}: {where}: {len(single):,} of {len(counts):,} speakers have one recording, "
-            f"such as {single[0]!r}; expected two or more of each, since each is compared with the "
-            "speaker's others. Add some, or leave these speakers out"
+            f"{option}: {path} has no speakers (expected their names in {where}"
+            + (")" if path.is_file() else " and --speaker-column)")
+        )
+    if len(counts) < 2:
+        raise UserError(f"{option}: {path} has only the speaker {min(counts)!r} (expected several)")
+    single = [name for name, count in counts.items() if count < 2]
+    if single:
+        raise UserError(
+            f"{option}: {path}: {len(single):,} of {len(counts):,} speakers have one recording, "
+            f"such as {single[0]!r} (expected at least two per speaker)"
         )

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from evaluation.figures import draw_progress, write_figure
-from evaluation.word_error_rate import INTELLIGIBILITY_FILE, Intelligibility, read_findings
+from evaluation.results import INTELLIGIBILITY_FILE, Intelligibility, read_result
 from hparams import HParams
 from scripts.table2.runs import MEASURES, read_progress
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english, sentence_of
@@ -117,8 +117,8 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
     if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
         given += ("--language", language) if language != ENGLISH else ()
-        run("scripts/evaluate.py", *given, "--speech", out / "speech", "-o", result)
-    return read_findings(result, Intelligibility)
+        run("scripts/evaluate.py", *given, "--output", out / "speech", "-o", result)
+    return read_result(result, Intelligibility)
 
 
 def export(out: Path, checkpoint: Path) -> Path:

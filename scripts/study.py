@@ -37,7 +37,8 @@ import pandas as pd
 
 from evaluation.figures import draw_progress, write_figure
 from evaluation.recognizers import add_recognizer_options
-from evaluation.word_error_rate import Intelligibility, read_findings, read_recordings
+from evaluation.recordings import read_recordings
+from evaluation.results import Intelligibility, read_result
 from hparams import create_hparams, override_lines
 from scripts.table2.findings import LEVEL, LOSS, against_first, at_budget
 from scripts.table2.runs import MEASURES, SPENT, read_progress
@@ -158,7 +159,7 @@ class Study:
                     listen = [ROOT / "scripts/evaluate.py", "--checkpoint", kept, "--words-only"]
                     listen += ["--recordings", self.texts, *self.listening, "-o", heard]
                     self.execute(listen, log)
-                rate = self.keep(name, seed, point, read_findings(heard, Intelligibility))
+                rate = self.keep(name, seed, point, read_result(heard, Intelligibility))
         except UserError as error:
             if self.stops:
                 return f"{run}: stopped"

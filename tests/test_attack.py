@@ -24,7 +24,7 @@ from corpus.filelist import read_filelist, settings_problem, write_lengths
 from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
 from data_utils import TextMelDataset
-from evaluation.word_error_rate import Intelligibility, read_findings
+from evaluation.results import Intelligibility, read_result
 from hparams import HParams, create_hparams, read_symbols
 from scripts.study import Study, read_values
 from scripts.table2.runs import read_runs
@@ -96,7 +96,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "settings.txt": lambda path: create_hparams(f"@{path}"),
     "symbols.json": lambda path: read_symbols(create_hparams(f"symbols={path}")),
     "kernel_checks.json": read_json,
-    "intelligibility.json": lambda path: read_findings(path, Intelligibility),
+    "intelligibility.json": lambda path: read_result(path, Intelligibility),
     "checkpoint_1.pt": load_checkpoint,
     "a.wav": clip_of,
     "a.npy": lambda path: clip_of(path, create_hparams("load_mel_from_disk=True")),

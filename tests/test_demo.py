@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, call_alone, fork_server, metrics, run_program
 
-from evaluation.word_error_rate import Intelligibility, read_findings
+from evaluation.results import Intelligibility, read_result
 from scripts import demo
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import write_json
@@ -86,7 +86,7 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     epochs = [cells(line)[:2] for line in comparison.splitlines()[2:]]
     assert epochs == [["RAND", "1"], ["SSB-DBS-BR", "1"]]
     assert [epoch["epoch"] for epoch in metrics(out / "run", "epoch")] == [1, 2]
-    heard = read_findings(out / "intelligibility.json", Intelligibility)
+    heard = read_result(out / "intelligibility.json", Intelligibility)
     assert heard.texts == 1
     assert f"the model                            {heard.word_error_rate:.3f}\n" in printed[1]
     [line] = (out / "unseen" / "metadata.csv").read_text(encoding="utf-8").splitlines()

@@ -26,7 +26,7 @@ from corpus.filelist import (
 from data_utils import (
     TextMelDataset,
 )
-from evaluation.word_error_rate import read_recordings
+from evaluation.recordings import read_recordings
 from hparams import HParams, create_hparams
 from tacotron2_voice.text import text_to_sequence
 from tacotron2_voice.utils.errors import UserError

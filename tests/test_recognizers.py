@@ -1,5 +1,4 @@
-"""Whisper, DistillMOS and Resemblyzer, which are optional, with the models that packages carry
-(make test-frameworks installs them)."""
+"""Whisper, DistillMOS and Resemblyzer. They are optional: make test-frameworks installs them."""
 
 import contextlib
 import sys
@@ -35,46 +34,46 @@ def whisper_model():
     return str(get_model_path())
 
 
-def test_whisper_hears_a_clip(whisper_model):
-    """The same each time; silence has no words."""
+def test_whisper_transcribes_a_clip_the_same_each_time(whisper_model):
     recognizer = make_recognizer("whisper", whisper_model, "en-us", [])
     samples, rate = clip("LJ001-0008")
-    assert words_of(recognizer.hear(samples, rate)) == "has never been surpassed"
-    assert recognizer.hear(samples, rate) == recognizer.hear(samples, rate)
-    assert recognizer.hear(np.zeros(rate, np.float32), rate) == ""
+    assert words_of(recognizer.transcribe(samples, rate)) == "has never been surpassed"
+    assert recognizer.transcribe(samples, rate) == recognizer.transcribe(samples, rate)
+    assert recognizer.transcribe(np.zeros(rate, np.float32), rate) == ""
     assert recognizer.name == f"whisper {get_model_path().name}"
 
 
-def test_whisper_does_not_go_on_repeating(whisper_model):
-    """Without a limit it hears fourteen words here."""
+def test_whisper_stops_repeating_when_audio_repeats(whisper_model):
+    """Without the limit it writes fourteen words here."""
     samples, rate = clip("LJ001-0008")
     again = np.tile(samples[int(0.3 * rate) : int(0.8 * rate)], 20)
-    heard = make_recognizer("whisper", whisper_model, "en-us", []).hear(again, rate)
+    heard = make_recognizer("whisper", whisper_model, "en-us", []).transcribe(again, rate)
     assert words_of(heard).startswith("never been never been")
     assert len(words_of(heard).split()) <= 8
 
 
-def test_models_that_whisper_lacks_are_refused(whisper_model, tmp_path):
-    assert "not de; take another with --whisper-model" in refusal(Whisper, whisper_model, "de")
+def test_whisper_rejects_unknown_models_and_languages(whisper_model, tmp_path):
+    assert "not de" in refusal(Whisper, whisper_model, "de")
     assert "one of tiny.en, tiny, base.en" in refusal(Whisper, "smal", "en-us")
     assert f"--whisper-model {tmp_path}: " in refusal(Whisper, str(tmp_path), "en-us")
 
 
 @pytest.mark.skipif(find_spec("distillmos") is None, reason=NO_MOS)
-def test_distillmos_tells_speech_from_noise():
-    judge, (samples, rate) = DistillMos(), clip("LJ001-0078")
+def test_distillmos_rates_speech_above_noise():
+    quality_model = DistillMos()
+    samples, rate = clip("LJ001-0078")
     noise = np.random.default_rng(0).normal(0, 0.05, len(samples)).astype(np.float32)
-    speech, rate_of_noise = judge.score(samples, rate), judge.score(noise, rate)
+    speech = quality_model.score(samples, rate)
     assert 3 < speech < 5
-    assert rate_of_noise < speech - 1
-    assert judge.score(samples[:100], rate) > 0
+    assert quality_model.score(noise, rate) < speech - 1
+    assert quality_model.score(samples[:100], rate) > 0
 
 
 @pytest.mark.skipif(find_spec("resemblyzer") is None, reason=NO_ENCODER)
-def test_resemblyzer_tells_voices_apart():
-    """A reader's, the same played a quarter slower and so lower, and eSpeak's; each sound beside
-    the others of its voice."""
-    encoder, espeak = Resemblyzer(), EspeakVoice()
+def test_resemblyzer_identifies_three_speakers():
+    """A reader, the same audio a quarter slower and therefore lower, and eSpeak."""
+    encoder = Resemblyzer()
+    espeak = EspeakVoice()
     sounds = [(*clip(path.stem), "reader") for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))]
     sounds += [(samples, rate * 3 // 4, "slower") for samples, rate, _ in sounds]
     texts = "Printing is an art.", "The letters are very fine indeed.", "It was never surpassed."
@@ -86,19 +85,21 @@ def test_resemblyzer_tells_voices_apart():
 
 
 @pytest.mark.skipif(find_spec("resemblyzer") is None, reason=NO_ENCODER)
-def test_resemblyzer_ignores_level_and_knows_silence():
-    encoder, (samples, rate) = Resemblyzer(), clip("LJ001-0078")
-    loud, quiet = encoder.embed(samples, rate), encoder.embed(samples / 8, rate)
+def test_resemblyzer_ignores_level_and_gives_zeros_for_silence():
+    encoder = Resemblyzer()
+    samples, rate = clip("LJ001-0078")
+    loud = encoder.embed(samples, rate)
+    quiet = encoder.embed(samples / 8, rate)
     assert loud @ quiet > 0.99
     for silence in (samples[:100], np.zeros(rate, np.float32)):
         with np.errstate(divide="raise", invalid="raise"):
             assert encoder.embed(silence, rate).tolist() == [0.0] * EMBEDDING_DIM
 
 
-def test_missing_judges_are_named(monkeypatch):
+def test_error_contains_requirements_file_when_package_is_missing(monkeypatch):
     for package in ("faster_whisper", "distillmos", "resemblyzer"):
         monkeypatch.setitem(sys.modules, package, None)
     refused = refusal(make_recognizer, "whisper", "absent", "en-us", [])
-    assert "pip install -r requirements/judges.txt" in refused
+    assert "pip install -r requirements/whisper.txt" in refused
     assert "pip install --no-deps -r requirements/distillmos.txt" in refusal(DistillMos)
     assert "pip install --no-deps -r requirements/resemblyzer.txt" in refusal(Resemblyzer)

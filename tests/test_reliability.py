@@ -50,7 +50,7 @@ def test_only_the_sample_is_vocoded_and_judged(scripted, tmp_path, monkeypatch, 
     class HalfDeaf:
         heard = 0
 
-        def hear(self, samples, rate):
+        def transcribe(self, samples, rate):
             HalfDeaf.heard += len(samples) > 0
             return "one"
 

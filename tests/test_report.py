@@ -13,7 +13,7 @@ from helpers import DATA, metrics
 from records import LENGTHS, write_lines, write_run
 from scipy.stats import ttest_rel
 
-from evaluation.word_error_rate import Intelligibility, read_findings
+from evaluation.results import Intelligibility, read_result
 from scripts.table2 import published, report
 from scripts.table2.figures import draw_losses
 from scripts.table2.findings import (
@@ -119,7 +119,7 @@ def test_measured_values_give_the_recorded_changes(recorded, measured, table, qu
     runs, parts = read_runs([STUDY]), []
     for folder, row in runs.table.iterrows():
         progress = read_progress(Path(folder)).assign(name=row["label"], seed=row["seed"])
-        heard = read_findings(Path(folder) / "intelligibility.json", Intelligibility)
+        heard = read_result(Path(folder) / "intelligibility.json", Intelligibility)
         progress.loc[progress.index[-1], "word_error_rate"] = heard.word_error_rate
         parts.append(progress)
     values, names = pd.concat(parts), [*runs.rows.index]

@@ -9,7 +9,7 @@ from corpus.filelist import read_filelist
 from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
 from corpus.separators import refuse_other_separators
-from evaluation.word_error_rate import read_recordings
+from evaluation.recordings import read_recordings
 from hparams import HParams
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import numbered_lines

@@ -15,7 +15,7 @@ from corpora import make_corpus
 from helpers import TINY
 from records import epoch_line, run_line, validation_line, write_lines
 
-from evaluation.word_error_rate import Intelligibility, Transcript
+from evaluation.results import Intelligibility, Transcript
 from scripts import prepare, study
 from tacotron2_voice.utils.errors import UserError
 

@@ -1,0 +1,415 @@
+"""Measure how intelligible and natural a model's speech is, next to recordings of the same texts.
+
+    options = EvaluationOptions(recognizer="whisper", quality=True)
+    result = evaluate(Path("runs/mine/best.pt"), Path("unseen"), options)
+    print(result.summary())
+
+The recordings must not have been trained on. A recognizer makes errors of its own, so compare the
+model's word error rate with the rate of the recordings. The identification rate needs no
+recognizer and therefore works in any language.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import jiwer
+import numpy as np
+import pandas as pd
+import soundfile
+import torch
+
+from audio import log_mel_spectrogram, mel_fingerprint, read_audio
+from evaluation.nearest_recording import mel_cepstra, nearest_recordings
+from evaluation.quality import DistillMos
+from evaluation.recognizers import (
+    POCKETSPHINX,
+    WHISPER_MODEL,
+    Recognizer,
+    make_recognizer,
+    words_of,
+)
+from evaluation.recordings import (
+    Recording,
+    indices_by_speaker,
+    read_recordings,
+    speakers_of_texts,
+)
+from evaluation.results import (
+    GRIFFIN_LIM,
+    Intelligibility,
+    Measures,
+    Reference,
+    SpeakerRates,
+    Transcript,
+    read_result,
+)
+from evaluation.speaker_identification import (
+    Resemblyzer,
+    centroids_of,
+    check_enough_speakers,
+    nearest_speaker,
+    nearest_without_own,
+)
+from export.loading import load_synthesizer
+from tacotron2_voice.synthesizer import Synthesizer
+from tacotron2_voice.text.spoken_numbers import ENGLISH
+from tacotron2_voice.utils.audio_files import write_wav
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
+from tacotron2_voice.utterance import sequence_to_speak
+from tacotron2_voice.vocoder import load_vocoder
+
+REFERENCE_FILE = "reference_measures.json"  # next to the recordings
+
+
+def word_error_rate(transcripts: Sequence[Transcript]) -> float:
+    """Return the number of substituted, deleted and inserted words per word of the texts."""
+    texts = [transcript.text for transcript in transcripts]
+    hypotheses = [transcript.heard for transcript in transcripts]
+    return float(jiwer.wer(texts, hypotheses))
+
+
+class Evaluators:
+    """Transcribe and rate audio of known texts, one piece after another.
+
+        evaluators = Evaluators(Pocketsphinx(numbers_only=False), DistillMos(), "en-us")
+        evaluators.add("Seven.", samples, 22050)
+        evaluators.measures()
+
+    Args:
+        recognizer: None: no word error rate.
+        quality_model: None: no quality.
+        language: of the texts, as eSpeak names it.
+        encoder: None: no speaker identification.
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer | None,
+        quality_model: DistillMos | None,
+        language: str,
+        encoder: Resemblyzer | None = None,
+    ):
+        self.recognizer = recognizer
+        self.quality_model = quality_model
+        self.language = language
+        self.encoder = encoder
+        self.transcripts: list[Transcript] = []
+        self.scores: list[float] = []
+        self.embeddings: list[np.ndarray] = []
+        self.is_right_speaker: list[bool] = []  # set when all audio has been added
+
+    def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
+        """Evaluate float samples [N] in [-1, 1] of a text."""
+        words = text.lower().rstrip(".")
+        transcript = ""
+        if self.recognizer:
+            words = words_of(text, self.language)
+            transcript = words_of(self.recognizer.transcribe(samples, sampling_rate), self.language)
+        self.transcripts.append(Transcript(words, transcript))
+        if self.quality_model:
+            self.scores.append(self.quality_model.score(samples, sampling_rate))
+        if self.encoder:
+            self.embeddings.append(self.encoder.embed(samples, sampling_rate))
+
+    def measures(self, indices: Sequence[int] | None = None) -> Measures:
+        """Return the means over all audio, or over the audio with these indices."""
+        chosen = range(len(self.transcripts)) if indices is None else indices
+        rate = None
+        quality = None
+        speaker_accuracy = None
+        if self.recognizer:
+            rate = word_error_rate([self.transcripts[i] for i in chosen])
+        if self.quality_model:
+            quality = float(np.mean([self.scores[i] for i in chosen]))
+        if self.is_right_speaker:
+            speaker_accuracy = float(np.mean([self.is_right_speaker[i] for i in chosen]))
+        return Measures(rate, quality, speaker_accuracy)
+
+    def identify_speakers(
+        self, centroids: Mapping[str, Sequence[float]], names: Sequence[str | None]
+    ) -> list[str]:
+        """Return the nearest speaker of each piece of audio, "" without an encoder.
+
+        Args:
+            centroids: the mean embedding [256] of each speaker's recordings.
+            names: the speaker that each piece should have; `measures` compares with them.
+        """
+        if not self.encoder:
+            return [""] * len(names)
+        means = {name: np.array(mean) for name, mean in centroids.items()}
+        nearest = [nearest_speaker(embedding, means) for embedding in self.embeddings]
+        self.is_right_speaker = [x == name for x, name in zip(nearest, names, strict=True)]
+        return nearest
+
+    def copy_without_results(self) -> "Evaluators":
+        """Return new evaluators with the same models."""
+        return Evaluators(self.recognizer, self.quality_model, self.language, self.encoder)
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What `evaluate` measures.
+
+    Args:
+        language: of the texts, as eSpeak names it.
+        recognizer, whisper_model: as `make_recognizer` takes them.
+        words_only: skip the identification rate, which takes most of the time.
+        quality: rate the audio with DistillMOS too.
+        right_speaker: measure the speaker identification accuracy too.
+    """
+
+    language: str = ENGLISH
+    recognizer: str = POCKETSPHINX
+    whisper_model: str = WHISPER_MODEL
+    words_only: bool = False
+    quality: bool = False
+    right_speaker: bool = False
+
+    def make_evaluators(self, texts: Sequence[str]) -> Evaluators:
+        """Load the models.
+
+        Raises:
+            UserError: if a package or a model cannot be loaded.
+        """
+        recognizer = make_recognizer(self.recognizer, self.whisper_model, self.language, texts)
+        quality_model = DistillMos() if self.quality else None
+        encoder = Resemblyzer() if self.right_speaker else None
+        return Evaluators(recognizer, quality_model, self.language, encoder)
+
+
+def evaluate(
+    checkpoint: Path,
+    recordings_path: Path,
+    options: EvaluationOptions = EvaluationOptions(),
+    *,
+    speaker_column: str = "",
+    speaker: str | None = None,
+    vocoder: Path | None = None,
+    output: Path | None = None,
+) -> Intelligibility:
+    """Synthesize the texts of recordings, and measure the speech next to the recordings.
+
+    Args:
+        checkpoint: a checkpoint, or the folder of an exported voice.
+        recordings_path, speaker_column: as `read_recordings` takes them.
+        speaker: the speaker of all texts, if the recordings have no speakers.
+        vocoder: an ONNX file to use in place of Griffin-Lim.
+        output: a folder that keeps the audio and the alignments.
+
+    Raises:
+        UserError: if the recordings, the checkpoint, the vocoder or a model cannot be read.
+    """
+    recordings = read_recordings(recordings_path, speaker_column)
+    texts = [recording.text for recording in recordings]
+    synthesizer = load_synthesizer(checkpoint)
+    known = synthesizer.hparams.speakers
+    if options.right_speaker:
+        named = [recording.speaker for recording in recordings]
+        check_enough_speakers(named, known, recordings_path, checkpoint)
+    names = speakers_of_texts(recordings, known, speaker, recordings_path, checkpoint)
+    vocoder_name = GRIFFIN_LIM
+    if vocoder:
+        synthesizer.vocoder = load_vocoder(vocoder, synthesizer.hparams)
+        vocoder_name = f"{vocoder.name} ({sha256(read_bytes(vocoder)).hexdigest()[:8]})"
+    evaluators = options.make_evaluators(texts)
+    reference = Reference(Measures(), Measures(), {})
+    if evaluators.recognizer or evaluators.quality_model or evaluators.encoder:
+        reference = measure_reference(
+            recordings_path, synthesizer, vocoder_name, evaluators, speaker_column
+        )
+
+    # The recordings are read first, so that a bad one stops the evaluation before it takes long.
+    hparams = synthesizer.hparams
+    recorded: list[np.ndarray] = []
+    if not options.words_only:
+        recorded = [mel_cepstra(read_audio(x.path, hparams), hparams) for x in recordings]
+    spoken: list[np.ndarray] = []
+    speech = synthesize_texts(synthesizer, texts, names, output)
+    for text, samples in zip(texts, speech, strict=True):
+        evaluators.add(text, samples.numpy(), hparams.sampling_rate)
+        if not options.words_only:
+            spoken.append(mel_cepstra(samples, hparams))
+    nearest = [] if options.words_only else nearest_recordings(recordings, recorded, spoken)
+    is_identified = np.equal(nearest, range(len(nearest)))
+    nearest_speakers = evaluators.identify_speakers(reference.centroids, names)
+    measures = evaluators.measures()
+
+    return Intelligibility(
+        word_error_rate=measures.word_error_rate,
+        recordings=reference.recordings.word_error_rate,
+        recordings_after_griffin_lim=reference.vocoded.word_error_rate,
+        texts=len(recordings),
+        checkpoint=checkpoint.name,
+        epochs=synthesizer.epochs,
+        transcripts=labeled_transcripts(
+            evaluators.transcripts, recordings, nearest, names, nearest_speakers
+        ),
+        identification_rate=float(np.mean(is_identified)) if nearest else None,
+        quality=measures.quality,
+        quality_of_recordings=reference.recordings.quality,
+        quality_after_griffin_lim=reference.vocoded.quality,
+        recognizer=evaluators.recognizer.name if evaluators.recognizer else "",
+        vocoder=vocoder_name,
+        speakers=rates_by_speaker(names, evaluators, reference, is_identified),
+        right_speaker=measures.right_speaker,
+        right_speaker_of_recordings=reference.recordings.right_speaker,
+        right_speaker_after_griffin_lim=reference.vocoded.right_speaker,
+    )
+
+
+def measure_reference(
+    path: Path,
+    synthesizer: Synthesizer,
+    vocoder_name: str,
+    evaluators: Evaluators,
+    speaker_column: str = "",
+) -> Reference:
+    """Return the measures of recordings, and keep them in a file next to the recordings.
+
+    Args:
+        path, speaker_column: as `read_recordings` takes them.
+        synthesizer: for its vocoder, which the recordings pass through too.
+
+    Raises:
+        UserError: if the recordings, or the file that was kept, cannot be read.
+    """
+    hparams = synthesizer.hparams
+    recordings = read_recordings(path, speaker_column)
+    kept = path / REFERENCE_FILE
+    if path.is_file():
+        kept = path.with_name(f"{path.name}.{REFERENCE_FILE}")
+    listing = "\n".join(f"{x.path.name}|{x.text}|{x.speaker}" for x in recordings)
+    quality_model = evaluators.quality_model
+    made_with = {
+        "recordings": sha256(listing.encode()).hexdigest(),
+        "mels": mel_fingerprint(hparams),
+        "vocoder": vocoder_name,
+        "recognizer": evaluators.recognizer.name if evaluators.recognizer else "",
+        "judge": type(quality_model).__name__ if quality_model else "",
+        "encoder": type(evaluators.encoder).__name__ if evaluators.encoder else "",
+    }
+    if kept.exists():
+        reference = read_result(kept, Reference)
+        if reference.made_with == made_with:
+            return reference
+
+    recorded = evaluators.copy_without_results()
+    vocoded = evaluators.copy_without_results()
+    rate = hparams.sampling_rate
+    progress = progress_bar("Evaluating recordings", len(recordings), " texts", iterable=recordings)
+    for recording in progress:
+        samples = read_audio(recording.path, hparams)
+        recorded.add(recording.text, samples.numpy(), rate)
+        mel = log_mel_spectrogram(samples, hparams).numpy()
+        vocoded.add(recording.text, np.concatenate([*synthesizer.sound([mel])]), rate)
+
+    names = [recording.speaker for recording in recordings]
+    centroids: dict[str, list[float]] = {}
+    if evaluators.encoder:
+        # A recording is compared with the other recordings of its speaker, without itself.
+        for each in (recorded, vocoded):
+            nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
+            each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]
+        means = centroids_of(recorded.embeddings, names)
+        centroids = {name: mean.tolist() for name, mean in means.items()}
+    by_speaker = indices_by_speaker(names)
+    reference = Reference(
+        recorded.measures(),
+        vocoded.measures(),
+        made_with,
+        {name: recorded.measures(indices) for name, indices in by_speaker.items()},
+        centroids,
+    )
+    write_json(kept, asdict(reference))
+    return reference
+
+
+def synthesize_texts(
+    synthesizer: Synthesizer,
+    texts: Sequence[str],
+    names: Sequence[str | None],
+    output: Path | None,
+) -> Iterator[torch.Tensor]:
+    """Yield the samples [N] of each text, as a 16-bit WAV contains them.
+
+    Audio that is shorter than a mel spectrogram needs is padded with silence, because a model that
+    has learned little may stop at once.
+
+    Args:
+        names: the speaker of each text.
+        output: a folder that keeps the audio, the alignments and an index.csv with the columns
+            wav, text and, for several speakers, speaker.
+    """
+    hparams = synthesizer.hparams
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = output or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        progress = progress_bar("Synthesizing", len(texts), " texts", iterable=texts)
+        for number, (text, name) in enumerate(zip(progress, names, strict=True), 1):
+            speech = synthesizer.speak_text(sequence_to_speak(text, hparams), speaker=name)
+            wav = folder / f"{number:04d}.wav"
+            if output:
+                synthesizer.write_speech(wav.with_suffix(""), speech)
+            else:  # without the plot, which takes longer than the speech
+                audio = np.concatenate([*synthesizer.sound([speech.mel])])
+                write_wav(wav, audio, hparams.sampling_rate)
+            samples = torch.from_numpy(soundfile.read(wav, dtype="float32")[0])
+            missing = max(0, hparams.filter_length - len(samples))
+            yield torch.nn.functional.pad(samples, (0, missing))
+        wavs = [f"{number:04d}.wav" for number in range(1, len(texts) + 1)]
+        index = pd.DataFrame({"wav": wavs, "text": texts})
+        if indices_by_speaker(names):
+            index["speaker"] = names
+        write_bytes(folder / "index.csv", index.to_csv(index=False).encode())
+
+
+def labeled_transcripts(
+    transcripts: Sequence[Transcript],
+    recordings: Sequence[Recording],
+    nearest: Sequence[int],
+    names: Sequence[str | None],
+    nearest_speakers: Sequence[str],
+) -> list[Transcript]:
+    """Return the transcripts with the nearest recording, the speaker and the nearest speaker."""
+    nearest_texts = [""] * len(recordings)
+    if nearest:
+        nearest_texts = [recordings[i].text.lower().rstrip(".") for i in nearest]
+    labels = zip(transcripts, nearest_texts, names, nearest_speakers, strict=True)
+    return [
+        replace(transcript, nearest=text, speaker=name or "", nearest_speaker=nearest_name)
+        for transcript, text, name, nearest_name in labels
+    ]
+
+
+def rates_by_speaker(
+    names: Sequence[str | None],
+    evaluators: Evaluators,
+    reference: Reference,
+    is_identified: np.ndarray,
+) -> dict[str, SpeakerRates]:
+    """Return the measures of each speaker; empty for a single speaker.
+
+    Args:
+        names: the speaker of each text that was added to `evaluators`.
+        is_identified: bool [texts], or [0] if identification was skipped.
+    """
+    rates: dict[str, SpeakerRates] = {}
+    for name, indices in indices_by_speaker(names).items():
+        own = evaluators.measures(indices)
+        recorded = reference.speakers.get(name, Measures())
+        identified = float(np.mean(is_identified[indices])) if len(is_identified) else None
+        rates[name] = SpeakerRates(
+            texts=len(indices),
+            word_error_rate=own.word_error_rate,
+            recordings=recorded.word_error_rate,
+            identification_rate=identified,
+            quality=own.quality,
+            quality_of_recordings=recorded.quality,
+            right_speaker=own.right_speaker,
+            right_speaker_of_recordings=recorded.right_speaker,
+        )
+    return rates

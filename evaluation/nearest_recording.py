@@ -1,0 +1,57 @@
+"""Find the recording that is nearest to a piece of speech, in any language.
+
+    cepstra = [mel_cepstra(read_audio(x.path, hparams), hparams) for x in recordings]
+    nearest = nearest_recordings(recordings, cepstra, spoken_cepstra)
+
+The distance is that of mel-cepstra along the path of dynamic time warping, as in mel-cepstral
+distortion (Kubichek 1993), so it ignores tempo and level.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy.fft import dct
+
+from audio import log_mel_spectrogram
+from evaluation.recordings import Recording
+from hparams import HParams
+from tacotron2_voice.utils.console import progress_bar
+
+CEPSTRA = slice(1, 13)  # without coefficient 0, which is the level
+
+
+def mel_cepstra(samples: torch.Tensor, hparams: HParams) -> np.ndarray:
+    """Return the mel-cepstra [12, frames] of samples [N], without each coefficient's mean."""
+    log_mel = log_mel_spectrogram(samples, hparams).numpy()
+    cepstra = dct(log_mel, axis=0, norm="ortho")[CEPSTRA]
+    return cepstra - cepstra.mean(axis=1, keepdims=True)
+
+
+def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the mean Euclidean distance of frames [coefficients, frames] along the path of dynamic
+    time warping (librosa)."""
+    import librosa
+
+    costs, path = librosa.sequence.dtw(a, b)
+    return float(costs[-1, -1] / len(path))
+
+
+def nearest_recordings(
+    recordings: Sequence[Recording], recorded: Sequence[np.ndarray], spoken: Sequence[np.ndarray]
+) -> list[int]:
+    """Return, for each spoken text, the index of the same speaker's nearest recording.
+
+    Args:
+        recorded: the mel-cepstra [12, frames] of the recordings.
+        spoken: the mel-cepstra [12, frames] of the model's speech, for the same texts.
+    """
+    nearest: list[int] = []
+    pairs = zip(recordings, spoken, strict=True)
+    for recording, cepstra in progress_bar("Comparing", len(recordings), " texts", iterable=pairs):
+        distances = [
+            warped_distance(cepstra, other) if own.speaker == recording.speaker else np.inf
+            for own, other in zip(recordings, recorded, strict=True)
+        ]
+        nearest.append(int(np.argmin(distances)))
+    return nearest

@@ -1,0 +1,108 @@
+"""Recordings that an evaluation compares speech with.
+
+recordings = read_recordings(Path("unseen"))           # metadata.csv and wavs/
+recordings = read_recordings(Path("lists/val.txt"))    # a filelist
+names = speakers_of_texts(recordings, synthesizer.hparams.speakers, None, path, checkpoint)
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from corpus.filelist import split_filelist_line, where_clip_lies
+from corpus.metadata import read_metadata
+from corpus.separators import refuse_other_separators
+from tacotron2_voice.speakers import chosen_index, speaker_index
+from tacotron2_voice.utils.errors import UserError, grouped, lines_refused
+from tacotron2_voice.utils.files import numbered_lines
+
+
+class Recording(NamedTuple):
+    path: Path
+    text: str
+    speaker: str = ""  # empty if the list has no speakers
+
+
+def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:
+    """Return the recordings of a folder in LJSpeech's layout, or of a filelist.
+
+    Args:
+        speaker_column: the field of the folder's metadata.csv that contains speakers, as
+            `read_metadata` takes it.
+
+    Raises:
+        UserError: lists all lines that cannot be read.
+    """
+    if path.is_file():
+        if speaker_column:
+            expected = f"{path} is a filelist, whose fourth field contains the speakers"
+            raise UserError(f"--speaker-column {speaker_column}: {expected}")
+        return _read_filelist(path)
+    entries, problems = read_metadata(path, speaker_column)
+    if problems:
+        raise UserError("\n".join(grouped(problems)))
+    return [
+        Recording(path / "wavs" / f"{entry.id}.wav", entry.text, entry.speaker) for entry in entries
+    ]
+
+
+def _read_filelist(path: Path) -> list[Recording]:
+    lines = numbered_lines(path)
+    refuse_other_separators(path, lines, "path|text|seconds or path|text")
+    recordings: list[Recording] = []
+    problems: list[str] = []
+    for number, line in lines:
+        try:
+            listed = split_filelist_line(line)
+            if listed.path.endswith(".npy"):
+                raise UserError("a cached mel (expected an audio file, as in val.txt)")
+            audio_path, _ = where_clip_lies(listed.path, path)
+            recordings.append(Recording(Path(audio_path), listed.text, listed.speaker))
+        except UserError as error:
+            problems.append(f"{path}:{number}: {error}")
+    if problems:
+        raise lines_refused(path, problems, len(lines))
+    return recordings
+
+
+def speakers_of_texts(
+    recordings: Sequence[Recording],
+    known: Sequence[str],
+    chosen: str | None,
+    path: Path,
+    checkpoint: Path,
+) -> list[str | None]:
+    """Return the speaker that the model uses for the text of each recording.
+
+    Args:
+        known: the model's speakers; empty for a model with one speaker, which gives None.
+        chosen: the speaker for all texts, if the recordings have no speakers.
+        path, checkpoint: for messages.
+
+    Raises:
+        UserError: if the model lacks a speaker, or if the speakers are given twice or not at all.
+    """
+    named = {recording.speaker for recording in recordings} - {""}
+    if not known or not named:
+        index = chosen_index(chosen, known, str(checkpoint))
+        return [None if index is None else known[index]] * len(recordings)
+    if chosen is not None:
+        raise UserError(f"--speaker {chosen}: {path} already contains the speaker of each text")
+    unknown = [recording.speaker for recording in recordings if recording.speaker not in known]
+    if unknown:
+        try:
+            speaker_index(unknown[0], known, str(checkpoint))
+        except UserError as error:
+            count = f"{len(unknown):,} of {len(recordings):,} texts"
+            raise UserError(f"{path}: {count} have unknown speakers; first: {error}") from None
+    return [recording.speaker for recording in recordings]
+
+
+def indices_by_speaker(names: Sequence[str | None]) -> dict[str, list[int]]:
+    """Return the indices of each speaker, in alphabetical order; empty for a single speaker."""
+    indices: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        indices.setdefault(name or "", []).append(index)
+    if len(indices) < 2:
+        return {}
+    return {name: indices[name] for name in sorted(indices)}

@@ -1,0 +1,145 @@
+"""The results that `scripts/evaluate.py` writes as JSON.
+
+    result = read_result(Path("intelligibility.json"), Intelligibility)
+    print(result.summary())
+
+Field names are keys of these files, which earlier versions wrote too.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from evaluation.recognizers import POCKETSPHINX
+from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.utils.files import read_as
+
+Result = TypeVar("Result")
+
+GRIFFIN_LIM = "Griffin-Lim"
+INTELLIGIBILITY_FILE = "intelligibility.json"  # in a run's folder
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One text and its transcript. All words are in lower case."""
+
+    text: str
+    heard: str  # the transcript; empty if the recognizer does not support the language
+    nearest: str = ""  # the text of the recording whose mel-cepstra are nearest
+    speaker: str = ""  # the speaker that the model was asked for; empty for a model with one
+    nearest_speaker: str = ""  # the speaker whose recordings are nearest
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Means over some audio; None if a measure was not requested or does not apply."""
+
+    word_error_rate: float | None = None
+    quality: float | None = None  # DistillMOS, 1 to 5
+    right_speaker: float | None = None  # speaker identification accuracy, 0 to 1
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Measures of the recordings, which are the best values that a model can reach."""
+
+    recordings: Measures
+    vocoded: Measures  # of the recordings after the mel spectrogram and the vocoder
+    made_with: dict[str, Any]  # texts, mel settings, vocoder and evaluators
+    speakers: dict[str, Measures] = field(default_factory=dict)  # of each speaker's recordings
+    centroids: dict[str, list[float]] = field(default_factory=dict)  # mean embedding per speaker
+
+
+@dataclass(frozen=True)
+class SpeakerRates:
+    """Measures of one speaker of a model with several; fields as in `Intelligibility`."""
+
+    texts: int
+    word_error_rate: float | None
+    recordings: float | None
+    identification_rate: float | None
+    quality: float | None
+    quality_of_recordings: float | None
+    right_speaker: float | None = None
+    right_speaker_of_recordings: float | None = None
+
+
+@dataclass(frozen=True)
+class Intelligibility:
+    """Measures of one checkpoint, next to the same measures of the recordings of its texts.
+
+    The word error rates are None if the recognizer does not support the language. The
+    identification rate is the fraction of texts whose nearest recording, among those of the same
+    speaker, is the recording of the same text. Chance gives 1 / (texts of the speaker).
+    """
+
+    word_error_rate: float | None
+    recordings: float | None  # word error rate of the recordings
+    recordings_after_griffin_lim: float | None  # or after the vocoder that was given
+    texts: int
+    checkpoint: str
+    epochs: int  # 0 if the checkpoint does not say
+    transcripts: list[Transcript]
+    identification_rate: float | None = None
+    quality: float | None = None  # DistillMOS of the model's speech
+    quality_of_recordings: float | None = None
+    quality_after_griffin_lim: float | None = None  # or after the vocoder that was given
+    recognizer: str = POCKETSPHINX
+    vocoder: str = GRIFFIN_LIM
+    speakers: dict[str, SpeakerRates] = field(default_factory=dict)  # if there are several
+    right_speaker: float | None = None  # speaker identification accuracy of the model's speech
+    right_speaker_of_recordings: float | None = None
+    right_speaker_after_griffin_lim: float | None = None  # or after the vocoder that was given
+
+    def summary(self) -> str:
+        """Return one line per measure, and a table of the speakers if there are several."""
+        values = {
+            "the recordings": self.recordings,
+            f"after mel and {self.vocoder}": self.recordings_after_griffin_lim,
+            "the model": self.word_error_rate,
+            "identification rate of the model": self.identification_rate,
+            "DistillMOS of the recordings": self.quality_of_recordings,
+            f"DistillMOS after mel and {self.vocoder}": self.quality_after_griffin_lim,
+            "DistillMOS of the model": self.quality,
+            "speaker accuracy of the recordings": self.right_speaker_of_recordings,
+            f"speaker accuracy after mel and {self.vocoder}": self.right_speaker_after_griffin_lim,
+            "speaker accuracy of the model": self.right_speaker,
+        }
+        measured = {name: value for name, value in values.items() if value is not None}
+        width = max([37, *(len(name) + 1 for name in measured)])
+        lines = [f"{name:<{width}}{value:.3f}" for name, value in measured.items()]
+        if self.speakers:
+            lines.append(self._speaker_table())
+        return "\n".join(lines)
+
+    def _speaker_table(self) -> str:
+        fields = {
+            "texts": "texts",
+            "the recordings": "recordings",
+            "the model": "word_error_rate",
+            "identification": "identification_rate",
+            "DistillMOS of the recordings": "quality_of_recordings",
+            "DistillMOS of the model": "quality",
+            "speaker accuracy of the recordings": "right_speaker_of_recordings",
+            "speaker accuracy of the model": "right_speaker",
+        }
+        columns = {}
+        for title, name in fields.items():
+            column = [getattr(rates, name) for rates in self.speakers.values()]
+            if None not in column:
+                columns[title] = column
+        rows = []
+        for name, *numbers in zip(self.speakers, *columns.values(), strict=True):
+            cells = [f"{x:.3f}" if isinstance(x, float) else f"{x:,}" for x in numbers]
+            rows.append([name, *cells])
+        return markdown_table(["speaker", *columns], rows)
+
+
+def read_result(path: Path, expected: type[Result]) -> Result:
+    """Return the dataclass `expected` from a JSON file.
+
+    Raises:
+        UserError: names the file and the field.
+    """
+    return read_as(path, expected, "no such file; scripts/evaluate.py writes it")
