@@ -1,13 +1,14 @@
-"""From nothing to a trained model, in four to sixteen minutes on two CPU cores.
+"""Train a small model on spoken numbers and test it, in 4 to 16 minutes on two CPU cores.
 
     python scripts/demo.py [--out demo]
-    python scripts/demo.py --language de [--phones]     into demo-de, demo-de-phones
-    python scripts/demo.py --full                       the full-size model: 16 minutes on fast ones
+    python scripts/demo.py --language de [--phones]  # writes demo-de or demo-de-phones
+    python scripts/demo.py --full                    # full-size model: 16 minutes on two fast cores
 
-Makes a corpus of spoken numbers and trains a small model on it: a few epochs with random batches
-(RAND), the others under the paper's best batching (SSB-DBS-BR). Then the model synthesizes unseen
-numbers, and a recognizer transcribes them; in other languages it is asked which recording each of
-them is nearest to. Run again, it resumes where it stopped.
+The demo makes a corpus of spoken numbers and trains a model: a few epochs with random batches
+(RAND), the other epochs with the paper's best batching strategy (SSB-DBS-BR). Then the model speaks
+numbers that it was not trained on, and a recognizer transcribes them. In languages without a
+recognizer, the demo finds the nearest recording instead. If you run it again, it continues where
+it stopped.
 """
 
 from project_root import ROOT
@@ -44,58 +45,68 @@ SETTINGS = (
 
 
 class Demo(NamedTuple):
-    """A model's settings file, epochs, and those of them at the start that have random batches. The
-    learning rate stays for three quarters of the updates, then halves every `half_life`."""
+    """Settings of the demo. The learning rate is constant for three quarters of the updates."""
 
-    model: str
+    model: str  # settings file
     epochs: int
-    random_epochs: int
-    decay_start: int
-    half_life: int
+    random_epochs: int  # epochs at the start with random batches
+    decay_start: int  # update after which the learning rate decays
+    half_life: int  # updates in which the learning rate halves
 
 
 SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
 FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
-PICTURE_FILE = "learning.svg"
-UNSEEN = 50  # numbers spoken at the end
-VALIDATION = 0.05  # of the clips
+PLOT_FILE = "learning.svg"
+UNSEEN = 50  # numbers that the trained model speaks
+VALIDATION = 0.05  # fraction of the clips
 
 
 def run(*command: object, threads: str = "1") -> None:
-    """Run a program of the recipe, showing its command; UserError if it fails or is stopped."""
+    """Print the command of a program of the recipe, and run it.
+
+    Raises:
+        UserError: if the program fails or is stopped.
+    """
     program, *arguments = map(str, command)
     print("\n$ python", program, shlex.join(arguments), flush=True)
     environment = os.environ | {"OMP_NUM_THREADS": threads}
-    # The model's products are so small that a thread which sleeps at once wakes too late.
+    # The matrix products are so small that threads must not sleep between them.
     environment.setdefault("GOMP_SPINCOUNT", "100000")
     process = subprocess.Popen([sys.executable, ROOT / program, *arguments], env=environment)
     while process.returncode is None:
-        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C reaches the program too, which saves
+        with contextlib.suppress(KeyboardInterrupt):  # the program gets Ctrl-C too, and saves
             process.wait()
     if process.returncode != 0:
-        again = "run the demo again to resume, or delete its folder to start over"
-        raise UserError(f"stopped at {program}; {again}")
+        raise UserError(f"stopped in {program}; run the demo again to continue")
 
 
 def text_settings(language: str, *, phones: bool) -> str:
-    """The settings of a language that are not the defaults. UserError if num2words and eSpeak do
-    not both have it, or eSpeak cannot read the words: it says the same of all Japanese ones."""
+    """Return the overrides for the texts of a language.
+
+    Raises:
+        UserError: if num2words or eSpeak lacks the language, or if eSpeak pronounces all words the
+            same, as it does for Japanese.
+    """
     if language == ENGLISH and not phones:
         return ""
     from tacotron2_voice.text.phones import to_phones
 
     sentences = [sentence_of(str(number), language) for number in range(1, 10)]
     if len(set(to_phones(sentences, language))) < len(sentences):
-        raise UserError(f"--language {language}: eSpeak NG cannot read num2words' words of it")
+        raise UserError(f"--language {language}: eSpeak NG cannot read the words of num2words")
     if phones:
         return f"text_cleaners=[phones],language={language}"
     return "symbols=corpus,text_cleaners=[basic_cleaners]"
 
 
 def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings: str) -> Path:
-    """Make corpus, filelists and recordings of the unseen numbers, and train. What is there already
-    is kept. Returns the run's folder."""
-    corpus, lists, folder = out / "corpus", out / "filelists", out / "run"
+    """Make the corpus, the filelists and the test recordings, train, and return the run's folder.
+
+    Files that exist are kept.
+    """
+    corpus = out / "corpus"
+    lists = out / "filelists"
+    folder = out / "run"
     model = os.path.relpath(ROOT / "scripts" / demo.model)
     spoken = ("--language", language) if language != ENGLISH else ()
     run("scripts/make_demo_corpus.py", corpus, "--clips", clips, *spoken)
@@ -112,7 +123,7 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
 
 
 def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibility:
-    """How the unseen numbers are understood, measured again if the checkpoint is newer."""
+    """Return the word error rate of the unseen numbers; measure it if the checkpoint is newer."""
     result = out / INTELLIGIBILITY_FILE
     if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
@@ -122,7 +133,7 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """The model as a voice, made again if the checkpoint is newer."""
+    """Export the model if the checkpoint is newer, and return the folder of the voice."""
     voice = out / "voice"
     about = voice / VOICE_SETTINGS
     if not about.exists() or about.stat().st_mtime < checkpoint.stat().st_mtime:
@@ -132,7 +143,7 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 
 def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
-    """A table of what an epoch takes under either batching, from the lines of metrics.jsonl."""
+    """Return a table of padding, time and speed per strategy, from the lines of metrics.jsonl."""
     names = ["RAND"] * random_epochs + ["SSB-DBS-BR"] * (len(epochs) - random_epochs)
     by_name = pd.DataFrame(epochs).groupby(names, sort=False)
     means = by_name[["zero_padding_rate", "average_batch_length", "num_batches"]].mean()
@@ -150,23 +161,34 @@ def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument(
-        "--out", type=Path, help="default: demo, demo-full, demo-de or demo-de-phones"
+        "--out", type=Path, help="folder to write (default: demo, demo-full, demo-de, ...)"
     )
-    about = "eSpeak's name of it; num2words must have it too (%(default)s)"
-    parser.add_argument("--language", default=ENGLISH, help=about)
-    parser.add_argument("--phones", action="store_true", help="train on phones, not on letters")
+    language_help = "language, as eSpeak and num2words name it (default: %(default)s)"
+    parser.add_argument("--language", default=ENGLISH, help=language_help)
+    parser.add_argument("--phones", action="store_true", help="train on phones instead of letters")
     parser.add_argument(
-        "--full", action="store_true", help="the full-size model: 16 minutes on two fast cores"
+        "--full",
+        action="store_true",
+        help="train the full-size model (16 minutes on two fast cores)",
     )
-    parser.add_argument("--clips", type=int, default=1000)
-    parser.add_argument("--epochs", type=int, help=f"{SMALL.epochs}; --full: {FULL_SIZE.epochs}")
-    parser.add_argument("--seed", type=int, default=HParams.seed, help="of the training")
+    parser.add_argument(
+        "--clips", type=int, default=1000, help="clips to train on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        help=f"epochs (default: {SMALL.epochs}, with --full {FULL_SIZE.epochs})",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=HParams.seed, help="seed of the training (default: %(default)s)"
+    )
     args = parser.parse_args(arguments)
     demo = FULL_SIZE if args.full else SMALL
     demo = demo._replace(epochs=demo.epochs if args.epochs is None else args.epochs)
     if demo.epochs <= demo.random_epochs:
         parser.error(f"--epochs {demo.epochs}: expected more than {demo.random_epochs}")
-    language, began = args.language, time.monotonic()
+    language = args.language
+    began = time.monotonic()
     settings = text_settings(language, phones=args.phones)
     parts = ["" if language == ENGLISH else language, "phones" * args.phones, "full" * args.full]
     out = args.out or Path("-".join(["demo", *filter(None, parts)]))
@@ -179,32 +201,32 @@ def main(arguments: list[str] | None = None) -> None:
     table = compare(epochs, demo.random_epochs)
     write_bytes(out / "comparison.txt", table.encode())
     curve = draw_progress(read_progress(folder).assign(name=out.name), MEASURES)
-    write_figure(curve, out / PICTURE_FILE)
+    write_figure(curve, out / PLOT_FILE)
     chosen = f" LANGUAGE={language}" if language != ENGLISH else ""
     chosen += " PHONES=1" * args.phones + " FULL=1" * args.full
     print(f"""
 {table}
 ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.
-The run begins with random batches and continues under SSB-DBS-BR (docs/training.md).
+The run begins with random batches and continues with SSB-DBS-BR.
 
 {speech.texts:<3} unseen numbers{"         word error rate" if is_english(language) else ""}
 {speech.summary()}
 
 comparison     {out / "comparison.txt"}
-curve          {out / PICTURE_FILE}: loss, alignment sharpness and gradient norm
-speech         {out / "speech"}: sounds and alignments; index.csv has their texts
+curve          {out / PLOT_FILE}: validation loss, focus rate and gradient norm
+speech         {out / "speech"}: audio and alignments; index.csv has the texts
 transcripts    {out / INTELLIGIBILITY_FILE}
 TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex.quote(str(out))}
-checkpoints    {folder / BEST} and beside it
-voice          {voice}, which speaks without PyTorch (docs/voices.md)
-took           {(time.monotonic() - began) / 60:.1f} minutes
+checkpoints    {folder / BEST}, and others in that folder
+voice          {voice}: speaks without PyTorch
+time           {(time.monotonic() - began) / 60:.1f} minutes
 
-Next, listen to it:
+Next, listen to the model:
   make say-number TEXT="4,072"{chosen}
   make page-numbers{chosen}
 or train on LJSpeech, on a GPU:
   python scripts/prepare.py data/LJSpeech-1.1 --download --cache-mels data/mels
-It ends with the command that trains.""")
+It prints the command for training.""")
 
 
 if __name__ == "__main__":

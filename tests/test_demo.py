@@ -34,7 +34,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-def test_the_table_gives_medians_of_time_and_saving():
+def test_compare_gives_medians_of_time_and_saving():
     random = epochs(9.0, 2.0, 2.0, zpr=0.3, abl=700)
     ours = epochs(1.0, 1.5, 99.0, 1.5, zpr=0.1, abl=500)
     lines = demo.compare(random + ours, 3).splitlines()
@@ -96,7 +96,7 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     assert 'make say-number TEXT="4,072"' in printed[0]
 
 
-def test_the_learning_rate_falls_before_the_end():
+def test_learning_rate_decays_in_the_last_quarter():
     """Of a corpus with as many updates an epoch as the demo's has: (RAND, SSB-DBS-BR)."""
     for settings, updates in ((demo.SMALL, (119, 85)), (demo.FULL_SIZE, (60, 42.5))):
         later = (settings.epochs - settings.random_epochs) * updates[1]
@@ -106,13 +106,13 @@ def test_the_learning_rate_falls_before_the_end():
         assert (ROOT / "scripts" / settings.model).is_file()
 
 
-def test_a_file_in_the_folders_place_is_refused(tmp_path):
+def test_demo_rejects_a_file_as_its_folder(tmp_path):
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UserError, match=r"notes\.txt.*--out"):
         demo.main(["--out", str(tmp_path / "notes.txt")])
 
 
-def test_a_newer_checkpoint_is_transcribed_again(tmp_path, monkeypatch):
+def test_speak_transcribes_again_when_checkpoint_is_newer(tmp_path, monkeypatch):
     best, found = tmp_path / "best.pt", tmp_path / "intelligibility.json"
     runs = []
 
@@ -129,7 +129,7 @@ def test_a_newer_checkpoint_is_transcribed_again(tmp_path, monkeypatch):
         assert len(runs) == expected
 
 
-def test_ctrl_c_lets_the_program_save(tmp_path):
+def test_ctrl_c_waits_until_the_program_has_saved(tmp_path):
     program = tmp_path / "trains.py"
     program.write_text(
         "import sys, time\n"
@@ -151,7 +151,7 @@ def test_ctrl_c_lets_the_program_save(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     process.join(30)
     assert process.exitcode == 1
-    assert f"UserError: stopped at {program}; run" in log.read_text().partition("\nsaved\n")[2]
+    assert f"UserError: stopped in {program}; run" in log.read_text().partition("\nsaved\n")[2]
 
 
 def test_a_language_has_its_own_folder_and_settings(tmp_path, monkeypatch):
