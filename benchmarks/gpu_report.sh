@@ -7,7 +7,7 @@
 #   benchmarks/gpu_report.sh training [OUT_DIR]  400 s: minutes per epoch of RAND and SSB-DBS-BR
 #   benchmarks/gpu_report.sh all [OUT_DIR]       one after another
 #
-# OUT_DIR (default: benchmarks/results/gpu-<date>) gets report.md, written again after every part,
+# OUT_DIR (default: research/results/gpu-<date>) gets report.md, written again after every part,
 # so that a kill leaves what is done, and the files it is made from. A later call adds to it, on
 # another machine too if the folder is taken there, and replaces parts of its own.
 # --cpu-dry-run before the call runs its parts with tiny sizes on the CPU, to try this script; by

@@ -6,7 +6,7 @@
 The model has full size and runs on noise; times are in microseconds. "late" is without programmatic
 dependent launch: each launch begins when the one before it has ended. Single launches are measured
 by torch's profiler, late and outside graphs, without the gaps between them. Beside them are the
-predictions of a model of the machine code (benchmarks/results/kernels-2026-11-22-compiled.md).
+predictions of a model of the machine code (research/results/kernels-2026-11-22-compiled.md).
 """
 
 import project_root
