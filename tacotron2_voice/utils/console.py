@@ -1,4 +1,4 @@
-"""What programs print: output that never fails, progress, and Markdown tables.
+"""Printed output: printing that never fails, progress bars, and Markdown tables.
 
 print_without_failing()  # at the start of a long run
 for clip in progress_bar("Checking clips", len(clips), " clips", iterable=clips): ...
@@ -13,32 +13,36 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-SECONDS_BETWEEN_LINES = 10  # of progress, where there is no terminal to draw a bar on
+SECONDS_BETWEEN_LINES = 10  # of progress, if the output is not a terminal
 LINE = "{desc}: {n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left{postfix}"
 
-duration = tqdm.format_interval  # seconds as 05:12 or 26:05:12
+duration = tqdm.format_interval  # formats seconds as 05:12 or 26:05:12
 
-_shows_progress = True  # whether this process shows any
+_shows_progress = True  # whether this process shows progress
 
 
 # ---------------------------------------------------------------------------- output
 
 
 class UnfailingFile(io.FileIO):
-    """A file whose writes always succeed: what the system refuses is dropped."""
+    """A file whose writes never raise: output that the system does not accept is dropped."""
 
     def write(self, data: Any) -> int:
         try:
             written = super().write(data)
-        except OSError:  # no reader (EPIPE), no terminal (EIO), no room (ENOSPC), ...
+        except OSError:  # no reader (EPIPE), no terminal (EIO), no space (ENOSPC), ...
             written = None
-        return memoryview(data).nbytes if written is None else written  # None: it would block
+        return (
+            memoryview(data).nbytes if written is None else written
+        )  # None: the write would block
 
 
 def print_without_failing() -> None:
-    """Make printing in this process, and in processes forked from it, never raise, including the
-    flush at exit. So long runs survive closed terminals, closed pipes (`| tee`) and full disks.
-    Streams that something else has replaced are left alone."""
+    """Make printing never raise, in this process and in processes that it forks.
+
+    Long runs then survive closed terminals, closed pipes (`| tee`) and full disks. Streams that
+    other code has replaced stay as they are.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
@@ -57,7 +61,7 @@ def print_without_failing() -> None:
 
 
 def print_nothing() -> None:
-    """Silence this process because another one prints: from now on it only shows tracebacks."""
+    """Print nothing from now on except tracebacks, because another process prints."""
     global _shows_progress
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     _shows_progress = False
@@ -67,7 +71,7 @@ def print_nothing() -> None:
 
 
 class ProgressLines(tqdm):
-    """A tqdm for log files: prints a line from time to time instead of redrawing a bar."""
+    """A tqdm for log files: it prints a line from time to time instead of drawing a bar."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if self.n and msg is None:
@@ -77,13 +81,15 @@ class ProgressLines(tqdm):
     def write(
         cls, s: str, file: TextIO | None = None, end: str = "\n", nolock: bool = False
     ) -> None:
-        """Print a message; a bar prints it above itself."""
+        """Print a message, as `tqdm.write` does."""
         print(s, file=file, end=end, flush=True)
 
 
 def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options: Any) -> tqdm:
-    """Make a bar to `update`, or to iterate with `iterable=`. Without a terminal it prints `line`
-    now and then. `options` are tqdm's."""
+    """Return a progress bar to `update`, or to iterate with `iterable=`.
+
+    If the output is not a terminal, it prints `line` every 10 seconds. `options` are tqdm's.
+    """
     hidden = not _shows_progress or options.get("disable", False)
     options |= {"desc": title, "total": total, "unit": unit, "leave": False, "disable": hidden}
     if sys.stderr.isatty():
@@ -96,16 +102,19 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options:
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
-    """Format an aligned table, which a terminal shows as well. The first `labels` columns are
-    aligned left, the others right. Cells are printed as they are, so format numbers first; a `|` in
-    a cell is escaped, other marks of Markdown work."""
+    """Return an aligned Markdown table that is also readable in a terminal.
+
+    The first `labels` columns are aligned left, all others right. Format numbers before you pass
+    them. Pipes in cells are escaped; other Markdown works.
+    """
     lines = [
         [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]
         for line in (titles, ["---"] * len(titles), *rows)
     ]
     columns = [list(column) for column in zip(*lines, strict=True)]
-    for place, column in enumerate(columns):
-        is_label, width = place < labels, max(map(len, column))
+    for index, column in enumerate(columns):
+        is_label = index < labels
+        width = max(map(len, column))
         column[1] = f":{'-' * (width - 1)}" if is_label else f"{'-' * (width - 1)}:"
-        columns[place] = [cell.ljust(width) if is_label else cell.rjust(width) for cell in column]
+        columns[index] = [cell.ljust(width) if is_label else cell.rjust(width) for cell in column]
     return "\n".join(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))

@@ -1,4 +1,8 @@
-"""`UserError`, for faults that the user must fix, and messages about the bad lines of a file."""
+"""`UserError`, and messages about the bad lines of a file.
+
+raise UserError(f"{path}:{line}: 3 fields (expected path|text|seconds)")
+raise lines_refused(path, problems, num_lines)
+"""
 
 import errno
 import os
@@ -8,27 +12,30 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-MAX_LINES_SHOWN = 20  # bad lines of a file, one by one
-MIN_GROUP, LONG_FIX = 3, 150  # problems with the same fix of so many characters are one message
+MAX_LINES_SHOWN = 20  # bad lines of a file that a message lists one by one
+MIN_GROUP = 3  # this many problems with the same long fix become one message
+LONG_FIX = 150  # characters
 
 
 class UserError(ValueError):
-    """A mistake in the user's input or files: programs print the message and end. It names the file
-    and line or the setting, its value, what was expected and how to fix it."""
+    """A mistake in the user's input or files. Programs print the message and exit with code 1.
+
+    The message contains the file and line, or the setting; the value; and what was expected.
+    """
 
 
 def explained(error: UserError | OSError) -> str:
-    """Return the error's message; a system error also gets advice on how to mend it."""
+    """Return the error's message. A system error gets advice."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
-    fix = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it usable"
-    advice = f"if that is the output folder, {fix} or choose another; checkpoints are untouched"
-    return f"{error}; {advice}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error}: free some space. Checkpoints are unchanged"
+    return f"{error}. Checkpoints are unchanged"
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
     """Return a UserError about the bad lines of a file; `problems` as in `about_lines`."""
-    return UserError(about_lines(path, problems, num_lines, "refused"))
+    return UserError(about_lines(path, problems, num_lines, "rejected"))
 
 
 def about_lines(
@@ -38,9 +45,13 @@ def about_lines(
     done: str,
     one_by_one: int = MAX_LINES_SHOWN,
 ) -> str:
-    """Return one message about all bad lines of a file; `done` says what happened to them.
+    """Return one message about all bad lines of a file.
 
-    Each of `problems` is "PATH:LINE: what is wrong; fix"; more than `one_by_one` are `grouped`."""
+    Args:
+        problems: each is "PATH:LINE: what is wrong; fix".
+        done: what happened to the lines, such as "rejected".
+        one_by_one: if there are more problems, equal problems are grouped.
+    """
     shown = grouped(problems, one_by_one, prefix=f"{path}:")
     return "\n  ".join([f"{path}: {len(problems):,} of {num_lines:,} lines {done}:", *shown])
 
@@ -48,10 +59,11 @@ def about_lines(
 def grouped(
     problems: Sequence[str], one_by_one: int = MAX_LINES_SHOWN, prefix: str = ""
 ) -> list[str]:
-    """Lines that report these problems, each "PLACE: what is wrong; fix".
+    """Return lines that report problems, each "PLACE: what is wrong; fix".
 
-    If there are more than `one_by_one`, those with the same fix are grouped: the first one, then
-    the places of others, without `prefix` and folders. So are three with the same long command."""
+    If there are more than `one_by_one`, problems with the same fix are grouped: the first problem,
+    then the places of the rest, without `prefix` and folders.
+    """
     faults: dict[str, list[str]] = {}
     fixes = Counter(_long_fix(problem) for problem in problems)
     for problem in problems:
@@ -70,12 +82,12 @@ def grouped(
             lines.append(f"  the same in {len(others):,} more: {', '.join(places)}{more}")
     if len(faults) > MAX_LINES_SHOWN:
         rest = [len(x) for x in faults.values()][MAX_LINES_SHOWN:]
-        lines.append(f"... and {sum(rest):,} more, of {len(rest):,} other faults")
+        lines.append(f"... and {sum(rest):,} more, of {len(rest):,} other kinds")
     return lines
 
 
 def _long_fix(problem: str) -> str:
-    """The fix, if it is a command that is long to read again and again."""
+    """Return the fix if it is too long to be repeated, else an empty text."""
     fix = problem.partition("; ")[2]
     return fix if len(fix) >= LONG_FIX else ""
 
@@ -97,6 +109,6 @@ def in_place(path: str | Path, command: str) -> str:
 
 
 def _fault(problem: str) -> str:
-    """The key by which problems are grouped: the fix, without numbers, quotations and paths."""
+    """Return the key by which problems are grouped: the fix without numbers, quotes and paths."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain

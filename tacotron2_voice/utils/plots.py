@@ -1,4 +1,8 @@
-"""Pictures of alignments, spectrograms and gates, for TensorBoard and for files."""
+"""Plots of alignments, mel spectrograms and stop probabilities, for TensorBoard and files.
+
+figure = draw_alignment(alignment, texts=["Good morning."])
+figure.savefig("alignment.png")
+"""
 
 import contextlib
 import functools
@@ -12,11 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 
 IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "none"}
-FONT_SIZE = 9  # of the symbols along an axis, in points
-LINE = 1.2 * FONT_SIZE  # points from one of their labels to the next
-AROUND = 0.8  # inches of a picture's height above and below its axes
-MAX_LABEL_LETTERS, MAX_TITLE_LETTERS = 20, 80
-SPACE, BOX = "␣", "□"  # a space that is a label, a letter that no font has
+FONT_SIZE = 9  # points, of the symbols along an axis
+LINE = 1.2 * FONT_SIZE  # points between two labels
+AROUND = 0.8  # inches of a plot's height above and below its axes
+MAX_LABEL_LETTERS = 20
+MAX_TITLE_LETTERS = 80
+SPACE = "␣"  # the label of a space
+BOX = "□"  # the label of a character that no font has
 
 
 def _figure(height: float, width: float = 8) -> Figure:
@@ -26,14 +32,13 @@ def _figure(height: float, width: float = 8) -> Figure:
 def draw_alignment(
     *alignments: np.ndarray, texts: Sequence[Sequence[str]] = (), title: str = "alignment"
 ) -> Figure:
-    """Draw attention weights [T, T_in]: a line from lower left to upper right is a good alignment.
+    """Draw attention weights [T, T_in]. A good alignment is a line from lower left to upper right.
 
-    Several parts of a text are drawn one after another, separated by thin lines, in a picture of
-    up to four times the size.
+    Several chunks of a text are drawn one after another, separated by thin lines.
 
     Args:
-        texts: the T_in symbols of each part, for the title and the axis. The axis shows symbols
-            or, where there is no room, words. Without texts the symbols are numbered.
+        texts: the T_in symbols of each chunk, for the title and the axis. The axis shows symbols
+            or, if there is too little space, words. Without texts the symbols are numbered.
     """
     count = len(alignments)
     size = min(1 + 0.25 * (count - 1), 4)
@@ -49,7 +54,7 @@ def draw_alignment(
     for step, symbol in starts[1:-1]:
         axes.axvline(step - 0.5, color="white", linewidth=0.5, alpha=0.5)
         axes.axhline(symbol - 0.5, color="white", linewidth=0.5, alpha=0.5)
-    title = title if count == 1 else f"{title}, {count} parts"
+    title = title if count == 1 else f"{title}, {count} chunks"
     axes.set(xlabel="decoder step", ylabel="symbol", title=title)
     axes.set(xlim=(-0.5, num_steps - 0.5), ylim=(-0.5, num_symbols - 0.5))
     axes.set_facecolor(image.cmap(0.0))
@@ -61,8 +66,8 @@ def draw_alignment(
 
 
 def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_lines: int) -> None:
-    """Label the axis with the parts' symbols, in at most `num_lines` labels, each in the middle of
-    its symbols, and write the text into the title."""
+    """Label the axis with symbols, in at most `num_lines` labels, and write the text into the
+    title."""
     families, lacking = fonts_of(frozenset("".join(symbol for text in texts for symbol in text)))
     drawable = [[_drawable(symbol, lacking) for symbol in text] for text in texts]
     min_symbols = -(-sum(map(len, drawable)) // num_lines)
@@ -73,7 +78,7 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
             labels.append(_shortened(label.strip(), MAX_LABEL_LETTERS) or SPACE)
             places.append(start + (len(piece) - 1) / 2)
             start += len(piece)
-    # Two dollar signs in a text would turn what is between them into a formula.
+    # Without this, matplotlib would read text between two dollar signs as a formula.
     font: dict[str, Any] = {"family": families, "parse_math": False}
     axes.set_yticks(places, labels, fontsize=FONT_SIZE, **font)
     whole = " ".join("".join(text).strip() for text in drawable)
@@ -82,8 +87,10 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
 
 
 def _pieces(text: Sequence[str], min_symbols: int) -> list[list[str]]:
-    """Split a text into pieces of at least `min_symbols` (1: single symbols). A piece ends after a
-    space or a wide letter, or where it would not fit a label."""
+    """Split a text into pieces of at least `min_symbols` symbols (1: single symbols).
+
+    A piece ends after a space or a wide letter, or when it would be too long for a label.
+    """
     pieces: list[list[str]] = [[]]
     for symbol in text:
         pieces[-1].append(symbol)
@@ -98,14 +105,14 @@ def _pieces(text: Sequence[str], min_symbols: int) -> list[list[str]]:
 
 
 def _drawable(symbol: str, lacking: set[str]) -> str:
-    """A symbol as fonts can draw it: a lone accent on a circle, an empty box if no font has it."""
+    """Return a symbol that fonts can draw: an accent on a circle, a box if no font has it."""
     if any(character in lacking for character in symbol):
         return BOX
     return f"◌{symbol}" if unicodedata.combining(symbol[0]) else symbol
 
 
 def _width(character: str) -> int:
-    """Width in letters: Chinese characters are two wide, and so is the box for missing ones."""
+    """Return the width in letters: 2 for Chinese characters and for the box."""
     return 2 if unicodedata.east_asian_width(character) in "WF" or character == BOX else 1
 
 
@@ -117,14 +124,14 @@ def _shortened(text: str, longest: int) -> str:
 
 @functools.lru_cache(16)
 def fonts_of(characters: frozenset[str]) -> tuple[list[str], set[str]]:
-    """Find font families that together cover the characters, the default one first. Also returns
-    the characters that no font of this machine has."""
+    """Return font families that together cover the characters, and the characters that no font of
+    this machine has."""
     usual = FontProperties()
     families, lacking = [*usual.get_family()], _lacking(findfont(usual), characters)
     for font in fontManager.ttflist if lacking else ():
-        if font.name.startswith("Last Resort"):  # which has a box for every character
+        if font.name.startswith("Last Resort"):  # it has a box for every character
             continue
-        with contextlib.suppress(OSError, RuntimeError):  # one that matplotlib cannot read
+        with contextlib.suppress(OSError, RuntimeError):  # matplotlib cannot read every font
             left = _lacking(font.fname, lacking)
             families += [font.name] * (left < lacking)
             lacking = left
@@ -137,15 +144,18 @@ def _lacking(path: str, characters: frozenset[str]) -> frozenset[str]:
 
 
 def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
-    """Draw log-mels [n_mels, frames] one above another, titled by their names. All share the color
-    scale of the one called `like`, or of the first."""
+    """Draw log-mels [n_mels, frames] one above another, with their names as titles.
+
+    Args:
+        like: the name of the log-mel whose color scale all use (default: the first).
+    """
     figure = _figure(1 + 2 * len(mels))
     panels = figure.subplots(len(mels), 1, sharex=True, squeeze=False)[:, 0]
     low, high = np.percentile(mels[like or next(iter(mels))], [1, 99.9])
     for axes, (title, mel) in zip(panels, mels.items(), strict=True):
         image = axes.imshow(mel, cmap="magma", vmin=low, vmax=max(high, low + 1), **IMAGE)
         axes.set(ylabel="mel band", title=title)
-    # Each picture sets the shared axis to its own length.
+    # Each imshow sets the shared axis to the length of its mel.
     panels[-1].set(xlabel="frame", xlim=(-0.5, max(mel.shape[1] for mel in mels.values()) - 0.5))
     figure.colorbar(image, ax=list(panels), label="log magnitude")
     return figure
@@ -159,8 +169,14 @@ def draw_gate(
     threshold: float | None = None,
     title: str = "gate",
 ) -> Figure:
-    """Draw stop probabilities [T]: `predicted` and, under teacher forcing, the `target`. For
-    synthesis, `end` is the number of steps at which it ended, `threshold` the gate's."""
+    """Draw stop probabilities [T].
+
+    Args:
+        predicted: of the model.
+        target: with teacher forcing, the right values.
+        end: in synthesis, the decoder step at which speech ended.
+        threshold: in synthesis, `gate_threshold`.
+    """
     figure = _figure(3)
     axes = figure.add_subplot()
     if target is not None:
