@@ -75,9 +75,10 @@ def run(tmp_path):
 
 
 def calls(run, program):
-    """Arguments of every call of a program so far."""
+    """Return the arguments of every call of a program so far."""
     lines = run.calls.read_text().splitlines() if run.calls.exists() else []
-    return [line.rstrip("\t").split("\t") for line in lines if line.startswith(f"{program}\t")]
+    start = "\t".join([*program.split(), ""])
+    return [line.rstrip("\t").split("\t") for line in lines if line.startswith(start)]
 
 
 def trained(run):
@@ -168,8 +169,8 @@ def test_all_trains_ten_rows_and_reports(run, failing):
     status, output = run("all.sh", EPOCHS=4)
     assert status == bool(failing), output
     assert [row for row, _, _ in trained(run)] == ROWS
-    report_command = ["scripts/table2/report.py", str(out), "-o", str(out / "report")]
-    assert calls(run, "scripts/table2/report.py") == [report_command]
+    report_command = ["-m", "scripts.table2.report", str(out), "-o", str(out / "report")]
+    assert calls(run, "-m scripts.table2.report") == [report_command]
     assert "10 of 10, ssb_dbs_br" in output
     assert output.endswith("left out of the report: sb\n") == bool(failing)
 
@@ -189,7 +190,7 @@ def test_a_signal_or_wrong_settings_stop_all(run, status):
     got, output = run("all.sh")
     assert got == status
     assert [row for row, _, _ in trained(run)] == ROWS[:3]
-    assert calls(run, "scripts/table2/report.py") == []
+    assert calls(run, "-m scripts.table2.report") == []
     assert "the same command resumes" in output
 
 

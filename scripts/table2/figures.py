@@ -1,4 +1,4 @@
-"""The pictures of a report: the paper's Figures 1 to 4."""
+"""The plots of the report: the paper's Figures 1 to 4."""
 
 from collections.abc import Sequence
 
@@ -13,20 +13,20 @@ from length_batching.search import DEFAULTS, Surveyor
 from scripts.table2.runs import LOSSES, Runs
 from scripts.table2.tables import Measured
 
-TITLES = ("mean over padding too, as in the paper", "mean over real frames")  # of LOSSES
-SHOWN_FROM = 0.3  # the losses before this share of the epochs may lie above the picture
-# Strategies have their colors; dashes say what is done to batches, [dynamic, randomized].
+TITLES = ("mean over padding too, as in the paper", "masked: mean over real frames")  # of LOSSES
+SHOWN_FROM = 0.3  # losses of the first 30% of the epochs may be cut off
+# Colors show strategies; dashes show dynamic batch size and batch randomization, as two digits.
 DASHES = {"00": (1, 1.3), "01": (5, 1.6), "10": (6, 1.4, 1.2, 1.4), "11": ""}
 FOLLOW_UP_MARKERS = "osD^vPX"
 
 
 def draw_all(measured: Measured) -> dict[str, Figure]:
-    """Every figure by the name of its file."""
+    """Return every plot by the name of its file."""
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
-    for name in DEFAULTS:  # that of the first row with its strategy, else of the first
+    for name in DEFAULTS:  # from the first row that uses the parameter, else from the first row
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
 
@@ -44,9 +44,13 @@ def draw_all(measured: Measured) -> dict[str, Figure]:
 
 
 def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]) -> Figure:
-    """Panels of (loss, column of `runs.epochs` that it is drawn over) side by side, a line for each
-    label: the mean of its seeds, in a band of one standard error. The losses of the first epochs
-    dwarf all others and are cut off, as the picture says."""
+    """Draw losses next to each other, with one line per label: the mean over seeds, with a band of
+    one standard error.
+
+    Args:
+        panels: (loss, column of `runs.epochs` for the x axis) of each panel. High losses of the
+            first epochs are cut off, and the plot says so.
+    """
     epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSSES)
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -54,7 +58,7 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
         return figure
     shared = epochs.groupby(["label", "epoch"])
     unit, factor = ("hours", 1) if epochs["hours"].max() >= 1 else ("minutes", 60)
-    # Seeds differ in time, so that a line is drawn over the mean of their times.
+    # The times of seeds differ, so lines use the mean of the times.
     epochs["hours"] = shared["hours"].transform("mean") * factor
     epochs["updates"] = shared["updates"].transform("mean")
     titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "updates"}
@@ -87,14 +91,16 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
 
 
 def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
-    """Color, marker and dashes of every label; rows of one name in shades of its color."""
-    colors, markers, dashes = {}, {}, {}
+    """Return color, marker and dashes of every label; rows of one name get shades of its color."""
+    colors: dict = {}
+    markers: dict = {}
+    dashes: dict = {}
     for _name, same_name in runs.rows.loc[labels].groupby("name"):
         style = style_of(same_name["batching_strategy"].iloc[0])
         shades = sns.light_palette(style.color, len(same_name) + 2, reverse=True)
-        for place, (label, row) in enumerate(same_name.iterrows()):
-            colors[label] = shades[place]
-            markers[label] = FOLLOW_UP_MARKERS[place % 7] if place else style.marker
-            is_mixed = row["batch_randomization"] != "False"  # random batches always are
+        for index, (label, row) in enumerate(same_name.iterrows()):
+            colors[label] = shades[index]
+            markers[label] = FOLLOW_UP_MARKERS[index % 7] if index else style.marker
+            is_mixed = row["batch_randomization"] != "False"  # always true for random batches
             dashes[label] = DASHES[f"{row['dynamic_batch_size'] == 'True':d}{is_mixed:d}"]
     return colors, markers, dashes

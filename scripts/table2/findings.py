@@ -1,12 +1,15 @@
-"""Differences between batchings, paired by seed, and what they say of the paper's findings.
+"""Test the paper's findings: differences between strategies, paired by seed.
 
-Runs with the same seed begin with the same weights, so seeds are the blocks of a randomised block
+    for finding in findings(Measured(runs)):
+        print(finding.claim, finding.verdict)
+
+Runs with the same seed start with the same weights, so seeds are the blocks of a randomized block
 design (Montgomery, "Design and Analysis of Experiments"). The model
 
-    log value = effect of the batching + effect of the seed + noise of equal variance
+    log value = effect of the strategy + effect of the seed + noise of equal variance
 
-is fitted by least squares to all runs of one corpus and as many epochs. A change is tested by a
-two-sided t-test; several that are made together share the 5 % by Holm's method (1979).
+is fitted by least squares to all runs with the same corpus and number of epochs. Each change is
+tested with a two-sided t-test. Changes that belong to one claim share the 5% by Holm's method (1979).
 """
 
 import math
@@ -24,33 +27,37 @@ from scripts.table2.runs import Runs
 from scripts.table2.tables import BEST, Measured, Pairs, published_falls
 
 LEVEL = 0.05
-ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values
-POINTS_OF_GRACE = 5  # a saving that many points below the published one is called smaller
+ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over the error of a mean, for normal values
+SMALLER_SAVING = 5  # percentage points below the published saving
 LOSS = "validation_loss_unpadded"
-NOT_KNOWN = {"runs": 0, "note": "not known with the same corpus, epochs and seeds"}
+NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}
 
 
 def paired_change(values: pd.DataFrame, first: str, second: str, least_error: float = 0) -> dict:
-    """How a quantity changes from one batching to another: `ours`, in per cent of the first,
-    `standard_error`, `runs` (seeds that both have) and `p`; NaN for what no run can tell.
+    """Return how a quantity changes from one strategy to another.
 
     Args:
         values: [runs] `label`, `seed` and `value`; values of 0 and below are left out.
-        least_error: the standard error is at least this share of the ratio.
+        least_error: the standard error is at least this fraction of the ratio.
+
+    Returns:
+        `ours` (the change in percent of the first), `standard_error`, `runs` (seeds that both
+        have) and `p`; NaN for values that these runs cannot give.
     """
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
     if not (runs := len(set.intersection(*seeds))):
-        return NOT_KNOWN
+        return NOT_MEASURED
     design = pd.get_dummies(values["label"], dtype=float)
     design = design.join(pd.get_dummies(values["seed"], drop_first=True, dtype=float))
     fit = sm.OLS(np.log(values["value"]), design).fit()
     contrast = 1.0 * (design.columns == second) - (design.columns == first)
     log_ratio = float(contrast @ fit.params)
-    error, p = least_error or math.nan, math.nan
+    error = least_error or math.nan
+    p = math.nan
     if fit.df_resid >= 1:
         error = max(fit.t_test(contrast).sd.item(), least_error)
-        p = float(abs(log_ratio) < 1e-9)  # of equal values, whose error is rounding alone
+        p = float(abs(log_ratio) < 1e-9)  # equal values have only rounding errors
         if error > 1e-12:
             p = 2 * t.sf(abs(log_ratio) / error, fit.df_resid)
     per_cent = 100 * math.exp(log_ratio)
@@ -58,8 +65,10 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
 
 
 def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
-    """[pairs] `paired_change` of a quantity between rows, p adjusted by Holm's method; nothing
-    where a row is not there, or the two have other corpora, epochs or seeds."""
+    """Return [pairs] `paired_change` of a quantity between rows, with p adjusted by Holm's method.
+
+    Pairs with a missing row, or with other corpora, epochs or seeds, have no values.
+    """
     runs = measured.runs
     kinds = (runs.rows["corpus"] + ", " + runs.rows["epochs"]).to_dict()
     table = runs.table.assign(value=measured.values[key], kind=runs.table["label"].map(kinds))
@@ -75,7 +84,7 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
 
 
 def holm(p: pd.Series) -> pd.Series:
-    """p-values that are tested together, adjusted; NaN stays."""
+    """Return adjusted p-values of tests that belong together; NaN stays NaN."""
     adjusted, known = p.copy(), p.notna()
     if known.any():
         adjusted[known] = multipletests(p[known], method="holm")[1]
@@ -83,7 +92,7 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
-    """Standard error of the ratio of two rows' minutes because a run's epochs differ."""
+    """Return the standard error of a ratio of minutes that comes from differences of epochs."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
     by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
@@ -97,21 +106,27 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """[runs] unpadded validation loss once `spent` has reached `budget`, between two validations
-    by a straight line; NaN where none lie on both sides."""
+    """Return [runs] the masked validation loss when `spent` reaches `budget`.
+
+    Between two validations the loss is interpolated linearly. NaN if a run does not reach the
+    budget.
+    """
     budgets = pd.Series(budget, list(runs.by_folder))
     losses = dict.fromkeys(runs.by_folder, np.nan)
     for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
         x, wanted = epochs[spent].to_numpy(float), budgets[folder]
-        if wanted <= x[-1] * (1 + 1e-12):  # but for rounding
+        if wanted <= x[-1] * (1 + 1e-12):  # allows for rounding
             losses[str(folder)] = np.interp(wanted, x, epochs[LOSS], left=np.nan)
     return pd.Series(losses)
 
 
 def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """[names] `mean` and `sem` over the seeds of `values` as `paired_change` takes them, NaN where
-    a seed has no value; and from the first name to each other `ours`, in per cent, and `p`,
-    adjusted together."""
+    """Compare names with the first name.
+
+    Returns:
+        [names] `mean` and `sem` over the seeds (NaN if a seed has no value), the change `ours` from
+        the first name in percent, and the adjusted `p`.
+    """
     by_name = values.groupby("label")["value"]
     means = pd.DataFrame({"mean": by_name.mean(skipna=False), "sem": by_name.sem(skipna=False)})
     means = means.reindex(list(names))
@@ -123,25 +138,33 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def at_budget(
     values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
 ) -> pd.DataFrame:
-    """[runs] label, seed and `value`: a quantity once `spent` has reached `budget`, for
-    `paired_change`. Between two measurements lies a straight line of its logarithm; NaN where there
-    are none on both sides.
+    """Return [runs] label, seed and `value` of a quantity when `spent` reaches `budget`.
+
+    Between two measurements the logarithm is interpolated linearly. NaN if there are no
+    measurements on both sides.
 
     Args:
-        values: [epochs of every run] name, seed, `quantity` and `spent`, of which all grow.
-        least: the quantity counts as this where it is lower, so that it has a logarithm.
+        values: [epochs of every run] name, seed, `quantity` and `spent`; `spent` must grow.
+        least: lower values count as this value, so that they have a logarithm.
     """
     rows = []
     for (name, seed), run in values.dropna(subset=[quantity, spent]).groupby(["name", "seed"]):
-        x, y = run[spent].to_numpy(float), np.log(run[quantity].clip(lower=max(least, 1e-12)))
+        x = run[spent].to_numpy(float)
+        y = np.log(run[quantity].clip(lower=max(least, 1e-12)))
         is_inside = x[0] * (1 - 1e-9) <= budget <= x[-1] * (1 + 1e-9)
         rows.append((name, seed, np.exp(np.interp(budget, x, y)) if is_inside else np.nan))
     return pd.DataFrame(rows, columns=["label", "seed", "value"])
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Add a quantity: the loss once all runs have spent what the cheapest of `labels` has at its
-    end, of a column of `runs.epochs`. Its key."""
+    """Add the loss at the budget that the cheapest run of `labels` has spent at its end.
+
+    Args:
+        spent: a column of `runs.epochs`.
+
+    Returns:
+        the key of the new quantity.
+    """
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
     budget = float(validated.groupby("run")[spent].last().min())
@@ -152,7 +175,7 @@ def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper; a line for each pair of batchings, published and ours."""
+    """A claim of the paper, with one line per pair of strategies: published and ours."""
 
     claim: str
     published: list[str]
@@ -164,8 +187,8 @@ SHORTER = "Batches of clips of similar length shorten an epoch against random on
 SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f} % of an epoch's time against RAND."
 LOWEST_LOSS = f"{BEST} has the lowest loss of all (VL3)."
 EQUAL = f"After equal {{}} {BEST} has a lower loss than RAND (unpadded)."
-# That the quantity falls from the first to the second of each pair; the last two, at equal hours
-# and updates, are what the paper calls potential.
+# (claim, quantity, pairs): the quantity falls from the first to the second of each pair. The paper
+# calls the last two claims, at equal hours and optimizer steps, potential.
 CLAIMS: list[tuple[str, str, Pairs]] = [
     (SHORTER, "minutes", [("RAND", x) for x in ("SB-BR", "SSB-BR", "BKT-BR", "ATS-BR")]),
     ("Dynamic batch sizes (DBS) shorten it further.", "minutes", [*published.DYNAMIC]),
@@ -181,8 +204,9 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
 
 
 def findings(measured: Measured) -> list[Finding]:
-    """The paper's claims, each confirmed, contradicted or undecided by these runs."""
-    rows, verdicts = list(measured.runs.rows.index), []
+    """Return the paper's claims, each confirmed, contradicted or undecided by these runs."""
+    rows = list(measured.runs.rows.index)
+    verdicts: list[Finding] = []
     for claim, key, pairs in CLAIMS:
         if key in ("hours", "updates"):
             key = at_equal(measured, key, [x for x in pairs[0] if x in rows] or rows)
@@ -190,9 +214,11 @@ def findings(measured: Measured) -> list[Finding]:
         else:
             falls = zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
             theirs = [f"{first} → {second}: {_signed(-fall)}" for (first, second), fall in falls]
-        ours, lines = changes(measured, key, pairs), []
+        ours = changes(measured, key, pairs)
+        lines: list[str] = []
         for (first, second), change in zip(pairs, ours.to_dict("records"), strict=True):
-            text, error = "– (not measured)", change["standard_error"]
+            text = "– (not measured)"
+            error = change["standard_error"]
             if change["runs"]:
                 spread = "" if math.isnan(error) else f" ± {error:.2g}"
                 tested = "one seed" if math.isnan(change["p"]) else f"p {p_text(change['p'])}"
@@ -207,23 +233,24 @@ def _signed(per_cent: float) -> str:
 
 
 def verdict(claim: str, measured: pd.DataFrame) -> str:
-    """Whether the changes bear out a claim that something falls."""
+    """Return whether the changes support the claim that a quantity falls."""
     known = measured[measured["runs"] > 0]
     if known.empty:
         return "not measured"
-    lacking, fell = len(measured) - len(known), known["ours"] < 0
-    left_out = f" ({lacking} of {len(measured)} not measured)" if lacking else ""
+    missing = len(measured) - len(known)
+    fell = known["ours"] < 0
+    left_out = f" ({missing} of {len(measured)} not measured)" if missing else ""
     if known["p"].isna().all():
         return f"not tested, one seed: {fell.sum()} of {len(known)} as the paper finds{left_out}"
     kinds = np.select([known["p"] >= LEVEL, fell], ["undecided", "confirmed"], "contradicted")
     counts = pd.Series(kinds).value_counts().sort_index()
     if claim == LOWEST_LOSS and {*counts.index} != {"confirmed"}:
         return ("contradicted" if "contradicted" in counts else "undecided") + left_out
-    saving = published.TABLE_3[BEST][1] - POINTS_OF_GRACE
+    saving = published.TABLE_3[BEST][1] - SMALLER_SAVING
     if claim == SAVING and "confirmed" in counts and -known["ours"].iloc[0] < saving:
         return "confirmed in part: an epoch is shorter, but by less"
     if len(counts) == 1:
         return counts.index[0] + left_out
     counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())
-    # A claim of which a part is undecided and none contradicted is not refuted.
+    # A claim that is partly undecided and nowhere contradicted is not refuted.
     return ("mixed: " if "contradicted" in counts else "in part: ") + counted + left_out

@@ -1,16 +1,17 @@
-"""What Ge et al. report, to stand beside what we measure.
+"""The values that Ge et al. published, for comparison with ours.
 
 "Speed up training with variable length inputs by efficient batching strategies", Interspeech 2021:
-LJSpeech, 10,480 clips trained on, base batch size 16, 222 epochs, one GeForce GTX 1080, fp32.
+LJSpeech, 10,480 training clips, base batch size 16, 222 epochs, one GeForce GTX 1080, fp32.
 """
 
 from typing import NamedTuple
 
-TRAINING_CLIPS, VALIDATION_CLIPS = 10_480, 2_620
+TRAINING_CLIPS = 10_480
+VALIDATION_CLIPS = 2_620
 EPOCHS = 222
-EPOCHS_SHOWN = (100, 160, 220)  # of VL1, VL2, VL3; VLavg is over all epochs from first to last
+EPOCHS_SHOWN = (100, 160, 220)  # for VL1, VL2 and VL3; VLavg is the mean over epochs 100 to 220
 
-# The settings that a run must have for its numbers to stand beside these as a reproduction.
+# A run with other settings than these is not a reproduction.
 SETTINGS = {
     "batch_size": 16,
     "precision": "fp32",
@@ -32,11 +33,11 @@ STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")
 
 
 class PublishedRow(NamedTuple):
-    """A row of Table 2. Rates in per cent, lengths in frames of 12.5 ms."""
+    """A row of Table 2. Rates are in percent, lengths in frames of 12.5 ms."""
 
     zero_padding_rate: float
     average_batch_length: float
-    minutes: float  # of an epoch
+    minutes: float  # per epoch
     vl1: float  # validation losses
     vl2: float
     vl3: float
@@ -54,19 +55,19 @@ TABLE_2 = {
     "SB-DBS": PublishedRow(0.47, 527.15, 17.58, 0.367, 0.341, 0.330, 0.347),
     "SSB-DBS": PublishedRow(6.62, 557.68, 19.39, 0.346, 0.329, 0.326, 0.330),
     "SSB-DBS-BR": PublishedRow(6.62, 557.68, 19.28, 0.339, 0.320, 0.309, 0.322),
-}  # batches an epoch with dynamic sizes, as published: RAND 606, SSB 449, SB 419
+}  # published batches per epoch with dynamic sizes: RAND 606, SSB 449, SB 419
 
-# Table 1: parameter, its value, its range. ZPR and ABL are those of Table 2's rows with BR.
+# Table 1: parameter, value, range. ZPR and ABL are those of the rows with BR in Table 2.
 TABLE_1 = {
     "SSB": ("local_randomization_factor", 0.1, "[0, inf)"),
     "BKT": ("bucket_size", 1024, "[16, 10480)"),
     "ATS": ("num_bins", 58, "[1, 655]"),
 }
 
-# Table 3: minutes and per cent of an epoch saved against RAND.
+# Table 3: minutes and percent of an epoch that are saved compared with RAND.
 TABLE_3 = {"SSB-BR": (9.84, 29.98), "SB-BR": (12.00, 36.57), "SSB-DBS-BR": (13.54, 41.25)}
 
-# Table 4: by how many per cent VL3 falls from one batching to another.
+# Table 4: by how many percent VL3 falls from the first strategy to the second.
 SEMI_SORTED = {("SB", "SSB"): 6.75, ("SB-BR", "SSB-BR"): 2.15, ("SB-DBS", "SSB-DBS"): 1.21}
 RANDOMIZED = {("SB", "SB-BR"): 15.58, ("SSB", "SSB-BR"): 11.42, ("SSB-DBS", "SSB-DBS-BR"): 5.21}
 DYNAMIC = {("SB", "SB-DBS"): 14.29, ("SSB", "SSB-DBS"): 9.19, ("SSB-BR", "SSB-DBS-BR"): 2.83}

@@ -1,11 +1,11 @@
-"""Puts finished runs beside the paper's Tables 1-4 and Figures 1-4; needs no GPU.
+"""Compare finished runs with the paper's Tables 1 to 4 and Figures 1 to 4.
 
     python -m scripts.table2.report RUN_DIR... -o report/
 
-Each RUN_DIR is the output folder of train.py, or a folder that has such folders at any depth.
-Writes report.md, report.csv (every number of the tables) and the figures. Runs that differ only in
-their seed become one row, mean ± standard error. What is broken or unfinished is named and left
-out.
+Each RUN_DIR is an output folder of train.py, or a folder that contains such folders. The program
+writes report.md, report.csv (all values of the tables) and the plots. Runs that differ only in the
+seed become one row with mean ± standard error. Broken and unfinished runs are listed and left out.
+It needs no GPU.
 """
 
 import re
@@ -30,17 +30,18 @@ from tacotron2_voice.utils.program import run_program
 
 
 def compose(runs: Runs, command: str) -> dict:
-    """What the templates show, by the names that they use."""
-    measured, unlike = Measured(runs), deviations(runs)
-    lacking = [name for name in published.TABLE_2 if name not in runs.rows.index]
-    left_out = runs.left_out + ["no finished run of " + ", ".join(lacking)] * bool(lacking)
+    """Return the values for the templates, by their names there."""
+    measured = Measured(runs)
+    unlike = deviations(runs)
+    missing = [name for name in published.TABLE_2 if name not in runs.rows.index]
+    left_out = runs.left_out + ["no finished run of " + ", ".join(missing)] * bool(missing)
     return {
         "is_reproduction": not unlike,
         "as_published": measured.as_published,
         "notices": [
             ("This is not a reproduction of the paper:", unlike),
             ("Left out or missing:", left_out),
-            ("The runs differ, so compare their rows with care:", comparison_warnings(runs)),
+            ("The runs differ in more than the strategy:", comparison_warnings(runs)),
         ],
         "facts": {
             "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
@@ -56,7 +57,7 @@ def compose(runs: Runs, command: str) -> dict:
 
 
 def escape_markdown(text: object) -> str:
-    """`text` in a line of Markdown that shows it as it stands."""
+    """Return `text` for a line of Markdown that shows it unchanged."""
     return re.sub(r"([\\`*<\[])", r"\\\1", " ".join(str(text).split()))
 
 
@@ -70,7 +71,7 @@ def table_in_markdown(table: Table) -> str:
 
 
 def render(template: str, **content: object) -> str:
-    """A page from a Jinja2 template."""
+    """Return a page from a Jinja2 template."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -83,7 +84,7 @@ def render(template: str, **content: object) -> str:
 
 
 def write_report(runs: Runs, command: str, out: Path) -> None:
-    """Fill the folder `out`, and print the files' paths."""
+    """Write the report into the folder `out`, and print the paths of the files."""
     out.mkdir(parents=True, exist_ok=True)
     content = compose(runs, command)
     for name, figure in content["figures"].items():
@@ -98,8 +99,10 @@ def write_report(runs: Runs, command: str, out: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
-    parser.add_argument("-o", "--out", type=Path, default=Path("report"), help="default: report")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR", help="folders of runs")
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("report"), help="folder to write (default: report)"
+    )
     args = parser.parse_args(arguments)
     refuse_no_folder(args.out, "-o")
     command = shlex.join(
@@ -108,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = read_runs(args.runs)
     for problem in runs.left_out:
         print(f"left out: {problem}", file=sys.stderr)
-    print(f"{len(runs.by_folder)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
+    print(f"{len(runs.by_folder)} runs in {len(runs.rows)} rows; drawing plots", flush=True)
     write_report(runs, command, args.out)
 
 

@@ -1,7 +1,10 @@
-"""The one reader of run folders for reports: what train.py wrote there, as pandas DataFrames.
+"""Read run folders of train.py into pandas DataFrames, for reports.
 
-Runs that differ in nothing but their seed share a label, a row of the report's tables. A broken or
-unfinished run is left out, and `left_out` says why.
+    runs = read_runs([Path("runs/table2")])
+    runs.epochs.groupby("label")["minutes"].median()
+
+Runs that differ only in the seed share a label, which is a row of the report's tables. Broken and
+unfinished runs are left out; `left_out` contains the reasons.
 """
 
 import itertools
@@ -23,22 +26,22 @@ from scripts.table2 import published
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE, json_lines
 
-MAX_NUMBER = 1e15  # of the numbers read, whose sums and squares are finite
-# What rows compare.
+MAX_NUMBER = 1e15  # larger values in a file are damage; sums and squares stay finite
+# The settings that the rows of a report compare.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
-# Settings that change no result of training, or that others stand for: the fingerprint for the
-# corpus, win_length and hop_length for the times, started_from for a warm start.
+# Settings that do not change the result of training, and settings that another fact represents: the
+# fingerprint of the corpus, win_length and hop_length, and started_from.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files clips_folder win_time hop_time max_decoder_steps "
     "gate_threshold".split()
 )
 CLIPS = ["training clips", "validation clips"]
-HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]
-SOFTWARE = "version of|commit|fingerprint|machine's system"  # rows may differ in it
+HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # at the head of a report
+SOFTWARE = "version of|commit|fingerprint|machine's system"  # runs of a row may differ in these
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# The numbers of an `epoch` line: how those of a run are combined, a factor, heading and decimals.
+# Keys of an `epoch` line: how to combine the values of a run, a factor, the heading, decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
     "average_batch_length": ("mean", 1, "ABL (frames)", 2),
@@ -53,7 +56,7 @@ OF_EPOCHS = {
     "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
 }
 LOSSES = ["validation_loss", "validation_loss_unpadded"]  # of a `validation` line
-# What `read_progress` gives: what was spent so far, and what was measured.
+# Columns of `read_progress`: what was spent so far, and what was measured.
 SPENT = {"epoch": "epochs", "updates": "updates", "decoder_steps": "decoder steps"}
 SPENT |= {"minutes": "minutes"}
 MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
@@ -64,61 +67,71 @@ class Run:
     """A finished run, trained from its first epoch to its last."""
 
     folder: str
-    hparams: HParams  # those it ended with
+    hparams: HParams  # at the end of the run
     lengths: np.ndarray  # [clips] frames
     epochs: pd.DataFrame  # OF_EPOCHS and LOSSES, hours and updates so far
     time: datetime  # of the last start
-    facts: dict[str, Any]  # all that may differ between runs; NaN: has no effect
-    changes: list[str]  # when it was resumed
+    facts: dict[str, Any]  # everything that may differ between runs; NaN: without effect
+    changes: list[str]  # settings and software that changed when the run was resumed
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Finished runs, and the rows that they make in a report. A row whose label is the bare name
-    of its batching represents it; other rows of that name have the settings that differ."""
+    """Finished runs, and the rows that they form in a report.
 
-    by_folder: dict[str, Run]  # finished
-    table: pd.DataFrame  # [runs] label and seed; the folders are the index
-    rows: pd.DataFrame  # [labels] name and settings as text, NaN where without effect
-    facts: pd.DataFrame  # [runs] those settings, HEAD, the machine and the software
-    epochs: pd.DataFrame  # all runs' epochs, with folder (`run`) and label
+    The row whose label is the name of a strategy represents it. Labels of other rows of that name
+    contain the settings that differ.
+    """
+
+    by_folder: dict[str, Run]
+    table: pd.DataFrame  # [runs] label and seed, by folder
+    rows: pd.DataFrame  # [labels] name and settings as text; NaN: without effect
+    facts: pd.DataFrame  # [runs] settings, HEAD, machine and software
+    epochs: pd.DataFrame  # epochs of all runs, with folder (`run`) and label
     left_out: list[str]
 
     def first(self, label: str) -> Run:
-        """The first run of a row."""
+        """Return the first run of a row."""
         return self.by_folder[self.table.index[self.table["label"] == label][0]]
 
     def differing(self, first: str, second: str) -> list[str]:
-        """The settings that keep two rows from being compared as two batchings."""
+        """Return the settings, other than the strategy, in which two rows differ."""
         return sorted(self.rows.columns[_differences(self.rows.loc[[first, second]])[0, 1]])
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """All finished runs at or below `folders`; UserError, with the reasons, if there is none."""
+    """Return all finished runs at or below `folders`.
+
+    Raises:
+        UserError: with the reasons, if there is no finished run.
+    """
     directories: dict[Path, Path] = {}
     left_out, finished = [], []
     for folder in folders:
         below = sorted(path.parent for path in folder.rglob(METRICS_FILE))
         if not below:
-            left_out.append(f"{folder}: no {METRICS_FILE} in it or below; train.py -o writes one")
+            left_out.append(f"{folder}: no {METRICS_FILE} in it or below (train.py -o writes it)")
         directories |= {path.resolve(): path for path in below}
     for directory in directories.values():
         try:
             finished.append(_read_run(directory))
         except UserError as error:
-            problem = str(error).replace(f"{directory}/", "")  # not named twice
+            problem = str(error).replace(f"{directory}/", "")  # the line starts with the directory
             left_out.append(f"{directory}: {problem}")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             problem = f"{METRICS_FILE} is not as train.py wrote it: {error!r:.300}"
-            left_out.append(f"{directory}: {problem}; restore it, or train again")
+            left_out.append(f"{directory}: {problem}")
     if not finished:
         raise UserError("no finished run:\n" + "\n".join(left_out))
     return _group(sorted(finished, key=lambda run: run.time), left_out)
 
 
 def read_progress(folder: Path) -> pd.DataFrame:
-    """[epochs] SPENT, from the first epoch on, and MEASURES of a run, which need not be finished.
-    UserError if its metrics cannot be read."""
+    """Return [epochs] SPENT (sums since the first epoch) and MEASURES of a run, finished or not.
+
+    Raises:
+        UserError: if the metrics cannot be read.
+    """
     records = json_lines(folder / METRICS_FILE, "no such file; train.py -o writes it")
 
     def table(kind: str, *columns: str) -> pd.DataFrame:
@@ -134,8 +147,12 @@ def read_progress(folder: Path) -> pd.DataFrame:
 
 
 def _read_run(directory: Path) -> Run:
-    """The run in a folder. UserError names the file, and the line that is not JSON; or the run is
-    not finished, or its files are another's. Other errors: not as train.py writes it."""
+    """Read the run in a folder.
+
+    Raises:
+        UserError: if a file cannot be read, the run is not finished, or files belong to other runs.
+        ValueError, KeyError, ...: if the file is not as train.py writes it.
+    """
     kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
     for record in json_lines(directory / METRICS_FILE, "no such file; train.py -o writes it"):
         kinds[record["kind"]].append(record)
@@ -150,13 +167,13 @@ def _read_run(directory: Path) -> Run:
         raise ValueError("expected the settings, then every epoch once and in order")
     hparams, corpus = hparams_from_dict(starts[-1]["hparams"]), starts[-1]["corpus"]
     if len(epochs) < hparams.epochs:
-        problem = f"unfinished, {len(epochs)} of {hparams.epochs} epochs; resume it with"
+        problem = f"unfinished, {len(epochs)} of {hparams.epochs} epochs; resume with"
         raise UserError(f"{problem} train.py -o {directory} --resume")
     lengths = read_lengths(directory / LENGTHS_FILE, hparams).frames
     clips, frames = corpus["training_clips"], corpus["training_frames"]
     if (len(lengths), lengths.sum()) != (clips, frames):
-        problem = f"{LENGTHS_FILE}: {len(lengths)} clips of {lengths.sum()} frames, but the run"
-        raise UserError(f"{problem} trained on {clips} of {frames}; restore it")
+        problem = f"{LENGTHS_FILE}: {len(lengths)} clips with {lengths.sum()} frames"
+        raise UserError(f"{problem} (the run has {clips} clips with {frames})")
     epochs = epochs.merge(validations, on="epoch", how="left")
     epochs["hours"] = epochs["minutes"].cumsum() / 60
     epochs["updates"] = epochs["num_batches"].cumsum()
@@ -173,7 +190,7 @@ def _read_run(directory: Path) -> Run:
 
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
-    """Settings, corpus, machine and software of a run, as text; NaN for what has no effect."""
+    """Return settings, corpus, machine and software as text; NaN for settings without effect."""
     own = REGISTRY[h.batching_strategy].parameter
     ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
@@ -195,7 +212,7 @@ def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> 
 
 
 def _environment(start: dict[str, Any]) -> dict[str, str]:
-    """What else may differ between two runs or two starts of one."""
+    """Return machine, software and corpus of a start."""
     environment = {f"machine's {name}": value for name, value in start["machine"].items()}
     environment |= {f"version of {name}": value for name, value in start["versions"].items()}
     environment["commit"] = start.get("commit")
@@ -204,33 +221,33 @@ def _environment(start: dict[str, Any]) -> dict[str, str]:
 
 
 def _differences(rows: pd.DataFrame) -> np.ndarray:
-    """[rows, rows, columns] where two rows have different values of a setting that has an effect
-    in both, and that is not the batching."""
+    """Return [rows, rows, columns]: whether two rows differ in a setting that has an effect in both
+    and is not part of the strategy."""
     text, known = rows.fillna("").to_numpy(str), rows.notna().to_numpy()
     return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
 
 
 def _place(label: str) -> tuple[int, str]:
-    """Of a row: the paper's ten first and in its order, and a batch size of 4 before one of 16."""
+    """Return the sort key of a row: the paper's ten in its order, then others by name and value."""
     name, paper = label.partition(" ")[0], list(published.TABLE_2)
     digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)
     return paper.index(name) if name in paper else len(paper), digits
 
 
 def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
-    """Runs, the latest last, as rows. Of two with equal settings and seed the later one stays."""
+    """Group runs, sorted by time, into rows. Of two equal runs with one seed the later is kept."""
     facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
     settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
     table = pd.DataFrame({"seed": [run.hparams.seed for run in runs]}, facts.index)
-    table["label"] = settings.fillna("").agg("\n".join, axis=1)  # until it is shortened below
+    table["label"] = settings.fillna("").agg("\n".join, axis=1)  # shortened below
     again = table.duplicated(["label", "seed"], keep="last")
-    same = "the same settings and seed as a later run, which is kept"
+    same = "a later run has the same settings and seed"
     left_out = left_out + [f"{folder}: {same}" for folder in table.index[again]]
     table = table[~again]
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
-    # Of several rows of a name the one that can be compared with most others represents it; of
-    # equally many the one with the paper's values, or this recipe's defaults.
+    # A name is represented by the row that can be compared with most others, then by the row with
+    # most of the paper's values or our defaults.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
@@ -252,15 +269,15 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
 
 
 def describe(runs: Runs) -> dict[str, str]:
-    """What was trained on what, for the head of a report."""
+    """Return facts about the runs for the head of a report."""
     facts = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
     values = {str(name): "; ".join(column.unique()) for name, column in facts.items()}
     return {"runs": f"{len(runs.by_folder)} in {len(runs.rows)} rows"} | values
 
 
 def deviations(runs: Runs) -> list[str]:
-    """In what the runs are not the paper's experiments; empty if in nothing that can be known."""
-    # Where the paper names no value, this recipe's defaults stand for it, which are NVIDIA's.
+    """Return how the runs differ from the paper's experiments, as far as it is known."""
+    # If the paper gives no value, our default is used, which is NVIDIA's.
     given = {n: list(v) if isinstance(v, tuple) else v for n, v in published.SETTINGS.items()}
     paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in given.items())))
     paper |= {"epochs": published.EPOCHS, "started_from": None}
@@ -268,7 +285,7 @@ def deviations(runs: Runs) -> list[str]:
     facts = runs.facts.copy()
     facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
     is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
-    facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan  # the paper has no value for them
+    facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan  # not in the paper
     return [
         f"{name} {value} instead of {paper[name]}{where}"
         for name in facts.columns.drop([*BATCHING, "load_mel_from_disk"])
@@ -279,7 +296,7 @@ def deviations(runs: Runs) -> list[str]:
 
 
 def comparison_warnings(runs: Runs) -> list[str]:
-    """What keeps the rows from being compared, and what changed when a run was resumed."""
+    """Return differences between rows, and changes of runs when they were resumed."""
     facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
     warnings = []
     for name in facts.columns[facts.nunique() > 1]:
@@ -291,7 +308,7 @@ def comparison_warnings(runs: Runs) -> list[str]:
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:
-    """Values, the most common first, each with its folders unless all have it."""
+    """Yield values, the most common first, with their folders unless all runs have the value."""
     for value, count in column.value_counts().items():
         folders = ", ".join(column.index[column == value][:3])
         more = f" and {count - 3} more" if count > 3 else ""

@@ -1,7 +1,10 @@
-"""The tables of a report: the paper's figures with ours beside them.
+"""The tables of the report: published values next to ours.
 
-A summary is a DataFrame with a line for each row of a table: `ours`, `standard_error`, `runs`, and
-in `note` why there is no number. Titles, notes and captions are in texts.jinja.
+    measured = Measured(read_runs([Path("runs")]))
+    for table in paper_tables(measured): ...
+
+A summary is a DataFrame with one line per row of a table: `ours`, `standard_error`, `runs`, and
+`note`, which says why a value is missing. Titles, notes and captions are in texts.jinja.
 """
 
 import itertools
@@ -15,35 +18,36 @@ import pandas as pd
 from scripts.table2 import published
 from scripts.table2.runs import LOSSES, OF_EPOCHS, Runs
 
-BEST = "SSB-DBS-BR"  # the paper's batching
+BEST = "SSB-DBS-BR"  # the strategy that the paper recommends
 PAPER = pd.DataFrame(published.TABLE_2, index=published.PublishedRow._fields).T
 CELL = ["published", "ours", "standard_error", "runs", "note"]
 SIDES = ("published", "ours")
-VL, PAPER_VL = ("vl1", "vl2", "vl3", "vl_average"), ("VL1", "VL2", "VL3", "VLavg")
+VL = ("vl1", "vl2", "vl3", "vl_average")  # columns of validation losses
+PAPER_VL = ("VL1", "VL2", "VL3", "VLavg")
 THIRDS = ("early third", "middle third", "late third", "all validations")
 PADDING = ["zero_padding_rate", "average_batch_length"]
-Pairs = Sequence[tuple[str, str]]  # of labels: from the first to the second
+Pairs = Sequence[tuple[str, str]]  # (from, to): labels of rows that are compared
 
 
 @dataclass(frozen=True)
 class Column:
-    """A quantity of a table: a summary, and the paper's values where it has some."""
+    """A quantity of a table: a summary, and the published values if there are any."""
 
     heading: str
     decimals: int
     ours: pd.DataFrame
     published: Iterable | None = None
-    sides: tuple[str, str] = SIDES  # head the two
+    sides: tuple[str, str] = SIDES  # headings of the published value and of ours
 
     def cells(self) -> pd.DataFrame:
-        """[lines] the columns CELL."""
+        """Return a DataFrame [lines] with the columns CELL."""
         cells = self.ours.reset_index(drop=True).reindex(columns=CELL)
         return cells if self.published is None else cells.assign(published=list(self.published))
 
 
 @dataclass(frozen=True)
 class Table:
-    """`lines` are the labels of each line, under `headings`; `facts` are for its texts."""
+    """A table. `lines` contains the labels of each line; `facts` are values for its texts."""
 
     key: str
     headings: tuple[str, ...]
@@ -52,19 +56,20 @@ class Table:
     facts: dict = field(default_factory=dict)
 
     def in_text(self) -> tuple[list[list[str]], list[str]]:
-        """Every line's cells as text, with the numbers of footnotes; and the footnotes."""
+        """Return the cells of every line as text, with numbers of footnotes, and the footnotes."""
         notes = list(dict.fromkeys(n for c in self.columns for n in c.cells()["note"] if n))
         lines = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
-            # The paper gives minutes with two; an epoch of ours may take seconds.
+            # The paper gives minutes with two decimals; our epochs may take seconds.
             places = 2 if "minutes" in column.heading else decimals
             for line, cell in zip(lines, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
                     line.append(_number(cell["published"], places))
-                text, error = _number(cell["ours"], decimals), cell["standard_error"]
+                text = _number(cell["ours"], decimals)
+                error = cell["standard_error"]
                 if error >= 0:
-                    least = 10.0**-decimals  # that can be seen
+                    least = 10.0**-decimals  # the smallest value that is visible
                     small = f"<{least:.{decimals}f}"
                     text += f" ±\u00a0{small if error < least / 2 else f'{error:.{decimals}f}'}"
                 line.append(text + (f" [{notes.index(cell['note']) + 1}]" if cell["note"] else ""))
@@ -78,12 +83,14 @@ def _number(value: float | str, decimals: int) -> str:
 
 
 def tidy(tables: Sequence[Table]) -> pd.DataFrame:
-    """A line for every cell of the tables, not rounded."""
+    """Return one line per cell of the tables, not rounded."""
     frames = []
     for table in tables:
-        headings, name = [column.heading for column in table.columns], ""
+        headings = [column.heading for column in table.columns]
+        name = ""
         for column in table.columns:
-            several = headings.count(column.heading) > 1  # follows the last that is there once
+            # A heading that occurs several times belongs to the last heading that is unique.
+            several = headings.count(column.heading) > 1
             name = name if several else column.heading
             quantity = f"{name}: {column.heading}" if several else name
             row = [" / ".join(labels) for labels in table.lines]
@@ -92,27 +99,32 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
 
 
 def thirds(epochs: int) -> list[tuple[int, int]]:
-    """First and last epoch of the early, middle and late third of a run, and of all of it."""
+    """Return the first and last epoch of the three thirds of a run, and of the whole run."""
     edges = [epochs * part // 3 for part in range(4)]
     return [*((a + 1, b) for a, b in itertools.pairwise(edges)), (1, epochs)]
 
 
 class Measured:
-    """Every quantity of every run, and its summaries over the seeds of each row. VL1-3 and VLavg
-    are of the paper's epochs (`as_published`) if every run has the validation after the last of
-    them; else of the runs' thirds, and of all validations."""
+    """Every quantity of every run, and its summary over the seeds of each row.
+
+    VL1 to VL3 and VLavg use the paper's epochs (`as_published`) if every run is long enough.
+    Otherwise they use the thirds of the runs and all validations.
+    """
 
     def __init__(self, runs: Runs) -> None:
-        self.runs, by_run = runs, runs.epochs.groupby("run")
-        epochs, points = by_run.size(), published.EPOCHS_SHOWN
+        self.runs = runs
+        by_run = runs.epochs.groupby("run")
+        epochs = by_run.size()
+        points = published.EPOCHS_SHOWN
         self.as_published = bool(epochs.min() >= published.EPOCHS)
         self.values = pd.DataFrame({k: by_run[k].agg(x[0]) * x[1] for k, x in OF_EPOCHS.items()})
         self.values = self.values.loc[list(runs.by_folder)]
         for folder, run in runs.by_folder.items():
-            losses, step = run.epochs.set_index("epoch")[LOSSES], run.hparams.epochs_per_validation
+            losses = run.epochs.set_index("epoch")[LOSSES]
+            step = run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
-                # VL1-3 of the paper are means of the validation after an epoch, the one before and
-                # the one after it (Ge21, 4.3); all others are of all validations of a span.
+                # The paper's VL1 to VL3 are means of three validations: at the epoch, the one
+                # before and the one after (Ge21, section 4.3). VLavg is the mean of a span.
                 if self.as_published and place < 3:
                     first, last = points[place] - step, points[place] + step
                 else:
@@ -121,7 +133,7 @@ class Measured:
                     first += -first % step
                 means = losses.reindex(range(first, last + 1, step)).mean(skipna=False)
                 self.values.loc[folder, [key, f"unpadded {key}"]] = means.to_numpy()
-        # Two decimals as the paper, more where an epoch takes seconds: three digits are left.
+        # Two decimals as in the paper; more if an epoch takes seconds, so that three digits remain.
         least = max(1e-6, self.values["minutes"].min())
         decimals = max(2, min(6, 2 - math.floor(math.log10(least))))
         self.headings = {key: (heading, places) for key, (*_, heading, places) in OF_EPOCHS.items()}
@@ -131,7 +143,7 @@ class Measured:
             theirs = f"epoch {points[place]}" if place < 3 else f"epochs {points[0]}–{points[-1]}"
             padded = unpadded = f"{PAPER_VL[place]}, {theirs}"
             if not self.as_published:
-                # One heading cannot name the thirds of runs of several lengths.
+                # Runs of different lengths have different thirds, so the heading has no epochs.
                 span = f", epochs {first}–{last}" if first < last else f", epoch {last}"
                 span = span if epochs.nunique() == 1 else ""
                 padded, unpadded = f"{PAPER_VL[place]} | {THIRDS[place]}", THIRDS[place] + span
@@ -139,8 +151,8 @@ class Measured:
             self.headings |= {VL[place]: (padded, 3), f"unpadded {VL[place]}": (unpadded, 3)}
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
-        """Mean and standard error of the mean over the runs of each row, as Gonzalez et al. (ICASSP
-        2023) report; no number where a run lacks it."""
+        """Return mean and standard error over the runs of each row, as Gonzalez et al. (ICASSP 2023)
+        report; NaN if a run lacks the quantity."""
         by_row = self.values[key].groupby(self.runs.table["label"])
         summary = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")
         lacking = self.values[self.values[key].isna()]
@@ -153,15 +165,17 @@ class Measured:
     def column(
         self, key: str, labels: Sequence[str], heading: str = "", names: Sequence | None = None
     ) -> Column:
-        """The summary of a quantity; beside the paper's of the batchings `names`, if not None."""
+        """Return the summary of a quantity, with the published values of `names` if given."""
         theirs = None if names is None else PAPER[key].reindex(list(names))
         usual, decimals = self.headings.get(key, (key, 3))
         sides = self.sides.get(heading or usual, SIDES)
         return Column(heading or usual, decimals, self.summary(key, labels), theirs, sides)
 
     def falls(self, key: str, pairs: Pairs) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """By how much, and by how many per cent, a quantity falls from one row to another, with
-        the standard errors of a difference and of a ratio of independent means."""
+        """Return by how much, and by how many percent, a quantity falls from one row to another.
+
+        The standard errors are those of a difference and of a ratio of independent means.
+        """
         sides = (self.summary(key, labels) for labels in zip(*pairs, strict=True))
         before, after = (side.reset_index(drop=True) for side in sides)
         note = before["note"].where(before["note"] != "", after["note"])
@@ -179,7 +193,7 @@ class Measured:
 
 
 def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
-    """The same of the paper, as it prints them, else from its Table 2: `fall` and `per_cent`."""
+    """Return the published `fall` and `per_cent`: as printed, or computed from Table 2."""
     falls = []
     for first, second in pairs:
         before, after = PAPER[key].reindex([first, second])
@@ -193,13 +207,16 @@ def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
 
 
 def paper_tables(measured: Measured) -> list[Table]:
-    """Tables 1 to 4 beside ours, and what the paper leaves out."""
-    rows, column, everyone = measured.runs.rows, measured.column, list(measured.runs.rows.index)
+    """Return Tables 1 to 4 with our values, and the tables that the paper leaves out."""
+    rows = measured.runs.rows
+    column = measured.column
+    everyone = list(rows.index)
     names = dict.fromkeys([*published.TABLE_2, *rows["name"]])
     labels = [label for n in names for label in list(rows.index[rows["name"] == n]) or [n]]
     paper_names = [label.partition(" ")[0] for label in labels]
     saved = [("RAND", n) for n in dict.fromkeys([*published.TABLE_3, *names]) if n != "RAND"]
-    ours, theirs = measured.falls("minutes", saved), published_falls("minutes", saved)
+    ours = measured.falls("minutes", saved)
+    theirs = published_falls("minutes", saved)
     decimals = measured.headings["minutes"][1]
     table_2 = [column(key, labels, names=paper_names) for key in (*PADDING, "minutes", *VL)]
     table_3 = [Column("minutes saved", decimals, ours[0], theirs["fall"])]
@@ -208,7 +225,7 @@ def paper_tables(measured: Measured) -> list[Table]:
     costs = [column(key, everyone) for key in list(OF_EPOCHS)[3:]]
 
     def falls(key: str, pairs: Pairs, headings: Sequence[str]) -> list[Column]:
-        """Two rows, and by how many per cent `key` falls between them."""
+        """Return columns of two rows, and of the percent by which `key` falls between them."""
         sides = zip(zip(*pairs, strict=True), headings[:2], strict=True)
         share, theirs = measured.falls(key, pairs)[1], published_falls(key, pairs)["per_cent"]
         columns = [column(key, labels, heading, labels) for labels, heading in sides]
@@ -220,7 +237,8 @@ def paper_tables(measured: Measured) -> list[Table]:
     table_4 = falls("vl3", [line[1:] for line in lines], headings)
     headings = ["minutes without", "minutes with", "shorter by (%)"]
     randomized = falls("minutes", list(published.RANDOMIZED), headings)
-    batching, with_br = ("batching",), ("without BR", "with BR")
+    batching = ("strategy",)
+    with_br = ("without BR", "with BR")
     return [
         _table_1(measured),
         Table("table_2", batching, [(label,) for label in labels], table_2),
@@ -233,15 +251,18 @@ def paper_tables(measured: Measured) -> list[Table]:
 
 
 def _table_1(measured: Measured) -> Table:
-    """The strategies' parameters, and the padding that they give. Rates do not depend on BR."""
-    runs, labels, ours = measured.runs, [], {"value": [""] * 3, "range": [""] * 3}
+    """Return Table 1: the strategies' parameters and padding. Padding does not depend on BR."""
+    runs = measured.runs
+    labels: list[str] = []
+    ours = {"value": [""] * 3, "range": [""] * 3}
     parameters, values, ranges = zip(*published.TABLE_1.values(), strict=True)
     for place, name in enumerate(published.TABLE_1):
         only_without = name in runs.rows.index and f"{name}-BR" not in runs.rows.index
         labels.append(name if only_without else f"{name}-BR")
         if labels[-1] in runs.rows.index:
             run = runs.first(labels[-1])
-            size, clips = run.hparams.batch_size, len(run.lengths)
+            size = run.hparams.batch_size
+            clips = len(run.lengths)
             own = "[0, inf)", f"[{size}, {clips})", f"[1, {-(-clips // size)}]"
             ours["value"][place] = f"{getattr(run.hparams, parameters[place]):g}"
             ours["range"][place] = own[place]
@@ -250,4 +271,4 @@ def _table_1(measured: Measured) -> Table:
     with_br = [f"{name}-BR" for name in published.TABLE_1]
     columns += [measured.column(key, labels, names=with_br) for key in PADDING]
     lines = list(zip(published.TABLE_1, parameters, strict=True))
-    return Table("table_1", ("batching", "parameter"), lines, columns)
+    return Table("table_1", ("strategy", "parameter"), lines, columns)
