@@ -17,8 +17,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from length_batching import REGISTRY, STRATEGIES, batching_name, padding_stats, plan_epoch
-from length_batching.costs import batch_of_place
+from length_batching import (
+    REGISTRY,
+    STRATEGIES,
+    batching_name,
+    check_strategy,
+    padding_stats,
+    plan_epoch,
+)
+from length_batching.costs import batch_of_position
 from length_batching.search import (
     DEFAULTS,
     PARAMETER_OF,
@@ -141,10 +148,12 @@ def _draw_batches(
     rows = figure.subplots(len(batchings), 1, sharey=True)
     hatched: dict[str, Any] = {"facecolor": "white", "hatch": "/////"}
     for axes, (strategy, dynamic) in zip(rows, batchings, strict=True):
-        plan = plan_epoch(lengths, batch_size, strategy, dynamic_batch_size=dynamic, **options)
+        plan = plan_epoch(
+            lengths, batch_size, check_strategy(strategy), dynamic_batch_size=dynamic, **options
+        )
         stats, color = padding_stats(lengths, plan), style_of(strategy).color
-        first = plan.rearranged(np.flatnonzero(plan.starts < max_clips))
-        real, batch_of_clip = lengths[first.order], batch_of_place(first)
+        first = plan.select(np.flatnonzero(plan.starts < max_clips))
+        real, batch_of_clip = lengths[first.order], batch_of_position(first)
         longest = np.maximum.reduceat(real, first.starts)
         left = first.starts + np.arange(len(first))  # a clip's width between batches
         x = np.arange(len(real)) + batch_of_clip + 0.5
@@ -205,7 +214,7 @@ def draw_parameter_sweeps(
         middle.set_title(f"{means[used]:.1f} frames with {words}", fontsize=11)
         middle.set_xlabel(parameter.label)
         options: dict[str, Any] = {parameter.name: value, "seed": surveyor.seed, "epoch": 1}
-        plan = plan_epoch(lengths, batch_size, strategy, **options)
+        plan = plan_epoch(lengths, batch_size, check_strategy(strategy), **options)
         longest = np.maximum.reduceat(lengths[plan.order], plan.starts)
         numbers, dots = np.arange(1, len(plan) + 1), "o" if len(plan) < 40 else None
         lower.plot(numbers, longest, color=style.color, marker=dots, label="in the order planned")

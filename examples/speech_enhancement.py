@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from corpus.demo_corpus import SAMPLE_RATE as SPOKEN_RATE
 from examples.numbers_in_noise import Utterance, make_noise, make_room, mix, speak_corpus
 from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
-from length_batching import InOrder, LengthBatches, SegmentDataset, padding_stats, segments_of
+from length_batching import LengthBatches, RankSampler, SegmentDataset, padding_stats, segments_of
 
 SAMPLE_RATE = 8_000  # that of narrow-band PESQ
 LEVELS = (-5, 10)  # of speech over noise, dB
@@ -207,7 +207,7 @@ class Experiment:
         epochs, task, start = self.settings.epochs, Task(), time.process_time()
         task.model = ConvTasNet()
         trainer = lightning.Trainer("cpu", max_epochs=epochs, gradient_clip_val=5, **options)
-        trainer.fit(task, DataLoader(batches, batch_size=None, sampler=InOrder(batches)))
+        trainer.fit(task, DataLoader(batches, batch_size=None, sampler=RankSampler(batches)))
         seconds = time.process_time() - start
         largest = max(batches.plan, key=lambda batch: len(batch) * segments.lengths[batch].max())
         batch, after = pad([clips[i] for i in largest]), self.scores(task.model)

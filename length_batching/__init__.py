@@ -1,4 +1,4 @@
-"""Batches of similar length for PyTorch, planned every epoch from nothing but lengths.
+"""Make batches of clips of similar length for PyTorch: less padding, exact resume, several GPUs.
 
     sampler = LengthBatchSampler(lengths, batch_size=16, strategy="semi_sorted",
                                  dynamic_batch_size=True, batch_randomization=True)
@@ -8,19 +8,22 @@
         for batch in loader:
             ...
 
-docs/batching.md is the manual; `python -m length_batching lengths.csv` prints what each strategy
-costs. Plans need numpy alone. torch is imported where datasets of torch are asked for.
+Every epoch is planned from the clips' lengths alone. Plans need only numpy; the datasets need torch.
+`python -m length_batching lengths.csv` prints what each strategy costs. The modules, in the order
+in which you can read them:
 
-    strategies.py  which clips are next to each other: a function for each strategy
-    plan.py        an epoch's batches: `plan_epoch`
-    updates.py     the batches of an epoch in updates that several processes share
-    sampler.py     `LengthBatchSampler`, for loops of one's own
+    strategies.py  decides which clips are neighbors: a function for each strategy
+    options.py     the options of `plan_epoch`, as a type, and their checks
+    plan.py        cuts the strategy's order into an epoch's batches: `plan_epoch`
+    costs.py       measures padding, and how well batches mix the clips
+    updates.py     arranges batches in optimizer steps that several processes share
+    sampler.py     `LengthBatchSampler`, for training loops of your own
     batches.py     `LengthBatches`, a dataset whose items are batches, for training frameworks
-    segments.py    groups of clips that stay together, segments of long clips
-    stream.py      `LengthBatchStream`: batches of items whose lengths are not known beforehand
-    search.py      the options that need the fewest steps and still mix clips
-    costs.py       what batches cost in padding, how they mix clips
-    checks.py      lengths and counts that cannot be such are refused
+    segments.py    groups of clips that stay together, and segments of long clips
+    stream.py      `LengthBatchStream`, for items whose lengths are not known beforehand
+    search.py      finds the options that need the fewest steps and still mix the clips
+    report.py      prints the costs of all strategies and the result of the search
+    checks.py      checks of lengths and counts, and `BatchingError`
 """
 
 import importlib
@@ -28,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from length_batching.checks import BatchingError
 from length_batching.costs import PaddingStats, padding_stats, pair_novelty
-from length_batching.plan import BatchCosts, EpochPlan, check_options, plan_epoch
+from length_batching.options import PlanOptions, check_options
+from length_batching.plan import BatchCosts, EpochPlan, plan_epoch
 from length_batching.sampler import LengthBatchSampler
 from length_batching.strategies import (
     PARAMETERS,
@@ -38,13 +42,18 @@ from length_batching.strategies import (
     Parameter,
     ShuffledClips,
     Strategy,
+    StrategyName,
     batching_name,
+    check_strategy,
+    register,
 )
 
 if TYPE_CHECKING:
-    from length_batching.batches import InOrder, LengthBatches
+    from length_batching.batches import LengthBatches, RankSampler
     from length_batching.segments import SegmentDataset, Segments, groups_of, segments_of
     from length_batching.stream import LengthBatchStream
+
+__version__ = "0.5.0.dev0"
 
 __all__ = [
     "PARAMETERS",
@@ -53,35 +62,43 @@ __all__ = [
     "BatchCosts",
     "BatchingError",
     "EpochPlan",
-    "InOrder",
     "LengthBatchSampler",
     "LengthBatchStream",
     "LengthBatches",
     "Order",
     "PaddingStats",
     "Parameter",
+    "PlanOptions",
+    "RankSampler",
     "SegmentDataset",
     "Segments",
     "ShuffledClips",
     "Strategy",
+    "StrategyName",
     "batching_name",
     "check_options",
+    "check_strategy",
     "groups_of",
     "padding_stats",
     "pair_novelty",
     "plan_epoch",
+    "register",
     "segments_of",
 ]
-# The files that import torch, and what is in them
-WITH_TORCH = {
-    "batches": ("InOrder", "LengthBatches"),
-    "segments": ("SegmentDataset", "Segments", "groups_of", "segments_of"),
-    "stream": ("LengthBatchStream",),
+# Names in modules that import torch. They are imported when somebody asks for them, so that plans
+# need no torch.
+NEED_TORCH = {
+    "LengthBatches": "batches",
+    "RankSampler": "batches",
+    "SegmentDataset": "segments",
+    "Segments": "segments",
+    "groups_of": "segments",
+    "segments_of": "segments",
+    "LengthBatchStream": "stream",
 }
 
 
 def __getattr__(name: str) -> Any:
-    for file, names in WITH_TORCH.items():
-        if name in names:
-            return getattr(importlib.import_module(f"length_batching.{file}"), name)
-    raise AttributeError(f"module 'length_batching' has no attribute {name!r}")
+    if name not in NEED_TORCH:
+        raise AttributeError(f"module 'length_batching' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"length_batching.{NEED_TORCH[name]}"), name)

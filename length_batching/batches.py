@@ -1,26 +1,18 @@
-"""LengthBatches: a dataset whose items are batches, for training frameworks and several processes.
+"""Batches as the items of a dataset, for training frameworks: `LengthBatches`, `RankSampler`.
 
-    batches = LengthBatches(dataset, lengths, 16, "semi_sorted", collate=pad, world_size=2,
-                            dynamic_batch_size=True, batch_randomization=True)
-    loader = DataLoader(batches, batch_size=None, sampler=InOrder(batches, rank), num_workers=4)
-    for epoch in range(batches.epoch, 100):
-        loader.sampler.set_epoch(epoch)
-        for trained, batch in enumerate(loader, start=1):
-            ...
-            state = batches.state_dict(trained)
+Every framework can distribute, skip, count and resume the items of a dataset. If each item is a
+whole batch, the framework does not need to support batches of different sizes. The README has the
+lines for each framework.
 
-Every framework can deal out, skip, count and resume the items of a dataset. Where the items are
-batches, it need know nothing of lengths. docs/batching.md has the lines for each framework.
-
-Batches must be asked for in their order: every W-th, from the rank's on, by each of W processes.
-Each worker of a loader knows the number that it must be asked for next. Any other number means that
-clips would be lost or repeated, and raises BatchingError.
+A process must ask for its batches in order: rank r of W processes asks for r, r + W, r + 2 W, ...
+Each worker of a loader knows which batch must come next. Any other index would lose or repeat
+clips, so it raises BatchingError.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 from torch.utils.data import Dataset, DistributedSampler, default_collate, get_worker_info
@@ -29,42 +21,81 @@ from length_batching.checks import (
     BatchingError,
     Lengths,
     check_count,
-    check_ranks,
-    refuse_missing_ranks,
+    check_trained,
+    check_trains_alone,
+    resolve_ranks,
 )
-from length_batching.plan import EpochPlan, refuse_unknown_options
-from length_batching.sampler import refuse_more_than_drawn
+from length_batching.options import PlanOptions
+from length_batching.plan import EpochPlan
+from length_batching.strategies import StrategyName
 from length_batching.updates import EpochUpdates, UpdatePlanner
 
-MAX_WORKERS = 1024  # of a loader
-ANYWHERE = -1  # as the start of a pass: the framework that resumes knows it, and skips up to there
+MAX_WORKERS = 1024  # of one loader
+UNKNOWN_START = -1  # the framework knows where the pass begins, because it skips what was trained
 
 
-class Dealt(int):
-    """The number of a batch, and the pass for which `InOrder` dealt it out. A worker that persists
-    may be asked late for a batch of a pass that was broken off."""
+class BatchIndex(int):
+    """The index of a batch, with the number of the pass in which `RankSampler` yielded it.
 
-    dealt_pass: int
+    A persistent worker may get an index late, from a pass that was broken off.
+    """
+
+    pass_number: int
+
+
+class PassState(NamedTuple):
+    """Contains what the main process shares with the loader's workers."""
+
+    epoch: int = 0
+    times_set: int = 1  # how often an epoch was set or loaded
+    start: int = 0  # the batch with which the pass begins, or UNKNOWN_START
+    is_set: bool = False  # whether set_epoch has set this epoch
+    pass_number: int = 0  # of the last pass of RankSampler
+
+
+class WorkerState(NamedTuple):
+    """Contains where a loader's worker is in its pass."""
+
+    # pass_number of a pass of RankSampler. For other samplers: -times_set. 0: no pass has begun.
+    pass_id: int = 0
+    next_index: int = 0  # the batch that must come next
+    epoch: int = 0
+    epoch_was_set: bool = False  # whether set_epoch was called before the pass began
 
 
 class LengthBatches(Dataset[Any]):
-    """A map-style dataset of collated batches: `batches[i]` is batch i of this epoch. Call
-    `set_epoch` before every pass, unless a framework does. `len(batches)` is the same in every
-    epoch, and a multiple of `world_size`.
+    """A map-style dataset of collated batches: `batches[i]` is batch i of the current epoch.
+
+        batches = LengthBatches(dataset, lengths, 16, "semi_sorted", collate=pad, world_size=2,
+                                dynamic_batch_size=True, batch_randomization=True)
+        sampler = RankSampler(batches, rank)
+        loader = DataLoader(batches, batch_size=None, sampler=sampler, num_workers=4)
+        for epoch in range(batches.epoch, 100):
+            sampler.set_epoch(epoch)
+            for trained, batch in enumerate(loader, start=1):
+                ...
+                state = batches.state_dict(trained)
+
+    Call `set_epoch` before every pass, unless your framework does. `len(batches)` is the same in
+    every epoch, and a multiple of `world_size`.
 
     Args:
-        dataset: the items that make the batches.
-        lengths, batch_size, strategy, options: as `plan_epoch` takes them, but for `epoch`.
-        collate: makes a batch of a list of items; torch's `default_collate` by default.
-        world_size: the processes among which the batches are dealt out, W.
-        random_epochs: as `UpdatePlanner` takes it.
-        batches_per_epoch: a number, or "constant": 1 % more than the first epoch has.
-        batches_per_update: batches of similar length that share an update, of all processes
-            together; a multiple of W, which is the default.
+        dataset: the clips. `dataset[i]` has the length `lengths[i]`.
+        lengths, batch_size, strategy, options: as in `plan_epoch`, without `epoch`.
+        collate: makes a batch of a list of clips. Default: `default_collate` of torch.
+        world_size: number of processes that share the batches, W.
+        random_epochs: as in `UpdatePlanner`.
+        batches_per_epoch: batches in every epoch, of all processes together. "constant": 1 % more
+            than the first epoch needs.
+        batches_per_update: batches of similar length that share an optimizer step, of all processes
+            together: a multiple of W, which is the default.
         record: a file in the run's folder, for trainers that save no state of their data
-            (transformers'). The first run writes there what its batches follow from, and a later
-            one whose batches would be others is refused. Without a record, and without a loaded
-            state, a pass that begins inside an epoch is refused.
+            (transformers). The first run writes a checksum of its batches there. A later run with
+            other batches raises BatchingError. Without a record and without a loaded state, a pass
+            must begin at the start of an epoch.
+
+    Raises:
+        BatchingError: if an option or a length is not allowed, or if the record is of other batches.
     """
 
     def __init__(
@@ -72,22 +103,21 @@ class LengthBatches(Dataset[Any]):
         dataset: Any,
         lengths: Lengths,
         batch_size: int,
-        strategy: str,
+        strategy: StrategyName,
         *,
         collate: Callable[[list[Any]], Any] = default_collate,
         world_size: int | None = None,
         random_epochs: int = 0,
-        batches_per_epoch: int | str = "constant",
+        batches_per_epoch: int | Literal["constant"] = "constant",
         batches_per_update: int | None = None,
         record: str | os.PathLike[str] | None = None,
-        **options: Any,
+        **options: Unpack[PlanOptions],
     ):
-        refuse_unknown_options(type(self).__name__, options)
         if batches_per_epoch is None:
             raise BatchingError('batches_per_epoch=None: expected a number, or "constant"')
         rank = None if world_size is None else 0
-        _, self.world_size, size = check_ranks(rank, world_size, batches_per_update)
-        self.knows_world_size = world_size is not None
+        _, self.world_size, size = resolve_ranks(rank, world_size, batches_per_update)
+        self.world_size_given = world_size is not None
         self._planner = UpdatePlanner(
             lengths,
             batch_size,
@@ -97,263 +127,351 @@ class LengthBatches(Dataset[Any]):
             batches_per_epoch=batches_per_epoch,
             **options,
         )
-        self.dataset, self.collate = dataset, collate
+        self.dataset = dataset
+        self.collate = collate
         self._updates = self._planner.updates_of(0)
-        # Shared with a loader's workers, also while they persist. In words: the epoch, how often it
-        # was set or loaded, the batch with which its pass begins, whether it was set, and the
-        # number of the pass that InOrder deals out.
-        self._told = torch.tensor([0, 1, 0, 0, 0]).share_memory_()
-        # Of each worker: the pass that it works at, the batch it must be asked for next, the epoch,
-        # and whether that was set before the pass began.
-        self._workers = torch.zeros((MAX_WORKERS, 4), dtype=torch.int64).share_memory_()
+        # Tensors in shared memory: the loader's workers see changes, also while they persist.
+        self._shared_state = torch.tensor(PassState()).share_memory_()
+        rows = torch.tensor([WorkerState()] * MAX_WORKERS, dtype=torch.int64)
+        self._worker_states = rows.share_memory_()
         self._in_stateful_worker = False  # known in the worker's own copy
-        self._loaded: tuple[int, ...] = ()  # epochs that may be set first, after a state was loaded
-        self._is_begun, self._drawn = False, 0  # of a pass of InOrder
-        self._has_record = record is not None and self._agrees_with(Path(record))
+        self._loaded_epochs: tuple[int, ...] = ()  # after a state was loaded: what may be set first
+        self._is_begun = False  # whether a pass of RankSampler has begun in this epoch
+        self._drawn = 0  # batches that this pass of RankSampler has yielded
+        self._has_record = record is not None and self._check_record(Path(record))
         if self._has_record:
-            self._tell(0, ANYWHERE, is_set=False)
+            self._begin_epoch(0, UNKNOWN_START, is_set=False)
 
-    def _tell(self, epoch: int, start: int, is_set: bool, ends_pass: bool = True) -> None:
-        _, turn, _, _, passes = self._told.tolist()
-        values = [epoch, turn + 1, start, int(is_set), passes + int(ends_pass)]
-        self._told[:] = torch.tensor(values)
-        self._is_begun, self._drawn = False, 0 if ends_pass else self._drawn
+    # ------------------------------------------------------------------------ epochs
+
+    @property
+    def _state(self) -> PassState:
+        return PassState(*self._shared_state.tolist())
+
+    @_state.setter
+    def _state(self, state: PassState) -> None:
+        self._shared_state[:] = torch.tensor(state)
+
+    def _begin_epoch(self, epoch: int, start: int, *, is_set: bool, ends_pass: bool = True) -> None:
+        """Share a new epoch with the workers. `ends_pass`: indices of earlier passes are invalid."""
+        state = self._state
+        self._state = PassState(
+            epoch,
+            state.times_set + 1,
+            start,
+            is_set,
+            state.pass_number + int(ends_pass),
+        )
+        self._is_begun = False
+        if ends_pass:
+            self._drawn = 0
 
     @property
     def epoch(self) -> int:
-        """That was set or loaded; 0 at first."""
-        return int(self._told[0])
+        """The epoch that was set or loaded, from 0."""
+        return self._state.epoch
 
     def __len__(self) -> int:
         return len(self._updates.plan)
 
     def updates(self) -> EpochUpdates:
-        """This epoch's batches, planned once in every process and worker."""
+        """Return this epoch's batches. Each process and each worker plans them once."""
         if self._updates.epoch != self.epoch:
             self._updates = self._planner.updates_of(self.epoch)
         return self._updates
 
     @property
     def plan(self) -> EpochPlan:
-        """All batches of the epoch, update after update."""
+        """All batches of the epoch, optimizer step after optimizer step."""
         return self.updates().plan
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin epoch `epoch` (from 0) with the next pass. A position in it that was just loaded
-        stays; BatchingError if that is in another epoch."""
-        check_count("epoch", epoch, 0)
-        if self._loaded and epoch not in self._loaded:
-            expected = " or ".join(map(str, self._loaded))
-            raise BatchingError(f"set_epoch({epoch}): a state of epoch {expected} was loaded")
-        current, _, start, was_set, _ = self._told.tolist()
-        # A loader may begin its first pass before it is told the epoch, as under Lightning.
-        first = epoch == current and not was_set
-        keeps = first or (epoch == current and not self._is_begun)
-        keeps = keeps or (self._has_record and not was_set)
-        self._loaded = ()
-        self._tell(epoch, start if keeps else 0, is_set=True, ends_pass=not first)
+        """Let the next pass begin this epoch, from 0. A position loaded inside it is kept.
 
-    def __getitem__(self, number: int) -> Any:
-        if not 0 <= number < len(self):
-            raise IndexError(f"batch {number}: expected 0 to {len(self) - 1}")
-        self._refuse_unless_next(number)
-        clips = self.plan[number].tolist()
+        Raises:
+            BatchingError: if a state of another epoch was loaded.
+        """
+        check_count("epoch", epoch, 0)
+        if self._loaded_epochs and epoch not in self._loaded_epochs:
+            expected = " or ".join(map(str, self._loaded_epochs))
+            raise BatchingError(
+                f"set_epoch({epoch}): expected {expected}, because a state of this epoch was loaded"
+            )
+        state = self._state
+        # Lightning begins the first pass of a loader before it sets the epoch.
+        is_first = epoch == state.epoch and not state.is_set
+        position_was_loaded = epoch == state.epoch and not self._is_begun
+        framework_skips = self._has_record and not state.is_set
+        keeps_start = is_first or position_was_loaded or framework_skips
+        start = state.start if keeps_start else 0
+        self._loaded_epochs = ()
+        self._begin_epoch(epoch, start, is_set=True, ends_pass=not is_first)
+
+    # ------------------------------------------------------------------------ items
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(f"batch {index}: expected 0 to {len(self) - 1}")
+        self._check_is_next(index)
+        clips = self.plan[index].tolist()
         if hasattr(self.dataset, "__getitems__"):
             return self.collate(self.dataset.__getitems__(clips))
         return self.collate([self.dataset[i] for i in clips])
 
-    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        if len(numbers) != 1:
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        if len(indices) != 1:
             raise BatchingError(
-                f"{len(numbers)} items were asked for at once, and each is a whole batch; expected "
-                "a loader with batch_size=1 and collate_fn=batches.unwrap, or batch_size=None"
+                f"{len(indices)} items in one batch, but each item is a whole batch: expected a "
+                "loader with batch_size=None, or with batch_size=1 and collate_fn=batches.unwrap"
             )
-        return [self[numbers[0]]]
+        return [self[indices[0]]]
 
     @staticmethod
     def unwrap(batches: Sequence[Any]) -> Any:
-        """The `collate_fn` of a loader with batch_size=1: the only batch."""
+        """Return the only batch of a list: the `collate_fn` of a loader with batch_size=1."""
         if len(batches) != 1:
-            raise BatchingError(f"{len(batches)} batches in one; expected batch_size=1")
+            raise BatchingError(f"{len(batches)} batches in one: expected batch_size=1")
         return batches[0]
 
-    def _refuse_unless_next(self, number: int) -> None:
-        """Raise BatchingError unless this worker must be asked for this batch next."""
-        worker = get_worker_info()
-        index, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+    def _check_is_next(self, index: int) -> None:
+        """Check that this worker must get this batch next.
+
+        Raises:
+            BatchingError: if it must not, because clips would be lost or repeated.
+        """
+        info = get_worker_info()
+        worker_id = info.id if info else 0
+        workers = info.num_workers if info else 1
         if workers > MAX_WORKERS:
             raise BatchingError(f"num_workers={workers}: expected at most {MAX_WORKERS}")
-        if self._in_stateful_worker and not isinstance(number, Dealt):
+        if self._in_stateful_worker and not isinstance(index, BatchIndex):
             raise BatchingError(
-                "a stateful loader starts its workers before an epoch can be set, which then draw "
-                "batches of another; expected sampler=InOrder(batches, rank), or num_workers=0 "
-                "(under accelerate that, or use_stateful_dataloader=False)"
+                "a stateful loader starts its workers before an epoch can be set, so they draw "
+                "batches of another epoch: expected sampler=RankSampler(batches, rank), or "
+                "num_workers=0 (accelerate: or use_stateful_dataloader=False)"
             )
-        epoch, turn, start, is_set, dealt_pass = self._told.tolist()
-        works_at, expected, its_epoch, was_set = self._workers[index].tolist()
-        follows = works_at != 0 and (number, epoch) == (expected, its_epoch)
-        ahead = number - max(start, 0)  # of the batch with which rank 0 begins the pass
-        if isinstance(number, Dealt):
-            # torchdata resumes with the worker after the one that it took the last batch from.
-            begins = 0 <= ahead < self.world_size * workers
-            current = number.dealt_pass
-            is_right = current == dealt_pass and (follows if works_at == current else begins)
+        state = self._state
+        worker = WorkerState(*self._worker_states[worker_id].tolist())
+        first = max(state.start, 0)  # the batch with which rank 0 begins the pass
+        follows = worker.pass_id != 0
+        follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
+        if isinstance(index, BatchIndex):
+            pass_id = index.pass_number
+            # torchdata resumes with the worker that follows the last batch's, so any worker may
+            # begin the pass.
+            begins = 0 <= index - first < self.world_size * workers
+            is_next = follows if worker.pass_id == pass_id else begins
+            is_next = is_next and pass_id == state.pass_number
         else:
-            lead = ahead - self.world_size * index  # worker w begins with the rank's w-th batch
-            begins = lead >= 0 and (start == ANYWHERE or lead < self.world_size)
-            current = -turn  # all that is known of the pass
-            is_right = follows if works_at == current else begins
-            if follows and works_at != current and not was_set:
-                is_right, current = True, works_at  # the epoch was set after the pass had begun
-        if not is_right:
-            if works_at != current:
-                expected = self.world_size * index + max(start, 0)
-            inside = "; resuming inside an epoch needs the saved state, or record=" * (ahead > 0)
+            pass_id = -state.times_set  # other samplers' indices do not contain their pass
+            # Worker w begins with the rank's w-th batch.
+            offset = index - first - self.world_size * worker_id
+            begins = offset >= 0 and (state.start == UNKNOWN_START or offset < self.world_size)
+            is_next = follows if worker.pass_id == pass_id else begins
+            epoch_was_set_late = follows and worker.pass_id != pass_id and not worker.epoch_was_set
+            if epoch_was_set_late:  # set_epoch was called after the pass had begun
+                is_next = True
+                pass_id = worker.pass_id
+        if not is_next:
+            expected = worker.next_index
+            if worker.pass_id != pass_id:
+                expected = first + self.world_size * worker_id
+            needs_state = "; resuming inside an epoch needs the saved state, or record="
             raise BatchingError(
-                f"LengthBatches: batch {number} of epoch {epoch} was asked for where {expected} is "
-                "next. Call set_epoch before every pass and never inside one, and deal the batches "
-                f"out in order (shuffle=False, in_order=True) to world_size={self.world_size} "
-                f"processes{inside}"
+                f"LengthBatches: got batch {index} of epoch {state.epoch}, expected batch "
+                f"{expected}. Call set_epoch before every pass and never inside a pass, and "
+                "distribute the batches in order (shuffle=False, in_order=True) to "
+                f"world_size={self.world_size} processes{needs_state if index > first else ''}"
             )
-        following = number + self.world_size * workers
-        self._workers[index] = torch.tensor([current, following, epoch, is_set])
+        next_index = index + self.world_size * workers
+        self._worker_states[worker_id] = torch.tensor(
+            WorkerState(pass_id, next_index, state.epoch, state.is_set)
+        )
+
+    # ------------------------------------------------------------------------ checkpoints
 
     def state_dict(self, trained: int | None = None) -> dict[str, Any]:
-        """Where to resume: after `trained` batches that this process has trained since `set_epoch`.
-        Without it, somewhere in this epoch, for frameworks that count and skip themselves."""
-        if get_worker_info() is not None:  # a stateful loader's workers ask, from their start on
+        """Return the state for a checkpoint.
+
+            state = batches.state_dict(trained)
+
+        Args:
+            trained: batches that this process has trained since `set_epoch`. None: the framework
+                counts them itself, and skips them when it resumes.
+
+        Raises:
+            BatchingError: if `trained` is above the number of batches that `RankSampler` has drawn.
+        """
+        if get_worker_info() is not None:  # a stateful loader asks its workers, when they start too
             self._in_stateful_worker = True
             return {}
-        updates, start = self.updates(), int(self._told[2])
+        updates = self.updates()
+        start = self._state.start
         if trained is None:
             return {**updates.state_at(0), "batches_trained": None}
-        if start == ANYWHERE:
+        if start == UNKNOWN_START:
             raise BatchingError(
-                f"state_dict({trained}): a framework deals these batches out and counts them; "
-                "expected state_dict(), or a loader with InOrder"
+                f"state_dict({trained}): a framework distributes and counts these batches; expected "
+                "state_dict(), or a loader with RankSampler"
             )
-        refuse_more_than_drawn(trained, self._drawn)
+        check_trained(trained, self._drawn)
         return updates.state_at(start + trained * self.world_size)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume in the saved epoch. BatchingError if its plan is another, or another epoch was set
-        already."""
+        """Resume where a state was saved.
+
+        Raises:
+            BatchingError: if the state belongs to other batches, or if set_epoch was already called
+                for another epoch.
+        """
         if get_worker_info() is not None:
-            return  # the main process tells its workers
-        epoch, trained, was_set = state["epoch"], state["batches_trained"], bool(self._told[3])
+            return  # the main process shares the state with its workers
+        epoch = state["epoch"]
+        trained = state["batches_trained"]
         may_be_over = trained in (None, state["num_batches"])
+        was_set = self._state.is_set
         if was_set and may_be_over and self.epoch == epoch + 1:
-            return  # saved between two epochs, of which the next was set
+            return  # the state was saved between two epochs, and the second of them was set
         if was_set and self.epoch != epoch:
             raise BatchingError(
-                f"a state of epoch {epoch} was loaded after set_epoch({self.epoch})"
+                f"load_state_dict: a state of epoch {epoch}, after set_epoch({self.epoch})"
             )
         if trained != 0:
-            self._planner.updates_of(epoch).refuse_other(state, self.world_size)
+            self._planner.updates_of(epoch).check_state(state, self.world_size)
         self._has_record = False
-        self._loaded = (epoch, epoch + 1) if may_be_over else (epoch,)
-        self._tell(epoch, ANYWHERE if trained is None else trained, is_set=was_set)
+        self._loaded_epochs = (epoch, epoch + 1) if may_be_over else (epoch,)
+        start = UNKNOWN_START if trained is None else trained
+        self._begin_epoch(epoch, start, is_set=was_set)
 
-    def begin(self, position: int | None, saved_epoch: int) -> int:
-        """Begin a pass of `InOrder`, at this batch if a loader resumed it from its state in
-        `saved_epoch`. Returns the batch."""
-        epoch, _, start, is_set, _ = self._told.tolist()
-        if position is None and start == ANYWHERE and not self._has_record:
-            raise BatchingError("the loaded state has no position: expected state_dict(trained)")
-        first: int = max(start, 0) if position is None else position
-        if first == len(self) and not is_set:  # by a loader that says later which epoch begins
-            epoch, first = epoch + 1, 0
-            self._tell(epoch, first, is_set=False)
-        elif position == len(self):
-            if epoch == saved_epoch:
-                return position
-            first = 0  # the epoch after it was set
-        if self._is_begun:
-            raise BatchingError(
-                f"epoch {epoch} was begun already: call set_epoch before every pass"
-            )
-        self._is_begun, self._loaded, self._drawn = True, (), 0
-        self._told[2] = first
-        self._told[4] += 1
-        return first
+    def _check_record(self, record: Path) -> bool:
+        """Return whether the record exists. Write it if it does not.
 
-    def deal(self, number: int) -> "Dealt":
-        """A batch of the pass that `begin` began last."""
-        self._drawn += 1
-        dealt = Dealt(number)
-        dealt.dealt_pass = int(self._told[4])
-        return dealt
-
-    def _agrees_with(self, record: Path) -> bool:
-        """Whether the record is there, which is written if not; BatchingError if it is of other
-        batches."""
-        ours = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
+        Raises:
+            BatchingError: if the record is of other batches.
+        """
+        expected = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
         if not record.exists():
             record.parent.mkdir(parents=True, exist_ok=True)
             unfinished = record.with_name(f".{record.name}.{os.getpid()}.tmp")
-            unfinished.write_text(ours, encoding="utf-8")
+            unfinished.write_text(expected, encoding="utf-8")
             unfinished.replace(record)
             return False
-        if record.read_text(encoding="utf-8") != ours:
+        if record.read_text(encoding="utf-8") != expected:
             raise BatchingError(
-                f"{record}: the run in this folder has other batches: resume it with the same "
-                "clips, options and number of processes, or begin another in another folder"
+                f"{record}: the run in this folder has other batches. Resume it with the same "
+                "clips, options and number of processes, or start another run in another folder."
             )
         return True
 
+    # ------------------------------------------------------------------------ for RankSampler
 
-class InOrder(DistributedSampler[int]):
-    """Deals `LengthBatches` out to processes: every W-th, from the rank's on. For a loader with
-    `batch_size=None`. `set_epoch` goes on to the batches.
+    def begin_pass(self, position: int | None, saved_epoch: int) -> int:
+        """Begin a pass of `RankSampler`, and return the batch with which it begins.
 
-    It is a DistributedSampler, so frameworks leave it as it is. Its iterator holds the position
-    that torchdata's loaders save.
+        Args:
+            position: the batch at which a loader resumed from its own state, in `saved_epoch`.
+                None: the loader has no state.
+        """
+        state = self._state
+        epoch = state.epoch
+        if position is None and state.start == UNKNOWN_START and not self._has_record:
+            raise BatchingError("the loaded state has no position: expected state_dict(trained)")
+        first = max(state.start, 0) if position is None else position
+        if first == len(self) and not state.is_set:  # a loader that sets the next epoch later
+            epoch += 1
+            first = 0
+            self._begin_epoch(epoch, first, is_set=False)
+        elif position == len(self):
+            if epoch == saved_epoch:
+                return position
+            first = 0  # the next epoch was set
+        if self._is_begun:
+            raise BatchingError(
+                f"epoch {epoch}: a pass has already begun. Call set_epoch before every pass."
+            )
+        self._is_begun = True
+        self._loaded_epochs = ()
+        self._drawn = 0
+        state = self._state
+        self._state = state._replace(start=first, pass_number=state.pass_number + 1)
+        return first
+
+    def draw(self, number: int) -> BatchIndex:
+        """Count a batch of the pass that has begun last, and return its index."""
+        self._drawn += 1
+        index = BatchIndex(number)
+        index.pass_number = self._state.pass_number
+        return index
+
+
+class RankSampler(DistributedSampler[int]):
+    """Yields the batch indices of one rank, in order, for a loader with `batch_size=None`.
+
+        sampler = RankSampler(batches, rank)
+        loader = DataLoader(batches, batch_size=None, sampler=sampler)
+        sampler.set_epoch(epoch)  # before every pass; it also sets the epoch of `batches`
+
+    Rank r of W processes gets the batches r, r + W, r + 2 W, ... The class is a DistributedSampler,
+    so frameworks do not replace it. torchdata's loaders save the position of its iterator.
+
+    Raises:
+        BatchingError: unless 0 <= rank < batches.world_size.
     """
 
     def __init__(self, batches: LengthBatches, rank: int = 0):
         if not 0 <= rank < batches.world_size:
-            given = f"rank={rank}, world_size={batches.world_size}"
-            expected = "expected LengthBatches(..., world_size=the number of processes)"
-            raise BatchingError(f"{given}: {expected}")
+            raise BatchingError(
+                f"rank={rank}, world_size={batches.world_size}: expected "
+                "LengthBatches(..., world_size=the number of processes)"
+            )
         super().__init__(batches, num_replicas=batches.world_size, rank=rank, shuffle=False)
         self.batches = batches
 
     def set_epoch(self, epoch: int) -> None:
+        """Let the next pass begin this epoch, from 0. See `LengthBatches.set_epoch`."""
         super().set_epoch(epoch)
         self.batches.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        if not self.batches.knows_world_size:
-            refuse_missing_ranks()
-        return InOrderPass(self.batches, self.rank)
+        if not self.batches.world_size_given:
+            check_trains_alone()
+        return RankIterator(self.batches, self.rank)
 
 
-class InOrderPass(Iterator[int]):
-    """A pass, which begins with its first draw: loaders with workers make two and use one."""
+class RankIterator(Iterator[int]):
+    """Iterates over the batches of one rank in one pass.
+
+    The pass begins when its first batch is drawn, because loaders with workers make two iterators
+    and use only one of them.
+    """
 
     def __init__(self, batches: LengthBatches, rank: int):
-        self.batches, self.rank = batches, rank
-        self.position: int | None = (
-            None  # batches that all processes have drawn; None: at its start
-        )
-        self.is_begun, self.saved_epoch = False, 0
+        self.batches = batches
+        self.rank = rank
+        # The number of batches that all processes have drawn. None: the pass has not begun.
+        self.position: int | None = None
+        self.is_begun = False
+        self.saved_epoch = 0  # the epoch of a loaded position
 
     def __next__(self) -> int:
         if not self.is_begun:
-            self.position = self.batches.begin(self.position, self.saved_epoch)
+            self.position = self.batches.begin_pass(self.position, self.saved_epoch)
             self.is_begun = True
-        assert self.position is not None  # from here on
+        assert self.position is not None  # because the pass has begun
         number = self.position + self.rank
         if number >= len(self.batches):
             raise StopIteration
         self.position += self.batches.world_size
-        return self.batches.deal(number)
+        return self.batches.draw(number)
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the position for the checkpoint of a torchdata loader."""
         if self.position is None:
             return self.batches.state_dict(0)
         return self.batches.updates().state_at(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume at the position that `state_dict` returned."""
         self.batches.load_state_dict(state)
-        self.position, self.saved_epoch = state["batches_trained"], self.batches.epoch
+        self.position = state["batches_trained"]
+        self.saved_epoch = self.batches.epoch

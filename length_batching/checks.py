@@ -1,4 +1,4 @@
-"""Checks of lengths and counts, and the error that names what is wrong with them."""
+"""Check lengths, counts and process numbers, and raise `BatchingError` if they are wrong."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -6,98 +6,130 @@ from typing import Any
 
 import numpy as np
 
-Numbers = Sequence[float] | np.ndarray  # one of each clip
-Lengths = Numbers | Sequence[Sequence[float]]  # or of each kind
-MAX_COUNT = 10**15  # of any count or length: sums of them stay exact in float64
+Numbers = Sequence[float] | np.ndarray  # one number per clip
+Lengths = Numbers | Sequence[Sequence[float]]  # or several kinds of length per clip
+MAX_COUNT = 10**15  # limit of every count and length: their sums stay exact in float64
 
 
 class BatchingError(ValueError):
-    """Lengths or options that cannot be batched, or a saved position inside another plan."""
+    """Raised for lengths or options that cannot make batches, and for states of other plans."""
 
 
-# Arguments of other samplers and loaders, and what replaces them here.
-ELSEWHERE = {
-    "drop_last": "leave it out: every clip is in a batch, and the last batch may be smaller",
-    "shuffle": 'strategy="random" shuffles clips, batch_randomization=True finished batches',
-    "generator": "seed=... decides everything random, together with set_epoch",
-    "max_batch_size": "max_clips=..., or batch_size=... for fixed sizes",
-    "required_batch_size_multiple": "size_multiple=...",
-    "bucket_boundaries": 'strategy="bucket_by_width" or "bucket_by_quantile", num_buckets=...',
-    "rank": "InOrder(batches, rank) takes it",
-    "num_replicas": "world_size=...",
-    "epoch": "call set_epoch before every pass",
-}
-ELSEWHERE |= dict.fromkeys(
-    ("max_tokens", "max_frames", "max_samples", "max_duration", "frames_per_batch"),
-    "dynamic_batch_size=True, batch_capacity=..., which counts padding too",
-)
-ELSEWHERE |= dict.fromkeys(("max_sentences", "max_examples"), ELSEWHERE["max_batch_size"])
-ELSEWHERE |= dict.fromkeys(
-    ("sampler", "batch_sampler", "dataset", "data_source"),
-    "lengths, one of each clip, are all that is needed",
-)
-ELSEWHERE |= dict.fromkeys(("key", "sort_key", "length_fn"), ELSEWHERE["sampler"])
-ELSEWHERE |= dict.fromkeys(
-    ("batch_first", "padding_value", "collate_fn", "num_workers", "pin_memory"),
-    "give it to the DataLoader or to its collate_fn",
-)
+# ---------------------------------------------------------------------------- lengths
 
 
-def check_lengths(lengths: Lengths, name: str = "lengths", shape: Any = None) -> np.ndarray:
-    """`lengths` as a float64 array, [clips] or [clips, kinds], or of the shape given;
-    BatchingError if one cannot be a length. With a shape or several kinds, some may be 0."""
+def check_lengths(lengths: Lengths) -> np.ndarray:
+    """Return the lengths as a float64 array, [clips] or [clips, kinds].
+
+    A length must be above 0. With several kinds of length per clip, a length may be 0.
+
+    Raises:
+        BatchingError: if the array has another shape, or if an element cannot be a length.
+    """
     x = np.asarray(lengths)
-    right = x.shape == shape if shape else x.ndim in (1, 2) and x.size > 0
-    if not right or x.dtype.kind not in "iuf":
-        expected = f"numbers, shape {shape}" if shape else "a number per clip"
-        raise BatchingError(f"{name}: expected {expected}, got {x.dtype}, shape {x.shape}")
-    x, zero_allowed = x.astype(np.float64), bool(shape) or x.size > len(x)
+    if x.ndim not in (1, 2) or x.size == 0 or x.dtype.kind not in "iuf":
+        found = f"{x.dtype}, shape {x.shape}"
+        raise BatchingError(f"lengths: expected a number per clip, got {found}")
+    has_several_kinds = x.size > len(x)
+    return check_range("lengths", x, zero_allowed=has_several_kinds)
+
+
+def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
+    """Return the values as a float64 array [clips] of numbers from 0.
+
+    Raises:
+        BatchingError: if the array has another shape, or if a value is negative or not finite.
+    """
+    x = np.asarray(values)
+    if x.shape != (num_clips,) or x.dtype.kind not in "iuf":
+        found = f"{x.dtype}, shape {x.shape}"
+        raise BatchingError(f"{name}: expected numbers, shape ({num_clips},), got {found}")
+    return check_range(name, x, zero_allowed=True)
+
+
+def check_range(name: str, x: np.ndarray, *, zero_allowed: bool = False) -> np.ndarray:
+    """Return the array as float64. BatchingError names the first element that is out of range."""
+    x = x.astype(np.float64)
     least = 0 if zero_allowed else np.nextafter(0, 1)
-    if not (x.min() >= least and x.max() <= MAX_COUNT):
-        bad = np.argwhere(~((x >= least) & (x <= MAX_COUNT)))
-        place, sign = bad[0].tolist(), "non-negative" if zero_allowed else "positive"
-        allowed = f"a {sign}, finite number of at most {MAX_COUNT:.0e}"
-        count = f"{len(bad)} of {x.size} are not"
-        raise BatchingError(f"{name}{place}={x[tuple(place)]:g}: expected {allowed} ({count})")
-    return x
+    if x.min() >= least and x.max() <= MAX_COUNT:
+        return x
+    wrong = np.argwhere(~((x >= least) & (x <= MAX_COUNT)))
+    index = wrong[0].tolist()
+    sign = "non-negative" if zero_allowed else "positive"
+    expected = f"a {sign}, finite number of at most {MAX_COUNT:.0e}"
+    count = f"{len(wrong)} of {x.size} are out of range"
+    raise BatchingError(f"{name}{index}={x[tuple(index)]:g}: expected {expected} ({count})")
+
+
+# ---------------------------------------------------------------------------- counts
 
 
 def check_count(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -> None:
+    """Raise BatchingError unless the value is a whole number from `low` to `high`."""
     for problem in count_problems(name, value, low, high):
         raise BatchingError(problem)
 
 
 def count_problems(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -> Iterator[str]:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not (whole and low <= value <= high):
+    """Yield a message unless the value is a whole number from `low` to `high`."""
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not (is_whole and low <= value <= high):
         limits = f"at least {low}" if high == MAX_COUNT else f"{low} to {high}"
         yield f"{name}={value}: expected a whole number, {limits}"
 
 
-def check_ranks(
+def check_trained(trained: int, drawn: int) -> None:
+    """Check a trainer's count of its batches in an epoch.
+
+    Raises:
+        BatchingError: if the trainer counted more batches than this process has drawn.
+    """
+    check_count("trained", trained, 0)
+    if trained > drawn:
+        raise BatchingError(
+            f"trained={trained}: expected at most {drawn}, the batches that this process has drawn "
+            "since set_epoch"
+        )
+
+
+# ---------------------------------------------------------------------------- processes
+
+
+def resolve_ranks(
     rank: int | None, world_size: int | None, batches_per_update: int | None
 ) -> tuple[int, int, int]:
-    """The rank, the world size and the batches an update with their defaults: one process, which
-    trains alone, and a batch for each process."""
+    """Return the rank, the world size and the batches per optimizer step, with their defaults.
+
+    By default, one process trains alone, and each process trains one batch per optimizer step.
+
+    Raises:
+        BatchingError: if a number is out of range, or if processes would get unequal shares.
+    """
     if rank is not None or world_size not in (None, 1):
         check_count("world_size", world_size)
         check_count("rank", rank, 0, (world_size or 1) - 1)
-    count = world_size or 1
-    size = count if batches_per_update is None else batches_per_update
+    processes = world_size or 1
+    size = processes if batches_per_update is None else batches_per_update
     check_count("batches_per_update", size)
-    if size % count:
-        expected = f"expected a multiple of {count}, the number of processes"
+    if size % processes:
+        expected = f"expected a multiple of {processes}, the number of processes"
         raise BatchingError(f"batches_per_update={size}: {expected}")
-    return rank or 0, count, size
+    return rank or 0, processes, size
 
 
-def refuse_missing_ranks() -> None:
-    """Raise BatchingError where several processes train: each would train all batches."""
+def check_trains_alone() -> None:
+    """Check that this process trains alone, where no world size was given.
+
+    Raises:
+        BatchingError: if torch.distributed has several processes. Each would train all batches.
+    """
     distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        count = distributed.get_world_size()
-        if count > 1:
-            raise BatchingError(
-                f"rank, world_size: not given, and torch.distributed has {count} processes; give "
-                "those that share the batches, or world_size=1 if each is to train all of them"
-            )
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    processes = distributed.get_world_size()
+    if processes > 1:
+        raise BatchingError(
+            f"rank, world_size: missing, and torch.distributed has {processes} processes; expected "
+            "the number of processes that share the batches (world_size=1: each process trains all "
+            "batches)"
+        )

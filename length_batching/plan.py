@@ -1,48 +1,59 @@
-"""One epoch's batches, planned from nothing but lengths: `plan_epoch`.
+"""Plan the batches of one epoch from the clips' lengths: `plan_epoch`.
 
     batches = plan_epoch(lengths, 16, "semi_sorted", dynamic_batch_size=True, epoch=3)
     for batch in batches:  # an array of clip indices
         ...
 
-A strategy orders the clips (strategies.py), the order is cut into batches of fixed or dynamic size
-(DBS), and the finished batches may be shuffled (BR). Sources are cited in strategies.py.
+A strategy orders the clips (strategies.py). The order is cut into batches of a fixed size or of
+dynamic sizes (DBS). The finished batches may be shuffled (BR). strategies.py cites the papers.
 """
 
-import difflib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from length_batching.checks import (
-    ELSEWHERE,
     MAX_COUNT,
     BatchingError,
     Lengths,
     Numbers,
+    check_count,
     check_lengths,
-    count_problems,
+    check_numbers,
+    check_range,
 )
+from length_batching.options import TooLong, check_options
 from length_batching.strategies import (
+    BUCKET_SIZE,
     FACTOR,
-    PARAMETERS,
+    NUM_BINS,
+    NUM_BUCKETS,
     REGISTRY,
-    STRATEGIES,
     ShuffledClips,
+    StrategyName,
 )
-
-TOO_LONG = ("refuse", "alone", "leave_out")  # what becomes of clips above the capacity
 
 
 class EpochPlan(Sequence[np.ndarray]):
-    """An epoch's batches, each an array of clip indices; kept as two arrays, whatever their number:
-    `order` [clips], batch after batch, and `starts` [batches], the places where they begin."""
+    """Contains an epoch's batches. Each batch is an array of clip indices.
+
+    plan[0]         # the clips of the first batch
+    len(plan)       # the number of batches
+    plan.sizes      # [batches] the number of clips in each batch
+
+    Attributes:
+        order: [clips] the clips, batch after batch.
+        starts: [batches] the positions in `order` where batches begin.
+        sizes: [batches] the number of clips in each batch.
+    """
 
     def __init__(self, order: np.ndarray, starts: np.ndarray):
-        self.order, self.starts = order, starts
-        self.sizes = np.diff(starts, append=len(order))  # [batches] clips of each
+        self.order = order
+        self.starts = starts
+        self.sizes = np.diff(starts, append=len(order))
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -54,256 +65,329 @@ class EpochPlan(Sequence[np.ndarray]):
         return self.order[start : start + self.sizes[index]]
 
     def longest(self, lengths: np.ndarray) -> np.ndarray:
-        """[batches] the longest length in each, or of each kind in each."""
+        """Return the longest length in each batch: [batches], or [batches, kinds]."""
         return np.maximum.reduceat(lengths[self.order], self.starts)
 
-    def rearranged(self, chosen: np.ndarray) -> "EpochPlan":
-        """The batches with these numbers, in this order."""
-        sizes = self.sizes[chosen]
+    def select(self, numbers: np.ndarray) -> "EpochPlan":
+        """Return a plan of the batches with these numbers, in this order."""
+        sizes = self.sizes[numbers]
         starts = np.cumsum(sizes) - sizes
-        places = np.arange(sizes.sum()) + np.repeat(self.starts[chosen] - starts, sizes)
-        return EpochPlan(self.order[places], starts)
+        positions = np.arange(sizes.sum()) + np.repeat(self.starts[numbers] - starts, sizes)
+        return EpochPlan(self.order[positions], starts)
 
 
 def plan_epoch(
     lengths: Lengths,
     batch_size: int,
-    strategy: str,
+    strategy: StrategyName,
     *,
     seed: int = 0,
     epoch: int = 0,
-    local_randomization_factor: float = 0.1,
-    bucket_size: int = 1024,
-    num_bins: int = 58,
-    num_buckets: int = 10,
+    local_randomization_factor: float = FACTOR.default,
+    bucket_size: int = int(BUCKET_SIZE.default),
+    num_bins: int = int(NUM_BINS.default),
+    num_buckets: int = int(NUM_BUCKETS.default),
     dynamic_batch_size: bool = False,
     batch_capacity: float | None = None,
     batch_randomization: bool = False,
     max_clips: int | None = None,
-    too_long: str = "refuse",
+    too_long: TooLong = "reject",
     size_multiple: int = 1,
     cost: Callable[..., float] | None = None,
     group_sizes: Numbers | None = None,
     draw: int | None = None,
     draw_weights: Numbers | None = None,
-    **unknown: Any,
 ) -> EpochPlan:
-    """This epoch's batches: arrays of clip indices in which every clip appears exactly once, unless
-    clips are left out or drawn. BatchingError names the parameter, its value and what is allowed.
+    """Plan the batches of one epoch. Every clip is in exactly one batch.
+
+        plan = plan_epoch(lengths, 16, "semi_sorted", dynamic_batch_size=True, epoch=3)
+
+    Clips are missing or repeated only with `too_long="leave_out"`, `draw` or `draw_weights`.
 
     Args:
-        lengths: one positive length per clip, in any unit (frames, say); or one of each kind (audio
-            and text, say), [clips, kinds].
-        batch_size: clips a batch (B0). The last batch may be smaller; it is kept.
-        strategy: one of STRATEGIES; REGISTRY says what each does, and with which parameter.
-        seed, epoch: the plan follows from this pair alone.
-        local_randomization_factor, bucket_size, num_bins, num_buckets: the strategies' parameters;
-            those of other strategies have no effect.
-        dynamic_batch_size: each batch takes as many consecutive clips as fit into the capacity
+        lengths: a positive length per clip, in any unit, such as frames. With `cost`: several kinds
+            of length per clip, such as audio and text, [clips, kinds].
+        batch_size: clips per batch. The last batch may be smaller.
+        strategy: decides which clips share batches. REGISTRY describes the strategies.
+        seed, epoch: decide everything that is random. The same pair gives the same plan.
+        local_randomization_factor: noise of the semi-sorted strategies, as a fraction (Ge21,
+            eq. 2-3). 0: no noise.
+        bucket_size: clips per bucket, for `bucket`.
+        num_bins: bins, for `alternated_sort`.
+        num_buckets: length classes, for `bucket_by_width` and `bucket_by_quantile`.
+        dynamic_batch_size: each batch takes as many consecutive clips as fit into `batch_capacity`
             when all are padded to the longest of them (DBS, Ge21).
-        batch_capacity: that capacity, in units of length; default batch_size * longest clip.
-            Never exceeded.
+        batch_capacity: the length budget per batch, in units of length: clips times the longest
+            length. A batch never exceeds it. Default: batch_size * longest clip.
         batch_randomization: shuffle the finished batches (BR, Ge21).
-        max_clips: no batch has more.
-        too_long: clips above batch_capacity are refused ("refuse"), batches of their own ("alone"),
-            or left out ("leave_out", with fixed sizes too).
-        size_multiple: a batch has a multiple of this number of clips, or fewer than it.
-        cost: `cost(*largest)` of the largest length of each kind in a batch is what each of its
-            clips costs, and replaces the length everywhere. It must not fall where one grows.
-        group_sizes: [items] clips of each item, where items are groups, as long as their longest
-            clip. They stay together; sizes and the capacity count the clips.
-        draw, draw_weights: `draw` clips are drawn each epoch (default: as many as there are), each
-            in proportion to its weight: its share of `draw`, rounded up or down at random.
+        max_clips: largest number of clips in a dynamic batch.
+        too_long: what happens to clips above `batch_capacity`. "reject": raise BatchingError.
+            "alone": each is a batch of its own. "leave_out": the epoch has no such clips, with
+            fixed sizes too. To cut long clips, see `segments_of`.
+        size_multiple: a batch has a multiple of this number of clips, or fewer clips than it.
+        cost: a function of the largest length of each kind in a batch, `cost(*largest)`. It returns
+            what each clip of the batch costs, and replaces the length everywhere. It must not fall
+            where a length grows.
+        group_sizes: [items] clips in each item, if the items are groups of clips that stay
+            together. `lengths` are then the longest clips of the groups. Batch sizes and budgets
+            count the clips.
+        draw: number of clips to draw per epoch. Default: the number of clips.
+        draw_weights: [clips] weights of the draw. An epoch has each clip in proportion to its
+            weight, rounded up or down at random.
+
+    Raises:
+        BatchingError: if an option or a length is not allowed. The message names the option, its
+            value and the allowed values.
     """
-    options = dict(locals())  # the arguments, by name
-    refuse_unknown_options("plan_epoch", options.pop("unknown"))
-    costs = BatchCosts(lengths, options)
-    check_options(options, costs)
-    chosen = REGISTRY[strategy]
-    value = options[chosen.parameter.name] if chosen.parameter else 0
-    capacity = batch_capacity or batch_size * float(costs.own.max())
-    most = max_clips or MAX_COUNT
+    options = dict(locals())  # all arguments by name
+    del options["lengths"], options["epoch"]
+    check_count("epoch", epoch, 0)
+    costs, weights = check_clips(lengths, options)
+    rng = np.random.default_rng(seed_of_epoch(seed, epoch))
+    drawn = np.arange(len(costs.item_costs))
+    if weights is not None:
+        drawn = _draw_clips(weights, draw, rng)
+
+    # Because of this shuffle, clips of equal length change places between epochs.
+    shuffled_order = rng.permutation(len(drawn))
+    parameter = REGISTRY[strategy].parameter
+    value = options[parameter.name] if parameter else 0
+    without_noise = parameter is FACTOR and value == 0
+    order_clips = REGISTRY["sorted" if without_noise else strategy].order
+    order, class_starts = order_clips(
+        ShuffledClips(costs.item_costs[drawn], shuffled_order, value, dynamic_batch_size, rng)
+    )
+    order = drawn[order]
+
+    most_clips = max_clips or MAX_COUNT
+    capacity = batch_capacity or batch_size * float(costs.item_costs.max())
     if not dynamic_batch_size:
-        most, capacity = min(most, batch_size), math.inf
-    largest = most if batch_capacity else min(most, batch_size)
-    if costs.counts is not None and costs.counts.max() > largest:
-        raise BatchingError(f"group_sizes: expected at most {largest} clips in each group")
-
-    rng = np.random.default_rng(hashed_seed(seed, epoch))
-    used = None if costs.share is None else _draw_clips(costs.share, draw, rng)
-    x = costs.own if used is None else costs.own[used]
-    # The shuffle lets clips of equal length change places between epochs, whatever the strategy.
-    shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
-    without_noise = chosen.parameter is FACTOR and value == 0
-    order, class_starts = (REGISTRY["sorted"] if without_noise else chosen).order(shuffled)
-    order = order if used is None else used[order]
-    plan = EpochPlan(order, np.array(costs.starts(order, most, capacity, class_starts)))
-    return plan.rearranged(rng.permutation(len(plan))) if batch_randomization else plan
+        most_clips = min(most_clips, batch_size)
+        capacity = math.inf
+    starts = costs.starts(order, most_clips, capacity, class_starts)
+    plan = EpochPlan(order, np.array(starts))
+    if batch_randomization:
+        plan = plan.select(rng.permutation(len(plan)))
+    return plan
 
 
-def refuse_unknown_options(whose: str, options: Iterable[str]) -> None:
-    """Raise BatchingError if `plan_epoch` has no such options, whether it or the class `whose` was
-    called with them, naming what replaces those of other samplers."""
-    known = [name for name in plan_epoch.__kwdefaults__ or {} if name != "epoch"]
-    problems = []
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-            problems.append(f"{whose} has no argument {name}: {ELSEWHERE.get(name, hint)}")
-    if problems:
-        raise BatchingError("\n".join(problems))
-
-
-def _draw_clips(share: np.ndarray, draw: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Draw `draw` clip indices in proportion to `share`, shuffled; by default as many as have a
-    share."""
-    shuffled, draws = rng.permutation(len(share)), draw or int(np.count_nonzero(share))
-    reached = np.cumsum(share[shuffled])
-    # Systematic sampling: draws at equal distances along a line, on which each clip is as long as
-    # its share. They keep off the ends of equal clips, where rounding could matter.
-    places = (np.arange(draws) + (rng.integers(2**20) + 0.5) / 2**20) * (reached[-1] / draws)
-    return np.asarray(shuffled[np.searchsorted(reached, places, side="right")])
-
-
-def check_options(options: Mapping[str, Any], costs: "BatchCosts | None" = None) -> None:
-    """Raise BatchingError if `plan_epoch` refuses these options for any clips, or for these."""
-    options = {**(plan_epoch.__kwdefaults__ or {}), **options}
-    strategy, batch_size, too_long = options["strategy"], options["batch_size"], options["too_long"]
-    problems = [
-        *count_problems("batch_size", batch_size),
-        *count_problems("seed", options["seed"], 0, 2**64 - 1),  # torch's limit
-        *count_problems("epoch", options["epoch"], 0),
-    ]
-    for name in ("max_clips", "size_multiple", "draw"):
-        problems += count_problems(name, 1 if options[name] is None else options[name])
-    for name in ("dynamic_batch_size", "batch_randomization"):
-        if not isinstance(options[name], (bool, np.bool_)):
-            problems.append(f"{name}={options[name]!r}: expected True or False")
-    if too_long not in TOO_LONG:
-        others = "segments_of cuts clips"
-        problems.append(f"too_long={too_long!r}: expected {' or '.join(TOO_LONG)}; {others}")
-    if strategy not in REGISTRY:
-        near = difflib.get_close_matches(str(strategy), STRATEGIES, n=1, cutoff=0.3)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        problems.append(f"strategy={strategy!r}: expected one of {', '.join(STRATEGIES)}{hint}")
-    used = None if problems else REGISTRY[strategy].parameter
-    capacity, longest, num_clips = options["batch_capacity"], 0.0, MAX_COUNT
-    if costs is not None:
-        longest = float(costs.alone.max() if too_long == "refuse" else costs.alone.min())
-        drawn = costs.own if costs.share is None else np.flatnonzero(costs.share)
-        num_clips = options["draw"] or len(drawn)
-    for parameter in PARAMETERS:
-        value, limits, note = options[parameter.name], parameter.limits(), ""
-        if parameter is used:  # those of other strategies need not suit the clips
-            limits = parameter.limits(num_clips, batch_size)
-            clips = "" if costs is None else f" and {num_clips} clips"
-            note = f" (for batch_size={batch_size}{clips})"
-        if not parameter.is_factor:
-            problems += [p + note for p in count_problems(parameter.name, value, *limits)]
-        elif not limits[0] <= value <= limits[1]:
-            problems.append(f"{parameter.name}={value}: expected 0 <= factor <= {limits[1]:g}")
-    if capacity is not None and not options["dynamic_batch_size"] and too_long != "leave_out":
-        problem = "limits dynamic batches only; set dynamic_batch_size=True"
-        problems.append(f"batch_capacity={capacity}: {problem}")
-    elif capacity is not None and not longest <= capacity <= MAX_COUNT:
-        fitting = "the longest clip" if too_long == "refuse" else "any clip"
-        allowed = f"{longest:.15g}, so that {fitting} fits, to {MAX_COUNT:.0e}"
-        problems.append(f"batch_capacity={capacity}: expected {allowed}")
-    if problems:
-        raise BatchingError("\n".join(problems))
-
-
-def hashed_seed(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Hashes the pair, so that seed 0 epoch 1 is not seed 1 epoch 0."""
+def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
+    """Return a hash of the pair, so that seed 0 epoch 1 differs from seed 1 epoch 0."""
     return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
 
 
-def batch_starts(x: np.ndarray, most: int, capacity: float, classes: Sequence[int]) -> list[int]:
-    """Where batches begin if each takes the longest run of clips of its class with size * longest
-    <= capacity (DBS, Ge21), and at most so many; a longer clip is a batch of its own."""
-    starts, lengths = [], x.tolist()
-    for class_start, class_end in itertools.pairwise([*classes, len(x)]):
-        start, longest = class_start, 0.0
-        for i in range(class_start, class_end):
-            length = lengths[i]
-            if length > longest:
-                longest = length
-            size = i + 1 - start
-            if size > most or (size * longest > capacity and size > 1):
-                starts.append(start)
-                start, longest = i, length
-        starts.append(start)
-    return starts
+# ---------------------------------------------------------------------------- clips and options
+
+
+def check_clips(
+    lengths: Lengths, options: Mapping[str, Any]
+) -> tuple["BatchCosts", np.ndarray | None]:
+    """Check lengths and options together.
+
+    Returns:
+        The costs of batches, and [clips] the weights with which epochs draw the clips. The weights
+        are None if every epoch has every clip once.
+
+    Raises:
+        BatchingError: as `plan_epoch`.
+    """
+    check_options(options)
+    costs = BatchCosts(
+        lengths,
+        cost=options.get("cost"),
+        group_sizes=options.get("group_sizes"),
+        size_multiple=options.get("size_multiple", 1),
+    )
+    weights = _weights_of_clips(costs, options)
+    batch_size = options["batch_size"]
+    num_clips = len(costs.item_costs) if weights is None else int(np.count_nonzero(weights))
+    num_clips = options.get("draw") or num_clips
+    problems = []
+
+    parameter = REGISTRY[options["strategy"]].parameter
+    if parameter and parameter.at_most_clips:
+        value = options.get(parameter.name, parameter.default)
+        low, high = parameter.limits(num_clips, batch_size)
+        if not low <= value <= high:
+            expected = f"expected a whole number, {low} to {high}"
+            problems.append(f"{parameter.name}={value}: {expected} (for {num_clips} clips)")
+
+    capacity = options.get("batch_capacity")
+    if capacity is not None:
+        rejects = options.get("too_long", "reject") == "reject"
+        least = float(costs.alone.max() if rejects else costs.alone.min())
+        if capacity < least:
+            fitting = "the longest clip" if rejects else "any clip"
+            expected = f"at least {least:.15g}, so that {fitting} fits"
+            problems.append(f"batch_capacity={capacity}: expected {expected}")
+
+    if costs.group_sizes is not None:
+        most_clips = options.get("max_clips") or MAX_COUNT
+        if not options.get("dynamic_batch_size") or not capacity:
+            most_clips = min(most_clips, batch_size)
+        if costs.group_sizes.max() > most_clips:
+            problems.append(f"group_sizes: expected at most {most_clips} clips in each group")
+    if problems:
+        raise BatchingError("\n".join(problems))
+    return costs, weights
+
+
+def _weights_of_clips(costs: "BatchCosts", options: Mapping[str, Any]) -> np.ndarray | None:
+    """Return [clips] the weights with which epochs draw the clips. None: each clip once."""
+    given = options.get("draw_weights")
+    leaves_out = options.get("too_long") == "leave_out"
+    if not options.get("draw") and given is None and not leaves_out:
+        return None
+    weights = np.ones(len(costs.alone))
+    if given is not None:
+        weights = check_numbers("draw_weights", given, len(costs.alone))
+    capacity = options.get("batch_capacity")
+    if leaves_out and capacity is not None:
+        weights = weights * (costs.alone <= capacity)
+    if not weights.any():
+        raise BatchingError("draw_weights, too_long: no clip is left to be in a batch")
+    return weights
+
+
+def _draw_clips(weights: np.ndarray, draw: int | None, rng: np.random.Generator) -> np.ndarray:
+    """Draw clip indices in proportion to the weights, in random order.
+
+    The default of `draw` is the number of clips with a weight above 0.
+    """
+    shuffled = rng.permutation(len(weights))
+    draws = draw or int(np.count_nonzero(weights))
+    ends = np.cumsum(weights[shuffled])
+    # Systematic sampling: clips are segments of a line, as long as their weights, and the draws are
+    # equally spaced points on it. The random offset is a multiple of 2**-20 plus a half, which
+    # keeps the points off the ends of equal clips, where rounding could matter.
+    offset = (rng.integers(2**20) + 0.5) / 2**20
+    points = (np.arange(draws) + offset) * (ends[-1] / draws)
+    return np.asarray(shuffled[np.searchsorted(ends, points, side="right")])
+
+
+# ---------------------------------------------------------------------------- batches
 
 
 class BatchCosts:
-    """What batches cost with options of `plan_epoch`: clips times the cost of one, padded to the
-    largest length of each kind. BatchingError if an option that concerns it cannot be such."""
+    """Computes what batches cost: clips times the cost of one clip, padded to the largest lengths.
 
-    def __init__(self, lengths: Lengths, options: Mapping[str, Any]):
-        options = {**(plan_epoch.__kwdefaults__ or {}), **options}
-        self.lengths, self.cost = check_lengths(lengths), options["cost"]  # of one clip
-        clips, self.size_multiple = len(self.lengths), options["size_multiple"]
-        if self.cost:
-            self.lengths = self.lengths.reshape(clips, -1)
+    Args:
+        lengths, cost, group_sizes, size_multiple: as in `plan_epoch`.
+
+    Attributes:
+        lengths: [items] or [items, kinds] float64.
+        item_costs: [items] what one clip costs; in a group, what each of its clips costs.
+        alone: [items] what a batch of this item alone costs.
+        group_sizes: [items] clips in each item, or None if items are clips.
+
+    Raises:
+        BatchingError: if a length, a group size or a cost is not allowed.
+    """
+
+    def __init__(
+        self,
+        lengths: Lengths,
+        *,
+        cost: Callable[..., float] | None = None,
+        group_sizes: Numbers | None = None,
+        size_multiple: int = 1,
+    ):
+        self.lengths = check_lengths(lengths)
+        self.cost = cost
+        self.size_multiple = size_multiple
+        num_items = len(self.lengths)
+        if cost:
+            self.lengths = self.lengths.reshape(num_items, -1)
         elif self.lengths.ndim > 1:
-            raise BatchingError(f"lengths: {self.lengths.shape[1]} of each clip; expected cost")
-        given = {
-            name: check_lengths(options[name], name, (clips,))
-            for name in ("group_sizes", "draw_weights")
-            if options[name] is not None
-        }
-        self.counts = given.get("group_sizes")
-        self.own = self._of_one(self.lengths)  # [clips] what each costs; in groups, each of theirs
-        self.alone = self.own if self.counts is None else self.own * self.counts  # as a batch
-        if self.cost or given:
-            check_lengths(self.alone, "costs of clips")
-        self.share = None  # or [clips] how often each is drawn, in proportion
-        leave_out = options["too_long"] == "leave_out"
-        if options["draw"] or "draw_weights" in given or leave_out:
-            most = options["batch_capacity"] if leave_out else None
-            self.share = (self.alone <= (most or math.inf)) * given.get("draw_weights", 1)
-            if not self.share.any():
-                raise BatchingError("draw_weights, too_long: no clip is left to be in a batch")
+            kinds = self.lengths.shape[1]
+            raise BatchingError(f"lengths: {kinds} kinds per clip, which need cost")
+        self.item_costs = self._costs_of(self.lengths)
+        self.alone = self.item_costs
+        self.group_sizes = None
+        if group_sizes is not None:
+            self.group_sizes = check_numbers("group_sizes", group_sizes, num_items)
+            self.alone = self.item_costs * self.group_sizes
+        if cost or group_sizes is not None:
+            check_range("costs of clips", self.alone)
 
-    def _of_one(self, lengths: np.ndarray) -> np.ndarray:
+    def _costs_of(self, lengths: np.ndarray) -> np.ndarray:
+        """Return [rows] the cost of a clip with the lengths of each row."""
         if self.cost is None:
             return lengths
-        return np.asarray(np.frompyfunc(self.cost, lengths.shape[1], 1)(*lengths.T), np.float64)
+        costs = np.frompyfunc(self.cost, lengths.shape[1], 1)(*lengths.T)
+        return np.asarray(costs, np.float64)
 
     def sizes(self, plan: EpochPlan) -> np.ndarray:
-        """[batches] the number of clips, those of groups counted."""
-        if self.counts is None:
+        """Return [batches] the number of clips in each batch, counting the clips of groups."""
+        if self.group_sizes is None:
             return plan.sizes
-        return np.add.reduceat(self.counts[plan.order], plan.starts)
+        return np.add.reduceat(self.group_sizes[plan.order], plan.starts)
 
     def longest(self, plan: EpochPlan) -> np.ndarray:
-        """[batches] what a clip costs there: with one length, the longest."""
-        return self._of_one(plan.longest(self.lengths))
+        """Return [batches] what each clip of a batch costs: without `cost`, the longest length."""
+        return self._costs_of(plan.longest(self.lengths))
 
     def starts(
-        self, order: np.ndarray, most: int, capacity: float, class_starts: Sequence[int] = (0,)
+        self, order: np.ndarray, max_clips: int, capacity: float, class_starts: Sequence[int] = (0,)
     ) -> list[int]:
-        """`batch_starts` of clips in this order, for any cost."""
-        x, multiple = self.lengths[order], self.size_multiple
-        if self.cost is None and multiple == 1 and self.counts is None:
-            return batch_starts(x, min(most, len(x)), capacity, class_starts)
+        """Return the positions in `order` where batches begin.
+
+        Each batch takes the longest run of items whose clips fit: at most `max_clips` of them, and
+        together at most `capacity`. No batch crosses one of the `class_starts`.
+        """
+        lengths = self.lengths[order]
+        if self.cost is None and self.size_multiple == 1 and self.group_sizes is None:
+            return batch_starts(lengths, min(max_clips, len(lengths)), capacity, class_starts)
         cost = self.cost or float  # of the only length
-        rows = x.reshape(len(x), -1).tolist()
-        counts = [1] * len(x) if self.counts is None else self.counts[order].tolist()
+        rows = lengths.reshape(len(lengths), -1).tolist()
+        counts = [1] * len(rows)
+        if self.group_sizes is not None:
+            counts = self.group_sizes[order].tolist()
         starts = []
-        for start, class_end in itertools.pairwise([*class_starts, len(x)]):
+        for start, class_end in itertools.pairwise([*class_starts, len(rows)]):
             while start < class_end:
                 starts.append(start)
-                size, longest, end, whole = 0, rows[start], start, start
+                size = 0
+                longest = rows[start]
+                end = start
+                end_of_multiple = start  # where the batch last had a multiple of size_multiple
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))
                     size += counts[end]
-                    if end > start and (size > most or size * cost(*longest) > capacity):
+                    if end > start and (size > max_clips or size * cost(*longest) > capacity):
                         break
                     end += 1
-                    if size % multiple == 0:
-                        whole = end
-                start = end if whole == start else whole
+                    if size % self.size_multiple == 0:
+                        end_of_multiple = end
+                start = end if end_of_multiple == start else end_of_multiple
         return starts
+
+
+def batch_starts(
+    lengths: np.ndarray, max_clips: int, capacity: float, class_starts: Sequence[int]
+) -> list[int]:
+    """Return the positions where batches begin if clips in this order are cut into batches.
+
+    Each batch takes the longest run of clips of its class with size * longest <= capacity (DBS,
+    Ge21) and size <= max_clips. A longer clip is a batch of its own.
+
+    Args:
+        lengths: [clips] in the order of the epoch.
+        class_starts: the positions where length classes begin. No batch has clips of two classes.
+    """
+    starts = []
+    lengths_as_list = lengths.tolist()  # because a loop reads a list several times as fast
+    for class_start, class_end in itertools.pairwise([*class_starts, len(lengths)]):
+        start = class_start
+        longest = 0.0
+        for i in range(class_start, class_end):
+            length = lengths_as_list[i]
+            if length > longest:
+                longest = length
+            size = i + 1 - start
+            if size > max_clips or (size * longest > capacity and size > 1):
+                starts.append(start)
+                start = i
+                longest = length
+        starts.append(start)
+    return starts

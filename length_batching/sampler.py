@@ -1,19 +1,10 @@
-"""LengthBatchSampler: the batches of every epoch for a DataLoader's `batch_sampler`.
+"""The batches of every epoch for a DataLoader's `batch_sampler`: `LengthBatchSampler`.
 
-    sampler = LengthBatchSampler(lengths, batch_size=16, strategy="semi_sorted",
-                                 dynamic_batch_size=True, batch_randomization=True)
-    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=pad)
-    for epoch in range(sampler.epoch, 100):
-        sampler.set_epoch(epoch)
-        for trained, batch in enumerate(loader, start=1):
-            ...
-            state = sampler.state_dict(trained)
-
-It is for loops of one's own. Frameworks that deal out batches take `LengthBatches`, in batches.py.
+It is for training loops of your own. For training frameworks, see `LengthBatches` in batches.py.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Literal, NoReturn, Unpack
 
 import numpy as np
 
@@ -21,66 +12,88 @@ from length_batching.checks import (
     BatchingError,
     Lengths,
     check_count,
-    check_ranks,
-    refuse_missing_ranks,
+    check_trained,
+    check_trains_alone,
+    resolve_ranks,
 )
-from length_batching.plan import EpochPlan, refuse_unknown_options
+from length_batching.options import PlanOptions
+from length_batching.plan import EpochPlan
+from length_batching.strategies import StrategyName
 from length_batching.updates import UpdatePlanner
 
 
 class LengthBatchSampler:
-    """Batches of `plan_epoch`, one epoch a pass. Call `set_epoch` before every pass.
+    """Yields the batches of one epoch per pass, as lists of clip indices.
+
+        sampler = LengthBatchSampler(lengths, batch_size=16, strategy="semi_sorted",
+                                     dynamic_batch_size=True, batch_randomization=True)
+        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=pad)
+        for epoch in range(sampler.epoch, 100):
+            sampler.set_epoch(epoch)
+            for trained, batch in enumerate(loader, start=1):
+                ...
+                state = sampler.state_dict(trained)
+
+    Call `set_epoch` before every pass.
 
     Args:
-        lengths, batch_size, strategy, options: as `plan_epoch` takes them, but for `epoch`.
-        random_epochs, batches_per_epoch, short_last_update: as `UpdatePlanner` takes them.
-        batches_per_update: batches of similar length that share an update, of all processes
-            together; a multiple of `world_size`, which is the default. With the same number,
-            training resumes with any number of processes.
-        rank, world_size: this process, and how many share the batches. By default one trains alone.
+        lengths, batch_size, strategy, options: as in `plan_epoch`, without `epoch`.
+        random_epochs, batches_per_epoch, short_last_update: as in `UpdatePlanner`.
+        batches_per_update: batches of similar length that share an optimizer step, of all processes
+            together: a multiple of `world_size`, which is the default. With the same number,
+            training can resume with any number of processes.
+        rank, world_size: the number of this process, and of all processes that share the batches.
+            Default: one process trains alone.
 
     Attributes:
-        epoch: that was set or loaded; 0 at first.
-        start: the batch of the plan with which this epoch's pass begins; 0 unless resumed.
-        plan: all batches of the epoch, update after update.
-        update_starts: [updates] the numbers of the batches with which updates begin.
+        epoch: the epoch that was set or loaded, from 0.
+        start: the number of the batch with which the pass begins. 0, unless training resumed.
+        plan: all batches of the epoch, optimizer step after optimizer step.
+        update_starts: [optimizer steps] the numbers of the batches with which they begin.
+
+    Raises:
+        BatchingError: if an option or a length is not allowed.
     """
 
     def __init__(
         self,
         lengths: Lengths,
         batch_size: int,
-        strategy: str,
+        strategy: StrategyName,
         *,
         rank: int | None = None,
         world_size: int | None = None,
         random_epochs: int = 0,
         batches_per_update: int | None = None,
-        batches_per_epoch: int | str | None = None,
+        batches_per_epoch: int | Literal["constant"] | None = None,
         short_last_update: bool = False,
-        **options: Any,
+        **options: Unpack[PlanOptions],
     ):
-        refuse_unknown_options(type(self).__name__, options)
-        self.rank, self.world_size, size = check_ranks(rank, world_size, batches_per_update)
-        self._knows_ranks = world_size is not None
+        self.rank, self.world_size, self.batches_per_update = resolve_ranks(
+            rank, world_size, batches_per_update
+        )
+        self._world_size_given = world_size is not None
         self._planner = UpdatePlanner(
             lengths,
             batch_size,
             strategy,
             random_epochs=random_epochs,
-            batches_per_update=size,
+            batches_per_update=self.batches_per_update,
             batches_per_epoch=batches_per_epoch,
             short_last_update=short_last_update,
             **options,
         )
-        self.lengths, self.batches_per_update = self._planner.lengths, size
-        self._turn = 0  # how often an epoch was set
+        self.lengths = self._planner.lengths
+        self._times_set = 0  # how often an epoch was set or loaded
         self._go_to(0)
 
     def _go_to(self, epoch: int, start: int = 0) -> None:
         self._updates = self._planner.updates_of(epoch)
-        self.epoch, self.start, self._turn = epoch, start, self._turn + 1
-        self._is_begun, self._drawn = False, 0  # a pass of this epoch, and its batches so far
+        self.epoch = epoch
+        self.start = start
+        self._times_set += 1
+        self._is_begun = False  # whether a pass of this epoch has begun
+        self._drawn = 0  # batches that this pass has yielded
 
     @property
     def plan(self) -> EpochPlan:
@@ -92,84 +105,98 @@ class LengthBatchSampler:
 
     @property
     def batch_size(self) -> NoReturn:
-        """Only who would deal the batches out once more asks for it: it is refused."""
+        """Raise BatchingError, because only a framework that distributes batches again asks for it.
+
+        A prepared loader would distribute the batches among the processes a second time.
+        """
         raise BatchingError(
-            "LengthBatchSampler is for loops of your own: what prepares the loader would deal its "
-            "batches out once more, and lose clips; give it a loader of LengthBatches"
+            "LengthBatchSampler: a framework would distribute its batches among the processes "
+            "again, and lose clips. Give the framework a loader of LengthBatches."
         )
 
     def plan_of(self, epoch: int) -> EpochPlan:
-        """The batches of any epoch, in the strategy's order."""
+        """Return the batches of any epoch in the strategy's order."""
         return self._planner.plan_of(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin epoch `epoch` (from 0) with the next pass. A position in it that was just loaded
-        stays; BatchingError if that is inside another epoch."""
+        """Let the next pass begin this epoch, from 0. A position loaded inside it is kept.
+
+        Raises:
+            BatchingError: if a position inside another epoch was loaded and not yet trained.
+        """
         check_count("epoch", epoch, 0)
         if not self._is_begun:
             if epoch == self.epoch:
                 return
             if 0 < self.start < len(self.plan):
-                loaded = f"batch {self.start} of {len(self.plan)} of epoch {self.epoch} was loaded"
-                raise BatchingError(f"set_epoch({epoch}): {loaded}; train the rest of that first")
+                raise BatchingError(
+                    f"set_epoch({epoch}): expected {self.epoch}, because batch {self.start} of "
+                    f"{len(self.plan)} of this epoch was loaded. Train the rest of the epoch first."
+                )
         self._go_to(epoch)
 
     def __len__(self) -> int:
-        """This rank's batches in the whole epoch, wherever in it a pass begins."""
+        """Return the number of this rank's batches in the whole epoch, wherever a pass begins."""
         return len(self._updates.numbers_of(self.rank, self.world_size))
 
-    def _numbers_left(self) -> np.ndarray:
+    def _remaining_numbers(self) -> np.ndarray:
         numbers = self._updates.numbers_of(self.rank, self.world_size)
         return numbers[numbers >= self.start]
 
     def __iter__(self) -> Iterator[list[int]]:
-        # The pass begins when its first batch is drawn: loaders with workers call this twice.
-        if not self._knows_ranks:
-            refuse_missing_ranks()
+        # This is a generator, so a pass begins when its first batch is drawn. That matters because
+        # loaders with workers call iter() twice.
+        if not self._world_size_given:
+            check_trains_alone()
         if self._is_begun:
             raise BatchingError(
-                f"epoch {self.epoch} was begun already: call set_epoch before every pass"
+                f"epoch {self.epoch}: a pass has already begun. Call set_epoch before every pass."
             )
-        self._is_begun, turn = True, self._turn
-        for number in self._numbers_left().tolist():
-            if turn != self._turn:
+        self._is_begun = True
+        times_set = self._times_set
+        for number in self._remaining_numbers().tolist():
+            if times_set != self._times_set:
                 raise BatchingError(
-                    f"set_epoch({self.epoch}) was called inside a pass, which then had more "
-                    "batches: call it, then iter(loader)"
+                    f"set_epoch({self.epoch}): called inside a pass, before its last batch. Call "
+                    "set_epoch, then iter(loader)."
                 )
             self._drawn += 1
             yield self.plan[number].tolist()
 
     def state_dict(self, trained: int | None = None) -> dict[str, int]:
-        """Where to resume: after `trained` batches that this process has trained since `set_epoch`.
-        The trainer counts them, for a loader draws batches ahead of time."""
+        """Return the state for a checkpoint.
+
+            state = sampler.state_dict(trained)
+
+        Args:
+            trained: batches that this process has trained since `set_epoch`. The trainer counts
+                them, because a loader draws batches ahead of time.
+
+        Raises:
+            BatchingError: if `trained` is missing or above the number of drawn batches.
+        """
         if trained is None:
             raise BatchingError(
-                "state_dict(): expected state_dict(trained), the batches trained in this pass; "
-                "loaders that save their own state take LengthBatches"
+                "state_dict(): expected state_dict(trained), the batches trained since set_epoch. "
+                "A loader that saves its own state needs LengthBatches."
             )
-        refuse_more_than_drawn(trained, self._drawn)
-        places = [*(self._numbers_left() - self.rank).tolist(), len(self.plan)]
-        return self.state_at(places[trained])
+        check_trained(trained, self._drawn)
+        positions = [*(self._remaining_numbers() - self.rank).tolist(), len(self.plan)]
+        return self.state_at(positions[trained])
 
     def state_at(self, batches_trained: int) -> dict[str, int]:
-        """The same after so many of the epoch's batches, those of all processes counted."""
+        """Return the state after this number of the epoch's batches, of all processes together."""
         return self._updates.state_at(batches_trained)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Resume inside the saved epoch. BatchingError if the plan is another and batches were
-        trained: the rest of it would repeat some clips and leave out others."""
+        """Resume where a state was saved.
+
+        Raises:
+            BatchingError: if the state is inside an epoch of another plan, whose rest would repeat
+                some clips and miss others.
+        """
         start = state["batches_trained"]
-        self._go_to(state["epoch"], start)
+        self._go_to(state["epoch"])
         if start > 0:
-            self.start = 0  # unless it is right
-            self._updates.refuse_other(state, self.world_size)
+            self._updates.check_state(state, self.world_size)
             self.start = start
-
-
-def refuse_more_than_drawn(trained: int, drawn: int) -> None:
-    """Raise BatchingError if more batches were trained than this process has drawn in the pass."""
-    check_count("trained", trained, 0)
-    if trained > drawn:
-        counted = "count this process's batches from set_epoch on"
-        raise BatchingError(f"trained={trained}: this pass has drawn {drawn} batches; {counted}")

@@ -1,18 +1,18 @@
-"""Find the batching of a corpus that costs least and still mixes the clips.
+"""Find the batching options that need the fewest steps for a corpus and still mix its clips.
 
     surveyor = Surveyor(lengths)
-    advice = search(surveyor, batch_size=16)
-    if advice.best:
-        sampler = LengthBatchSampler(lengths, **advice.best.options())
+    result = search(surveyor, batch_size=16)
+    if result.best:
+        sampler = LengthBatchSampler(lengths, **result.best.options())
 
-`python -m length_batching` and the recipe's scripts/compare_batching.py print what this finds. It
-plans whole epochs, since padding does not scale with the size of a corpus: some seconds for 10,000
-clips, less than 2 minutes for a million. Lengths do not tell how a model learns; docs/learning.md
-has what was measured.
+The search plans whole epochs, because padding does not scale with the size of a corpus. It takes
+seconds for 10,000 clips, and less than 2 minutes for a million. It does not predict how well a
+model learns.
 
-The grid: every strategy, with fixed and with dynamic sizes; eight values of its parameter for each
-doubling (`parameter_values`). Decoder steps rise with randomness, so for each strategy the least
-random value that mixes enough is sought by bisection. Of these, the one with the fewest steps wins.
+It tries every strategy with fixed and with dynamic batch sizes, and eight values of the strategy's
+parameter per doubling (`parameter_values`). Steps rise with randomness, so for each strategy a
+bisection finds the least random value that mixes the clips enough. Of these, the search returns the
+one with the fewest steps.
 """
 
 import functools
@@ -22,41 +22,49 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
 from length_batching.checks import BatchingError, Lengths, check_lengths
 from length_batching.costs import PaddingStats, padding_stats, pair_novelty
-from length_batching.plan import EpochPlan, plan_epoch
-from length_batching.strategies import PARAMETERS, REGISTRY, STRATEGIES, Parameter, batching_name
+from length_batching.options import PlanOptions, TooLong
+from length_batching.plan import EpochPlan, check_clips, plan_epoch
+from length_batching.strategies import (
+    PARAMETERS,
+    REGISTRY,
+    STRATEGIES,
+    Parameter,
+    batching_name,
+    check_strategy,
+)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
+Progress = Callable[[Iterable[Any]], Iterable[Any]]  # wraps results as they come, as tqdm does
 
 PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items() if s.parameter}
-# The parameters' values where none are given, by the parameter's name.
-DEFAULTS: dict[str, Any] = {p.name: (plan_epoch.__kwdefaults__ or {})[p.name] for p in PARAMETERS}
-MAXIMA = ("largest_batch_size", "largest_batch_frames")  # of a survey; the rest are means
-ENOUGH_NOVELTY = 0.99  # of very many clips, nearly all pairs are new in any order with noise
-MIN_EPOCHS, MAX_EPOCHS = 5, 40  # planned: more of small corpora, so that their means are steady
-CLIPS_TO_PLAN = 50_000  # in all epochs of a small corpus
-LARGE_CORPUS = 100_000  # clips from which one epoch is a large sample by itself
-VALUES_PER_DOUBLING = 8  # of the grid that is searched
-THREADS = 4  # numpy releases the GIL; each holds some hundred bytes a clip
+DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
+MAXIMA = ("largest_batch_size", "largest_batch_frames")  # in a survey; the other values are means
+MAX_NEEDED_NOVELTY = 0.99  # in a large corpus, nearly all pairs are new in any order with noise
+MIN_EPOCHS = 5
+MAX_EPOCHS = 40
+CLIPS_TO_PLAN = 50_000  # in all epochs; small corpora need more epochs for steady means
+LARGE_CORPUS = 100_000  # clips from which one epoch is a large enough sample
+VALUES_PER_DOUBLING = 8  # of a parameter in the search
+THREADS = 4  # numpy releases the GIL; each thread needs several hundred bytes per clip
 
 
 def in_threads(
     function: Callable[[Item], Result], items: Sequence[Item], progress: Progress = iter
 ) -> list[Result]:
-    """`function` of every item. `progress` wraps the results as they come, as tqdm does."""
+    """Return the function's results for all items, computed in several threads."""
     with ThreadPoolExecutor(THREADS) as pool:
         return list(progress(pool.map(function, items)))
 
 
 def value_in_words(strategy: str, value: float) -> str:
-    """A value of the strategy's parameter: "factor 0.1", "58 bins"."""
+    """Return a value of the strategy's parameter in words: "factor 0.1", "58 bins"."""
     return PARAMETER_OF[strategy].value_text.format(f"{value:,.10g}")
 
 
@@ -67,67 +75,85 @@ def parameter_values(
     per_doubling: int = VALUES_PER_DOUBLING,
     include: Sequence[float] = (),
 ) -> list[Any]:
-    """Values of the strategy's parameter worth trying, from least to most random; [None] for a
-    strategy without one.
+    """Return values of the strategy's parameter, from least to most random.
 
-    Factors from 0 to 1.6; buckets of whole batches, smaller than the corpus; bins and classes from
-    1 to the number of batches. `include` are added where they are allowed.
+    Factors go from 0 to 1.6. Buckets contain whole batches and are smaller than the corpus. The
+    numbers of bins and classes go from 1 to the number of batches. A strategy without a parameter
+    has one value, None.
+
+    Args:
+        include: values to add, if they are allowed.
     """
     if strategy not in PARAMETER_OF:
         return [None]
     parameter = PARAMETER_OF[strategy]
-    least, most = parameter.limits(num_clips, batch_size)
+    low, high = parameter.limits(num_clips, batch_size)
+    values: set[float]
     if parameter.is_factor:
-        steps = range(-6 * per_doubling, 4 * per_doubling + 1)
-        grid = {0.0, *(float(f"{0.1 * 2 ** (k / per_doubling):.2g}") for k in steps)}
+        exponents = range(-6 * per_doubling, 4 * per_doubling + 1)
+        factors = [0.1 * 2 ** (k / per_doubling) for k in exponents]
+        values = {0.0, *(float(f"{factor:.2g}") for factor in factors)}
     else:
-        largest = max(1, -(-num_clips // batch_size) - parameter.holds_batches)
-        steps = range(per_doubling * (int(math.log2(largest)) + 1))
-        counts = {round(2 ** (k / per_doubling)) for k in steps}
-        counts = {n for n in counts if n * 2 ** (0.6 / per_doubling) <= largest} | {largest}
-        grid = {least * n for n in counts}
-    allowed = {value for value in include if least <= value <= most}
-    return sorted(grid | allowed, reverse=not parameter.larger_mixes_more)
+        num_batches = math.ceil(num_clips / batch_size)
+        largest = max(1, num_batches - parameter.at_least_batch_size)
+        exponents = range(per_doubling * (int(math.log2(largest)) + 1))
+        counts = {round(2 ** (k / per_doubling)) for k in exponents}
+        not_close_to_largest = {n for n in counts if n * 2 ** (0.6 / per_doubling) <= largest}
+        values = {low * n for n in {*not_close_to_largest, largest}}
+    allowed = {value for value in include if low <= value <= high}
+    return sorted(values | allowed, reverse=not parameter.larger_mixes_more)
 
 
 @dataclass(frozen=True)
 class Survey(PaddingStats):
-    """What one batching of one corpus costs: means over epochs, and MAXIMA. Rates are fractions.
-    NaN: what a corpus is too small to tell."""
+    """Contains what batches with certain options cost for a corpus.
+
+    The values of MAXIMA are maxima over epochs, all others are means. Rates are fractions. NaN: the
+    corpus is too small to measure the value.
+    """
 
     strategy: str
-    parameter: str | None
+    parameter: str | None  # its name
     value: Any  # of the parameter
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: float | None  # None: batch_size * longest clip
-    novelty: float  # fraction of the pairs in batches that shared no batch the epoch before
+    novelty: float  # pair novelty: how many pairs of clips shared no batch in the epoch before
 
     def options(self) -> dict[str, Any]:
-        """Arguments of `LengthBatchSampler` for this batching, with the batches in random order."""
-        options = {"strategy": self.strategy, "batch_size": self.batch_size}
-        options |= {self.parameter: self.value} if self.parameter else {}
-        options |= {"dynamic_batch_size": self.dynamic_batch_size}
-        options |= {"batch_capacity": self.batch_capacity} if self.batch_capacity else {}
-        return options | {"batch_randomization": self.strategy != "random"}
+        """Return the arguments of `LengthBatchSampler`, with batches in random order."""
+        options: dict[str, Any] = {"strategy": self.strategy, "batch_size": self.batch_size}
+        if self.parameter:
+            options[self.parameter] = self.value
+        options["dynamic_batch_size"] = self.dynamic_batch_size
+        if self.batch_capacity:
+            options["batch_capacity"] = self.batch_capacity
+        options["batch_randomization"] = self.strategy != "random"
+        return options
 
-    def described(self) -> str:
-        """In words: "SSB-DBS-BR (factor 0.1)"."""
-        notes = [value_in_words(self.strategy, self.value)] if self.parameter else []
+    def description(self) -> str:
+        """Return the papers' name and the parameter's value: "SSB-DBS-BR (factor 0.1)"."""
+        notes = []
+        if self.parameter:
+            notes.append(value_in_words(self.strategy, self.value))
         if self.batch_capacity:
             notes.append(f"capacity {self.batch_capacity:,.10g}")
         name = batching_name(self.strategy, self.dynamic_batch_size, True)
-        return name + (f" ({', '.join(notes)})" if notes else "")
+        return f"{name} ({', '.join(notes)})" if notes else name
 
 
 class Surveyor:
-    """Surveys batchings of one corpus, each of them once. Threads may ask for different ones.
+    """Measures what batches of one corpus cost, and remembers it. Threads can share a surveyor.
+
+        survey = Surveyor(lengths).survey(16, "semi_sorted", dynamic_batch_size=True)
+        survey.decoder_steps
 
     Args:
-        lengths: [clips] one positive length per clip, in any unit.
+        lengths: [clips] a positive length per clip, in any unit.
         seed: of the plans.
-        frames_per_step: as of `padding_stats`.
-        epochs: planned for each survey; default: 5, more for few clips, 1 from 100,000 clips on.
+        frames_per_step: as in `padding_stats`.
+        epochs: number of planned epochs per survey. Default: 5, but more for fewer than 10,000
+            clips, and 1 from 100,000 clips on.
     """
 
     def __init__(
@@ -141,9 +167,13 @@ class Surveyor:
         check_lengths(lengths)
         self.lengths = np.asarray(lengths)
         self.longest = self.lengths.max().item()
-        self.seed, self.frames_per_step = seed, frames_per_step
-        usual = max(MIN_EPOCHS, min(MAX_EPOCHS, CLIPS_TO_PLAN // len(self.lengths)))
-        self.epochs = epochs or (1 if len(self.lengths) >= LARGE_CORPUS else usual)
+        self.seed = seed
+        self.frames_per_step = frames_per_step
+        num_clips = len(self.lengths)
+        usual_epochs = max(MIN_EPOCHS, min(MAX_EPOCHS, CLIPS_TO_PLAN // num_clips))
+        if num_clips >= LARGE_CORPUS:
+            usual_epochs = 1
+        self.epochs = epochs or usual_epochs
         self._survey_once = functools.cache(self._survey)
 
     def survey(
@@ -153,33 +183,38 @@ class Surveyor:
         *,
         value: Any = None,
         epochs: int | None = None,
-        **options: Any,
+        **options: Unpack[PlanOptions],
     ) -> Survey:
-        """Plan epochs 1, 2, ...; average over them. Novelty compares each with the one before.
+        """Plan epochs 1, 2, ... and return their mean costs.
 
         Args:
-            value: of the strategy's parameter, if it has one; else as `options` say.
-            options: those of `plan_epoch`, but for the epoch and the seed.
+            value: of the strategy's parameter. Default: that in `options`, or the default.
+            epochs: number of planned epochs. Default: that of the surveyor.
+            options: as in `plan_epoch`, without `epoch` and `seed`.
 
         Raises:
-            BatchingError: as `plan_epoch`.
+            BatchingError: if an option is not allowed for these clips.
         """
-        name = PARAMETER_OF[strategy].name if strategy in PARAMETER_OF else ""
-        own = {name: options.get(name, DEFAULTS[name]) if value is None else value} if name else {}
-        # The parameters of other strategies change nothing.
-        others = {k: v for k, v in sorted(options.items()) if v is not None and k not in DEFAULTS}
-        return self._survey_once(batch_size, strategy, epochs or self.epochs, **others, **own)
+        # The parameters of other strategies change nothing, so the cache ignores them.
+        used = {k: v for k, v in sorted(options.items()) if v is not None and k not in DEFAULTS}
+        if strategy in PARAMETER_OF:
+            name = PARAMETER_OF[strategy].name
+            used[name] = options.get(name, DEFAULTS[name]) if value is None else value
+        return self._survey_once(batch_size, strategy, epochs or self.epochs, **used)
 
     def _survey(self, batch_size: int, strategy: str, epochs: int, **options: Any) -> Survey:
-        given: dict[str, Any] = {"batch_size": batch_size, "strategy": strategy, "seed": self.seed}
-        plans = [plan_epoch(self.lengths, **given, epoch=e, **options) for e in range(epochs + 1)]
-        rows = [self._measured(now, before) for before, now in itertools.pairwise(plans)]
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        measured: dict[str, Any] = {
-            name: max(values) if name in MAXIMA else float(np.mean(values))
-            for name, values in columns.items()
-        }
-        capacity, parameter = options.get("batch_capacity"), PARAMETER_OF.get(strategy)
+        name = check_strategy(strategy)
+        plans = [
+            plan_epoch(self.lengths, batch_size, name, seed=self.seed, epoch=epoch, **options)
+            for epoch in range(epochs + 1)
+        ]
+        rows = [self._measure(now, before) for before, now in itertools.pairwise(plans)]
+        measured: dict[str, Any] = {}
+        for column in rows[0]:
+            values = [row[column] for row in rows]
+            measured[column] = max(values) if column in MAXIMA else float(np.mean(values))
+        capacity = options.get("batch_capacity")
+        parameter = PARAMETER_OF.get(strategy)
         return Survey(
             strategy=strategy,
             parameter=parameter.name if parameter else None,
@@ -190,43 +225,89 @@ class Surveyor:
             **measured,
         )
 
-    def _measured(self, plan: EpochPlan, before: EpochPlan) -> dict[str, float]:
-        """What one epoch costs, and how it mixes."""
+    def _measure(self, plan: EpochPlan, before: EpochPlan) -> dict[str, float]:
+        """Return what one epoch costs, and its pair novelty."""
         costs = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
-        novelty = math.nan
-        # Clips that are all alone in their batches make no pairs; epochs of clips that are drawn
-        # anew cannot be compared.
-        if len(plan) < len(plan.order) and np.array_equal(
-            np.sort(plan.order), np.sort(before.order)
-        ):
-            novelty = pair_novelty(plan, before)
+        has_pairs = len(plan) < len(plan.order)
+        same_clips = np.array_equal(np.sort(plan.order), np.sort(before.order))
+        novelty = pair_novelty(plan, before) if has_pairs and same_clips else math.nan
         return costs | {"novelty": novelty}
 
 
+def survey_all(
+    surveyor: Surveyor,
+    batch_size: int,
+    *,
+    progress: Progress = iter,
+    **options: Unpack[PlanOptions],
+) -> tuple[list[Survey], list[str]]:
+    """Survey every strategy with fixed and with dynamic batch sizes.
+
+    Args:
+        options: as in `plan_epoch`. `batch_capacity` limits dynamic batches only.
+
+    Returns:
+        The surveys, and a message for each strategy that is not possible with so few clips.
+
+    Raises:
+        BatchingError: if an option is not allowed with any strategy.
+    """
+    fixed: PlanOptions = {**options, "dynamic_batch_size": False, "batch_capacity": None}
+    dynamic: PlanOptions = {**options, "dynamic_batch_size": True}
+    check_clips(surveyor.lengths, {"batch_size": batch_size, "strategy": "random", **dynamic})
+
+    def survey(job: tuple[PlanOptions, str]) -> Survey | str:
+        sizes, strategy = job
+        try:
+            return surveyor.survey(batch_size, strategy, **sizes)
+        except BatchingError as error:  # too few clips for the parameter
+            name = batching_name(strategy, sizes["dynamic_batch_size"], False)
+            return f"{name}: not possible ({error})"
+
+    jobs = list(itertools.product((fixed, dynamic), STRATEGIES))
+    results = in_threads(survey, jobs, progress)
+    surveys = [result for result in results if isinstance(result, Survey)]
+    return surveys, [result for result in results if isinstance(result, str)]
+
+
 @dataclass(frozen=True)
-class Advice:
-    """What `search` found: of every strategy and size the least random value that mixes enough, or
-    else its most random one."""
+class SearchResult:
+    """Contains what `search` found.
+
+    Attributes:
+        tried: for every strategy and kind of size, the least random value that mixes the clips
+            enough, or else the most random value.
+        random: RAND with fixed sizes, for comparison.
+        default: SSB-DBS-BR, the best of Ge21.
+        min_novelty: the pair novelty that is enough.
+    """
 
     tried: list[Survey]
-    random: Survey  # RAND, what others are compared with
-    default: Survey  # SSB-DBS-BR, the paper's best
+    random: Survey
+    default: Survey
     min_novelty: float
 
     @property
     def ranked(self) -> list[Survey]:
-        """Those that mix enough, the cheapest first; of equals, the more random first."""
-        allowed = [x for x in [*self.tried, self.default] if mixes(x, self.min_novelty)]
-        return sorted(allowed, key=lambda x: (x.decoder_steps, -np.nan_to_num(x.novelty)))
+        """The surveys that mix the clips enough, fewest steps first, then most novelty first."""
+        allowed = [survey for survey in [*self.tried, self.default] if self._mixes(survey)]
+        return sorted(allowed, key=lambda survey: (survey.decoder_steps, -_novelty_or_0(survey)))
 
     @property
     def best(self) -> Survey | None:
-        """The cheapest that mixes enough; None if none does."""
+        """The survey with the fewest steps that mixes the clips enough, or None."""
         return self.ranked[0] if self.ranked else None
+
+    def _mixes(self, survey: Survey) -> bool:
+        return mixes(survey, self.min_novelty)
+
+
+def _novelty_or_0(survey: Survey) -> float:
+    return float(np.nan_to_num(survey.novelty))
 
 
 def mixes(survey: Survey, min_novelty: float) -> bool:
-    """Whether it has as much novelty; one that is not known suffices."""
+    """Return whether the pair novelty is enough. An unknown novelty (NaN) is enough."""
     return not survey.novelty < min_novelty
 
 
@@ -236,37 +317,48 @@ def search(
     *,
     min_novelty: float | None = None,
     progress: Progress = iter,
-    **options: Any,
-) -> Advice:
-    """Search the grid for the cheapest batching that mixes enough.
+    batch_capacity: float | None = None,
+    max_clips: int | None = None,
+    too_long: TooLong = "reject",
+    size_multiple: int = 1,
+) -> SearchResult:
+    """Search for the strategy and the parameter value that need the fewest steps.
+
+        result = search(Surveyor(lengths), 16)
+        result.best.description()  # "SSB-exp-DBS-BR (factor 0.035)"
 
     Args:
-        min_novelty: how much is enough, from 0 to 1; default: as much as SSB-DBS-BR has, the
-            paper's best, or ENOUGH_NOVELTY.
-        progress: wraps the results as they come, one for each strategy and size, as tqdm does.
-        options: of `plan_epoch` that are the same for all, as `max_clips`; `batch_capacity` is that
-            of dynamic sizes. The strategies' parameters are what is searched, so they are left out.
+        min_novelty: the pair novelty that is enough, from 0 to 1. Default: that of SSB-DBS-BR, but
+            at most 0.99.
+        progress: wraps the results as they come, one per strategy and kind of size, as tqdm does.
+        batch_capacity, max_clips, too_long, size_multiple: as in `plan_epoch`. `batch_capacity`
+            limits dynamic batches only.
 
     Raises:
-        BatchingError: for options that the clips do not allow, and for `draw`, with which every
-            epoch has other clips, so that nothing tells how they mix.
+        BatchingError: if an option is not allowed for these clips.
     """
-    if "draw" in options:
-        raise BatchingError("draw: no search, every epoch has other clips; leave it out")
-    fixed = {k: v for k, v in options.items() if k not in DEFAULTS and k != "batch_capacity"}
-    dynamic = fixed | {"batch_capacity": options.get("batch_capacity"), "dynamic_batch_size": True}
+    fixed: PlanOptions = {
+        "max_clips": max_clips,
+        "too_long": too_long,
+        "size_multiple": size_multiple,
+    }
+    dynamic: PlanOptions = {
+        **fixed,
+        "batch_capacity": batch_capacity,
+        "dynamic_batch_size": True,
+    }
     random = surveyor.survey(batch_size, "random", **fixed)
     default = surveyor.survey(batch_size, "semi_sorted", **dynamic)
-    if min_novelty is None:
-        min_novelty = min(float(np.nan_to_num(default.novelty)), ENOUGH_NOVELTY)
-    enough = min_novelty
+    enough = min(_novelty_or_0(default), MAX_NEEDED_NOVELTY)
+    if min_novelty is not None:
+        enough = min_novelty
 
-    def least_random(job: tuple[str, dict[str, Any]]) -> Survey:
+    def find_least_random(job: tuple[str, PlanOptions]) -> Survey:
         strategy, sizes = job
         *values, most_random = parameter_values(strategy, len(surveyor.lengths), batch_size)
         survey = functools.partial(surveyor.survey, batch_size, strategy, **sizes)
-        place = bisect_left(values, True, key=lambda value: mixes(survey(value=value), enough))
-        return survey(value=[*values, most_random][place])
+        index = bisect_left(values, True, key=lambda value: mixes(survey(value=value), enough))
+        return survey(value=[*values, most_random][index])
 
     jobs = list(itertools.product(STRATEGIES, (fixed, dynamic)))
-    return Advice(in_threads(least_random, jobs, progress), random, default, enough)
+    return SearchResult(in_threads(find_least_random, jobs, progress), random, default, enough)

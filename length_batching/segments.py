@@ -1,6 +1,6 @@
-"""Items of a plan that are not clips: groups that stay together, and segments of long clips.
+"""Batches of groups of clips, and of segments of long clips.
 
-groups = groups_of(speakers)  # items of the sampler are groups; groups[i] are the clips of one
+groups = groups_of(speakers)  # the sampler's items are groups; groups[i] contains the clips of one
 sampler = LengthBatchSampler(groups.longest(lengths), 64, "semi_sorted",
                              group_sizes=groups.sizes, dynamic_batch_size=True)
 
@@ -18,7 +18,7 @@ import numpy as np
 from length_batching.checks import BatchingError, Lengths, check_lengths
 from length_batching.plan import EpochPlan
 
-try:  # for SegmentDataset; the functions need numpy alone
+try:  # SegmentDataset is a dataset of torch, but the functions need only numpy
     from torch.utils.data import Dataset
 except ImportError:
     Dataset = Sequence  # type: ignore[assignment, misc]
@@ -27,8 +27,17 @@ except ImportError:
 
 
 def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
-    """The clips of each label, in the order of the labels, as if they were batches: `groups[i]`,
-    `groups.sizes`, `groups.longest(lengths)`."""
+    """Return groups of the clips with equal labels, sorted by label.
+
+        groups = groups_of(["ann", "bob", "ann"])
+        groups[0]  # array([0, 2])
+
+    Args:
+        labels: [clips] such as speakers.
+
+    Returns:
+        A plan whose "batches" are the groups, with `groups.sizes` and `groups.longest(lengths)`.
+    """
     _, label = np.unique(np.asarray(labels), return_inverse=True)
     order = np.argsort(label, kind="stable")
     return EpochPlan(order, np.flatnonzero(np.diff(label[order], prepend=-1)))
@@ -39,10 +48,15 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
 
 @dataclass(frozen=True)
 class Segments(Sequence[tuple[int, int, int]]):
-    """Parts of clips: segment i goes from frame `starts[i]` of clip `clips[i]` on for `lengths[i]`
-    frames; `segments[i]` is (clip, start, stop)."""
+    """Contains segments of clips: `segments[i]` is (clip, start, stop), in frames.
 
-    clips: np.ndarray  # [segments]
+    Attributes:
+        clips: [segments] the clip's index.
+        starts: [segments] the first frame.
+        lengths: [segments] frames.
+    """
+
+    clips: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
 
@@ -50,37 +64,59 @@ class Segments(Sequence[tuple[int, int, int]]):
         return len(self.clips)
 
     def __getitem__(self, index: Any) -> Any:
-        clip, start = int(self.clips[index]), int(self.starts[index])
+        clip = int(self.clips[index])
+        start = int(self.starts[index])
         return clip, start, start + int(self.lengths[index])
 
 
 def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: int = 1) -> Segments:
-    """Clips longer than `longest` are cut into segments of that length, each of which repeats the
-    last `overlap` frames of the one before. A clip's last segment may be shorter; where it would be
-    shorter than `shortest` it begins earlier. (Doetsch17 without, Gonzalez23 with a dynamic batch's
-    capacity as the longest.)
+    """Cut long clips into segments.
+
+        segments = segments_of([1200, 300], 500, overlap=100)
+        list(segments)  # [(0, 0, 500), (0, 400, 900), (0, 800, 1200), (1, 0, 300)]
+
+    Doetsch17 cuts clips without overlap. Gonzalez23 cuts clips that exceed the length budget of a
+    dynamic batch.
+
+    Args:
+        lengths: [clips] whole numbers of frames.
+        longest: frames of the longest segment.
+        overlap: frames that a segment shares with the segment before it.
+        shortest: frames of the shortest segment. If the last segment of a clip would be shorter, it
+            begins earlier.
 
     Raises:
-        BatchingError: unless all are whole numbers, 0 <= overlap < longest, shortest <= longest.
+        BatchingError: unless 0 <= overlap < longest and 1 <= shortest <= longest, or if a length is
+            not a whole number.
     """
     x = check_lengths(lengths)
     if x.ndim > 1 or (x % 1).any():
         raise BatchingError("lengths: expected a whole number of frames per clip")
     if not (0 <= overlap < longest and 1 <= shortest <= longest):
-        allowed = "0 <= overlap < longest, 1 <= shortest <= longest"
-        problem = f"longest={longest}, overlap={overlap}, shortest={shortest}"
-        raise BatchingError(f"{problem}: expected {allowed}")
-    frames, step = x.astype(np.int64), longest - overlap
-    counts = 1 + -(-np.maximum(frames - longest, 0) // step)
+        found = f"longest={longest}, overlap={overlap}, shortest={shortest}"
+        expected = "0 <= overlap < longest and 1 <= shortest <= longest"
+        raise BatchingError(f"{found}: expected {expected}")
+    frames = x.astype(np.int64)
+    distance = longest - overlap  # between the starts of neighboring segments
+    counts = 1 + -(-np.maximum(frames - longest, 0) // distance)
     clips = np.repeat(np.arange(len(frames)), counts)
-    starts = step * (np.arange(len(clips)) - np.repeat(np.cumsum(counts) - counts, counts))
+    number_in_clip = np.arange(len(clips)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = distance * number_in_clip
     ends = np.minimum(starts + longest, frames[clips])
     starts = np.maximum(np.minimum(starts, ends - shortest), 0)
     return Segments(clips, starts, ends - starts)
 
 
 class SegmentDataset(Dataset[Any]):
-    """The segments of a dataset's clips; `cut(clip, start, stop)` cuts one out."""
+    """A dataset of segments of another dataset's clips.
+
+        dataset = SegmentDataset(clips, segments_of(lengths, 500))
+
+    Args:
+        clips: the clips.
+        segments: as `segments_of` returns them.
+        cut: returns a segment of a clip: `cut(clip, start, stop)`. Default: clip[start:stop].
+    """
 
     def __init__(
         self,
@@ -88,7 +124,9 @@ class SegmentDataset(Dataset[Any]):
         segments: Segments,
         cut: Callable[[Any, int, int], Any] = lambda clip, start, stop: clip[start:stop],
     ):
-        self.clips, self.segments, self.cut = clips, segments, cut
+        self.clips = clips
+        self.segments = segments
+        self.cut = cut
 
     def __len__(self) -> int:
         return len(self.segments)

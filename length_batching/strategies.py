@@ -1,6 +1,16 @@
-"""The strategies: which clips are next to each other in an epoch, and so share batches.
+"""The batching strategies: functions that decide which clips are neighbors in an epoch.
 
-Each is a function that puts shuffled clips in order. `plan.py` cuts that order into batches.
+Neighbors share batches. A strategy gets an epoch's clips in random order and returns them in its
+own order. `plan.py` cuts this order into batches.
+
+To add a strategy:
+    1. Write a function below the others and above `STRATEGIES`, with `@register`. Its docstring is
+       the description in tables of strategies.
+    2. Add its name to `StrategyName`, so that type checkers accept it.
+    3. Work out its order for a few lengths by hand, and add them to the tests.
+If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS` and an argument of the
+same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py. A program can also call
+`register` itself, and pass `check_strategy("its_name")` as the strategy.
 
 Sources, cited below by these names:
     Ge21: Ge, Kaushik, Omote, Kumar, "Speed up training with variable length inputs by efficient
@@ -11,75 +21,93 @@ Sources, cited below by these names:
         speech enhancement systems", ICASSP 2023.
 """
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, cast
 
 import numpy as np
 
-from length_batching.checks import MAX_COUNT
+from length_batching.checks import MAX_COUNT, BatchingError
+
+StrategyName = Literal[
+    "random",
+    "sorted",
+    "semi_sorted",
+    "semi_sorted_rank",
+    "semi_sorted_exponential",
+    "bucket",
+    "bucket_by_width",
+    "bucket_by_quantile",
+    "alternated_sort",
+]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """The argument of `plan_epoch` that decides how much a strategy mixes."""
+    """Describes the argument of `plan_epoch` that decides how much a strategy mixes clips."""
 
     name: str
-    label: str  # for people, with the unit
+    label: str  # for axes of plots, with the unit
     value_text: str  # a value in words: "{} bins"
-    is_factor: bool = False  # a real number from 0; else a whole number from 1
-    holds_batches: bool = False  # counted in clips, and at least batch_size
-    at_most_clips: bool = False  # no more than there are clips
-    at_most: int = MAX_COUNT  # whatever the clips
+    default: float
+    is_factor: bool = False  # True: a real number from 0; False: a whole number from 1
+    at_least_batch_size: bool = False  # the smallest value is batch_size
+    at_most_clips: bool = False  # the largest value is the number of clips
+    maximum: int = MAX_COUNT
     larger_mixes_more: bool = True
-    larger_values: str = "Larger values mix clips more and pad more."
+    larger_values: str = "Larger values mix clips more and add padding."  # for tables
 
     def limits(self, num_clips: int = MAX_COUNT, batch_size: int = 1) -> tuple[int, int]:
-        """The smallest and the largest value allowed."""
+        """Return the smallest and the largest allowed value."""
         if self.is_factor:
             return 0, 10**6  # the order is random long before
-        most = num_clips if self.at_most_clips else self.at_most
-        return batch_size if self.holds_batches else 1, most
+        largest = num_clips if self.at_most_clips else self.maximum
+        smallest = batch_size if self.at_least_batch_size else 1
+        return smallest, largest
 
 
 @dataclass(frozen=True)
 class ShuffledClips:
-    """An epoch's clips in random order, and what a strategy may use to order them."""
+    """Contains an epoch's clips in random order, and the values that a strategy may use."""
 
-    lengths: np.ndarray  # [clips] float64
-    order: np.ndarray  # [clips] their indices in random order
-    value: float  # of the strategy's parameter: a factor is above 0, for 0 is `sorted`
+    lengths: np.ndarray  # [clips] float64, in the order of the corpus
+    order: np.ndarray  # [clips] indices of the clips in random order
+    parameter_value: float  # a factor is above 0, because factor 0 is the strategy `sorted`
     dynamic_batch_size: bool
     rng: np.random.Generator
 
 
-# The clips in a strategy's order, and the places in it where a batch must begin.
+# The clips in a strategy's order, and the positions in this order where a batch must begin.
 Order = tuple[np.ndarray, Sequence[int]]
 OrderFunction = Callable[[ShuffledClips], Order]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Which clips are next to each other in an epoch, and so share batches."""
+    """Describes a batching strategy."""
 
     name: str
     order: OrderFunction
-    meaning: str
-    short_name: str  # for tables and pictures
+    description: str
+    short_name: str  # for tables and plots
     source: str
     parameter: Parameter | None = None
 
 
 FACTOR = Parameter(
-    "local_randomization_factor", "local randomization factor", "factor {}", is_factor=True
+    "local_randomization_factor", "local randomization factor", "factor {}", 0.1, is_factor=True
 )
-BUCKET_SIZE = Parameter("bucket_size", "bucket size (clips)", "buckets of {}", holds_batches=True)
-NUM_BINS = Parameter("num_bins", "number of bins", "{} bins", at_most_clips=True)
+BUCKET_SIZE = Parameter(
+    "bucket_size", "bucket size (clips)", "buckets of {}", 1024, at_least_batch_size=True
+)
+NUM_BINS = Parameter("num_bins", "number of bins", "{} bins", 58, at_most_clips=True)
 NUM_BUCKETS = Parameter(
     "num_buckets",
     "number of length classes",
     "{} classes",
-    at_most=10**6,  # an array of their edges is made
+    10,
+    maximum=10**6,  # the strategies make an array of class edges
     larger_mixes_more=False,
     larger_values="Larger values mix clips less, and more batches are short.",
 )
@@ -87,112 +115,149 @@ PARAMETERS = (FACTOR, BUCKET_SIZE, NUM_BINS, NUM_BUCKETS)
 REGISTRY: dict[str, Strategy] = {}  # by name, in the order of this file
 
 
-def register(name: str, *values: Any) -> Callable[[OrderFunction], OrderFunction]:
-    """Enter a function into REGISTRY, with its name and the fields of `Strategy` from `short_name`
-    on. Its docstring is the strategy's meaning."""
+def register(
+    name: StrategyName, short_name: str, source: str, parameter: Parameter | None = None
+) -> Callable[[OrderFunction], OrderFunction]:
+    """Add the decorated function to REGISTRY. Its docstring becomes the strategy's description.
 
-    def enter(order: OrderFunction) -> OrderFunction:
-        meaning = " ".join((order.__doc__ or "").split())
-        REGISTRY[name] = Strategy(name, order, meaning, *values)
+    @register("longest_first", "LF", "ours")
+    def _longest_first(clips: ShuffledClips) -> Order:
+        \"\"\"clips sorted by length, longest first\"\"\"
+        return sort_by(-clips.lengths, clips.order), [0]
+    """
+
+    def add(order: OrderFunction) -> OrderFunction:
+        description = " ".join((order.__doc__ or "").split())
+        REGISTRY[name] = Strategy(name, order, description, short_name, source, parameter)
         return order
 
-    return enter
+    return add
+
+
+def sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return `order` sorted by each clip's key. Clips of equal key keep their shuffled order."""
+    return order[np.argsort(keys[order], kind="stable")]
 
 
 @register("random", "RAND", "Ge21")
 def _random(clips: ShuffledClips) -> Order:
-    """random order"""
+    """clips in random order"""
     return clips.order, [0]
 
 
 @register("sorted", "SB", "Ge21")
 def _sorted(clips: ShuffledClips) -> Order:
-    """sorted by length, shortest first"""
-    return _sort_by(clips.lengths, clips.order), [0]
+    """clips sorted by length, shortest first"""
+    return sort_by(clips.lengths, clips.order), [0]
 
 
 @register("semi_sorted", "SSB", "Ge21, eq. 2-3", FACTOR)
 def _semi_sorted(clips: ShuffledClips) -> Order:
-    """sorted by length + U(-a/2, a/2), a = (longest - shortest) * factor"""
-    x, order = clips.lengths, clips.order
-    noise_range = (x.max() - x.min()) * clips.value  # a
-    return order[np.argsort(x[order] + noise_range * (clips.rng.random(len(x)) - 0.5))], [0]
+    """clips sorted by length + noise; the noise is uniform in (-a/2, a/2) with
+    a = (longest - shortest) * factor"""
+    lengths = clips.lengths
+    noise_range = (lengths.max() - lengths.min()) * clips.parameter_value  # a
+    noise = noise_range * (clips.rng.random(len(lengths)) - 0.5)
+    return clips.order[np.argsort(lengths[clips.order] + noise)], [0]
 
 
 @register("semi_sorted_rank", "SSB-rank", "ours", FACTOR)
 def _semi_sorted_rank(clips: ShuffledClips) -> Order:
-    """sorted by place + U(-a/2, a/2), a = number of clips * factor, where a place is that in the
-    sorted order; so clips of rare lengths mix as widely as those of common ones"""
+    """clips sorted by rank + noise; the rank is the position in the sorted order, the noise is
+    uniform in (-a/2, a/2) with a = number of clips * factor; so clips of rare lengths mix as
+    widely as clips of common lengths"""
     order, starts = _sorted(clips)
-    noise_range = len(order) * clips.value  # a
+    noise_range = len(order) * clips.parameter_value  # a
     noise = noise_range * (clips.rng.random(len(order)) - 0.5)
     return order[np.argsort(np.arange(len(order)) + noise)], starts
 
 
 @register("semi_sorted_exponential", "SSB-exp", "ours", FACTOR)
 def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
-    """sorted by place + exponential noise of mean a/2, so clips only move up, among longer ones,
-    and a few of them far; with dynamic sizes a place counts in frames"""
-    # A clip shorter than the rest of its batch pads only itself, a longer one pads all the others:
-    # so noise that only moves clips up mixes most at equal padding. With places in frames, batches
-    # of many short clips get the same share of new company as those of few long ones.
+    """clips sorted by rank + exponential noise of mean a/2, so that a clip only moves towards
+    longer clips; with dynamic batch sizes, the rank and a count frames instead of clips"""
+    # A clip that is shorter than the rest of its batch pads only itself, but a longer clip pads all
+    # the others. So noise that only moves clips towards longer clips mixes most at equal padding.
+    # With ranks in frames, batches of many short clips get as large a share of new neighbors as
+    # batches of few long clips.
     order, starts = _sorted(clips)
-    dynamic = clips.dynamic_batch_size
-    place = np.cumsum(clips.lengths[order]) if dynamic else np.arange(1, len(order) + 1)
-    mean_noise = place[-1] * clips.value / 2
-    return order[np.argsort(place + clips.rng.exponential(mean_noise, len(order)))], starts
+    if clips.dynamic_batch_size:
+        rank = np.cumsum(clips.lengths[order])
+    else:
+        rank = np.arange(1, len(order) + 1)
+    mean_noise = rank[-1] * clips.parameter_value / 2
+    noise = clips.rng.exponential(mean_noise, len(order))
+    return order[np.argsort(rank + noise)], starts
 
 
 @register("bucket", "BKT", "Ge21", BUCKET_SIZE)
 def _bucket(clips: ShuffledClips) -> Order:
-    """sorted, longest first, cut into buckets of fixed size, and shuffled inside each; a batch
-    may cross a bucket's edge"""
-    order = _sort_by(-clips.lengths, clips.order)
-    bucket = np.arange(len(order)) // clips.value
+    """clips sorted, longest first, cut into buckets of a fixed number of clips, and shuffled inside
+    each bucket; a batch may contain clips of two buckets"""
+    order = sort_by(-clips.lengths, clips.order)
+    bucket = np.arange(len(order)) // clips.parameter_value
     return order[np.argsort(bucket + clips.rng.random(len(order)))], [0]
 
 
 @register("bucket_by_width", "BKT-width", "Gonzalez23", NUM_BUCKETS)
 def _bucket_by_width(clips: ShuffledClips) -> Order:
-    """length classes of equal width, longest first, shuffled inside each; a batch holds clips of
-    one class, so each class ends with a short batch"""
-    x = clips.lengths
-    return _by_class(clips, np.linspace(x.min(), x.max(), int(clips.value) + 1)[1:-1])
+    """length classes of equal width, longest first, shuffled inside each class; a batch never mixes
+    classes, so the last batch of a class may be small"""
+    lengths = clips.lengths
+    edges = np.linspace(lengths.min(), lengths.max(), int(clips.parameter_value) + 1)[1:-1]
+    return _by_class(clips, edges)
 
 
 @register("bucket_by_quantile", "BKT-quantile", "Gonzalez23", NUM_BUCKETS)
 def _bucket_by_quantile(clips: ShuffledClips) -> Order:
-    """the same with classes of equally many clips"""
-    shares = np.linspace(0, 1, int(clips.value) + 1)[1:-1]
-    return _by_class(clips, np.quantile(clips.lengths, shares))
+    """the same as `bucket_by_width`, but each class has equally many clips"""
+    fractions = np.linspace(0, 1, int(clips.parameter_value) + 1)[1:-1]
+    return _by_class(clips, np.quantile(clips.lengths, fractions))
 
 
 def _by_class(clips: ShuffledClips, edges: np.ndarray) -> Order:
-    """Classes between `edges`, longest first. Equal lengths share one; a class may be empty."""
+    """Order the length classes between `edges`, longest first.
+
+    Clips of equal length are in one class, so a class may be empty.
+    """
     label = np.searchsorted(edges, clips.lengths, side="left")
-    order = _sort_by(-label, clips.order)
+    order = sort_by(-label, clips.order)
     return order, np.flatnonzero(np.diff(label[order], prepend=-1)).tolist()
 
 
 @register("alternated_sort", "ATS", "Doetsch17", NUM_BINS)
 def _alternated_sort(clips: ShuffledClips) -> Order:
-    """random bins of equal size, odd ones sorted shortest first, even ones longest first"""
-    x, order = clips.lengths[clips.order], clips.order
-    # Bin k (from 0) holds positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
-    bin_index = np.arange(len(x)) * int(clips.value) // len(x)
-    return order[np.lexsort((np.where(bin_index % 2 == 0, x, -x), bin_index))], [0]
-
-
-def _sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """`order` sorted by each clip's key, clips of equal key left in their shuffled order."""
-    return order[np.argsort(keys[order], kind="stable")]
+    """random bins of equal size; odd bins are sorted shortest first, even bins longest first"""
+    lengths = clips.lengths[clips.order]
+    # Bin k (from 0) contains positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
+    bin_index = np.arange(len(lengths)) * int(clips.parameter_value) // len(lengths)
+    keys = np.where(bin_index % 2 == 0, lengths, -lengths)
+    return clips.order[np.lexsort((keys, bin_index))], [0]
 
 
 STRATEGIES = tuple(REGISTRY)
 
 
+def check_strategy(name: str) -> StrategyName:
+    """Return the name of a strategy that comes from a user or a file, typed for `plan_epoch`.
+
+    strategy = check_strategy(arguments.strategy)
+
+    Raises:
+        BatchingError: if there is no such strategy. The message suggests a similar name.
+    """
+    if name in REGISTRY:
+        return cast(StrategyName, name)
+    similar = difflib.get_close_matches(str(name), REGISTRY, n=1, cutoff=0.3)
+    hint = f"; did you mean {similar[0]!r}?" if similar else ""
+    raise BatchingError(f"strategy={name!r}: expected one of {', '.join(REGISTRY)}{hint}")
+
+
 def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: bool) -> str:
-    """The papers' name, "SSB-DBS-BR". RAND never gets -BR: its batches are in random order."""
+    """Return the name that the papers use, such as "SSB-DBS-BR".
+
+    RAND never gets "-BR", because its batches are in random order anyway.
+    """
     name = REGISTRY[strategy].short_name
     if dynamic_batch_size:
         name += "-DBS"

@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "frameworks")]
 
 from task import BATCHING, Clips, Model, pad  # noqa: E402
 
-from length_batching import InOrder, LengthBatches  # noqa: E402
+from length_batching import LengthBatches, RankSampler  # noqa: E402
 
 CLIPS = Clips(90)
 RANK, PROCESSES = (int(os.environ.get(*name)) for name in (("RANK", 0), ("WORLD_SIZE", 1)))
@@ -214,7 +214,7 @@ def fit(
     )
     loaders = []
     for each in (batches, to_validate):
-        how = {"batch_size": None, "sampler": InOrder(each, trainer.global_rank)}
+        how = {"batch_size": None, "sampler": RankSampler(each, trainer.global_rank)}
         if dealing:
             how = {"batch_size": 1, "collate_fn": each.unwrap, **dealing}
         how["multiprocessing_context"] = "forkserver" if num_workers else None

@@ -1,4 +1,4 @@
-"""LengthBatches and InOrder in torch's own loaders: every clip once, exact resume, refusals."""
+"""LengthBatches and RankSampler in torch's own loaders: every clip once, exact resume, refusals."""
 
 import itertools
 import random
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_length_batch_sampler import RECIPE, TWENTY
 from torch.utils.data import DataLoader, DistributedSampler
 
-from length_batching import BatchingError, InOrder, LengthBatches, LengthBatchSampler
+from length_batching import BatchingError, LengthBatches, LengthBatchSampler, RankSampler
 
 EPOCHS = 3
 WORKERS: list[dict] = [
@@ -46,7 +46,7 @@ def make(world_size=1, lengths=TWENTY, **options):
 
 
 def loader_of(batches, rank=0, **options):
-    return DataLoader(batches, batch_size=None, sampler=InOrder(batches, rank), **options)
+    return DataLoader(batches, batch_size=None, sampler=RankSampler(batches, rank), **options)
 
 
 def plans(world_size=1, epochs=EPOCHS, **options):
@@ -215,11 +215,11 @@ def test_other_orders_and_numbers_are_refused(world_size, options, num_workers):
 
 def test_a_sampler_that_deals_again_is_refused():
     batches = make(2)
-    again = DistributedSampler(InOrder(batches, 1), 2, 1, shuffle=False)
+    again = DistributedSampler(RankSampler(batches, 1), 2, 1, shuffle=False)
     with pytest.raises(BatchingError, match="is next"):
         train(batches, DataLoader(batches, batch_size=None, sampler=again))
     with pytest.raises(BatchingError, match="rank=1, world_size=1: expected LengthBatches"):
-        InOrder(make(), 1)
+        RankSampler(make(), 1)
 
 
 class SlowFirst(list):
@@ -246,7 +246,7 @@ def test_a_second_pass_needs_set_epoch(workers):
     assert list(loader) == plans()[1]
     assert "set_epoch before every pass" in refusal(lambda: list(loader))
     batches.set_epoch(1)
-    loader = DataLoader(batches, **LEAVES, **workers)  # as frameworks have it, without InOrder
+    loader = DataLoader(batches, **LEAVES, **workers)  # as frameworks have it, without RankSampler
     assert list(loader) == plans()[1]
     assert "set_epoch before every pass" in refusal(lambda: list(loader))
 
@@ -358,7 +358,7 @@ def test_torchdata_saves_and_resumes_the_position():
     def loader(workers):
         batches = make()
         return loaders.StatefulDataLoader(
-            batches, batch_size=None, sampler=InOrder(batches), num_workers=workers
+            batches, batch_size=None, sampler=RankSampler(batches), num_workers=workers
         )
 
     whole = plans()

@@ -23,7 +23,7 @@ from length_batching import (
     pair_novelty,
     plan_epoch,
 )
-from length_batching.costs import batch_of_place
+from length_batching.costs import batch_of_position
 
 SAMPLES = np.loadtxt(LJSPEECH_LENGTHS, delimiter=",", skiprows=1, usecols=1, dtype=int)
 LJSPEECH = -(-SAMPLES * 80 // 22_050)  # [13,100] frames: ceil(seconds x 80), as in Ge et al.
@@ -258,7 +258,7 @@ def test_exponential_noise_mixes_short_and_long_alike():
     before, now = (
         plan_epoch(lengths, 16, "semi_sorted_exponential", epoch=e, **options) for e in (0, 1)
     )
-    batch_before = batch_of_place(before)[np.argsort(before.order)]
+    batch_before = batch_of_position(before)[np.argsort(before.order)]
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]

@@ -197,7 +197,7 @@ def test_advised_batches_are_those_of_balanced_epochs():
     hparams = replace(SPEAKERS, speaker_balance=1.0, batch_size=20)
     weights = balancing_weights(FRAMES, NUMBERS, hparams)
     warning = few_updates(make_sampler(FRAMES, hparams, weights=weights), hparams, weights)
-    size, count = map(int, re.search(r": batch_size=(\d+) makes (\d+) an", warning).groups())
+    size, count = map(int, re.search(r"batch_size=(\d+) for (\d+) per epoch", warning).groups())
     better = replace(hparams, batch_size=size)
     assert count == updates_of(make_sampler(FRAMES, better, weights=weights), better) >= 20
     assert count < updates_of(make_sampler(FRAMES, better), better)

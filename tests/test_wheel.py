@@ -25,12 +25,12 @@ print(list(length_batching.LengthBatchSampler([3, 1, 2], 2, "sorted")))
 
 
 TYPED_USE = """
-from length_batching import InOrder, LengthBatches, LengthBatchSampler, padding_stats, plan_epoch
+from length_batching import RankSampler, LengthBatches, LengthBatchSampler, padding_stats, plan_epoch
 
 sampler = LengthBatchSampler([3, 1, 2], 2, "sorted", rank=0, world_size=2)
 state: dict[str, int] = sampler.state_dict(0)
 batches = LengthBatches([1, 2, 3], [3, 1, 2], 2, "sorted", world_size=1)
-first: int = next(iter(InOrder(batches, 0)))
+first: int = next(iter(RankSampler(batches, 0)))
 rate: float = padding_stats([3, 1, 2], plan_epoch([3, 1, 2], 2, "sorted")).zero_padding_rate
 sampler.set_epoch("1")
 """

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from task import BATCHING, Clips, Model, arguments, pad
 from torch.utils.data import DataLoader
 
-from length_batching import BatchingError, InOrder, LengthBatches
+from length_batching import BatchingError, LengthBatches, RankSampler
 
 
 class Module(lightning.LightningModule):
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    sampler = InOrder(batches, trainer.global_rank)
+    sampler = RankSampler(batches, trainer.global_rank)
     loader = LaterLoader(
         batches,
         batch_size=None,

@@ -9,7 +9,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from length_batching import InOrder, LengthBatches
+from length_batching import LengthBatches, RankSampler
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
         rank, processes = distributed.get_rank(), distributed.get_world_size()
     clips = Clips()
     batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
-    sampler = InOrder(batches, rank)
+    sampler = RankSampler(batches, rank)
     loader = StatefulDataLoader(batches, batch_size=None, sampler=sampler, num_workers=args.workers)
     model = Model(args.folder / "steps")
     parallel = DistributedDataParallel(model) if distributed.is_initialized() else model

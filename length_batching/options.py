@@ -1,0 +1,115 @@
+"""The options of `plan_epoch` as a type, and their checks.
+
+    options: PlanOptions = {"dynamic_batch_size": True, "batch_randomization": True}
+    sampler = LengthBatchSampler(lengths, 16, "semi_sorted", **options)
+
+`plan_epoch` in plan.py explains each option.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypedDict, get_args
+
+import numpy as np
+
+from length_batching.checks import MAX_COUNT, BatchingError, Numbers, count_problems
+from length_batching.strategies import PARAMETERS, REGISTRY, check_strategy
+
+TooLong = Literal["reject", "alone", "leave_out"]
+
+
+class PlanOptions(TypedDict, total=False):
+    """Contains keyword arguments of `plan_epoch`, except `epoch`."""
+
+    seed: int
+    local_randomization_factor: float
+    bucket_size: int
+    num_bins: int
+    num_buckets: int
+    dynamic_batch_size: bool
+    batch_capacity: float | None
+    batch_randomization: bool
+    max_clips: int | None
+    too_long: TooLong
+    size_multiple: int
+    cost: Callable[..., float] | None
+    group_sizes: Numbers | None
+    draw: int | None
+    draw_weights: Numbers | None
+
+
+NAMES = ("batch_size", "strategy", *PlanOptions.__annotations__)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check options that come from a user or a file, before any lengths are known.
+
+    check_options({"batch_size": 16, "strategy": "semi_sorted", "dynamic_batch_size": True})
+
+    Args:
+        options: `batch_size`, `strategy` and any of `PlanOptions`. Missing options have their
+            defaults.
+
+    Raises:
+        BatchingError: if `plan_epoch` rejects these options for any lengths, or has no such option.
+            The message has a line for each problem: name, value and allowed values.
+    """
+    problems = list(_problems(options))
+    if problems:
+        raise BatchingError("\n".join(problems))
+
+
+def _problems(options: Mapping[str, Any]) -> Iterator[str]:
+    for name in options:
+        if name not in NAMES:
+            similar = difflib.get_close_matches(name, NAMES, n=1)
+            expected = f"expected one of {', '.join(NAMES)}"
+            yield f"{name}: no such option; " + (
+                f"did you mean {similar[0]}?" if similar else expected
+            )
+    yield from count_problems("batch_size", options["batch_size"])
+    yield from count_problems("seed", options.get("seed", 0), 0, 2**64 - 1)  # the limit of torch
+    for name in ("max_clips", "size_multiple", "draw"):
+        if options.get(name) is not None:
+            yield from count_problems(name, options[name])
+    for name in ("dynamic_batch_size", "batch_randomization"):
+        if not isinstance(options.get(name, False), (bool, np.bool_)):
+            yield f"{name}={options[name]!r}: expected True or False"
+    too_long = options.get("too_long", "reject")
+    if too_long not in get_args(TooLong):
+        yield f"too_long={too_long!r}: expected {' or '.join(get_args(TooLong))}"
+    try:
+        check_strategy(options["strategy"])
+    except BatchingError as error:
+        yield str(error)
+    yield from _parameter_problems(options)
+    capacity = options.get("batch_capacity")
+    if capacity is None:
+        return
+    if not 0 < capacity <= MAX_COUNT:
+        yield f"batch_capacity={capacity}: expected a number above 0, to {MAX_COUNT:.0e}"
+    elif not options.get("dynamic_batch_size") and too_long != "leave_out":
+        problem = "limits dynamic batches only; set dynamic_batch_size=True"
+        yield f"batch_capacity={capacity}: {problem}"
+
+
+def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:
+    strategy = REGISTRY.get(options["strategy"])
+    batch_size = options["batch_size"]
+    for parameter in PARAMETERS:
+        value = options.get(parameter.name, parameter.default)
+        limits = parameter.limits()
+        note = ""
+        # The batch size limits only the parameter of the strategy that is used.
+        if (
+            strategy
+            and parameter is strategy.parameter
+            and not any(count_problems("batch_size", batch_size))
+        ):
+            limits = parameter.limits(batch_size=batch_size)
+            note = f" (for batch_size={batch_size})"
+        if not parameter.is_factor:
+            for problem in count_problems(parameter.name, value, *limits):
+                yield problem + note
+        elif not limits[0] <= value <= limits[1]:
+            yield f"{parameter.name}={value}: expected 0 <= factor <= {limits[1]:g}"

@@ -1,0 +1,143 @@
+"""Write the costs of all strategies, and the result of a search, as text.
+
+surveys, impossible = survey_all(surveyor, 16)
+print(cost_table(surveys))
+print(*impossible, sep="\\n")
+print(*describe_result(search(surveyor, 16)), sep="\\n")
+"""
+
+import math
+from collections.abc import Sequence
+
+from length_batching.search import DEFAULTS, SearchResult, Survey
+from length_batching.strategies import REGISTRY, batching_name
+
+# Columns of the table of costs: title, field of a survey, factor, decimals
+COLUMNS = (
+    ("ZPR %", "zero_padding_rate", 100, 2),
+    ("ABL", "average_batch_length", 1, 1),
+    ("padding %", "padded_fraction", 100, 2),
+    ("batches", "num_batches", 1, 0),
+    ("steps", "decoder_steps", 1, 0),
+    ("clips", "largest_batch_size", 1, 0),
+    ("frames", "largest_batch_frames", 1, 0),
+    ("novelty %", "novelty", 100, 2),
+)
+LEGEND = """\
+ZPR, ABL:   zero-padding rate and average batch length (Ge et al. 2021)
+padding:    padding as a fraction of all computed frames
+batches:    batches per epoch
+steps:      sum of the batches' longest lengths, which a recurrent model computes one by one
+% of RAND:  steps relative to random batches of fixed size
+clips:      clips in the batch with the most clips
+frames:     size of the largest batch: clips x longest length
+novelty:    pair novelty; of the pairs of clips that share a batch, how many shared no batch in the
+            epoch before
+All values are means over epochs, but `clips` and `frames` are maxima."""
+
+
+def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], num_text: int) -> str:
+    """Return a Markdown table with aligned columns. The first `num_text` columns contain text."""
+    columns = list(zip(titles, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.ljust(width) if i < num_text else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return f"| {' | '.join(padded)} |"
+
+    rules = [
+        "-" * width if i < num_text else "-" * (width - 1) + ":" for i, width in enumerate(widths)
+    ]
+    return "\n".join([line(titles), line(rules), *map(line, rows)])
+
+
+def cost_table(surveys: Sequence[Survey]) -> str:
+    """Return a Markdown table with a row per survey. LEGEND explains its columns.
+
+    Args:
+        surveys: as `survey_all` returns them, RAND with fixed sizes first.
+    """
+    random_steps = surveys[0].decoder_steps
+    rows = []
+    for survey in surveys:
+        name = batching_name(survey.strategy, survey.dynamic_batch_size, False)
+        cells = [
+            _number(factor * getattr(survey, field), decimals)
+            for _, field, factor, decimals in COLUMNS
+        ]
+        cells.insert(5, _number(100 * survey.decoder_steps / random_steps, 1))
+        rows.append([survey.strategy, name, *cells])
+    titles = [title for title, *_ in COLUMNS]
+    titles.insert(5, "% of RAND")
+    return markdown_table(["strategy", "name", *titles], rows, num_text=2)
+
+
+def _number(value: float, decimals: int) -> str:
+    return "–" if math.isnan(value) else f"{value:,.{decimals}f}"
+
+
+def strategy_table() -> str:
+    """Return a Markdown table of all strategies with their parameters and defaults."""
+    rows = []
+    for strategy in REGISTRY.values():
+        parameter = ""
+        larger_values = ""
+        if strategy.parameter:
+            name = strategy.parameter.name
+            parameter = f"`{name}={DEFAULTS[name]}`"
+            larger_values = strategy.parameter.larger_values
+        rows.append(
+            [
+                f"`{strategy.name}`",
+                strategy.short_name,
+                strategy.source,
+                strategy.description,
+                parameter,
+                larger_values,
+            ]
+        )
+    titles = [
+        "strategy",
+        "short name",
+        "source",
+        "order of the clips",
+        "parameter",
+        "larger values",
+    ]
+    return markdown_table(titles, rows, num_text=6)
+
+
+def describe_result(result: SearchResult) -> list[str]:
+    """Return lines that describe the best options of a search, or say that no options suffice."""
+    needed = f"{100 * result.min_novelty:.2f} %"
+    best = result.best
+    if best is None:
+        most = max(result.tried, key=lambda survey: survey.novelty)
+        found = f"{most.description()} has the most, {100 * most.novelty:.2f} %"
+        return [f"No strategy has a pair novelty of {needed}: {found}."]
+    lines = [
+        f"Fewest steps with a pair novelty of at least {needed}: {best.description()}",
+        f"- {best.decoder_steps:,.0f} steps per epoch: {_compare(best, result.random)}, "
+        f"{_compare(best, result.default)}",
+    ]
+    if math.isnan(best.novelty):
+        lines.append("- pair novelty unknown, because no two clips share a batch")
+    else:
+        lines.append(f"- pair novelty {100 * best.novelty:.2f} %")
+    frames = f"{best.largest_batch_frames:,.0f} frames"
+    lines.append(f"- largest batch: {best.largest_batch_size} clips; {frames}")
+    others = [survey for survey in result.ranked if survey.strategy != best.strategy]
+    if others:
+        lines.append(
+            f"- next best strategy: {others[0].description()}, {_compare(others[0], best)}"
+        )
+    return lines
+
+
+def _compare(survey: Survey, other: Survey) -> str:
+    change = survey.decoder_steps / other.decoder_steps - 1
+    more = "more" if change > 0 else "fewer"
+    return f"{100 * abs(change):.1f} % {more} than {other.description()}"
