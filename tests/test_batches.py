@@ -1,4 +1,4 @@
-"""LengthBatches and RankSampler in torch's own loaders: every clip once, exact resume, refusals."""
+"""LengthBatches and RankSampler in loaders of torch: every clip once, exact resume, errors."""
 
 import itertools
 import random
@@ -27,15 +27,18 @@ WORKERS: list[dict] = [
 every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
 
 
-def refusal(action) -> str:
-    """The message. The error keeps the loader in a cycle, and workers that are collected there take
-    five seconds each to end."""
+def error_of(action) -> str:
+    """Return the message of the BatchingError that the action raises.
+
+    The error keeps the loader alive in a cycle, and each of its workers then takes five seconds to
+    end. So the frames are cleared.
+    """
     try:
         action()
     except BatchingError as error:
         traceback.clear_frames(error.__traceback__)
         return str(error)
-    return pytest.fail("not refused")
+    return pytest.fail("no BatchingError")
 
 
 def make(world_size=1, lengths=TWENTY, **options):
@@ -50,7 +53,7 @@ def loader_of(batches, rank=0, **options):
 
 
 def plans(world_size=1, epochs=EPOCHS, **options):
-    """[epochs][batches] as LengthBatchSampler plans them."""
+    """Return [epochs][batches], as LengthBatchSampler plans them."""
     arguments = {"batch_size": 3, "strategy": "semi_sorted"} | RECIPE | options
     sampler = LengthBatchSampler(
         TWENTY, **arguments, batches_per_epoch="constant", batches_per_update=world_size
@@ -63,7 +66,7 @@ def plans(world_size=1, epochs=EPOCHS, **options):
 
 
 @every_kind_of_worker
-def test_passes_are_the_epochs_that_are_set(workers):
+def test_pass_is_the_epoch_that_was_set(workers):
     whole = plans(2)
     for rank in range(2):
         batches = make(2)
@@ -77,7 +80,7 @@ def test_passes_are_the_epochs_that_are_set(workers):
 
 
 @every_kind_of_worker
-def test_a_look_and_a_broken_pass_change_nothing(workers):
+def test_pass_is_whole_when_earlier_passes_were_broken_off(workers):
     batches, whole = make(), plans()
     loader = loader_of(batches, **workers)
     assert next(iter(loader)) == whole[0][0]
@@ -91,8 +94,10 @@ def test_a_look_and_a_broken_pass_change_nothing(workers):
 
 
 def run_until(stops, world_size, workers, batches_per_update=None):
-    """The batches of all ranks, epoch by epoch, of a loop that is stopped after so many steps of
-    each start, and started anew from its state."""
+    """Return the batches of all ranks, epoch by epoch, of a training loop with interruptions.
+
+    The loop stops after each number of optimizer steps in `stops`, and resumes from its state.
+    """
     trained, state = [[] for _ in range(EPOCHS)], None
     for stop in [*stops, 10**9]:
         steps, states = 0, []
@@ -121,14 +126,13 @@ def run_until(stops, world_size, workers, batches_per_update=None):
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
-def test_any_number_of_stops_loses_no_clip(stops, world_size):
-    """In any epochs, at any places: at an epoch's very end too."""
+def test_every_clip_is_trained_once_when_training_stops_anywhere(stops, world_size):
     for epoch in run_until(stops, world_size, {}):
         assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
 @pytest.mark.parametrize("workers", WORKERS[1:3], ids=str)
-def test_stops_with_workers_lose_no_clip(workers):
+def test_every_clip_is_trained_once_when_training_stops_with_workers(workers):
     draw = random.Random(0)
     for world_size in (1, 2):
         stops = [draw.randint(1, 7) for _ in range(3)]
@@ -137,7 +141,7 @@ def test_stops_with_workers_lose_no_clip(workers):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (4, 2)])
-def test_resume_with_another_number_of_processes(before, after):
+def test_processes_yield_the_rest_when_resumed_with_another_world_size(before, after):
     first = make(before, batches_per_update=4)
     loader = loader_of(first)
     loader.sampler.set_epoch(1)
@@ -153,14 +157,14 @@ def test_resume_with_another_number_of_processes(before, after):
     odd = make(1, batches_per_update=4)
     odd.set_epoch(1)
     list(itertools.islice(loader_of(odd), 3))
-    with pytest.raises(BatchingError, match=r"batches_trained=3: .* in each of 2 processes"):
+    with pytest.raises(BatchingError, match=r"batches_trained=3: .*2 processes"):
         make(2, batches_per_update=4).load_state_dict(odd.state_dict(3))
 
 
 @settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
-def test_only_the_next_batch_is_given(numbers, world_size, epoch):
-    """Whatever is asked for: a prefix of the rank's share in order, and then an error."""
+def test_item_raises_when_it_is_not_the_next_batch(numbers, world_size, epoch):
+    """For any sequence of indices: the items are a prefix of a rank's share, and then an error."""
     batches = make(world_size)
     batches.set_epoch(epoch)
     shares = [list(range(rank, len(batches), world_size)) for rank in range(world_size)]
@@ -202,23 +206,23 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         "shuffled, unwrapped otherwise",
         "two at once",
         "one process of two",
-        "dealt out once more",
-        "dealt out once more, shuffled",
-        "dealt to more processes",
+        "distributed again",
+        "distributed again, shuffled",
+        "distributed to more processes",
     ],
 )
-def test_other_orders_and_numbers_are_refused(world_size, options, num_workers):
+def test_loader_raises_when_order_or_number_of_batches_is_wrong(world_size, options, num_workers):
     batches = make(world_size)
     loader = DataLoader(batches, num_workers=num_workers, **options)
-    assert re.search("is next|at once", refusal(lambda: train(batches, loader)))
+    assert re.search("world_size=|batch_size=", error_of(lambda: train(batches, loader)))
 
 
-def test_a_sampler_that_deals_again_is_refused():
+def test_loader_raises_when_sampler_distributes_again():
     batches = make(2)
     again = DistributedSampler(RankSampler(batches, 1), 2, 1, shuffle=False)
-    with pytest.raises(BatchingError, match="is next"):
+    with pytest.raises(BatchingError, match="world_size=2"):
         train(batches, DataLoader(batches, batch_size=None, sampler=again))
-    with pytest.raises(BatchingError, match="rank=1, world_size=1: expected LengthBatches"):
+    with pytest.raises(BatchingError, match="rank=1, world_size=1: "):
         RankSampler(make(), 1)
 
 
@@ -228,55 +232,55 @@ class SlowFirst(list):
         return index
 
 
-def test_workers_out_of_order_are_refused():
-    """Where one is slow, so that the other is given its share."""
+def test_loader_raises_when_workers_are_out_of_order():
+    """The first worker is slow, so the second gets its share."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
-    assert "in_order=True" in refusal(lambda: train(batches, loader))
+    assert "in_order=True" in error_of(lambda: train(batches, loader))
 
 
 @every_kind_of_worker
-def test_a_second_pass_needs_set_epoch(workers):
+def test_second_pass_raises_without_set_epoch(workers):
     batches = make()
     loader = loader_of(batches, **workers)
     list(loader)  # the first pass, of epoch 0
-    assert "set_epoch before every pass" in refusal(lambda: list(loader))
+    assert "set_epoch" in error_of(lambda: list(loader))
     batches.set_epoch(1)
     assert list(loader) == plans()[1]
-    assert "set_epoch before every pass" in refusal(lambda: list(loader))
+    assert "set_epoch" in error_of(lambda: list(loader))
     batches.set_epoch(1)
-    loader = DataLoader(batches, **LEAVES, **workers)  # as frameworks have it, without RankSampler
+    loader = DataLoader(batches, **LEAVES, **workers)  # as frameworks do, without RankSampler
     assert list(loader) == plans()[1]
-    assert "set_epoch before every pass" in refusal(lambda: list(loader))
+    assert "set_epoch" in error_of(lambda: list(loader))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("other", [1, 2])
-def test_set_epoch_inside_a_pass_is_refused(num_workers, other):
+def test_pass_raises_when_set_epoch_is_called_inside(num_workers, other):
     batches = make(batches_per_epoch=14)
     for loader in (loader_of(batches, num_workers=num_workers), DataLoader(batches, **LEAVES)):
         batches.set_epoch(1)
         drawing = iter(loader)
         next(drawing)
         batches.set_epoch(other)
-        assert "never inside one" in refusal(lambda drawing=drawing: list(drawing))
+        assert "set_epoch" in error_of(lambda drawing=drawing: list(drawing))
 
 
 @pytest.mark.parametrize(
     "changed", [{"seed": 12}, {"batch_size": 4}, {"lengths": [*TWENTY[:-1], 15]}], ids=str
 )
 @pytest.mark.parametrize("trained", [2, None])
-def test_a_state_of_other_batches_is_refused(changed, trained):
+def test_load_raises_when_clips_or_options_differ(changed, trained):
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
     list(itertools.islice(loader, 2))
-    with pytest.raises(BatchingError, match=r"epoch 1 was left.*other batches"):
+    with pytest.raises(BatchingError, match=r"epoch 1 "):
         make(**changed).load_state_dict(batches.state_dict(trained))
 
 
-def test_another_epoch_than_the_loaded_one_is_refused():
+def test_set_epoch_raises_when_another_epoch_was_loaded():
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
@@ -284,27 +288,27 @@ def test_another_epoch_than_the_loaded_one_is_refused():
     for trained, wrong in ((2, 2), (2, 0), (None, 0), (None, 3)):
         resumed = make()
         resumed.load_state_dict(batches.state_dict(trained))
-        with pytest.raises(BatchingError, match=rf"set_epoch\({wrong}\): a state of epoch 1"):
+        with pytest.raises(BatchingError, match=rf"set_epoch\({wrong}\): expected 1"):
             resumed.set_epoch(wrong)
         resumed.set_epoch(1)
     late = make()
     late.set_epoch(3)
-    with pytest.raises(BatchingError, match=r"epoch 1 was loaded after set_epoch\(3\)"):
+    with pytest.raises(BatchingError, match=r"epoch 1.*set_epoch\(3\)"):
         late.load_state_dict(batches.state_dict(2))
-    with pytest.raises(BatchingError, match="trained=3: this pass has drawn 2 batches"):
+    with pytest.raises(BatchingError, match=r"trained=3: .*2"):
         batches.state_dict(3)
-    with pytest.raises(BatchingError, match="the loaded state has no position"):
+    with pytest.raises(BatchingError, match=r"state_dict\(trained\)"):
         list(loader_of(resumed))
 
 
 def skipping(batches, epoch, skipped):
-    """As a framework resumes that skips what it trained."""
+    """Return the batches of a framework that resumes by skipping."""
     batches.set_epoch(epoch)
     return [batches[number] for number in range(skipped, len(batches))]
 
 
-def test_skipping_needs_a_state_or_a_record(tmp_path):
-    with pytest.raises(BatchingError, match=r"resuming inside an epoch needs .* record="):
+def test_skipping_raises_without_state_or_record(tmp_path):
+    with pytest.raises(BatchingError, match=r"record="):
         skipping(make(), 0, 2)
     saved = make()
     saved.set_epoch(1)
@@ -315,20 +319,22 @@ def test_skipping_needs_a_state_or_a_record(tmp_path):
     assert skipping(make(record=record), 0, 0) == plans()[0]
     again = make(record=record)
     assert skipping(again, 1, 2) == plans()[1][2:]
-    with pytest.raises(BatchingError, match="is next"):  # later epochs begin at their start
+    with pytest.raises(
+        BatchingError, match="batch 2 of epoch 2"
+    ):  # later epochs begin at their start
         skipping(again, 2, 2)
     for changed in ({"seed": 12}, {"world_size": 2}, {"lengths": [*TWENTY[:-1], 15]}):
-        with pytest.raises(BatchingError, match=r"batches\.txt: the run in this folder"):
+        with pytest.raises(BatchingError, match=r"batches\.txt: "):
             make(record=record, **changed)
     again = make(record=record)
     again.set_epoch(0)
-    with pytest.raises(BatchingError, match="a framework deals these batches out"):
+    with pytest.raises(BatchingError, match=r"state_dict\(0\)"):
         again.state_dict(0)
 
 
 @pytest.mark.parametrize("sampler_too", [False, True])
-def test_schedules_of_steps_reach_their_end(sampler_too):
-    """`len(loader)` is the same before, between and after the epochs."""
+def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
+    """So a learning-rate schedule that is planned with it ends with the last optimizer step."""
     batches = make()
     loader, set_epoch = loader_of(batches), batches.set_epoch
     if sampler_too:
@@ -347,12 +353,12 @@ def test_schedules_of_steps_reach_their_end(sampler_too):
             optimizer.step()
             schedule.step()
     assert schedule.last_epoch == EPOCHS * len(loader)
-    with pytest.raises(BatchingError, match=r'batches_per_epoch=None: .* or "constant"'):
+    with pytest.raises(BatchingError, match="batches_per_epoch=None: "):
         make(batches_per_epoch=None)
 
 
-def test_torchdata_saves_and_resumes_the_position():
-    """Inside an epoch, at its end and between two, with workers and without."""
+def test_batches_resume_in_the_loader_of_torchdata():
+    """Inside an epoch, at its end and between two epochs, with and without workers."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader(workers):
@@ -370,7 +376,7 @@ def test_torchdata_saves_and_resumes_the_position():
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # else the epoch's end was seen, and the loader begins the next
+        if drawn <= count:  # otherwise the epoch has ended, and the loader begins the next epoch
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)

@@ -1,4 +1,4 @@
-"""LengthBatchSampler: each epoch its plan, exact resume, several batches an update, and ranks."""
+"""LengthBatchSampler: passes, exact resume, optimizer steps of several batches, and ranks."""
 
 import json
 import re
@@ -17,10 +17,10 @@ from test_batching import (
     MODES,
     SMALL,
     as_lists,
+    clips_of,
     data,
     draw_case,
     every_strategy,
-    laid_out,
     with_and_without_randomization,
 )
 from torch.utils.data import DataLoader
@@ -46,7 +46,7 @@ def loader_of(sampler, num_workers=0, **options):
 
 
 def epochs_of(count, **changed):
-    """The batches of the first epochs, each planned by itself."""
+    """Return the batches of the first epochs."""
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **(RECIPE | changed))
     epochs = []
     for epoch in range(count):
@@ -56,22 +56,22 @@ def epochs_of(count, **changed):
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"persistent_workers": True}])
-def test_every_pass_needs_its_epoch_set(workers):
-    """After a whole pass or a broken one; a look before the first is allowed."""
+def test_pass_raises_when_its_epoch_was_not_set(workers):
+    """After a whole pass or a broken pass. The first pass needs no set_epoch."""
     if "persistent_workers" in workers:
         workers = workers | {"num_workers": 1}
     first, second, third = epochs_of(3)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     loader = loader_of(sampler, **workers)
     assert next(iter(loader)) == first[0]
-    with pytest.raises(BatchingError, match="epoch 0 was begun already: call set_epoch"):
+    with pytest.raises(BatchingError, match=r"epoch 0: .*set_epoch"):
         next(iter(loader))
     for epoch, batches in ((0, first), (1, second), (2, third), (1, second)):
         sampler.set_epoch(epoch)
         sampler.set_epoch(epoch)
         assert len(loader) == len(batches)
         assert list(loader) == batches
-        with pytest.raises(BatchingError, match=f"epoch {epoch} was begun already"):
+        with pytest.raises(BatchingError, match=f"epoch {epoch}: .*set_epoch"):
             list(loader)
     for drawn in (1, len(third) - 1):
         sampler.set_epoch(2)
@@ -83,9 +83,9 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
-def test_whatever_is_done_passes_give_whole_epochs(actions):
-    """Beside a model: passes of `epoch` begin with batch `start`; `drawn` batches of it were drawn,
-    or None if no pass began."""
+def test_passes_are_whole_epochs_when_actions_are_random(actions):
+    """A model of the sampler: a pass of `epoch` begins with batch `start` and has drawn `drawn`
+    batches. None: no pass has begun."""
 
     def made():
         sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
@@ -96,8 +96,8 @@ def test_whatever_is_done_passes_give_whole_epochs(actions):
     epoch, start, drawn = 0, 0, None
     for action, number in actions:
         if action == "set_epoch":
-            refused = drawn is None and number != epoch and 0 < start < len(plans[epoch])
-            with pytest.raises(BatchingError) if refused else nullcontext():
+            is_wrong = drawn is None and number != epoch and 0 < start < len(plans[epoch])
+            with pytest.raises(BatchingError) if is_wrong else nullcontext():
                 sampler.set_epoch(number)
                 if number != epoch or drawn is not None:
                     epoch, start, drawn = number, 0, None
@@ -107,7 +107,7 @@ def test_whatever_is_done_passes_give_whole_epochs(actions):
             sampler.load_state_dict(state)
             start, drawn = start + (drawn or 0), None
         elif drawn is not None:
-            with pytest.raises(BatchingError, match="was begun already"):
+            with pytest.raises(BatchingError, match="set_epoch"):
                 next(iter(loader))
         else:
             left = plans[epoch][start:]
@@ -117,48 +117,39 @@ def test_whatever_is_done_passes_give_whole_epochs(actions):
 
 
 @pytest.mark.parametrize(
-    ("argument", "replacement"),
+    ("argument", "expected"),
     [
-        ("drop_last", "leave it out: every clip is in a batch"),
-        ("shuffle", 'strategy="random" shuffles clips'),
-        ("max_tokens", "dynamic_batch_size=True, batch_capacity=..."),
-        ("batch_first", "give it to the DataLoader"),
-        ("sampler", "lengths, one of each clip"),
-        ("num_replicas", "world_size=..."),
-        ("batch_capacitiy", r"did you mean batch_capacity\?"),
-        ("zzz", "expected one of seed, .*max_clips"),
+        ("batch_capacitiy", "batch_capacity"),
+        ("dynamic_batchsize", "dynamic_batch_size"),
+        ("drop_last", "max_clips"),  # among all options, because no name is similar
+        ("epoch", "seed"),
     ],
 )
-def test_arguments_of_other_samplers_are_answered(argument, replacement):
+def test_classes_suggest_an_option_when_unknown(argument, expected):
     classes = {
         "LengthBatchSampler": (TWENTY, 3, "random"),
         "LengthBatches": (TWENTY, TWENTY, 3, "random"),
         "LengthBatchStream": (iter, len, 3, "random"),
-        "plan_epoch": (TWENTY, 3, "random"),
     }
     for name, arguments in classes.items():
-        with pytest.raises(
-            BatchingError, match=f"{name} has no argument {argument}: {replacement}"
-        ):
+        with pytest.raises(BatchingError, match=rf"{argument}: .*\b{expected}\b"):
             getattr(length_batching, name)(*arguments, **{argument: True})
 
 
-def test_iterators_of_an_epoch_set_aside_fail():
+def test_iterator_raises_when_another_epoch_is_set():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     drawing = iter(loader_of(sampler, 1))  # draws ahead
     sampler.set_epoch(3)
-    with pytest.raises(BatchingError, match=r"set_epoch\(3\) was called inside a pass"):
+    with pytest.raises(BatchingError, match=r"set_epoch\(3\): "):
         list(drawing)
-    with pytest.raises(BatchingError, match="no argument epoch: call set_epoch before every pass"):
-        LengthBatchSampler(TWENTY, 3, "random", epoch=3)
     with pytest.raises(BatchingError, match="epoch=-1"):
         sampler.set_epoch(-1)
 
 
 @every_strategy
 @pytest.mark.parametrize(("random_epochs", "capacity"), [(0, 90), (2, None), (2, 90)])
-def test_sampler_gives_each_epoch_its_plan(strategy, random_epochs, capacity):
-    """Random batches in the first epochs, if so many are asked for, as the capacity allows."""
+def test_sampler_yields_the_plan_of_each_epoch(strategy, random_epochs, capacity):
+    """The first `random_epochs` epochs have random batches, within `batch_capacity`."""
     options = RECIPE | SMALL | {"batch_capacity": capacity}
     sampler = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=random_epochs, **options)
     for epoch in (0, 1, 2, 7):
@@ -176,13 +167,13 @@ def test_sampler_gives_each_epoch_its_plan(strategy, random_epochs, capacity):
 
 def fresh_from(state, strategy="semi_sorted", **changed):
     sampler = LengthBatchSampler(TWENTY, 3, strategy, **(RECIPE | changed))
-    sampler.load_state_dict(json.loads(json.dumps(state)))  # what any checkpoint can hold
+    sampler.load_state_dict(json.loads(json.dumps(state)))  # as any checkpoint stores it
     return sampler
 
 
 @every_strategy
 @pytest.mark.parametrize("set_epoch_again", [False, True])
-def test_resume_gives_the_rest_of_the_epoch(strategy, set_epoch_again):
+def test_sampler_yields_the_rest_of_the_epoch_when_resumed(strategy, set_epoch_again):
     options = {"num_bins": 3}
     sampler = LengthBatchSampler(TWENTY, 3, strategy, **RECIPE, num_bins=3)
     sampler.set_epoch(6)
@@ -213,27 +204,25 @@ def test_resume_gives_the_rest_of_the_epoch(strategy, set_epoch_again):
     ],
     ids=str,
 )
-def test_resume_refuses_another_plan(changed):
+def test_load_raises_when_clips_or_options_differ(changed):
     arguments = {"lengths": TWENTY, "batch_size": 3, "strategy": "semi_sorted", **RECIPE}
     sampler = LengthBatchSampler(**arguments)
     sampler.set_epoch(3)
     other = LengthBatchSampler(**(arguments | changed))
-    with pytest.raises(
-        BatchingError, match=r"epoch 3 was left after 2 of \d+ batches.*other batches"
-    ):
+    with pytest.raises(BatchingError, match=r"epoch 3 .*2 of \d+ batches"):
         other.load_state_dict(sampler.state_at(2))
     other.load_state_dict(sampler.state_at(0))
     assert other.epoch == 3
     assert len(list(other)) == len(other.plan)
 
 
-def test_resume_refuses_one_order_cut_otherwise():
+def test_load_raises_when_the_same_order_is_cut_differently():
     state = LengthBatchSampler(TWENTY, 4, "sorted").state_at(2)
-    with pytest.raises(BatchingError, match="other batches"):
+    with pytest.raises(BatchingError, match=r"epoch 0 .*2 of"):
         LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)
 
 
-# --- several batches an update, and several ranks
+# --- several batches per optimizer step, and several ranks
 
 
 def samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch=0, **options):
@@ -250,7 +239,7 @@ def samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch=0, **opti
 
 
 def updates_of(sampler):
-    """The batches of every update, lists of clips."""
+    """Return the batches of every optimizer step, as lists of clips."""
     bounds = [*sampler.update_starts.tolist(), len(sampler.plan)]
     batches = as_lists(sampler.plan)
     return [batches[start:end] for start, end in pairwise(bounds)]
@@ -265,7 +254,7 @@ def updates_of(sampler):
     mode=st.sampled_from(MODES),
     randomize=st.booleans(),
 )
-def test_ranks_share_updates_of_every_clip_once(
+def test_ranks_share_optimizer_steps_of_every_clip_once(
     strategy, mode, randomize, data, world_size, batches_a_rank
 ):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize)
@@ -280,23 +269,23 @@ def test_ranks_share_updates_of_every_clip_once(
     assert len(rest) == len(plan) % size
     cut = [update for update in updates if update not in whole]
     assert len(cut) == bool(rest)
-    for pieces in cut:  # of the batches that are left over: the same clips, nothing larger
-        assert sorted(laid_out(pieces)) == sorted(laid_out(rest))
+    for pieces in cut:  # the last batches, cut again: the same clips, and no larger batch
+        assert sorted(clips_of(pieces)) == sorted(clips_of(rest))
         assert 1 <= len(pieces) <= size
         for most in (len, lambda batch: len(batch) * max(lengths[i] for i in batch)):
             assert max(map(most, pieces)) <= max(map(most, rest))
-    # Similar lengths: no batch of an update is longer than one of a longer update is short.
+    # Optimizer steps do not overlap in length, so the lengths in one optimizer step are similar.
     longest = [sorted(max(lengths[i] for i in batch) for batch in update) for update in updates]
     longest.sort(reverse=True)
     assert all(a[0] >= b[-1] for a, b in pairwise(longest))
     if size == 1:
         assert [batch for [batch] in updates] == plan
-    # The plan's order, so batch randomization stays random and `sorted` sorted.
-    place = {batch: k for k, batch in enumerate(plan)}
-    named = [update if update in whole else rest for update in updates]
-    first_named = [min(place[batch] for batch in batches) for batches in named]
-    assert first_named == sorted(first_named)
-    # Whatever the number of ranks, the updates are made of the same batches in the same places.
+    # Optimizer steps keep the plan's order: random stays random, and sorted stays sorted.
+    number = {batch: k for k, batch in enumerate(plan)}
+    planned = [update if update in whole else rest for update in updates]
+    first_numbers = [min(number[batch] for batch in batches) for batches in planned]
+    assert first_numbers == sorted(first_numbers)
+    # The number of ranks does not change which batches share an optimizer step.
     shares = [[tuple(batch) for batch in sampler] for sampler in samplers]
     for update in updates:
         for rank, share in enumerate(shares):
@@ -310,42 +299,45 @@ def test_ranks_share_updates_of_every_clip_once(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_other_cut_of_leftovers_is_smaller(seed):
+def test_cut_evenly_equals_the_best_of_all_cuts(seed):
     lengths = np.random.default_rng(seed).integers(1, 50, 9).astype(float)
     plan = plan_epoch(lengths, 3, "random")
     cuts = [np.split(lengths[plan.order], places) for places in combinations(range(1, 9), 3)]
     cuts = [pieces for pieces in cuts if max(map(len, pieces)) <= 3]
-    cut = [lengths[batch] for batch in cut_evenly(plan, 4, BatchCosts(lengths, {}))]
+    cut = [lengths[batch] for batch in cut_evenly(plan, 4, BatchCosts(lengths))]
     largest, *others = [max(len(x) * x.max() for x in pieces) for pieces in (cut, *cuts)]
     assert largest == min(others)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "named"),
     [
-        ({"rank": 2, "world_size": 2, "batches_per_update": 2}, "rank=2: .* 0 to 1"),
-        ({"world_size": 0}, "world_size=0: .* at least 1"),
-        ({"batches_per_update": 0}, "batches_per_update=0: .* at least 1"),
-        ({"random_epochs": -1}, "random_epochs=-1: .* at least 0"),
-        ({"batches_per_update": 3, "rank": 0, "world_size": 2}, "update=3: .* a multiple of 2"),
-        ({"batches_per_epoch": 5}, "batches_per_epoch=5, .*: 20 clips are in 7 .* from 7 to 20"),
-        ({"batches_per_epoch": 21}, '_epoch=21, .* to 20, or "constant"'),
-        ({"batches_per_epoch": 9, "batches_per_update": 2}, "a multiple of 2 from 8 to 20"),
-        ({"batches_per_update": 21}, "update=21: .* expected fewer batches an update, or more"),
-        ({"rank": 1}, "world_size=None: expected"),
-        ({"world_size": 2}, "rank=None: expected a whole number, 0 to 1"),
+        ({"rank": 2, "world_size": 2, "batches_per_update": 2}, "rank=2: .*0 to 1"),
+        ({"world_size": 0}, "world_size=0: "),
+        ({"batches_per_update": 0}, "batches_per_update=0: "),
+        ({"random_epochs": -1}, "random_epochs=-1: "),
+        ({"batches_per_update": 3, "rank": 0, "world_size": 2}, "batches_per_update=3: .*2"),
+        ({"batches_per_epoch": 5}, "batches_per_epoch=5, .*from 7 to 20"),
+        ({"batches_per_epoch": 21}, "batches_per_epoch=21, .* to 20"),
+        (
+            {"batches_per_epoch": 9, "batches_per_update": 2},
+            "batches_per_epoch=9, .*2 from 8 to 20",
+        ),
+        ({"batches_per_update": 21}, "batches_per_update=21: 20 clips"),
+        ({"rank": 1}, "world_size=None: "),
+        ({"world_size": 2}, "rank=None: .*0 to 1"),
     ],
 )
-def test_ranks_and_numbers_of_batches_are_checked(options, said):
-    with pytest.raises(BatchingError, match=said):
+def test_sampler_names_option_when_ranks_or_numbers_are_wrong(options, named):
+    with pytest.raises(BatchingError, match=named):
         LengthBatchSampler(TWENTY, 3, "random", **options)
     for trained in (-1, 1.5, 10_000):
-        with pytest.raises(BatchingError, match=f"batches_trained={trained}: expected"):
+        with pytest.raises(BatchingError, match=f"batches_trained={trained}: "):
             LengthBatchSampler(TWENTY, 3, "random").state_at(trained)
 
 
 def parts_of_ranks(world_size, *args, **options):
-    """The batches of each rank in an epoch."""
+    """Return the batches of each rank in epoch 0."""
     samplers = [
         LengthBatchSampler(*args, rank=rank, world_size=world_size, **options)
         for rank in range(world_size)
@@ -363,7 +355,8 @@ def parts_of_ranks(world_size, *args, **options):
     extra=st.sampled_from([None, "constant", 0, 3]),
 )
 def test_ranks_get_equally_many_batches(strategy, mode, data, world_size, batches_a_rank, extra):
-    """Of every clip once, none larger than the plan's, and as many in every epoch if so wanted."""
+    """With every clip once, and no batch above the plan's limits. With `batches_per_epoch`, every
+    epoch has the same number of batches."""
     lengths, batch_size, options = draw_case(data, strategy, mode, True)
     options.pop("epoch")
     size = world_size * batches_a_rank
@@ -394,8 +387,7 @@ def test_ranks_get_equally_many_batches(strategy, mode, data, world_size, batche
         assert counts == {len(batches)} == ({wanted} if isinstance(wanted, int) else counts)
 
 
-def test_a_constant_number_of_batches_costs_little():
-    """At most 1.1 % more steps, within the capacity."""
+def test_constant_number_of_batches_adds_at_most_1_percent_of_steps():
     lengths = np.random.default_rng(1).permutation(LJSPEECH)[:10_480]
     more = {"dynamic_batch_size": True, "batch_randomization": True}
     constant = LengthBatchSampler(lengths, 16, "semi_sorted", batches_per_epoch="constant", **more)
@@ -410,19 +402,19 @@ def test_a_constant_number_of_batches_costs_little():
     assert len(counts) == 1
 
 
-def test_missing_ranks_are_refused_where_several_train(monkeypatch):
+def test_pass_raises_when_several_processes_train_without_world_size(monkeypatch):
     distributed = torch.distributed
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-    with pytest.raises(BatchingError, match=r"rank, world_size: not given, .* has 2 processes"):
+    with pytest.raises(BatchingError, match=r"rank, world_size: .* 2 processes"):
         list(sampler)
     assert list(LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE, world_size=1))
 
 
 @pytest.mark.parametrize(("trained", "world_sizes"), [(6, (1, 2, 3)), (12, (1, 2, 3, 4))])
-def test_resume_with_another_number_of_ranks(trained, world_sizes):
-    """Inside an update, and where one begins."""
+def test_ranks_yield_the_rest_when_resumed_with_another_world_size(trained, world_sizes):
+    """Inside an optimizer step, and at the start of an optimizer step."""
     options = {"strategy": "semi_sorted", "batches_per_update": 12} | RECIPE
     sampler = LengthBatchSampler(range(1, 81), 2, **options)
     whole = list(sampler)
@@ -434,33 +426,33 @@ def test_resume_with_another_number_of_ranks(trained, world_sizes):
                 LengthBatchSampler(range(1, 81), 2, **options, rank=rank, world_size=world_size)
             )
             ranks[-1].load_state_dict(state)
-            with pytest.raises(BatchingError, match=rf"batch {trained} of \d+ of epoch 0 was load"):
+            with pytest.raises(BatchingError, match=rf"set_epoch\(1\): .*batch {trained} of"):
                 ranks[-1].set_epoch(1)
             ranks[-1].set_epoch(0)
         left = [batch for turn in zip(*map(list, ranks), strict=True) for batch in turn]
         assert left == whole[trained:]
     four = LengthBatchSampler(range(1, 81), 2, **options, rank=0, world_size=4)
-    with pytest.raises(BatchingError, match=r"batches_trained=6: .* in each of 4 processes"):
+    with pytest.raises(BatchingError, match=r"batches_trained=6: .*4 processes"):
         four.load_state_dict(sampler.state_at(6))
 
 
-def test_what_would_be_counted_wrongly_is_refused():
+def test_state_dict_raises_when_count_is_missing_or_too_large():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-    with pytest.raises(BatchingError, match=r"expected state_dict\(trained\)"):
+    with pytest.raises(BatchingError, match=r"state_dict\(\)"):
         sampler.state_dict()
     list(islice(sampler, 2))
     assert sampler.state_dict(2)["batches_trained"] == 2
-    with pytest.raises(BatchingError, match="trained=3: this pass has drawn 2 batches"):
+    with pytest.raises(BatchingError, match=r"trained=3: .*2"):
         sampler.state_dict(3)
-    with pytest.raises(BatchingError, match="give it a loader of LengthBatches"):
+    with pytest.raises(BatchingError, match="LengthBatches"):
         getattr(sampler, "batch_size", None)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
 @with_and_without_randomization
 def test_ranks_hardly_wait_for_each_other(randomize, world_size):
-    """The slowest rank of an update makes 1 % more decoder steps and padded frames than the mean.
-    Of the steps of four ranks that take the plan's batches in turn, 19 % are saved."""
+    """The slowest rank makes at most 1 % more decoder steps and padded frames than the mean. If four
+    ranks took the plan's batches as they come, 19 % more decoder steps would be needed."""
     lengths = np.random.default_rng(world_size).permutation(LJSPEECH)[:10_480]
     options = {"dynamic_batch_size": True, "batch_randomization": randomize}
     [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", **options)
@@ -470,7 +462,7 @@ def test_ranks_hardly_wait_for_each_other(randomize, world_size):
     for of_ranks in (longest, padded):
         assert 1 <= np.mean([max(update) / np.mean(update) for update in of_ranks]) <= 1.01
     slowest = sum(np.equal(update, max(update)) * 1 for update in longest)
-    assert slowest.min() > 0.7 * slowest.mean()  # every rank in its turn
+    assert slowest.min() > 0.7 * slowest.mean()  # every rank is the slowest about equally often
     if randomize and world_size == 4:
         plan = plan_epoch(lengths, 16, "semi_sorted", **options)
         in_plan = [lengths[batch].max() for batch in plan]
@@ -479,12 +471,11 @@ def test_ranks_hardly_wait_for_each_other(randomize, world_size):
         assert saved == pytest.approx(0.19, abs=0.03)
 
 
-# --- the package alone
+# --- the documentation
 
 
-def test_docstring_example_runs():
+def test_example_of_the_package_docstring_runs():
     example = textwrap.dedent(re.search(r"\n\n((?: {4}.*\n)+)", length_batching.__doc__).group(1))
-    assert len(example.splitlines()) <= 10
     trained = []
 
     def pad(clips):

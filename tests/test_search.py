@@ -1,4 +1,4 @@
-"""The search for the best batching, against brute force and hand counts; both programs print it."""
+"""The search for the best options, against brute force and hand counts, and its report."""
 
 from itertools import product
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hparams import HParams
 from length_batching import PARAMETERS, STRATEGIES, BatchingError, __main__, plan_epoch
+from length_batching.report import cost_table
 from length_batching.search import (
     DEFAULTS,
     PARAMETER_OF,
@@ -16,6 +17,7 @@ from length_batching.search import (
     mixes,
     parameter_values,
     search,
+    survey_all,
     value_in_words,
 )
 from scripts import compare_batching
@@ -38,17 +40,17 @@ def sweep(lengths, batch_size, strategy, values, **options):
 @pytest.mark.parametrize(
     ("strategy", "batch_size", "chance"), [("random", 20, 19 / 399), ("bucket", 10, 9 / 39)]
 )
-def test_pairs_repeat_by_chance(strategy, batch_size, chance):
-    """Of 400 clips, or those of a bucket of 40."""
+def test_novelty_is_that_of_chance_when_order_is_random(strategy, batch_size, chance):
+    """Among 400 clips, or among the 40 clips of a bucket."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
 
 
-def test_undefined_mixing_is_nan():
+def test_novelty_is_nan_when_no_clips_share_a_batch():
     assert np.isnan(survey([10, 20, 30], 1, "random").novelty)
 
 
-def test_padding_of_four_clips_by_hand():
+def test_survey_of_four_clips_equals_hand_calculation():
     found = survey([40, 10, 30, 20], 2, "sorted")  # (10, 20), (30, 40); capacity 80
     assert found.num_batches == 2
     assert found.decoder_steps == 60
@@ -56,14 +58,14 @@ def test_padding_of_four_clips_by_hand():
     assert found.zero_padding_rate == pytest.approx((0.5 + 0.25) / 4)
     assert (found.largest_batch_size, found.largest_batch_frames) == (2, 80)
     dynamic = survey([40, 10, 30, 20], 2, "sorted", dynamic_batch_size=True)
-    assert dynamic.decoder_steps == 20 + 40  # (10, 20), for three of 30 would take 90; (30, 40)
+    assert dynamic.decoder_steps == 20 + 40  # (10, 20), because three of 30 exceed 80; (30, 40)
     assert dynamic.batch_capacity is None
     larger = survey([40, 10, 30, 20], 2, "sorted", dynamic_batch_size=True, batch_capacity=90)
     assert larger.decoder_steps == 30 + 40  # (10, 20, 30), (40)
     assert larger.batch_capacity == 90
 
 
-def test_several_frames_per_step_round_up():
+def test_survey_rounds_up_to_whole_decoder_steps():
     found = survey([40, 10, 30, 21], 2, "sorted", frames_per_step=4)  # (10, 21), (30, 40)
     assert found.decoder_steps == 6 + 10
     assert found.padded_fraction == pytest.approx(1 - 101 / (2 * 24 + 2 * 40))
@@ -71,7 +73,7 @@ def test_several_frames_per_step_round_up():
     assert found.largest_batch_frames == 80
 
 
-def test_epochs_average_but_keep_the_largest():
+def test_survey_has_means_of_costs_but_maxima_of_batches():
     found = survey([10, 20, 40], 2, "random", epochs=9)
     assert 30 < found.decoder_steps < 60
     assert found.largest_batch_frames == 80
@@ -83,7 +85,7 @@ def test_epochs_average_but_keep_the_largest():
     num_clips=st.integers(1, 90),
     batch_size=st.integers(1, 20),
 )
-def test_every_sweep_value_is_allowed(strategy, num_clips, batch_size):
+def test_parameter_values_are_allowed(strategy, num_clips, batch_size):
     values = parameter_values(strategy, num_clips, batch_size)
     assert len(values) == len(set(values)) > 0
     surveys = sweep(distinct_lengths(num_clips), batch_size, strategy, values, epochs=1)
@@ -91,13 +93,13 @@ def test_every_sweep_value_is_allowed(strategy, num_clips, batch_size):
 
 
 @pytest.mark.parametrize("strategy", PARAMETER_OF)
-def test_sweeps_go_from_least_to_most_random(strategy):
+def test_parameter_values_go_from_least_to_most_random(strategy):
     values = parameter_values(strategy, 400, 8)
     least, most = sweep(distinct_lengths(400), 8, strategy, [values[0], values[-1]])
     assert least.novelty < most.novelty
 
 
-def test_the_grid_has_eight_values_a_doubling():
+def test_parameter_values_have_eight_per_doubling():
     """Factors from 0 to 1.6, rounded to two digits; bins from 1 to the number of batches."""
     factors = np.array(parameter_values("semi_sorted", 10_000, 16))
     assert (factors[0], factors[-1]) == (0, 1.6)
@@ -107,7 +109,7 @@ def test_the_grid_has_eight_values_a_doubling():
     assert np.count_nonzero((bins >= 64) & (bins < 512)) == 8 * 3
 
 
-def test_the_search_matches_an_exhaustive_one():
+def test_search_equals_an_exhaustive_search():
     lengths = np.random.default_rng(2).integers(80, 800, 160)
     best = search(Surveyor(lengths, epochs=3), 8, min_novelty=0.8).best
     every = []
@@ -120,33 +122,58 @@ def test_the_search_matches_an_exhaustive_one():
 
 
 @pytest.mark.parametrize("count", [1, 5, 20, 59])
-def test_the_best_is_never_slower_than_the_default(count):
+def test_search_is_never_slower_than_the_default(count):
     lengths = np.random.default_rng(count).integers(80, 800, count)
     advice = search(Surveyor(lengths, epochs=3), 4)
     assert advice.best.decoder_steps <= advice.default.decoder_steps
     assert advice.min_novelty <= 0.99
 
 
-def test_no_batching_has_more_than_all_novelty():
+def test_search_finds_nothing_when_all_pairs_must_be_new():
     advice = search(Surveyor(distinct_lengths(40), epochs=2), 4, min_novelty=1.0)
     assert advice.best is None
     assert len(advice.tried) == 2 * len(STRATEGIES)
 
 
-def test_options_of_plans_are_kept():
-    """A capacity counts with dynamic sizes alone. Other clips every epoch cannot be searched."""
+def test_search_keeps_options_of_plans():
+    """`batch_capacity` limits dynamic sizes only."""
     lengths = np.random.default_rng(3).integers(80, 800, 90)
     surveyor = Surveyor(lengths, epochs=2)
     advice = search(surveyor, 8, batch_capacity=2 * lengths.max(), max_clips=6)
     dynamic = [one for one in advice.tried if one.dynamic_batch_size]
     assert {one.batch_capacity for one in dynamic} == {2 * lengths.max()}
     assert max(one.largest_batch_size for one in advice.tried) == 6
-    with pytest.raises(BatchingError, match="draw: no search"):
-        search(surveyor, 8, draw=40)
+
+
+def test_survey_all_explains_strategies_that_need_more_clips():
+    surveys, impossible = survey_all(Surveyor([3, 4, 5], epochs=1), 2)
+    assert [message.partition(":")[0] for message in impossible] == ["ATS", "ATS-DBS"]
+    assert len(surveys) == 2 * len(STRATEGIES) - 2
+
+
+def test_survey_all_raises_when_no_strategy_allows_an_option():
+    with pytest.raises(BatchingError, match="batch_capacity=3: "):
+        survey_all(Surveyor([3, 4, 5], epochs=1), 2, batch_capacity=3)
+
+
+def test_cost_table_has_a_row_for_every_survey():
+    lengths = [40, 10, 30, 20]
+    surveys, _ = survey_all(Surveyor(lengths, epochs=1), 2, bucket_size=2, num_bins=2)
+    titles, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in cost_table(surveys).splitlines()
+    ]
+    assert len(rows) == 2 * len(STRATEGIES)
+    [row] = [dict(zip(titles, cells, strict=True)) for cells in rows if cells[1] == "SB"]
+    assert row["strategy"] == "sorted"
+    assert (row["batches"], row["steps"], row["clips"], row["frames"]) == ("2", "60", "2", "80")
+    assert row["padding %"] == "16.67"  # 20 of 120 frames
+    assert row["novelty %"] == "0.00"
+    assert float(row["% of RAND"]) == pytest.approx(100 * 60 / surveys[0].decoder_steps, abs=0.05)
 
 
 def call_printed(capsys, path, *options):
-    """The arguments in the call that `python -m length_batching` prints."""
+    """Return the arguments in the call that `python -m length_batching` prints."""
     __main__.main([str(path), *options])
     call = capsys.readouterr().out.partition("LengthBatchSampler(\n    lengths,\n")[2]
     return eval(f"dict({call.rpartition(')')[0]})")
@@ -161,7 +188,7 @@ CORPORA = {
 }
 
 
-# one of ten in the short suite
+# The short suite runs one of the ten cases.
 @pytest.mark.parametrize(
     ("corpus", "batch_size"),
     [
@@ -172,7 +199,7 @@ CORPORA = {
         for size in (4, 16)
     ],
 )
-def test_both_programs_advise_the_same(corpus, batch_size, tmp_path, capsys, monkeypatch):
+def test_programs_find_the_same_options(corpus, batch_size, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compare_batching.figures, "write_figure", lambda figure, path: path)
     lengths = CORPORA[corpus](np.random.default_rng(7))
     path = tmp_path / "lengths.csv"
@@ -182,12 +209,12 @@ def test_both_programs_advise_the_same(corpus, batch_size, tmp_path, capsys, mon
     given = ["-o", str(tmp_path / "out"), "--hparams", f"batch_size={batch_size}"]
     compare_batching.main([str(path), *given])
     lines = capsys.readouterr().out.splitlines()
-    [overrides] = [x.split()[-1] for x in lines if x.startswith("train.py --hparams ")]
+    [overrides] = [x.split()[-1] for x in lines if "train.py --hparams " in x]
     call["batching_strategy"] = call.pop("strategy")
     assert set(overrides.split(",")) == {f"{name}={value}" for name, value in call.items()}
-    plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # the call can be copied
+    plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # the printed call works
 
 
-def test_values_have_words_and_defaults_are_the_recipes():
+def test_defaults_are_those_of_hparams():
     assert value_in_words("bucket", 1024) == "buckets of 1,024"
     assert {p.name: getattr(HParams(), p.name) for p in PARAMETERS} == DEFAULTS

@@ -1,4 +1,4 @@
-"""Groups, segments and streams on the one planner."""
+"""Groups, segments and streams."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_batching import DBS, LJSPEECH, data, few, laid_out
+from test_batching import DBS, LJSPEECH, clips_of, data, few
 from torch.utils.data import DataLoader
 
 from length_batching import (
@@ -30,7 +30,7 @@ def test_groups_stay_together(data, epoch):
     options = {"group_sizes": groups.sizes, "batch_capacity": capacity, "too_long": "alone"}
     plan = plan_epoch(longest, 5, "semi_sorted", epoch=epoch, **options | DBS)
     batches = [np.concatenate([groups[group] for group in of_groups]) for of_groups in plan]
-    assert sorted(laid_out(batches)) == list(range(len(labels)))
+    assert sorted(clips_of(batches)) == list(range(len(labels)))
     for batch, of_groups in zip(batches, plan, strict=True):
         assert len(of_groups) == 1 or len(batch) * lengths[batch].max() <= capacity
 
@@ -64,7 +64,7 @@ def test_segments_equal_a_naive_loop(data, longest):
 
 
 OPTIONS = {"batch_capacity": 9_000, "batch_randomization": True, "seed": 3} | DBS
-READ: list[int] = []  # how many items were skipped each time
+READ: list[int] = []  # the `skip` of every call of `read`
 
 
 def stream_of(count, **changed):
@@ -84,26 +84,26 @@ def passed(stream, epoch=0, workers=0):
 
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
-def test_streams_give_every_item_once(count):
-    """Planned a window at a time, with what is left of less than half a window in the last."""
+def test_stream_yields_every_item_once(count):
+    """Each window is planned alone. Less than half a window at the end joins the last window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))
-    assert sorted(laid_out(first)) == sorted(laid_out(second)) == list(range(count))
+    assert sorted(clips_of(first)) == sorted(clips_of(second)) == list(range(count))
     assert first != second or count == 1
     assert passed(stream_of(count)) == first
     edges = [100 * k for k in range(max(1, round(count / 100 - 1e-9)))] + [count]
     windows = [{*range(a, b)} for a, b in itertools.pairwise(edges)]
     assert all(any({*batch} <= window for window in windows) for batch in first)
     assert max(len(batch) * max(LJSPEECH[batch]) for batch in first) <= 9_000
-    order = laid_out(
+    order = clips_of(
         LengthBatchStream(lambda skip: iter(range(200)), lambda i: 5, 8, "random", window=100)
     )
-    assert order[:100] != [i - 100 for i in order[100:]]  # every window has a plan of its own
+    assert order[:100] != [i - 100 for i in order[100:]]  # windows have different plans
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_processes_and_workers_share_a_stream(world_size, workers):
+def test_processes_and_workers_yield_every_item_once(world_size, workers):
     options = {"world_size": world_size, "batches_per_update": 4}
     if workers and world_size == 4:
         options["window"] = 10**6
@@ -112,12 +112,12 @@ def test_processes_and_workers_share_a_stream(world_size, workers):
     assert len({len(share) for share in shares}) == 1
     whole = [batch for turn in zip(*shares, strict=True) for batch in turn]
     assert whole == passed(alone, 2)
-    assert sorted(laid_out(whole)) == list(range(470))
+    assert sorted(clips_of(whole)) == list(range(470))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_streams_resume_at_any_update(workers):
-    """After as many batches as the trainer counts, with any number of processes or workers."""
+def test_stream_yields_the_rest_when_resumed(workers):
+    """With any number of processes and workers."""
     stream = stream_of(330, batches_per_update=2)
     whole = passed(stream, 5)
     for trained in range(0, len(whole) + 1, 2 if workers == 0 else 22):
@@ -129,21 +129,21 @@ def test_streams_resume_at_any_update(workers):
             shares.append(list(DataLoader(resumed, batch_size=None, num_workers=workers)))
             assert READ[-1] == state["items_before"] or workers
         assert [batch for turn in zip(*shares, strict=True) for batch in turn] == whole[trained:]
-    assert state["items_before"] >= 200  # the stream is not read again from the start
+    assert state["items_before"] >= 200  # the stream is not read from the start
     begun = stream_of(330, batches_per_update=2)
     begun.set_epoch(5)
     assert list(itertools.islice(begun, 6)) == whole[:6]
     assert begun.state_dict() == begun.state_dict(6)
     resumed.load_state_dict(stream.state_dict(4))
-    with pytest.raises(BatchingError, match=r"set_epoch\(6\): a position inside epoch 5 was"):
+    with pytest.raises(BatchingError, match=r"set_epoch\(6\): .*5"):
         resumed.set_epoch(6)
-    with pytest.raises(BatchingError, match="batches_trained=3: expected an equal number in each"):
+    with pytest.raises(BatchingError, match=r"batches_trained=3: .*2 processes"):
         resumed.load_state_dict(begun.state_dict(3))
     begun.set_epoch(6)
     assert begun.state_dict()["batches_trained"] == 0
 
 
-def test_streams_resume_in_torchdatas_loader():
+def test_stream_resumes_in_the_loader_of_torchdata():
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader(workers):
@@ -151,7 +151,7 @@ def test_streams_resume_in_torchdatas_loader():
 
     for workers in (0, 2):
         whole = list(loader(workers))
-        for trained in (1, 4, len(whole) + 1):  # one more than there are: the epoch is finished
+        for trained in (1, 4, len(whole) + 1):  # one more than the epoch has: it is finished
             first, second = loader(workers), loader(workers)
             trained_batches = list(itertools.islice(first, trained))
             second.load_state_dict(first.state_dict())
@@ -162,30 +162,28 @@ def test_streams_resume_in_torchdatas_loader():
                 assert trained_batches + list(second) == whole
 
 
-def test_streams_refuse_what_would_repeat_or_overrun():
+def test_stream_raises_when_items_would_repeat_or_options_are_wrong():
     stream = stream_of(100)
     first = passed(stream)
     assert first
     for workers in (0, 1):
-        with pytest.raises(BatchingError, match="epoch 0 was passed already: call set_epoch"):
+        with pytest.raises(BatchingError, match=r"epoch 0: .*set_epoch"):
             list(DataLoader(stream, batch_size=None, num_workers=workers))
-    with pytest.raises(BatchingError, match=r"read\(0\) gave no item"):
+    with pytest.raises(BatchingError, match=r"read\(0\)"):
         list(stream_of(0))
-    with pytest.raises(BatchingError, match="window=0: expected a whole number"):
+    with pytest.raises(BatchingError, match="window=0: "):
         stream_of(100, window=0)
-    with pytest.raises(BatchingError, match="batch_capacity=None: the longest clip of a stream"):
+    with pytest.raises(BatchingError, match="batch_capacity=None: "):
         stream_of(100, batch_capacity=None)
-    with pytest.raises(BatchingError, match="rank=2: expected a whole number, 0 to 1"):
+    with pytest.raises(BatchingError, match="rank=2: "):
         stream_of(100, rank=2, world_size=2)
-    with pytest.raises(
-        BatchingError, match=r"longest=5, overlap=5.*expected 0 <= overlap < longest"
-    ):
+    with pytest.raises(BatchingError, match=r"longest=5, overlap=5"):
         segments_of([9], 5, overlap=5)
-    with pytest.raises(BatchingError, match="expected a whole number of frames"):
+    with pytest.raises(BatchingError, match="lengths: "):
         segments_of([9.5], 5)
 
 
-def test_accelerate_must_not_prepare_streams():
+def test_stream_fails_when_accelerate_prepares_its_loader():
     data_loader = pytest.importorskip("accelerate.data_loader")
     pytest.importorskip("accelerate").PartialState(cpu=True)
     prepared = data_loader.prepare_data_loader(
@@ -195,5 +193,5 @@ def test_accelerate_must_not_prepare_streams():
         put_on_device=True,
         dispatch_batches=False,
     )
-    with pytest.raises(TypeError, match="NoneType"):  # accelerate's own
+    with pytest.raises(TypeError, match="NoneType"):  # raised by accelerate
         list(prepared)

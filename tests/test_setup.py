@@ -390,7 +390,9 @@ def test_a_smaller_capacity_is_advised():
 def test_enough_updates_are_not_warned_of():
     frames = np.full(13_100, 500)
     assert few_updates(make_sampler(frames, HParams()), HParams()) is None
-    assert "5 optimizer steps per epoch" in few_updates(make_sampler(frames[:320], HParams()), HParams())
+    assert "5 optimizer steps per epoch" in few_updates(
+        make_sampler(frames[:320], HParams()), HParams()
+    )
     few = replace(HParams(), batch_size=2)  # smaller batches cannot help
     assert few_updates(make_sampler(frames[:6], few), few) is None
 

@@ -1,20 +1,23 @@
-"""The wheel length-batching: what it holds, planning without torch, `python -m length_batching`."""
+"""The wheel length-batching: its files, types and use in an empty environment."""
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import ROOT
 
-from length_batching import STRATEGIES, __main__, padding_stats, pair_novelty, plan_epoch
+import length_batching
 
+README = (ROOT / "length_batching" / "README.md").read_text(encoding="utf-8")
 LENGTHS = np.random.default_rng(0).integers(5, 80, 320)
+PROJECT = ROOT / "length_batching"
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
@@ -22,140 +25,198 @@ import length_batching
 print(len(length_batching.plan_epoch([3, 1, 2], 2, "sorted")))
 print(list(length_batching.LengthBatchSampler([3, 1, 2], 2, "sorted")))
 """
-
-
-TYPED_USE = """
-from length_batching import RankSampler, LengthBatches, LengthBatchSampler, padding_stats, plan_epoch
-
-sampler = LengthBatchSampler([3, 1, 2], 2, "sorted", rank=0, world_size=2)
-state: dict[str, int] = sampler.state_dict(0)
-batches = LengthBatches([1, 2, 3], [3, 1, 2], 2, "sorted", world_size=1)
-first: int = next(iter(RankSampler(batches, 0)))
-rate: float = padding_stats([3, 1, 2], plan_epoch([3, 1, 2], 2, "sorted")).zero_padding_rate
-sampler.set_epoch("1")
-"""
-WRONG_TYPE = (
-    'error: Argument 1 to "set_epoch" of "LengthBatchSampler" has incompatible type "str"; '
-    'expected "int"  [arg-type]'
+CORRECT_USE = """
+from length_batching import (
+    LengthBatches, LengthBatchSampler, LengthBatchStream, PlanOptions, RankSampler, check_strategy,
+    padding_stats, plan_epoch,
 )
 
+options: PlanOptions = {"dynamic_batch_size": True, "max_clips": 3}
+strategy = check_strategy(input())
+sampler = LengthBatchSampler([3, 1, 2], 2, strategy, rank=0, world_size=2, **options)
+state: dict[str, int] = sampler.state_dict(0)
+batches = LengthBatches([1, 2, 3], [3, 1, 2], 2, "sorted", world_size=1, size_multiple=2)
+first: int = next(iter(RankSampler(batches, 0)))
+stream = LengthBatchStream(lambda skip: iter([]), len, 2, "semi_sorted", seed=3)
+plan = plan_epoch([3, 1, 2], 2, "semi_sorted", dynamic_batch_size=True, too_long="alone")
+rate: float = padding_stats([3, 1, 2], plan).zero_padding_rate
+"""
+WRONG_USE = """
+from collections.abc import Iterator
 
-def build(kind: str, folder, out) -> str:
-    """The name of the wheel or sdist that the project in `folder` makes."""
+from length_batching import LengthBatches, LengthBatchSampler, LengthBatchStream, plan_epoch
+
+
+def read(skip: int) -> Iterator[int]:
+    yield skip
+
+lengths = [3, 1, 2]
+plan_epoch(lengths, 2, "semisorted")
+plan_epoch(lengths, 2, "sorted", dynamic_batchsize=True)
+LengthBatchSampler(lengths, 2, "semisorted")
+LengthBatchSampler(lengths, 2, "sorted", dynamic_batchsize=True)
+LengthBatches(lengths, lengths, 2, "semisorted")
+LengthBatches(lengths, lengths, 2, "sorted", dynamic_batchsize=True)
+LengthBatchStream(read, len, 2, "semisorted")
+LengthBatchStream(read, len, 2, "sorted", dynamic_batchsize=True)
+LengthBatchSampler(lengths, 2, "sorted", too_long="cut")
+LengthBatchSampler(lengths, 2, "sorted", max_clips="3")
+LengthBatchSampler(lengths, 2, "sorted").set_epoch("1")
+"""
+
+
+def build(kind, folder, out):
+    """Build a wheel or sdist of the project in `folder`, and return its path."""
     program = f"from hatchling import build; print(build.build_{kind}({str(out)!r}))"
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return out / run.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder whose path contains a space."""
+    pytest.importorskip("hatchling", reason="pip install -r requirements/dev.txt")
+    return tmp_path_factory.mktemp("with a space")
+
+
+@pytest.fixture(scope="module")
+def sdist(folder):
+    return build("sdist", PROJECT, folder)
+
+
+@pytest.fixture(scope="module")
+def wheel(folder, sdist):
+    """Build the wheel from the sdist, as `python -m build` does."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "source", filter="data")
+    [project] = (folder / "source").iterdir()
+    return build("wheel", project, folder)
+
+
+def test_wheel_contains_the_library_alone(wheel):
+    files = {path.name for path in PROJECT.iterdir() if path.suffix == ".py"} | {"py.typed"}
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        [metadata] = [archive.read(name).decode() for name in names if name.endswith("METADATA")]
+    in_package = {name for name in names if ".dist-info/" not in name}
+    assert in_package == {f"length_batching/{name}" for name in files}
+    assert f"\nVersion: {length_batching.__version__}\n" in metadata
+    assert re.findall(r"^Requires-Dist: ([\w-]+)[^;]*$", metadata, re.M) == ["numpy"]
+    assert "\n# " in metadata  # the README
+    assert not re.findall(r"\]\((?!https?://|#)", metadata)  # no relative links
+
+
+@pytest.fixture(scope="module")
+def environment(folder):
+    """Return the Python of an empty environment, and a folder with numpy alone."""
+    venv.create(folder / "environment", with_pip=True)
+    packages = folder / "packages"
+    packages.mkdir()
+    installed = Path(np.__file__).parent.parent
+    for name in ("numpy", "numpy.libs"):
+        if (installed / name).exists():
+            (packages / name).symlink_to(installed / name)
+    return folder / "environment" / "bin" / "python", packages
+
+
+def run_python(environment, folder, *arguments):
+    """Run the environment's Python with numpy in a folder of a user, and return its output."""
+    python, packages = environment
     run = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True
+        [python, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(packages)},
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == 0, run.stderr
-    return run.stdout.split()[-1]
+    return run.stdout
 
 
-def test_the_wheel_is_batching_alone_and_typed(tmp_path):
-    """Made of what an sdist holds, as `python -m build` does; and used where nothing else is."""
-    pytest.importorskip("hatchling", reason="pip install -r requirements/dev.txt")
-    with tarfile.open(tmp_path / build("sdist", ROOT, tmp_path)) as sdist:
-        sdist.extractall(tmp_path, filter="data")
-    (project,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    site = tmp_path / "site"
-    with zipfile.ZipFile(tmp_path / build("wheel", project, tmp_path)) as wheel:
-        wheel.extractall(site)
-    (metadata,) = site.glob("*.dist-info/METADATA")
-    files = {path.name for path in (ROOT / "length_batching").iterdir() if path.is_file()}
-    assert {path.name for path in (site / "length_batching").iterdir()} == files >= {"py.typed"}
-    assert {path.name for path in site.iterdir()} == {"length_batching", metadata.parent.name}
-    assert re.findall(r"^Requires-Dist: (\w+)[^;]*$", metadata.read_text("utf-8"), re.M) == [
-        "numpy"
-    ]
-    (site / "torch").mkdir()  # which plans and the command must not import
-    (site / "torch" / "__init__.py").write_text("raise ImportError('no torch')")
-    np.savetxt(tmp_path / "lengths.csv", LENGTHS)
-    command = [sys.executable, "-m", "length_batching", "lengths.csv"]
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert run.stdout.startswith("320 lengths"), run.stderr
-    shutil.rmtree(site / "torch")
-    (tmp_path / "use.py").write_text(TYPED_USE)
-    # torch's own types take ten seconds to read.
-    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
-    command = [sys.executable, "-m", "mypy", "--strict", "use.py"]
-    environment |= {"MYPYPATH": str(site)}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert re.findall(r"error: .*", run.stdout) == [WRONG_TYPE], run.stdout + run.stderr
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_library_works_when_installed_in_an_empty_environment(kind, environment, folder, request):
+    """Plans and the command need numpy alone. A user's files of the same names do no harm."""
+    python, _ = environment
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--ignore-installed"]
+    # An sdist is built with the hatchling of the tests, so that pip downloads nothing.
+    subprocess.run(
+        [python, *install, "--no-build-isolation", request.getfixturevalue(kind)],
+        env=os.environ | {"PYTHONPATH": str(Path(np.__file__).parent.parent)},
+        check=True,
+    )
+    user = folder / "user"
+    user.mkdir(exist_ok=True)
+    for name in ("batching", "hparams", "plan", "search"):
+        (user / f"{name}.py").write_text("raise ImportError('this is a file of the user')")
+    np.savetxt(user / "lengths.csv", LENGTHS)
+    printed = run_python(environment, user, "-m", "length_batching", "lengths.csv")
+    assert printed.startswith("320 lengths")
+    code = "import length_batching as x; print(x.__version__, x.__file__)"
+    version, path = run_python(environment, user, "-c", code).strip().split(" ", 1)
+    assert version == length_batching.__version__
+    assert path.startswith(str(folder / "environment"))
 
 
-def test_plans_and_the_sampler_need_no_torch():
+def mypy_errors(folder, wheel, code):
+    """Return the lines in which mypy reports errors, with the errors."""
+    site = folder / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    (folder / "use.py").write_text(code)
+    # mypy skips torch, because it needs ten seconds to read the types of torch.
+    (folder / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "use.py"],
+        cwd=folder,
+        env=os.environ | {"MYPYPATH": str(site)},
+        capture_output=True,
+        text=True,
+    )
+    found = re.findall(r"^use\.py:(\d+): error: (.*)", run.stdout, re.M)
+    assert run.returncode in (0, 1), run.stdout + run.stderr
+    return {code.splitlines()[int(line) - 1]: message for line, message in found}
+
+
+def test_mypy_accepts_correct_use(folder, wheel):
+    assert mypy_errors(folder, wheel, CORRECT_USE) == {}
+
+
+def test_mypy_reports_wrong_names_and_types(folder, wheel):
+    errors = mypy_errors(folder, wheel, WRONG_USE)
+    _, _, wrong_lines = WRONG_USE.partition("lengths = [3, 1, 2]\n")
+    assert list(errors) == wrong_lines.splitlines()
+    for line, message in errors.items():
+        if "semisorted" in line:
+            assert "Literal['random', " in message
+        if "dynamic_batchsize" in line:
+            assert 'did you mean "dynamic_batch_size"' in message
+
+
+def test_library_needs_no_torch_for_plans_and_sampler():
     program = [sys.executable, "-c", WITHOUT_TORCH]
     run = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert run.stdout == "2\n[[1, 2], [0]]\n", run.stderr
 
 
-def test_the_command_prints_what_each_strategy_costs(tmp_path, capsys):
-    rows = "".join(f"{i},{length},7\n" for i, length in enumerate(LENGTHS))
-    (tmp_path / "lengths.csv").write_text(f"id,frames,text\n{rows}")
-    options = "--column", "frames", "batch_size=8", "num_bins=5", "bucket_size=40"
-    __main__.main([str(tmp_path / "lengths.csv"), *options])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    found = {tuple(line[:2]): line[2:5] for line in lines if line and line[0] in STRATEGIES}
-    assert found.keys() == {(name, sizes) for name in STRATEGIES for sizes in ("fixed", "dynamic")}
-    options = {"bucket_size": 40, "dynamic_batch_size": True}
-    plans = [plan_epoch(LENGTHS, 8, "bucket", **options, epoch=epoch) for epoch in range(1, 41)]
-    stats = [padding_stats(LENGTHS, plan) for plan in plans]
-    padded = 100 * np.mean([one.padded_fraction for one in stats])
-    batches, steps = (
-        np.mean([getattr(x, n) for x in stats]) for n in ("num_batches", "decoder_steps")
-    )
-    assert found["bucket", "dynamic"] == [f"{padded:.2f}", f"{batches:,.0f}", f"{steps:,.0f}"]
+@pytest.mark.parametrize("example", re.findall(r"\n```python\n(.*?)```", README, re.DOTALL))
+def test_examples_of_the_readme_run(example, tmp_path):
+    (tmp_path / "example.py").write_text(example)
+    command = [sys.executable, "example.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout
 
 
-@pytest.mark.parametrize("few_long", [False, True])
-def test_the_call_to_copy_costs_least(few_long, tmp_path, capsys):
-    """Against the paper's noise, which wins where a few clips are far longer than the others."""
-    rng = np.random.default_rng(0)
-    lengths = 400 * rng.lognormal(0, 0.6, 1500) if few_long else rng.integers(50, 800, 1500)
-    np.savetxt(tmp_path / "lengths", lengths)
-    __main__.main([str(tmp_path / "lengths")])
-    printed = capsys.readouterr().out
-    call = printed.partition("LengthBatchSampler(\n    lengths,\n")[2].rpartition(")")[0]
-    steps, novelties = [], []
-    for options in (eval(f"dict({call})"), {"strategy": "semi_sorted", "batch_size": 16}):
-        options |= {"dynamic_batch_size": True, "batch_randomization": False}
-        before, plan = (plan_epoch(lengths, epoch=epoch, **options) for epoch in (0, 1))
-        steps.append(padding_stats(lengths, plan).decoder_steps)
-        novelties.append(pair_novelty(plan, before))
-    assert novelties[0] >= novelties[1]
-    assert steps[0] < 0.97 * steps[1] or few_long
-    assert steps[0] <= steps[1]
+def test_classes_for_lightning_in_the_readme_are_those_of_the_example():
+    [block] = re.findall(r"\n```py\n(class .*?)\n```", README, re.DOTALL)
+    classes, _, _ = block.partition("\n\n\nbatches = ")
+    program = (ROOT / "examples" / "frameworks" / "lightning_trainer.py").read_text()
+    for line in filter(None, classes.splitlines()):
+        assert line in program
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments", "message"),
-    [
-        ("3\nfour\n", [], ":2: 'four': expected a length, a number above 0"),
-        ("id,frames\na,3\nb,nan\n", [], ":3: 'b,nan': expected a length"),
-        ("5x\n3\n", [], ":1: '5x': expected a length"),
-        ("3\n-1\n", [], ":2: '-1': expected a length"),
-        ("a,3\nb\n", [], ":2: 'b': expected a length, a number above 0; correct or delete it"),
-        ("1x\n3\nb\n" + "4\nc\n" * 20, [], "; the same in 21 more lines: 3, 5, 7, 9, 11, 13"),
-        ("3\n4\n", ["\udcff=3"], r"\xff=3: expected name=value"),
-        ("id,frames\na,3\n", ["--column", "seconds"], "no column 'seconds'"),
-        ("id,frames\n", [], "no lengths; expected one on each line"),
-        ("\xff\n", [], "expected lines of text in UTF-8"),
-        ("3\n4\n", ["bucket=3"], "expected name=value, a name of batch_size, "),
-        ("3\n4\n", ["max_clips=x"], "max_clips=x: expected a number"),
-        ("3\n4\n", ["batch_capacity=3"], "batch_capacity=3: expected 4, so that the longest"),
-    ],
-)
-def test_the_command_refuses_what_is_wrong(text, arguments, message, tmp_path, capsys):
-    (tmp_path / "lengths").write_text(text, encoding="latin-1")
-    with pytest.raises(SystemExit) as stop:
-        __main__.main([str(tmp_path / "lengths"), *arguments])
-    assert message in str(stop.value)
-    assert "\n" not in str(stop.value) + capsys.readouterr().out
-
-
-@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
-def test_a_closed_output_does_not_matter(closed, tmp_path):
-    (tmp_path / "lengths").write_text("3\n4\n5\n")
-    command = f"{sys.executable} -m length_batching {tmp_path / 'lengths'} {closed}"
-    run = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True)
-    assert (run.returncode, run.stderr) == (0, b"")
+def test_license_is_that_of_the_recipe():
+    assert (PROJECT / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

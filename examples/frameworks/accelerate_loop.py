@@ -1,5 +1,10 @@
-"""accelerate: `accelerate launch accelerate_loop.py`, or in two processes with
-`--num-processes 2`. `--stop 7`, then `--resume`."""
+"""Train with accelerate.
+
+    python accelerate_loop.py
+    accelerate launch --num-processes 2 accelerate_loop.py
+
+Add `--stop 7` to stop after 7 optimizer steps, and then `--resume` to go on.
+"""
 
 import torch
 from accelerate import Accelerator

@@ -1,5 +1,10 @@
-"""Hugging Face Trainer: `python hf_trainer.py`, or in two processes
-`torchrun --nproc-per-node 2 hf_trainer.py`. `--stop 7`, then `--resume`."""
+"""Train with the Trainer of Hugging Face.
+
+    python hf_trainer.py
+    torchrun --nproc-per-node 2 hf_trainer.py
+
+Add `--stop 7` to stop after 7 optimizer steps, and then `--resume` to go on.
+"""
 
 import torch
 from task import BATCHING, Clips, Model, arguments, pad
@@ -23,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training = TrainingArguments(
         str(args.folder / "trainer"),
-        per_device_train_batch_size=1,  # an item is a batch
+        per_device_train_batch_size=1,  # each item is a batch
         train_sampling_strategy="sequential",
         num_train_epochs=args.epochs,
         lr_scheduler_type="constant",
@@ -41,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
         **BATCHING,
         collate=pad,
         world_size=training.world_size,
-        record=args.folder / "trainer" / "batches.txt",  # the Trainer saves nothing of its data
+        record=args.folder / "trainer" / "batches.txt",  # the Trainer saves no state of its data
     )
     trainer = Trainer(
         model,

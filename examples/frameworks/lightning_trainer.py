@@ -1,5 +1,10 @@
-"""Lightning: `python lightning_trainer.py`, or in two processes
-`torchrun --nproc-per-node 2 lightning_trainer.py`. `--stop 7`, then `--resume`."""
+"""Train with Lightning.
+
+    python lightning_trainer.py
+    torchrun --nproc-per-node 2 lightning_trainer.py
+
+Add `--stop 7` to stop after 7 optimizer steps, and then `--resume` to go on.
+"""
 
 import os
 
@@ -25,17 +30,18 @@ class Module(lightning.LightningModule):
 
 
 class LaterLoader(DataLoader):
-    """Starts its workers with the first batch: Lightning calls iter() before it sets the epoch."""
+    """Starts its workers with the first batch, because Lightning calls iter() before set_epoch."""
 
     def __iter__(self):
         yield from super().__iter__()
 
 
 class SaveBatches(Callback):
-    """Keeps the position in the checkpoint: Lightning itself saves none of torch's DataLoader."""
+    """Saves the position in the checkpoint. Lightning saves no position of a DataLoader of torch."""
 
     def __init__(self, batches: LengthBatches):
-        self.batches, self.trained = batches, 0
+        self.batches = batches
+        self.trained = 0
 
     def on_train_epoch_start(self, trainer, pl_module):
         self.trained = 0
@@ -47,7 +53,8 @@ class SaveBatches(Callback):
         return self.batches.state_dict(self.trained) | {"world_size": self.batches.world_size}
 
     def load_state_dict(self, state_dict):
-        # Lightning counts each process's batches itself, and would end the epoch too early.
+        # Lightning counts each process's batches itself. With another number of processes, it would
+        # end the epoch too early.
         if state_dict["world_size"] != self.batches.world_size:
             expected = f"resume with {state_dict['world_size']} processes, as it was saved"
             raise BatchingError(f"world_size={self.batches.world_size}: {expected}")
@@ -79,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
         batch_size=None,
         sampler=sampler,
         num_workers=args.workers,
-        # A fork beside the threads of several processes may hang, in Python 3.11 for one.
+        # A fork may hang while other threads run, for example in Python 3.11.
         multiprocessing_context="forkserver" if args.workers else None,
     )
     checkpoint = args.folder / "lightning" / "last.ckpt"

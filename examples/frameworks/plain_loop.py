@@ -1,5 +1,10 @@
-"""A loop of one's own over torch's DataLoader: `python plain_loop.py`, or in two processes
-`torchrun --nproc-per-node 2 plain_loop.py`. `--stop 7`, then `--resume`."""
+"""Train with a loop of your own and the DataLoader of torch.
+
+    python plain_loop.py
+    torchrun --nproc-per-node 2 plain_loop.py
+
+Add `--stop 7` to stop after 7 optimizer steps, and then `--resume` to go on.
+"""
 
 import os
 

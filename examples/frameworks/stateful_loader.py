@@ -1,5 +1,10 @@
-"""torchdata's StatefulDataLoader, which saves the position itself: `python stateful_loader.py`, or
-`torchrun --nproc-per-node 2 stateful_loader.py`. `--stop 7`, then `--resume`."""
+"""Train with the StatefulDataLoader of torchdata, which saves the position itself.
+
+    python stateful_loader.py
+    torchrun --nproc-per-node 2 stateful_loader.py
+
+Add `--stop 7` to stop after 7 optimizer steps, and then `--resume` to go on.
+"""
 
 import os
 

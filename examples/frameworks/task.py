@@ -1,4 +1,4 @@
-"""What the programs in this folder share: clips of different lengths, a small model, arguments."""
+"""Clips of different lengths, a small model and the arguments of the programs in this folder."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ BATCHING: Any = {
 
 
 class Clips(Dataset[Tensor]):
-    """Clips of lognormal lengths. The first frame of each is its number."""
+    """Makes clips of lognormal lengths. The first frame of a clip is the clip's number."""
 
     def __init__(self, count: int = 300):
         generator = torch.Generator().manual_seed(0)
@@ -30,9 +30,8 @@ class Clips(Dataset[Tensor]):
         return len(self.lengths)
 
     def __getitem__(self, number: int) -> Tensor:
-        return torch.cat(
-            [torch.tensor([number]), torch.sin(torch.arange(self.lengths[number] - 1))]
-        )
+        frames = torch.sin(torch.arange(self.lengths[number] - 1))
+        return torch.cat([torch.tensor([number]), frames])
 
 
 def pad(clips: list[Tensor]) -> dict[str, Tensor]:
@@ -41,7 +40,7 @@ def pad(clips: list[Tensor]) -> dict[str, Tensor]:
 
 
 class Model(nn.Module):
-    """Predicts each frame from the one before. Appends each step's clips and loss to a file."""
+    """Predicts each frame from the frame before. Appends each batch's clips and loss to a file."""
 
     def __init__(self, record: Path):
         super().__init__()
@@ -59,11 +58,12 @@ class Model(nn.Module):
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--stop", type=int, help="save after so many steps and end")
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--folder", type=Path, default=Path("run"))
+    add = parser.add_argument
+    add("--epochs", type=int, default=3, help="(default: 3)")
+    add("--workers", type=int, default=0, help="workers of the loader (default: 0)")
+    add("--stop", type=int, metavar="N", help="save a checkpoint after N optimizer steps and end")
+    add("--resume", action="store_true", help="go on from the checkpoint")
+    add("--folder", type=Path, default=Path("run"), help="of the checkpoint (default: run)")
     args = parser.parse_args(argv)
     args.folder.mkdir(parents=True, exist_ok=True)
     return args

@@ -1,0 +1,121 @@
+"""`python -m length_batching`: its table, its printed call, its errors and closed streams."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers import ROOT
+
+from length_batching import (
+    REGISTRY,
+    STRATEGIES,
+    __main__,
+    batching_name,
+    padding_stats,
+    pair_novelty,
+    plan_epoch,
+)
+
+LENGTHS = np.random.default_rng(0).integers(5, 80, 320)
+
+
+def rows_of(printed):
+    """Return the cells of the table's rows."""
+    lines = [line for line in printed.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_command_prints_what_each_strategy_costs(tmp_path, capsys):
+    rows = "".join(f"{i},{length},7\n" for i, length in enumerate(LENGTHS))
+    (tmp_path / "lengths.csv").write_text(f"id,frames,text\n{rows}")
+    options = "--column", "frames", "batch_size=8", "num_bins=5", "bucket_size=40"
+    __main__.main([str(tmp_path / "lengths.csv"), *options])
+    found = {(row[0], row[1]): row[2:] for row in rows_of(capsys.readouterr().out)}
+    names = {(s, batching_name(s, dynamic, False)) for s in STRATEGIES for dynamic in (False, True)}
+    assert found.keys() == names
+    options = {"bucket_size": 40, "dynamic_batch_size": True}
+    plans = [plan_epoch(LENGTHS, 8, "bucket", **options, epoch=epoch) for epoch in range(1, 41)]
+    stats = [padding_stats(LENGTHS, plan) for plan in plans]
+    padded = 100 * np.mean([one.padded_fraction for one in stats])
+    batches = np.mean([one.num_batches for one in stats])
+    steps = np.mean([one.decoder_steps for one in stats])
+    expected = [f"{padded:.2f}", f"{batches:,.0f}", f"{steps:,.0f}"]
+    assert found["bucket", "BKT-DBS"][2:5] == expected
+
+
+@pytest.mark.parametrize("few_are_long", [False, True])
+def test_printed_call_needs_fewer_steps_than_semi_sorted(few_are_long, tmp_path, capsys):
+    """If a few clips are far longer than the others, `semi_sorted` itself may be the best."""
+    rng = np.random.default_rng(0)
+    lengths = 400 * rng.lognormal(0, 0.6, 1500) if few_are_long else rng.integers(50, 800, 1500)
+    np.savetxt(tmp_path / "lengths", lengths)
+    __main__.main([str(tmp_path / "lengths")])
+    printed = capsys.readouterr().out
+    call = printed.partition("LengthBatchSampler(\n    lengths,\n")[2].rpartition(")")[0]
+    steps, novelties = [], []
+    for options in (eval(f"dict({call})"), {"strategy": "semi_sorted", "batch_size": 16}):
+        options |= {"dynamic_batch_size": True, "batch_randomization": False}
+        before, plan = (plan_epoch(lengths, epoch=epoch, **options) for epoch in (0, 1))
+        steps.append(padding_stats(lengths, plan).decoder_steps)
+        novelties.append(pair_novelty(plan, before))
+    assert novelties[0] >= novelties[1]
+    assert steps[0] < 0.97 * steps[1] or few_are_long
+    assert steps[0] <= steps[1]
+
+
+def test_printed_call_keeps_the_sizes_of_the_command(tmp_path, capsys):
+    np.savetxt(tmp_path / "lengths", LENGTHS)
+    sizes = ["batch_capacity=2000", "max_clips=40", "size_multiple=2", "too_long=alone"]
+    __main__.main([str(tmp_path / "lengths"), *sizes])
+    call = capsys.readouterr().out.partition("LengthBatchSampler(\n    lengths,\n")[2]
+    options = eval(f"dict({call.rpartition(')')[0]})")
+    expected = {"batch_capacity": 2000, "max_clips": 40, "size_multiple": 2, "too_long": "alone"}
+    assert expected.items() <= options.items()
+    plan = plan_epoch(LENGTHS, **options)
+    assert max(map(len, plan)) <= 40
+
+
+def test_command_lists_strategies(capsys):
+    with pytest.raises(SystemExit) as stop:
+        __main__.main(["--strategies"])
+    assert stop.value.code == 0
+    rows = rows_of(capsys.readouterr().out)
+    assert [row[0].strip("`") for row in rows] == list(REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "named"),
+    [
+        ("3\nfour\n", [], ":2: 'four'"),
+        ("id,frames\na,3\nb,nan\n", [], ":3: 'b,nan'"),
+        ("5x\n3\n", [], ":1: '5x'"),
+        ("3\n-1\n", [], ":2: '-1'"),
+        ("a,3\nb\n", [], ":2: 'b'"),
+        ("1x\n3\nb\n" + "4\nc\n" * 20, [], "21 more such lines: 3, 5, 7, 9, 11, 13"),
+        ("3\n4\n", ["\udcff=3"], r"\xff=3"),
+        ("id,frames\na,3\n", ["--column", "seconds"], ":1: no column 'seconds'"),
+        ("id,frames\n", [], "no lengths"),
+        ("\xff\n", [], "UTF-8"),
+        ("3\n4\n", ["bucket=3"], "bucket=3"),
+        ("3\n4\n", ["max_clips=x"], "max_clips=x"),
+        ("3\n4\n", ["batch_capacity=3"], "batch_capacity=3: expected at least 4"),
+    ],
+)
+def test_command_names_line_or_option_when_wrong(text, arguments, named, tmp_path, capsys):
+    (tmp_path / "lengths").write_text(text, encoding="latin-1")
+    with pytest.raises(SystemExit) as stop:
+        __main__.main([str(tmp_path / "lengths"), *arguments])
+    message = str(stop.value)
+    assert message.startswith("error: ")
+    assert named in message
+    assert "\n" not in message + capsys.readouterr().out
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_command_succeeds_when_output_is_closed(closed, tmp_path):
+    path = tmp_path / "lengths"
+    path.write_text("3\n4\n5\n")
+    command = f'"{sys.executable}" -m length_batching "{path}" {closed}'
+    run = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True)
+    assert (run.returncode, run.stderr) == (0, b"")
