@@ -422,7 +422,7 @@ def test_registered_strategy_is_planned():
 
 def test_check_strategy_suggests_a_name_when_unknown():
     assert check_strategy("bucket") == "bucket"
-    with pytest.raises(BatchingError, match="strategy='semisorted': .*'semi_sorted'"):
+    with pytest.raises(BatchingError, match=r"strategy='semisorted': .*'semi_sorted'"):
         check_strategy("semisorted")
 
 
