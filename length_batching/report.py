@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from length_batching.search import DEFAULTS, SearchResult, Survey
 from length_batching.strategies import REGISTRY, batching_name
 
-# Columns of the table of costs: title, field of a survey, factor, decimals
-COLUMNS = (
-    ("ZPR %", "zero_padding_rate", 100, 2),
-    ("ABL", "average_batch_length", 1, 1),
-    ("padding %", "padded_fraction", 100, 2),
-    ("batches", "num_batches", 1, 0),
-    ("steps", "decoder_steps", 1, 0),
-    ("clips", "largest_batch_size", 1, 0),
-    ("frames", "largest_batch_frames", 1, 0),
-    ("novelty %", "novelty", 100, 2),
+TITLES = (
+    "ZPR %",
+    "ABL",
+    "padding %",
+    "batches",
+    "steps",
+    "% of RAND",
+    "clips",
+    "frames",
+    "novelty %",
 )
 LEGEND = """\
 ZPR, ABL:   zero-padding rate and average batch length (Ge et al. 2021)
@@ -60,19 +60,24 @@ def cost_table(surveys: Sequence[Survey]) -> str:
     Args:
         surveys: as `survey_all` returns them, RAND with fixed sizes first.
     """
-    random_steps = surveys[0].decoder_steps
-    rows = []
-    for survey in surveys:
-        name = batching_name(survey.strategy, survey.dynamic_batch_size, False)
-        cells = [
-            _number(factor * getattr(survey, field), decimals)
-            for _, field, factor, decimals in COLUMNS
+    random = surveys[0]
+    rows = [
+        [
+            survey.strategy,
+            batching_name(survey.strategy, survey.dynamic_batch_size, False),
+            _number(100 * survey.zero_padding_rate, 2),
+            _number(survey.average_batch_length, 1),
+            _number(100 * survey.padded_fraction, 2),
+            _number(survey.num_batches, 0),
+            _number(survey.decoder_steps, 0),
+            _number(100 * survey.decoder_steps / random.decoder_steps, 1),
+            _number(survey.largest_batch_size, 0),
+            _number(survey.largest_batch_frames, 0),
+            _number(100 * survey.novelty, 2),
         ]
-        cells.insert(5, _number(100 * survey.decoder_steps / random_steps, 1))
-        rows.append([survey.strategy, name, *cells])
-    titles = [title for title, *_ in COLUMNS]
-    titles.insert(5, "% of RAND")
-    return markdown_table(["strategy", "name", *titles], rows, num_text=2)
+        for survey in surveys
+    ]
+    return markdown_table(["strategy", "name", *TITLES], rows, num_text=2)
 
 
 def _number(value: float, decimals: int) -> str:

@@ -37,10 +37,10 @@ from tacotron2_voice.utils.files import refuse_no_folder, write_bytes
 from tacotron2_voice.utils.program import run_program
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
-# The figures are those of docs/learning.md.
 LEARNING = """\
 - learning: lengths do not tell how well a model learns. In equal time, the loss of SSB-DBS-BR with
-  random_epochs=2 was 9% ± 4 below that of RAND in the full-size model (docs/learning.md)."""
+  random_epochs=2 was 9% ± 4 below that of RAND in the full-size model
+  (research/batching-and-learning.md)."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

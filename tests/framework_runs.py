@@ -1,7 +1,11 @@
-"""What test_frameworks.py runs, in one process or several: `framework_runs.py SECONDS FOLDER JOB
-...`, each JOB a program of examples/frameworks with its arguments, or a function below with
-name=value. Writes what each returned, batches of clips by epochs, or how it ended. After SECONDS it
-says where it waits, and ends."""
+"""Run jobs for test_frameworks.py, in one process or several.
+
+    framework_runs.py SECONDS FOLDER JOB ...
+
+A JOB is a program of examples/frameworks with its arguments, or a function below with name=value.
+Writes the result of each job, the clips of batches by epochs, or its error. After SECONDS, prints
+where it waits, and ends.
+"""
 
 import ast
 import faulthandler
@@ -40,7 +44,7 @@ def numbers(batches):
 
 
 def planned(*epochs):
-    """This process's batches."""
+    """Return this process's batches in these epochs."""
     batches, epochs_of_rank = batches_of(), []
     for epoch in epochs:
         batches.set_epoch(epoch)
@@ -70,7 +74,7 @@ def prepared(world_size=PROCESSES, batch_size=1, shuffle=False, num_workers=0, *
 
 
 def accelerate_epochs(**options):
-    """A look, and three epochs, of which nobody sets any: accelerate counts them."""
+    """Draw one batch, then train three epochs. accelerate counts the epochs itself."""
     _, loader = prepared(**options)
     next(iter(loader))
     epochs = [numbers(loader) for _ in range(3)]
@@ -79,7 +83,7 @@ def accelerate_epochs(**options):
 
 
 def accelerate_resumed(epoch, set_epoch=True, save=True, **changed):
-    """Stopped after two steps of an epoch."""
+    """Stop after two optimizer steps of an epoch, and resume."""
     accelerator, loader = prepared()
     loader.set_epoch(epoch)
     before = numbers(itertools.islice(loader, 2))
@@ -95,7 +99,7 @@ def accelerate_resumed(epoch, set_epoch=True, save=True, **changed):
 
 
 def accelerate_stateful(num_workers=0):
-    """The same with torchdata's loader inside accelerate's."""
+    """Stop and resume with the loader of torchdata inside that of accelerate."""
     options = {"use_stateful_dataloader": True, "num_workers": num_workers}
     accelerator, loader = prepared(**options)
     loader.set_epoch(1)
@@ -112,7 +116,7 @@ def accelerate_stateful(num_workers=0):
 
 
 def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=None, **arguments):
-    """The batches of a Trainer's run of two epochs, which saves every step."""
+    """Return the batches of a Trainer's run of two epochs, which saves every optimizer step."""
     from transformers import Trainer, TrainingArguments
 
     folder = Path(folder)
@@ -141,7 +145,7 @@ def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=N
 
 
 def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
-    """Whole, and resumed in the first epoch and in the second."""
+    """Train whole epochs, and resume in the first and in the second epoch."""
     options = {
         "steps_per_update": steps_per_update,
         "dataloader_num_workers": dataloader_num_workers,
@@ -156,9 +160,9 @@ def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
     return [whole[:middle], whole[middle:]]
 
 
-def trainer_refused(**arguments):
-    """Resumed inside an epoch with other arguments than those of the first run."""
-    folder = "refused-" + "-".join(map(str, arguments.values()))
+def trainer_changed(**arguments):
+    """Resume inside an epoch with arguments that differ from those of the first run."""
+    folder = "changed-" + "-".join(map(str, arguments.values()))
     if not arguments.keys() & {"record", "seed"}:
         return trained(folder, **arguments)
     trained(folder, **{"record": arguments.get("record", True)})
@@ -173,11 +177,11 @@ def fit(
     resume=None,
     num_workers=0,
     world_size=PROCESSES,
-    dealing=None,
+    loader_options=None,
     batches_per_update=None,
     **options,
 ):
-    """The batches that a Lightning module trained on and was validated on."""
+    """Return the batches of a Lightning module's training and validation."""
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning_trainer import LaterLoader, SaveBatches
@@ -215,8 +219,8 @@ def fit(
     loaders = []
     for each in (batches, to_validate):
         how = {"batch_size": None, "sampler": RankSampler(each, trainer.global_rank)}
-        if dealing:
-            how = {"batch_size": 1, "collate_fn": each.unwrap, **dealing}
+        if loader_options:
+            how = {"batch_size": 1, "collate_fn": each.unwrap, **loader_options}
         how["multiprocessing_context"] = "forkserver" if num_workers else None
         loaders.append(LaterLoader(each, num_workers=num_workers, **how))
     trainer.fit(module, *loaders, ckpt_path=resume)
@@ -224,14 +228,14 @@ def fit(
 
 
 def lightning_epochs(**options):
-    """A sanity check of validation, three epochs; resumed between two, and inside one."""
+    """Train three epochs after a sanity check of validation. Resume between and inside epochs."""
     folder = "-".join(["epochs", *map(str, options.values())])
     trained, validated = fit(folder, **options)
     size = len(trained) // 3
     for step in (size, 2 * size, 2 * size + 1, size - 1):
         again, _ = fit(f"{folder} again {step}", f"{folder}/step={step}.ckpt", **options)
         assert again == trained[step:], step
-    parts = trained, validated[2:]  # two batches in the sanity check
+    parts = trained, validated[2:]  # the sanity check has two batches
     return [part[start : start + size] for part in parts for start in range(0, 3 * size, size)]
 
 
@@ -244,9 +248,8 @@ def run(job):
 
 
 def end_waiting():
-    """Ends the DataLoader's workers too: one that lives on keeps the pipes open, and the test waits
-    for those."""
-    print("waits for ever:", file=sys.stderr, flush=True)
+    """End this process and the loader's workers, which would keep the pipes of the test open."""
+    print("waits forever:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback()
     os.killpg(0, signal.SIGKILL)
 
@@ -267,4 +270,4 @@ if __name__ == "__main__":
     Path(f"result.{RANK}").write_text(json.dumps(results))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # in several processes, a thread of gloo's aborts one in ten that end by themselves
+    os._exit(0)  # because a thread of gloo aborts one in ten processes that end normally
