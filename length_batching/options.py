@@ -63,10 +63,8 @@ def _problems(options: Mapping[str, Any]) -> Iterator[str]:
     for name in options:
         if name not in NAMES:
             similar = difflib.get_close_matches(name, NAMES, n=1)
-            expected = f"expected one of {', '.join(NAMES)}"
-            yield f"{name}: no such option; " + (
-                f"did you mean {similar[0]}?" if similar else expected
-            )
+            hint = f"did you mean {similar[0]}?" if similar else f"expected {', '.join(NAMES)}"
+            yield f"{name}: no such option; {hint}"
     yield from count_problems("batch_size", options["batch_size"])
     yield from count_problems("seed", options.get("seed", 0), 0, 2**64 - 1)  # the limit of torch
     for name in ("max_clips", "size_multiple", "draw"):
@@ -94,22 +92,20 @@ def _problems(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:
-    strategy = REGISTRY.get(options["strategy"])
     batch_size = options["batch_size"]
+    batch_size_is_wrong = any(count_problems("batch_size", batch_size))
+    strategy = REGISTRY.get(options["strategy"])
     for parameter in PARAMETERS:
         value = options.get(parameter.name, parameter.default)
-        limits = parameter.limits()
+        low, high = parameter.limits()
         note = ""
         # The batch size limits only the parameter of the strategy that is used.
-        if (
-            strategy
-            and parameter is strategy.parameter
-            and not any(count_problems("batch_size", batch_size))
-        ):
-            limits = parameter.limits(batch_size=batch_size)
+        is_used = strategy is not None and parameter is strategy.parameter
+        if is_used and not batch_size_is_wrong:
+            low, high = parameter.limits(batch_size=batch_size)
             note = f" (for batch_size={batch_size})"
         if not parameter.is_factor:
-            for problem in count_problems(parameter.name, value, *limits):
+            for problem in count_problems(parameter.name, value, low, high):
                 yield problem + note
-        elif not limits[0] <= value <= limits[1]:
-            yield f"{parameter.name}={value}: expected 0 <= factor <= {limits[1]:g}"
+        elif not low <= value <= high:
+            yield f"{parameter.name}={value}: expected a number from {low} to {high:g}"

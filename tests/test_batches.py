@@ -179,6 +179,19 @@ def test_item_raises_when_it_is_not_the_next_batch(numbers, world_size, epoch):
     assert not given or any(share[: len(given)] == given for share in shares)
 
 
+def test_item_raises_when_its_index_is_of_an_earlier_pass():
+    """A persistent worker may get such an index late, after set_epoch of the same epoch."""
+    batches = make()
+    batches.set_epoch(1)
+    indices = iter(RankSampler(batches))
+    batches[next(indices)]
+    late = next(indices)
+    batches.set_epoch(1)
+    with pytest.raises(BatchingError, match="set_epoch"):
+        batches[late]
+    assert list(loader_of(batches)) == plans()[1]
+
+
 def train(batches, loader, epochs=2):
     for epoch in range(epochs):
         batches.set_epoch(epoch)
