@@ -32,13 +32,12 @@ from typing import TYPE_CHECKING, Any
 from length_batching.checks import BatchingError
 from length_batching.costs import PaddingStats, padding_stats, pair_novelty
 from length_batching.options import PlanOptions, check_options
-from length_batching.plan import BatchCosts, EpochPlan, plan_epoch
+from length_batching.plan import EpochPlan, plan_epoch
 from length_batching.sampler import LengthBatchSampler
 from length_batching.strategies import (
     PARAMETERS,
     REGISTRY,
     STRATEGIES,
-    Order,
     Parameter,
     ShuffledClips,
     Strategy,
@@ -59,13 +58,11 @@ __all__ = [
     "PARAMETERS",
     "REGISTRY",
     "STRATEGIES",
-    "BatchCosts",
     "BatchingError",
     "EpochPlan",
     "LengthBatchSampler",
     "LengthBatchStream",
     "LengthBatches",
-    "Order",
     "PaddingStats",
     "Parameter",
     "PlanOptions",

@@ -64,7 +64,7 @@ class WorkerState(NamedTuple):
 
 
 class LengthBatches(Dataset[Any]):
-    """A map-style dataset of collated batches: `batches[i]` is batch i of the current epoch.
+    """Provides collated batches as a map-style dataset: `batches[i]` is batch i of this epoch.
 
         batches = LengthBatches(dataset, lengths, 16, "semi_sorted", collate=pad, world_size=2,
                                 dynamic_batch_size=True, batch_randomization=True)
@@ -117,7 +117,7 @@ class LengthBatches(Dataset[Any]):
             raise BatchingError('batches_per_epoch=None: expected a number, or "constant"')
         rank = None if world_size is None else 0
         _, self.world_size, size = resolve_ranks(rank, world_size, batches_per_update)
-        self.world_size_given = world_size is not None
+        self._world_size_given = world_size is not None
         self._planner = UpdatePlanner(
             lengths,
             batch_size,
@@ -174,7 +174,7 @@ class LengthBatches(Dataset[Any]):
     def __len__(self) -> int:
         return len(self._updates.plan)
 
-    def updates(self) -> EpochUpdates:
+    def _current_updates(self) -> EpochUpdates:
         """Return this epoch's batches. Each process and each worker plans them once."""
         if self._updates.epoch != self.epoch:
             self._updates = self._planner.updates_of(self.epoch)
@@ -183,7 +183,7 @@ class LengthBatches(Dataset[Any]):
     @property
     def plan(self) -> EpochPlan:
         """All batches of the epoch, optimizer step after optimizer step."""
-        return self.updates().plan
+        return self._current_updates().plan
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass begin this epoch, from 0. A position loaded inside it is kept.
@@ -305,7 +305,7 @@ class LengthBatches(Dataset[Any]):
         if get_worker_info() is not None:  # a stateful loader asks its workers, when they start too
             self._in_stateful_worker = True
             return {}
-        updates = self.updates()
+        updates = self._current_updates()
         start = self._state.start
         if trained is None:
             return {**updates.state_at(0), "batches_trained": None}
@@ -365,7 +365,7 @@ class LengthBatches(Dataset[Any]):
 
     # ------------------------------------------------------------------------ for RankSampler
 
-    def begin_pass(self, position: int | None, saved_epoch: int) -> int:
+    def _begin_pass(self, position: int | None, saved_epoch: int) -> int:
         """Begin a pass of `RankSampler`, and return the batch with which it begins.
 
         Args:
@@ -396,7 +396,7 @@ class LengthBatches(Dataset[Any]):
         self._state = state._replace(start=first, pass_number=state.pass_number + 1)
         return first
 
-    def draw(self, number: int) -> BatchIndex:
+    def _draw(self, number: int) -> BatchIndex:
         """Count a batch of the pass that has begun last, and return its index."""
         self._drawn += 1
         index = BatchIndex(number)
@@ -433,7 +433,7 @@ class RankSampler(DistributedSampler[int]):
         self.batches.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        if not self.batches.world_size_given:
+        if not self.batches._world_size_given:
             check_trains_alone()
         return RankIterator(self.batches, self.rank)
 
@@ -455,20 +455,20 @@ class RankIterator(Iterator[int]):
 
     def __next__(self) -> int:
         if not self.is_begun:
-            self.position = self.batches.begin_pass(self.position, self.saved_epoch)
+            self.position = self.batches._begin_pass(self.position, self.saved_epoch)
             self.is_begun = True
         assert self.position is not None  # because the pass has begun
         number = self.position + self.rank
         if number >= len(self.batches):
             raise StopIteration
         self.position += self.batches.world_size
-        return self.batches.draw(number)
+        return self.batches._draw(number)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position for the checkpoint of a torchdata loader."""
         if self.position is None:
             return self.batches.state_dict(0)
-        return self.batches.updates().state_at(self.position)
+        return self.batches._current_updates().state_at(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at the position that `state_dict` returned."""

@@ -19,7 +19,11 @@ TooLong = Literal["reject", "alone", "leave_out"]
 
 
 class PlanOptions(TypedDict, total=False):
-    """Contains keyword arguments of `plan_epoch`, except `epoch`."""
+    """Contains the options of `plan_epoch` that the classes also take.
+
+    options: PlanOptions = {"dynamic_batch_size": True, "batch_randomization": True}
+    sampler = LengthBatchSampler(lengths, 16, "semi_sorted", **options)
+    """
 
     seed: int
     local_randomization_factor: float
@@ -44,7 +48,7 @@ NAMES = ("batch_size", "strategy", *PlanOptions.__annotations__)
 def check_options(options: Mapping[str, Any]) -> None:
     """Check options that come from a user or a file, before any lengths are known.
 
-    check_options({"batch_size": 16, "strategy": "semi_sorted", "dynamic_batch_size": True})
+        check_options({"batch_size": 16, "strategy": "semi_sorted", "dynamic_batch_size": True})
 
     Args:
         options: `batch_size`, `strategy` and any of `PlanOptions`. Missing options have their

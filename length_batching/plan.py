@@ -40,9 +40,8 @@ from length_batching.strategies import (
 class EpochPlan(Sequence[np.ndarray]):
     """Contains an epoch's batches. Each batch is an array of clip indices.
 
-    plan[0]         # the clips of the first batch
-    len(plan)       # the number of batches
-    plan.sizes      # [batches] the number of clips in each batch
+        plan[0]     # the clips of the first batch
+        len(plan)   # the number of batches
 
     Attributes:
         order: [clips] the clips, batch after batch.

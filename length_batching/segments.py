@@ -108,7 +108,7 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
 
 
 class SegmentDataset(Dataset[Any]):
-    """A dataset of segments of another dataset's clips.
+    """Cuts segments out of the clips of another dataset.
 
         dataset = SegmentDataset(clips, segments_of(lengths, 500))
 

@@ -120,10 +120,16 @@ def register(
 ) -> Callable[[OrderFunction], OrderFunction]:
     """Add the decorated function to REGISTRY. Its docstring becomes the strategy's description.
 
-    @register("longest_first", "LF", "ours")
-    def _longest_first(clips: ShuffledClips) -> Order:
-        \"\"\"clips sorted by length, longest first\"\"\"
-        return sort_by(-clips.lengths, clips.order), [0]
+        @register("longest_first", "LF", "ours")
+        def _longest_first(clips: ShuffledClips) -> Order:
+            '''clips sorted by length, longest first'''
+            return sort_by(-clips.lengths, clips.order), [0]
+
+    Args:
+        name: of the strategy, which must be in `StrategyName`.
+        short_name: for tables and plots.
+        source: the paper.
+        parameter: the argument of `plan_epoch` that decides how much the strategy mixes clips.
     """
 
     def add(order: OrderFunction) -> OrderFunction:
@@ -241,7 +247,7 @@ STRATEGIES = tuple(REGISTRY)
 def check_strategy(name: str) -> StrategyName:
     """Return the name of a strategy that comes from a user or a file, typed for `plan_epoch`.
 
-    strategy = check_strategy(arguments.strategy)
+        strategy = check_strategy(arguments.strategy)
 
     Raises:
         BatchingError: if there is no such strategy. The message suggests a similar name.

@@ -155,7 +155,7 @@ class UpdatePlanner:
             plan = self._whole_plan(epoch)
         starts = np.arange(len(plan))
         if size > 1:
-            plan, starts = self._group(plan, epoch)
+            plan, starts = self._group_by_length(plan, epoch)
         checksum = zlib.crc32(self.lengths.tobytes(), size)
         for array in (plan.order, plan.starts):
             checksum = zlib.crc32(array.astype("<i8").tobytes(), checksum)
@@ -188,7 +188,7 @@ class UpdatePlanner:
             f"{len(plan)} batches, and all processes get equally many; expected {expected}"
         )
 
-    def _group(self, plan: EpochPlan, epoch: int) -> tuple[EpochPlan, np.ndarray]:
+    def _group_by_length(self, plan: EpochPlan, epoch: int) -> tuple[EpochPlan, np.ndarray]:
         """Group the batches by K of similar length.
 
         Returns:

@@ -28,11 +28,11 @@ from torch.utils.data import DataLoader
 import length_batching
 from length_batching import (
     STRATEGIES,
-    BatchCosts,
     BatchingError,
     LengthBatchSampler,
     plan_epoch,
 )
+from length_batching.plan import BatchCosts
 from length_batching.updates import cut_evenly
 
 RECIPE = {"dynamic_batch_size": True, "batch_randomization": True, "seed": 11}
