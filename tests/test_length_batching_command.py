@@ -76,6 +76,16 @@ def test_printed_call_keeps_the_sizes_of_the_command(tmp_path, capsys):
     assert max(map(len, plan)) <= 40
 
 
+def test_printed_call_works_when_fixed_sizes_are_best(tmp_path, capsys):
+    """A call with fixed sizes must have no batch_capacity, which limits dynamic batches only."""
+    np.savetxt(tmp_path / "lengths", LENGTHS)
+    __main__.main([str(tmp_path / "lengths"), "batch_capacity=100"])
+    call = capsys.readouterr().out.partition("LengthBatchSampler(\n    lengths,\n")[2]
+    options = eval(f"dict({call.rpartition(')')[0]})")
+    assert not options["dynamic_batch_size"]
+    assert plan_epoch(LENGTHS, **options)
+
+
 def test_command_lists_strategies(capsys):
     with pytest.raises(SystemExit) as stop:
         __main__.main(["--strategies"])
