@@ -116,7 +116,7 @@ REGISTRY: dict[str, Strategy] = {}  # by name, in the order of this file
 
 
 def register(
-    name: StrategyName, short_name: str, source: str, parameter: Parameter | None = None
+    name: str, short_name: str, source: str, parameter: Parameter | None = None
 ) -> Callable[[OrderFunction], OrderFunction]:
     """Add the decorated function to REGISTRY. Its docstring becomes the strategy's description.
 
@@ -126,7 +126,7 @@ def register(
             return sort_by(-clips.lengths, clips.order), [0]
 
     Args:
-        name: of the strategy, which must be in `StrategyName`.
+        name: of the strategy. Names of this file must also be in `StrategyName`.
         short_name: for tables and plots.
         source: the paper.
         parameter: the argument of `plan_epoch` that decides how much the strategy mixes clips.
