@@ -1,8 +1,8 @@
 """Gonzalez et al. 2023 in small: how the batches of a speech enhancement system are made, against
 its training time, memory, padding and what it improves.
 
-    python examples/speech_enhancement.py OUT            # the whole table, within an hour on a CPU
-    python examples/speech_enhancement.py OUT --quick    # two minutes: less speech, one seed
+    python -m examples.speech_enhancement OUT            # the whole table, within an hour on a CPU
+    python -m examples.speech_enhancement OUT --quick    # two minutes: less speech, one seed
 
 Gonzalez, Alstrøm, May, "On batching variable size inputs for training end-to-end speech enhancement
 systems", ICASSP 2023, trained a causal Conv-TasNet on speech in noise and reverberation. Here a

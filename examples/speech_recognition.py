@@ -1,8 +1,8 @@
 """Doetsch et al. 2017 in small: how the batches of a speech recognizer are made, against its speed,
 memory and word errors.
 
-    python examples/speech_recognition.py OUT            # the whole table, within an hour on a CPU
-    python examples/speech_recognition.py OUT --quick    # two minutes: less speech, one seed
+    python -m examples.speech_recognition OUT            # the whole table, within an hour on a CPU
+    python -m examples.speech_recognition OUT --quick    # two minutes: less speech, one seed
 
 Doetsch, Golik, Ney, "A comparative study of batch construction strategies for recurrent neural
 networks in MXNet", arXiv 1705.02414, trained a bidirectional LSTM on CHiME-4. Here a small one

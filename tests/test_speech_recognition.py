@@ -116,7 +116,7 @@ def test_the_quick_table_is_whole(name, tmp_path):
     """Two minutes each: for CI's environment of frameworks only."""
     for package in ("accelerate", "lightning", "pesq"):
         pytest.importorskip(package)
-    program = [sys.executable, f"examples/{name}.py", str(tmp_path), "--quick"]
+    program = [sys.executable, "-m", f"examples.{name}", str(tmp_path), "--quick"]
     run = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
     rows = importlib.import_module(f"examples.{name}").ROWS
