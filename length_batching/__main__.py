@@ -5,8 +5,8 @@
     python -m length_batching lengths.csv batch_size=32 local_randomization_factor=0.035
 
 The file contains a length per line, in any unit, or is a CSV. The table has a row for every
-strategy with fixed and with dynamic (DBS) batch sizes. Below it is the call with the fewest steps,
-of all strategies and parameter values, among those that mix the clips as well as SSB-DBS-BR does.
+strategy with fixed and with dynamic (DBS) batch sizes. Below the table is the call of
+LengthBatchSampler that needs the fewest steps and mixes the clips as well as SSB-DBS-BR does.
 """
 
 import argparse

@@ -192,8 +192,8 @@ class LengthBatchSampler:
         """Resume where a state was saved.
 
         Raises:
-            BatchingError: if the state is inside an epoch of another plan, whose rest would repeat
-                some clips and miss others.
+            BatchingError: if the state is inside an epoch of another plan, because its rest would
+                repeat and miss clips.
         """
         start = state["batches_trained"]
         self._go_to(state["epoch"])

@@ -108,7 +108,7 @@ def parameter_values(
 class Survey(PaddingStats):
     """Contains what batches with certain options cost for a corpus.
 
-    The values of MAXIMA are maxima over epochs, all others are means. Rates are fractions. NaN: the
+    Values are means over epochs, but the values in MAXIMA are maxima. Rates are fractions. NaN: the
     corpus is too small to measure the value.
     """
 

@@ -67,8 +67,8 @@ class EpochUpdates:
         """Check that training can resume from a state.
 
         Raises:
-            BatchingError: if the state belongs to another plan, whose rest would repeat some clips
-                and miss others; or if the processes have trained unequal numbers of batches.
+            BatchingError: if the state belongs to another plan, because its rest would repeat and
+                miss clips, or if the processes have trained unequal numbers of batches.
         """
         trained = state["batches_trained"]
         if state["plan_checksum"] != self.checksum:
