@@ -183,9 +183,9 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     """clips sorted by rank + exponential noise of mean a/2, so that a clip only moves towards
     longer clips; with dynamic batch sizes, the rank and a count frames instead of clips"""
     # A clip that is shorter than the rest of its batch adds padding only to itself, but a longer
-    # clip adds padding to all clips. So noise that only moves clips towards longer clips mixes most at equal padding.
-    # With ranks in frames, batches of many short clips get as large a share of new neighbors as
-    # batches of few long clips.
+    # clip adds padding to all clips. So noise that only moves clips towards longer clips mixes most
+    # at equal padding. With ranks in frames, batches of many short clips get as large a share of
+    # new neighbors as batches of few long clips.
     order, starts = _sorted(clips)
     if clips.dynamic_batch_size:
         rank = np.cumsum(clips.lengths[order])
