@@ -8,7 +8,7 @@
         for batch in loader:
             ...
 
-Every epoch is planned from the clips' lengths alone. Plans need only numpy; the datasets need torch.
+Every epoch is planned from the clips' lengths alone. Plans need numpy, and the datasets need torch.
 `python -m length_batching lengths.csv` prints what each strategy costs. The modules, in the order
 in which you can read them:
 
