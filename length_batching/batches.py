@@ -95,7 +95,7 @@ class LengthBatches(Dataset[Any]):
             must begin at the start of an epoch.
 
     Raises:
-        BatchingError: if an option or a length is not allowed, or if the record is of other batches.
+        BatchingError: if an option or a length is not allowed, or if `record` has other batches.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class LengthBatches(Dataset[Any]):
         self._shared_state[:] = torch.tensor(state)
 
     def _begin_epoch(self, epoch: int, start: int, *, is_set: bool, ends_pass: bool = True) -> None:
-        """Share a new epoch with the workers. `ends_pass`: indices of earlier passes are invalid."""
+        """Share a new epoch with the workers. `ends_pass`: reject indices of earlier passes."""
         state = self._state
         self._state = PassState(
             epoch,
@@ -311,7 +311,7 @@ class LengthBatches(Dataset[Any]):
             return {**updates.state_at(0), "batches_trained": None}
         if start == UNKNOWN_START:
             raise BatchingError(
-                f"state_dict({trained}): a framework distributes and counts these batches; expected "
+                f"state_dict({trained}): a framework distributes and counts the batches; expected "
                 "state_dict(), or a loader with RankSampler"
             )
         check_trained(trained, self._drawn)
