@@ -119,7 +119,9 @@ class ClipTable:
                 for column, kind in zip(columns, COLUMNS.values(), strict=True)
             ]
             batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-        batch = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=SCHEMA)
+        batch = (
+            pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=SCHEMA)
+        )
         names = {x: () if known.keys() <= {""} else (*known,) for x, known in number_of.items()}
         return cls(str(filelist), batch, names, complete, "", made_from)
 

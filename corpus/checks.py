@@ -1,7 +1,7 @@
 """Check and measure the audio of a corpus, before training.
 
-    good, problems = check_clips(clips, hparams)
-    measured = measure(Path("wavs/a.wav"), hparams)
+good, problems = check_clips(clips, hparams)
+measured = measure(Path("wavs/a.wav"), hparams)
 """
 
 import math

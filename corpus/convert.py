@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -147,7 +147,7 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
             os.path.relpath(clip.path, corpus),
             clip.identity.size,
             clip.identity.modified,
-            *(clip.segment and [clip.segment.start, clip.segment.seconds] or []),
+            *((clip.segment and [clip.segment.start, clip.segment.seconds]) or []),
         ]
         for name, clip in recordings.items()
     }
@@ -248,7 +248,7 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
     return samples, rate
 
 
-def read_segment(audio, segment: Segment) -> np.ndarray:  # type: ignore[no-untyped-def]
+def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     """Read the samples of a segment, float32 [N, channels]; errors as `read_channels`."""
     rate = audio.samplerate
     total = audio.frames / rate

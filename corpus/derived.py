@@ -1,8 +1,8 @@
 """Folders of files that are made from a corpus's clips: trimmed copies and cached log-mels.
 
-    folder = mel_folder(Path("mels/mine"), hparams, corpus, trimmed=False)
-    folder.check_settings()
-    problems = cache_mels(clips, folder, hparams)
+folder = mel_folder(Path("mels/mine"), hparams, corpus, trimmed=False)
+folder.check_settings()
+problems = cache_mels(clips, folder, hparams)
 """
 
 import contextlib

@@ -177,8 +177,8 @@ def _read_texts_next_to_audio(corpus: Path) -> tuple[list[Clip], list[str]]:
     text_of = {}
     problems = list[str]()
     for name in sorted(by_name):
-        texts = (Path(f"{name}{suffix}") for suffix in TEXT_SUFFIXES)
-        if text := next((path for path in texts if path.is_file()), None):
+        candidates = (Path(f"{name}{suffix}") for suffix in TEXT_SUFFIXES)
+        if text := next((path for path in candidates if path.is_file()), None):
             text_of[name] = text
         else:
             problems.append(f"{by_name[name]}: no text next to it, expected {name.name}.txt")
@@ -259,7 +259,7 @@ class AudioIndex:
         stem = without_folder_and_suffix(name)
         alike = self.by_name.get(comparable(stem), [])
         folders = re.split(r"[/\\]", name)[:-1]
-        folders = [comparable(part) for part in folders if part]
+        folders = [comparable(part) for part in folders if part not in ("", ".", "..")]
         if in_folder:
             alike = [path for path in alike if _ends_with(path.parent, folders)]
         narrower = (
@@ -288,9 +288,7 @@ def without_folder_and_suffix(name: str) -> str:
     return os.path.splitext(last)[0] if last.lower().endswith(AUDIO_SUFFIXES) else last
 
 
-def with_audio(
-    entries: Sequence[Entry], corpus: Path, base: Path
-) -> tuple[list[Clip], list[str]]:
+def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list[Clip], list[str]]:
     """Find the audio file of each entry: a path from `base` or `corpus`, with an extension or
     without, or the only audio file of that name in the corpus.
 

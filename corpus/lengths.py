@@ -1,8 +1,8 @@
 """Lengths of a corpus's clips without audio: read from a file, or synthetic.
 
-    clips = read_lengths("runs/mine/lengths.csv", hparams)
-    clips = synthetic_lengths(13_100, hparams)
-    clips.frames  # int64 [clips]
+clips = read_lengths("runs/mine/lengths.csv", hparams)
+clips = synthetic_lengths(13_100, hparams)
+clips.frames  # int64 [clips]
 """
 
 import csv
@@ -105,7 +105,9 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
 
     def csv_clip(line: str) -> tuple[str, int]:
         try:
-            name, *counts = (field.strip() for field in next(csv.reader([line], delimiter=delimiter)))
+            name, *counts = (
+                field.strip() for field in next(csv.reader([line], delimiter=delimiter))
+            )
         except csv.Error as error:
             raise ValueError(f"{error}; expected {header}") from None
         if len(counts) != 1 or not re.fullmatch(r"0*[1-9]\d{0,9}", counts[0], re.ASCII):
@@ -157,7 +159,9 @@ def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:
     mel = rng.standard_normal((hparams.n_mel_channels, int(clips.frames.max())), np.float32) - 5
     for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):
         np.save(folder / f"{i:05d}.npy", mel[:, :frames])
-        letters = rng.choice(list("aeioun"), symbols)  # no abbreviation, which the cleaner would expand
+        letters = rng.choice(
+            list("aeioun"), symbols
+        )  # no abbreviation, which the cleaner would expand
         letters[5:-1:6] = " "
         lines.append(f"{folder / f'{i:05d}.npy'}|{''.join(letters)}\n")
     write_json(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))

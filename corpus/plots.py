@@ -147,7 +147,9 @@ def _draw_speaking_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     font: dict[str, Any] = {"family": families, "parse_math": False, "fontsize": "small"}
     axes.set_yticks([*range(0, len(ordered), step)], labels, **font)
     some = f", one in {step} named" if step > 1 else ""
-    axes.set(title=f"speaking rate of {len(ordered):,} speakers{some}", ylim=(-0.7, len(ordered) - 0.3))
+    axes.set(
+        title=f"speaking rate of {len(ordered):,} speakers{some}", ylim=(-0.7, len(ordered) - 0.3)
+    )
     axes.set(xlabel="milliseconds per symbol: median, 10 to 90 % of clips", xlim=(0, None))
     axes.grid(axis="x", color="0.9")
 

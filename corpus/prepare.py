@@ -1,6 +1,6 @@
 """`prepare` turns a corpus into filelists, after checking every clip.
 
-    written = prepare(Preparation(Path("data/LJSpeech-1.1"), Path("filelists/ljspeech")))
+written = prepare(Preparation(Path("data/LJSpeech-1.1"), Path("filelists/ljspeech")))
 """
 
 import json

@@ -98,7 +98,15 @@ def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
     if (left_out := len(rows) - MAX_ROWS) > 0:
         between = [f"... {left_out:,} more", *[""] * 6]
         rows = [*rows[: MAX_ROWS // 2], between, *rows[-MAX_ROWS // 2 :]]
-    titles = ["speaker", "clips", "held out", "minutes", "ms per symbol", "silence (s)", "level (dB)"]
+    titles = [
+        "speaker",
+        "clips",
+        "held out",
+        "minutes",
+        "ms per symbol",
+        "silence (s)",
+        "level (dB)",
+    ]
     return markdown_table(titles, rows)
 
 

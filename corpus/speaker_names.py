@@ -1,7 +1,7 @@
 """Where a corpus names its speakers, and which names are accepted.
 
-    source = SpeakerSource(column="2")
-    clips, problems = with_names(clips, "column 2", "metadata.csv")
+source = SpeakerSource(column="2")
+clips, problems = with_names(clips, "column 2", "metadata.csv")
 """
 
 import unicodedata
@@ -62,7 +62,9 @@ def checked_name(text: str, where: str) -> str:
     return speaker_name(name)
 
 
-def with_names(clips: Sequence[Clip], column: str, path: str | Path) -> tuple[list[Clip], list[str]]:
+def with_names(
+    clips: Sequence[Clip], column: str, path: str | Path
+) -> tuple[list[Clip], list[str]]:
     """Check the names of the clips' speakers, which are in this column of the file at `path`.
 
     Returns the clips with their names as they are compared, and the problems of other clips.

@@ -1,6 +1,6 @@
 """Split a corpus into clips for training and for validation.
 
-    validation, origin = choose_split(clips, val_fraction=0.2, seed=0)
+validation, origin = choose_split(clips, val_fraction=0.2, seed=0)
 """
 
 import csv

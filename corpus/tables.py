@@ -179,6 +179,10 @@ def find_delimiter(path: Path, text: str) -> str:
     )
 
 
+class WithoutQuotes(csv.excel):
+    quoting = csv.QUOTE_NONE
+
+
 def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     """Return the fields of each line that is not empty, without columns that are empty at the end.
 
@@ -189,8 +193,8 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     firsts = [line.partition(delimiter)[0].strip() for line in lines if line.strip()]
     are_quoted = all(len(x) > 1 and x[0] == x[-1] == '"' for x in firsts)
     has_quotes = delimiter in QUOTING_DELIMITERS or are_quoted
-    quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)
+    dialect: type[csv.Dialect] = csv.excel if has_quotes else WithoutQuotes
+    reader = csv.reader(io.StringIO(text, newline=""), dialect, delimiter=delimiter)
     rows = []
     number = 1
     try:
@@ -347,7 +351,7 @@ def choose_columns(
             f"{table.path}: --speaker-column {speaker_column}: its lines have two fields, expected "
             "three or more, with path, speaker and text; --speaker NAME names one for all lines"
         )
-    if speaker in (path, text):
+    if speaker is not None and speaker in (path, text):
         raise UserError(
             f"{table.path}: --speaker-column {speaker_column}: this column contains the "
             f"{'paths' if speaker == path else 'texts'}, expected another column"
@@ -464,7 +468,9 @@ def print_assumptions(
     def named(index: int) -> str:
         return f"{titles[index]!r}" if titles else f"{index + 1}"
 
-    form = f"read with {DELIMITERS.get(delimiter, repr(delimiter))}" if delimiter else "read as JSON"
+    form = (
+        f"read with {DELIMITERS.get(delimiter, repr(delimiter))}" if delimiter else "read as JSON"
+    )
     header = " and a header" if titles and delimiter else ""
     print(
         f"note: {table.path}: {form}{header}: paths from column {named(columns.path)}, texts from "

@@ -1,7 +1,7 @@
 """Warnings about clips and texts that keep a model from learning to align (docs/own-data.md).
 
-    for warning in corpus_warnings(clips, hparams):
-        print(warning)
+for warning in corpus_warnings(clips, hparams):
+    print(warning)
 """
 
 import re
@@ -29,7 +29,9 @@ WORST_SHOWN = 5
 MANUAL = "docs/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # a tag of HTML, without attributes
 MARKUP = re.compile(rf"&#[0-9]+;|&#x[0-9a-fA-F]+;|&[A-Za-z]{{2,8}};|{TAG}")
-CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # left by wrong conversions of quotation marks
+CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)  # left by wrong conversions of quotation marks
 PINYIN = re.compile(r"\b[a-zü]{1,6}[1-5]\b")
 MIN_PINYIN_SHARE = 0.3  # of the words of a text
 MIN_CLIPS, MIN_SPREAD = 20, 0.15  # in fewer, or in clips of one length, nothing correlates

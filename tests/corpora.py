@@ -9,8 +9,8 @@ import pytest
 import soundfile
 from helpers import fork_server, kill_self
 
-from corpus import preparation
-from corpus.preparation import Preparation, prepare
+from corpus import prepare as preparation
+from corpus.prepare import Preparation, prepare
 from tacotron2_voice.utils.errors import UserError
 
 RATE = 22050
@@ -90,5 +90,5 @@ def prepare_with(*values, **options) -> list[Path]:
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else that `prepare` does."""
-    for name in ("draw_lengths", "draw_faults"):
+    for name in ("draw_lengths", "draw_corpus"):
         patch.setattr(preparation, name, lambda *_: b"a picture")

@@ -15,7 +15,8 @@ from clips import write_list
 from helpers import make_other_than_file
 
 from audio import mel_fingerprint
-from corpus.clip_table import Clip, ClipTable
+from corpus.cache import ClipTable
+from corpus.clips import Clip
 from corpus.filelist import (
     cache_table,
     cached_table,

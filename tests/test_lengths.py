@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpus import lengths as module
-from corpus.clip_table import Clip, ClipTable, table_path
+from corpus.cache import ClipTable, cache_path
+from corpus.clips import Clip
 from corpus.filelist import read_filelist
 from corpus.lengths import HEADERS, make_corpus, read_lengths, synthetic_lengths, with_symbols
 from hparams import HParams, create_hparams
@@ -77,12 +78,12 @@ def test_clip_tables_give_lengths_and_symbols(tmp_path):
     made = [Clip("x/a.wav", "Ah!", (1, 2, 3), 80, ""), Clip("b.npy", "", (1,), 2, "")]
     filelist = tmp_path / "list.txt"
     ClipTable.of(filelist, enumerate(made, 1)).write()
-    clips = read_lengths(table_path(filelist), HPARAMS)
+    clips = read_lengths(cache_path(filelist), HPARAMS)
     assert list(clips.ids) == ["a", "b"]
     assert (clips.frames.tolist(), clips.symbols.tolist()) == ([80, 2], [3, 1])
-    write(table_path(filelist), "id,frames\na,1\n")
+    write(cache_path(filelist), "id,frames\na,1\n")
     with pytest.raises(UserError, match=r"list\.txt\.clips: not a table of clips"):
-        read_lengths(table_path(filelist), HPARAMS)
+        read_lengths(cache_path(filelist), HPARAMS)
 
 
 def test_unreadable_files_are_refused(tmp_path):

@@ -14,7 +14,7 @@ from corpora import contents
 from helpers import call_alone, fork_server
 
 from corpus.demo_corpus import EspeakVoice, make_corpus
-from corpus.metadata import read_metadata
+from corpus.layouts import read_layout
 from length_batching import padding_stats, plan_epoch
 from scripts import make_demo_corpus
 from tacotron2_voice.text.spoken_numbers import draw_numbers, in_words
@@ -142,6 +142,6 @@ def test_skip_continues_the_shorter_corpus(corpus, tmp_path):
     assert [name for name, _, _ in rows] == [f"DEMO-{number:04d}" for number in range(1, 20)]
     assert [digits for _, digits, _ in rows] == [f"{number:,}" for number in draw_numbers(19, 0)]
     assert all(text.lower() == f"{in_words(int(n.replace(',', '')))}." for _, n, text in rows)
-    entries, problems = read_metadata(corpus)
+    entries, problems = read_layout(corpus)
     assert (len(entries), problems) == (16, [])
     assert all(Path(entry.path).is_file() for entry in entries)

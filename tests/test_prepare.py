@@ -27,11 +27,12 @@ from corpora import (
 )
 from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
-from corpus import derived_files, preparation, recordings
-from corpus.clip_table import Sound
+from corpus import derived
+from corpus import prepare as preparation
+from corpus.clips import Measurements
 from corpus.filelist import cached_table, changed_clips, checked_clips, read_filelist
-from corpus.metadata import SPLIT_FILE, read_split
-from corpus.preparation import Preparation, prepare
+from corpus.prepare import Preparation, prepare
+from corpus.split import SPLIT_FILE, read_split
 from data_utils import TextMelDataset
 from hparams import create_hparams
 from scripts.prepare import main
@@ -120,7 +121,7 @@ def test_changes_during_prepare_are_refused(corpus, tmp_path, monkeypatch, chang
         shutil.copy2(corpus / changed, tmp_path / "old")
         os.replace(tmp_path / "old", corpus / changed)
 
-    monkeypatch.setattr(preparation, "fault_warnings", lambda *_: replace_by_older() or [])
+    monkeypatch.setattr(preparation, "clip_warnings", lambda *_: replace_by_older() or [])
     message = refusal(prepare_with, corpus, tmp_path / "lists")
     assert f"{corpus / changed}: changed while it was checked; start again" in message
     assert not (tmp_path / "lists").exists()
@@ -450,9 +451,9 @@ def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspee
         (corpus / "wavs" / f"{name}.wav").touch()
 
     def measures(path, *_):
-        return Sound(samples[path.stem], checksum=hash(path))
+        return Measurements(samples[path.stem], checksum=hash(path))
 
-    monkeypatch.setattr(recordings, "measure_sound", measures)
+    monkeypatch.setattr(checks, "measure", measures)
     prepare(Preparation(corpus, tmp_path / "lists"))
     printed = capsys.readouterr().out
     assert "the pinned split" in printed
@@ -528,7 +529,7 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
     """No mel is left incomplete under its name, and none is computed again."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
-    write_mel, begun = derived_files.write_mel, []
+    write_mel, begun = derived.write_mel, []
 
     def interrupted(path, mel):
         begun.append(path.name)
@@ -542,7 +543,7 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
         assert list(mels.glob(".*.tmp"))  # the incomplete mel
     else:
         with monkeypatch.context() as patch:
-            patch.setattr(derived_files, "write_mel", interrupted)
+            patch.setattr(derived, "write_mel", interrupted)
             message = refusal(main, options, error=SystemExit)
         assert message.startswith("stopped; no filelist was written")
         assert not list(mels.glob(".*"))

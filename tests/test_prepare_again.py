@@ -7,8 +7,8 @@ import shutil
 import pytest
 from corpora import contents, make_corpus, prepare_with, refusal
 
-from corpus import preparation
-from corpus.preparation import Preparation, prepare
+from corpus import prepare as preparation
+from corpus.prepare import Preparation, prepare
 from tacotron2_voice.utils.files import folder_locked
 
 pytestmark = pytest.mark.usefixtures("no_picture")

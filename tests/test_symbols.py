@@ -17,9 +17,9 @@ from training_runs import refused
 
 import synthesize
 import train
-from corpus import preparation
+from corpus import prepare as preparation
 from corpus.filelist import cached_table, read_filelist
-from corpus.preparation import Preparation, prepare
+from corpus.prepare import Preparation, prepare
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2

@@ -10,18 +10,18 @@ from corpora import RATE, prepare_with, refusal
 from helpers import LJSPEECH_CLIPS
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from corpus.clip_table import Clip, Sound
-from corpus.faults import comparable_rates, fault_warnings
-from corpus.plots import COLORS, MAX_NAMES, faults_figure
-from corpus.recordings import measure_sound, speech_level
-from corpus.speaker_names import SpeakerSource
-from corpus.speaker_report import (
+from corpus.checks import measure, speech_level
+from corpus.clips import Clip, Measurements
+from corpus.plots import COLORS, MAX_NAMES, corpus_figure
+from corpus.report import (
     MAX_ROWS,
     facts_of,
-    held_out_notice,
+    note_of_held_out,
     speaker_table,
     speaker_warnings,
 )
+from corpus.speaker_names import SpeakerSource
+from corpus.warnings import clip_warnings, comparable_rates
 from hparams import create_hparams
 
 HPARAMS = create_hparams()
@@ -38,7 +38,7 @@ def clips_of(name, count, pace=0.06, level=-20.0, seconds=5.0, silence=0.1):
             "Text.",
             symbols,
             where=f"metadata.csv:{name}{i}",
-            sound=Sound(*samples, level=level, checksum=hash((name, i))),
+            measured=Measurements(*samples, level=level, checksum=hash((name, i))),
             speaker=name,
         )
         for i in range(count)
@@ -96,9 +96,9 @@ def test_speakers_of_few_minutes_are_named():
 def test_speakers_without_validation_are_said():
     anna, bert = clips_of("anna", 30), clips_of("bert", 2)
     measured = facts_of({"train": anna[6:] + bert, "val": anna[:6]}, HPARAMS)
-    notice = held_out_notice(measured, 0.2)
+    notice = note_of_held_out(measured, 0.2)
     assert "1 of 2 speakers have too few clips to hold one out for validation: 'bert' (2)" in notice
-    assert held_out_notice(measured, 0) is None
+    assert note_of_held_out(measured, 0) is None
 
 
 def test_slow_speakers_clips_are_no_fault():
@@ -108,7 +108,7 @@ def test_slow_speakers_clips_are_no_fault():
     clips = clips_of("fast", 100, pace=0.05) + slow
     rates = comparable_rates(clips, RATE)
     assert np.flatnonzero(np.abs(rates - 1) > 0.01).tolist() == [103]
-    [warning] = [x for x in fault_warnings(clips, HPARAMS) if "symbols per second" in x]
+    [warning] = [x for x in clip_warnings(clips, HPARAMS) if "symbols per second" in x]
     assert "times the symbols per second that are their speaker's median in 1 of 120" in warning
     assert "slow3 (3.0)" in warning
 
@@ -137,11 +137,11 @@ def test_level_is_that_of_conversion(corpus):
         path = corpus / "wavs" / f"{name}-{REAL[0].name}"
         samples, _ = soundfile.read(REAL[0], dtype="float32")
         expected = 20 * np.log10(gain * speech_level(samples - samples.mean(), RATE))
-        assert measure_sound(path, HPARAMS, True).level == pytest.approx(expected, abs=0.02)
-        assert measure_sound(path, HPARAMS).level == 0
+        assert measure(path, HPARAMS, True).level == pytest.approx(expected, abs=0.02)
+        assert measure(path, HPARAMS).level == 0
         samples, _ = soundfile.read(path)
         soundfile.write(path, 0.05 + samples, RATE)  # a constant is no sound
-        assert measure_sound(path, HPARAMS, True).level == pytest.approx(expected, abs=0.02)
+        assert measure(path, HPARAMS, True).level == pytest.approx(expected, abs=0.02)
 
 
 def test_advised_conversion_evens_the_levels(corpus, tmp_path, capsys):
@@ -173,7 +173,7 @@ def test_speakers_held_out_alone_are_refused(corpus, tmp_path):
 
 
 def drawn(*speakers):
-    figure = faults_figure([clip for clips in speakers for clip in clips], HPARAMS)
+    figure = corpus_figure([clip for clips in speakers for clip in clips], HPARAMS)
     FigureCanvasAgg(figure).draw()
     return figure.axes
 

@@ -14,12 +14,12 @@ from corpora import RATE, contents, prepare_with, refusal
 from helpers import ROOT
 
 from audio import log_mel_spectrogram, read_audio
-from corpus.clip_table import Clip, Sound
-from corpus.derived_files import KEPT_SECONDS
-from corpus.faults import other_language, texts_of_other_clips, usual_rates
+from corpus.checks import WINDOW_SECONDS, count_clipped, silence_at_ends
+from corpus.clips import Clip, Measurements
+from corpus.derived import KEPT_SECONDS
 from corpus.filelist import checked_clips, read_filelist, symbols_of
-from corpus.preparation import Preparation, prepare
-from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
+from corpus.prepare import Preparation, prepare
+from corpus.warnings import other_language, texts_of_other_clips, usual_rates
 from hparams import create_hparams
 from scripts.prepare import main
 
@@ -235,7 +235,12 @@ def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -
     seconds = rng.uniform(1, 8, count)
     symbols = np.roll(15 * seconds + rng.normal(0, 3, count), shift).astype(int)
     return [
-        Clip(f"c{i}.wav", "A text.", (1,) * (9 if texts_of_one_length else n), sound=Sound(int(s)))
+        Clip(
+            f"c{i}.wav",
+            "A text.",
+            (1,) * (9 if texts_of_one_length else n),
+            measured=Measurements(int(s)),
+        )
         for i, (n, s) in enumerate(zip(symbols, seconds * RATE, strict=True))
     ]
 
@@ -259,7 +264,7 @@ def test_texts_of_usual_lengths_are_not_remarked():
     """Nor where there is too little to tell by."""
     assert texts_of_other_clips(clips_with(0)) is None
     assert texts_of_other_clips(clips_with(1, count=19)) is None
-    alike = [replace(x, sound=Sound(RATE)) for x in clips_with(1)]
+    alike = [replace(x, measured=Measurements(RATE)) for x in clips_with(1)]
     assert texts_of_other_clips(alike) is None
 
 
