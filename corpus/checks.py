@@ -15,6 +15,7 @@ import numpy as np
 from audio import frame_count, read_checked
 from corpus.clips import Clip, Measurements
 from corpus.filelist import symbols_of
+from corpus.layouts import problem_of_missing
 from hparams import HParams
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
@@ -37,6 +38,8 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
     """
 
     def measured_or_problem(clip: Clip) -> Clip | str:
+        if problem := problem_of_missing(clip):
+            return problem
         clip = replace(clip, identity=Identity.of(clip.path))  # before the file is opened
         if clip.segment:
             return f"{clip.where}: names a part of {clip.path}; --convert DIR cuts such parts"

@@ -20,7 +20,13 @@ from audio import SILENT_RANGE, open_audio, read_samples
 from corpus.checks import silence_at_ends, speech_level
 from corpus.clips import Clip, Segment
 from corpus.derived import KEPT_SECONDS, SOURCE, DerivedFolder, is_newer, path_from
-from corpus.layouts import METADATA, note_of_unused_audio, read_layout, unique_ids
+from corpus.layouts import (
+    METADATA,
+    note_of_unused_audio,
+    problem_of_missing,
+    read_layout,
+    unique_ids,
+)
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from corpus.tables import Table
 from hparams import HParams
@@ -90,8 +96,8 @@ def convert(
         print(note)
     if not speakers.is_known and (note := note_of_folders(clips, corpus)):
         print(note)
-    wrong = {clip.where: problem_of_text(clip.text) for clip in clips}
-    problems += [f"{where}: {problem}" for where, problem in wrong.items() if problem]
+    wrong = {clip.where: problem_of_missing(clip) or problem_of_text(clip) for clip in clips}
+    problems += filter(None, wrong.values())
     clips = [clip for clip in clips if not wrong[clip.where]]
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
     clips = [replace(clip, identity=Identity.of(clip.path)) for clip in clips]
@@ -177,12 +183,13 @@ def metadata_line(name: str, clip: Clip) -> str:
     return "|".join([name, *speaker, " ".join(clip.text.split())]) + "\n"
 
 
-def problem_of_text(text: str) -> str:
-    """Return why metadata.csv cannot contain a text; "" for a good text."""
-    if not text.strip():
-        return "no text, expected the words that are spoken"
-    if "|" in text:
-        return f"{text[:60]!r} contains a pipe, which separates columns; write what is spoken there"
+def problem_of_text(clip: Clip) -> str:
+    """Return why metadata.csv cannot contain the text of a clip; "" for a good text."""
+    if not clip.text.strip():
+        return f"{clip.where}: no text, expected the words that are spoken"
+    if "|" in clip.text:
+        found = f"{clip.text[:60]!r} contains a pipe, which separates columns"
+        return f"{clip.where}: {found}; write what is spoken there"
     return ""
 
 
@@ -227,9 +234,9 @@ def converted(
 
 
 def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.ndarray, int]:
-    """Read the samples of a recording, float32 [N, channels], and its sampling rate.
+    """Read the samples of a recording, float32 [N, channels] in [-1, 1], and its sampling rate.
 
-    libsndfile reads WAV, FLAC, Ogg, Opus, MP3 and AIFF.
+    Louder samples, of floating-point files, are scaled down. libsndfile reads WAV, FLAC, Ogg, Opus, MP3 and AIFF.
 
     Raises:
         UserError: as `audio.open_audio`; if the segment is not in the recording, if the samples are
@@ -245,7 +252,8 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
         raise UserError("contains nan or infinity, expected finite samples")
     if not len(samples) or np.ptp(samples, axis=0).max() <= SILENT_RANGE:
         raise UserError("silent from beginning to end; record it again, or leave it out")
-    return samples, rate
+    # The squares of numbers of any size would overflow.
+    return samples / max(1, np.abs(samples).max()), rate
 
 
 def read_segment(audio: Any, segment: Segment) -> np.ndarray:

@@ -10,6 +10,7 @@ Layouts:
     folders        one per speaker or book, each in one of the two layouts above (`SpeakerSource`)
 """
 
+import itertools
 import os
 import re
 import unicodedata
@@ -249,7 +250,9 @@ class AudioIndex:
         paths = [root / listed for root in self.roots_of_paths]
         for root in self.roots_of_ids:
             paths += [root / f"{listed}{suffix}" for suffix in (".wav", ".flac")]
-        return [path for path in paths if os.path.isfile(path)][:1]
+        # Pipes and broken links are found too: a later check names them.
+        there = (path for path in paths if os.path.lexists(path) and not os.path.isdir(path))
+        return list(itertools.islice(there, 1))
 
     def find(self, name: str, *, in_folder: bool) -> list[Path]:
         """Return the files that a name of a table may mean, most often one.
@@ -292,8 +295,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     """Find the audio file of each entry: a path from `base` or `corpus`, with an extension or
     without, or the only audio file of that name in the corpus.
 
-    Returns the clips, and the problems of entries without a file, with several, or with the file of
-    another entry.
+    Returns the clips, and the problems of entries with several files, or with the file of another
+    entry. A clip whose file is missing has the path that the file should have: `problem_of_missing`.
     """
     index = AudioIndex(corpus, base)
     names: dict[str, set[str]] = {}  # of the entries, by their names without folders
@@ -315,8 +318,10 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             found = index.find(entry.name, in_folder=is_shared)
             renamed += [(entry.name, path) for path in found[:1]]
         if not found:
-            problems.append(f"{entry.where}: {entry.name[:80]!r}: no such audio file in {corpus}")
-            continue
+            # The split counts this line too, so that adding the file later moves no other clip.
+            listed = entry.name.replace("\\", "/")
+            has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
+            found = [corpus / "wavs" / (listed if has_suffix else f"{listed}.wav")]
         if len(found) > 1:
             several = f"{found[0]} or {found[1]}"
             problems.append(f"{entry.where}: {entry.name!r}: may be {several}; write its path")
@@ -335,6 +340,13 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"folders or with other extensions, such as {name!r} to {os.path.relpath(path, corpus)}"
         )
     return clips, problems
+
+
+def problem_of_missing(clip: Clip) -> str:
+    """Return the problem of a clip whose audio file is missing; "" if there is a file."""
+    if os.path.lexists(clip.path):
+        return ""
+    return f"{clip.where}: {clip.id[:80]!r}: no such audio file, expected {clip.path:.300}"
 
 
 # ---------------------------------------------------------------------------- audio files

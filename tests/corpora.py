@@ -43,11 +43,11 @@ def add_line(corpus: Path, line: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file under `folder` by its path in it."""
+    """Return the bytes of every file under `folder`, except locks, by its path in it."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name != ".lock"
     }
 
 

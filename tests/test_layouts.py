@@ -9,7 +9,7 @@ import pytest
 from corpora import refusal, write_tone
 
 from corpus.clips import Clip, Segment
-from corpus.layouts import note_of_unused_audio, read_layout, unique_ids
+from corpus.layouts import note_of_unused_audio, problem_of_missing, read_layout, unique_ids
 from corpus.speaker_names import SpeakerSource
 from corpus.tables import Table
 
@@ -30,6 +30,8 @@ def read(corpus, *arguments, **options):
     """Return [(path in the corpus, text)] and problems."""
     table = Table(*arguments, **options) if arguments else None
     clips, problems = read_layout(corpus, table)
+    problems += filter(None, map(problem_of_missing, clips))
+    clips = [clip for clip in clips if not problem_of_missing(clip)]
     return [(str(Path(x.path).relative_to(corpus)), x.text) for x in clips], problems
 
 
@@ -137,7 +139,8 @@ def test_same_names_in_two_folders_stay_apart(tmp_path):
     shutil.rmtree(tmp_path / "wavs" / "b")
     clips, [problem] = read(tmp_path)
     assert clips == [("wavs/a/1.wav", "One.")]
-    assert problem.startswith(f"{metadata}:2: 'b/1': ")
+    assert problem.startswith(f"{metadata}:2: ")
+    assert "b/1.wav" in problem
 
 
 def test_name_is_a_problem_when_it_may_be_several_files(recordings):
