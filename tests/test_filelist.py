@@ -151,7 +151,7 @@ def test_all_bad_lines_are_listed_together(sounds):
     }
     filelist = write_list(sounds, f"{sounds}/a.wav|Good.|1.0", "", *expected)
     first, *lines = refusal(filelist).splitlines()
-    assert first == f"{filelist}: 9 of 10 lines refused:"
+    assert first.startswith(f"{filelist}: 9 of 10 lines")
     for number, (line, words) in enumerate(zip(lines, expected.values(), strict=True), 3):
         assert line.startswith(f"  {filelist}:{number}: ")
         assert words in line
@@ -163,7 +163,7 @@ def test_invalid_filelists_are_refused(sounds):
     assert "a folder" in refusal(sounds)
     lines = refusal(write_list(sounds, *(f"{sounds}/{n}.wav|Text." for n in range(50))))
     first, example, others = lines.splitlines()
-    assert first.endswith(": 50 of 50 lines refused:")
+    assert first.startswith(f"{sounds}/list.txt: 50 of 50 lines")
     assert "/0.wav: no such file" in example
     assert others.startswith("    the same in 49 more: 2, 3, 4, ")
     swapped = write_list(sounds, f"{'a text longer than any file name ' * 30}|clip.wav")
@@ -330,7 +330,7 @@ def test_the_same_fault_is_said_once(tmp_path, line):
         with pytest.raises(UserError) as caught:
             read(path)
         refused, first, *others = str(caught.value).splitlines()
-        assert refused == f"{path}: 13,000 of 13,000 lines refused:"
+        assert refused.startswith(f"{path}: 13,000 of 13,000 lines")
         assert first.startswith(f"  {path}:1: ")
         assert [x.partition(" more: ")[0] for x in others] == ["    the same in 12,999"]
 
