@@ -158,7 +158,7 @@ def test_write_wav_scales_loud_samples_only(tmp_path):
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
         read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
         assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
-    with pytest.raises(ValueError, match="bad.wav"):
+    with pytest.raises(ValueError, match=r"bad\.wav"):
         write_wav(tmp_path / "bad.wav", np.array([0.0, np.inf, 0.5]), 22050)
     assert not (tmp_path / "bad.wav").exists()
 
