@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from audio import log_mel_spectrogram, read_audio
-from corpus.clip_table import ClipTable, table_path
+from corpus.cache import ClipTable, cache_path
 from corpus.filelist import read_mel
 from hparams import HParams
 from tacotron2_voice.utils.errors import UserError
@@ -42,7 +42,7 @@ class TextMelDataset(Dataset):
         clip = self.clips[index]
         name = f"{clip.where}: {clip.path}"
         if (symbol := max(clip.symbols, default=0)) >= self.hparams.n_symbols:
-            table = table_path(self.clips.filelist)
+            table = cache_path(self.clips.filelist)
             raise UserError(f"{name}: symbol {symbol} is not in the model; delete {table}")
         try:
             mel = self._mel(clip.path)

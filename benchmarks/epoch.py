@@ -32,7 +32,7 @@ import machine
 from benchmarks import fast_path, options
 from benchmarks.timing import publish
 from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
-from corpus.metadata import SPLIT_FILE, read_split
+from corpus.split import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from hparams import HParams, batching_options, create_hparams
 from length_batching import (

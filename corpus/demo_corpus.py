@@ -1,4 +1,7 @@
-"""`make_corpus` makes a corpus of synthetic speech in LJSpeech's layout: numbers, by eSpeak NG."""
+"""Make a corpus of synthetic speech in LJSpeech's layout: numbers, spoken by eSpeak NG.
+
+make_corpus("demo/corpus", clips=1000)
+"""
 
 import ctypes
 import json
@@ -21,18 +24,18 @@ from tacotron2_voice.utils.files import folder_made_whole, read_bytes, write_byt
 
 RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesized by eSpeak NG)"
-VERSION = 3  # raise it with every change that changes the corpus
+VERSION = 3  # raise it with every change of the code that changes the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # eSpeak's own count
-SILENCE_AFTER = 0.05  # seconds, which show a model that the number has ended
+SILENCE_AFTER = 0.05  # seconds; they show a model that the number has ended
 VOLUME = 80  # of eSpeak's 100: at 100 the loudest vowels clip
-NOISE = 30.0  # standard deviation in 16-bit steps: a quiet room (-61 dB), as recordings have it
+NOISE = 30.0  # standard deviation in 16-bit steps: the noise of a quiet room (-61 dB)
 
 stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
 
 
 class EspeakVoice:
-    """eSpeak NG's voice for a language, by eSpeak's name. UserError if it does not start."""
+    """eSpeak NG with a language, by eSpeak's code. UserError if it does not start."""
 
     OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
 
@@ -42,23 +45,23 @@ class EspeakVoice:
         self._chunks: list[np.ndarray] = []
         samples = ctypes.POINTER(ctypes.c_int16)
         kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
-        self._callback = kind(self._receive)  # kept here: eSpeak holds only a pointer
-        folder = tempfile.mkdtemp()  # eSpeak reads dictionaries of other languages later
+        self._callback = kind(self._receive)  # kept here: eSpeak has only a pointer
+        folder = tempfile.mkdtemp()  # kept: eSpeak reads dictionaries of other languages later
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # eSpeak keeps state from one utterance to the next, even after its termination. A library
-        # loaded from its own copy starts without it, so a corpus is always the same.
+        # that is loaded from its own copy starts without this state, so a corpus is always the same.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
         data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
         data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
-        synchronous = 2  # of speak_lib.h, too
+        synchronous = 2  # a constant of eSpeak's speak_lib.h
         rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
         library.espeak_SetSynthCallback(self._callback)
         names = language.encode(), language.partition("-")[0].encode()  # fr-fr's file is fr
         if rate != SAMPLE_RATE or all(library.espeak_SetVoiceByName(name) for name in names):
             raise UserError(
-                f"eSpeak NG does not start with the language {language}: choose another, or "
-                "reinstall the package espeakng-loader"
+                f"--language {language}: eSpeak NG does not start with it, expected one of eSpeak's "
+                "language codes"
             )
 
     def _receive(self, samples: Any, count: int, _events: Any) -> int:
@@ -67,7 +70,7 @@ class EspeakVoice:
         return 0  # continue
 
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
-        """Speak `text`: int16 samples [N] at 22,050 Hz, without the silence at either end."""
+        """Return the speech of `text`, int16 [N] at 22,050 Hz, without silence at the ends."""
         self._chunks.clear()
         data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants of eSpeak's speak_lib.h
         size = ctypes.c_size_t(len(data) + 1)
@@ -78,7 +81,7 @@ class EspeakVoice:
         samples = np.concatenate([np.zeros(0, np.int16), *self._chunks])
         audible = np.flatnonzero(np.abs(samples.astype(int)) > 50)
         if status != 0 or len(audible) == 0:
-            raise RuntimeError(f"eSpeak NG made no sound (status {status}) of the text: {text}")
+            raise RuntimeError(f"eSpeak NG made no audio (status {status}) of the text: {text}")
         return samples[audible[0] : audible[-1] + 1]
 
 
@@ -87,7 +90,15 @@ def make_corpus(
 ) -> None:
     """Make the corpus in the folder `out`; do nothing if it is there already.
 
-    UserError if `out` holds anything else. After any error `out` is as it was before.
+    Args:
+        out: the folder to make.
+        clips: number of spoken numbers.
+        seed: another seed gives other numbers.
+        skip: leave out this many numbers of the seed first.
+        language: eSpeak's code of the language.
+
+    Raises:
+        UserError: if `out` contains anything else. After any error `out` is as it was before.
     """
     out = Path(out).absolute()
     made_from = {"made_by": MADE_BY, "version": VERSION, "clips": clips, "seed": seed}
@@ -96,17 +107,21 @@ def make_corpus(
     record = json.dumps(made_from)
     if out.is_file() or (out.exists() and any(out.iterdir())):
         file = out / RECORD_FILE
-        existing = "no record"
-        if file.exists():
-            existing = read_bytes(file).decode(errors="replace").strip()
+        if not file.exists():
+            raise UserError(
+                f"{out}: no {RECORD_FILE}, expected an empty folder or this demo corpus; name "
+                "another folder"
+            )
+        existing = read_bytes(file).decode(errors="replace").strip()
         if existing != record:
             raise UserError(
-                f"{out} holds something else; nothing was changed. Name another folder, or delete "
-                f"this one first.\nfound:  {existing[:200]}\nwanted: {record}"
+                f"{file}: {existing[:200]}, expected {record}; name another folder for this corpus"
             )
-        print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
+        print(f"note: {out} contains this demo corpus already ({clips} clips, seed {seed})")
         return
-    voice, lines, seconds = EspeakVoice(language), [], 0.0
+    voice = EspeakVoice(language)
+    lines = []
+    seconds = 0.0
     noise_rng = np.random.default_rng([seed, 1])
     numbers = draw_numbers(skip + clips, seed)[skip:]
     with folder_made_whole(out) as folder:

@@ -1,4 +1,7 @@
-"""Download, verify and unpack the public LJSpeech-1.1: `prepare.py --download`."""
+"""Download, verify and unpack LJSpeech-1.1, which is public: `prepare.py --download`.
+
+download_corpus(Path("data/LJSpeech-1.1"))
+"""
 
 import hashlib
 import http.client
@@ -21,13 +24,13 @@ from tacotron2_voice.utils.files import naming, open_file, open_to_append
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632
 SHA256 = "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5"
-UNPACKED_BYTES = 3_850_000_000  # room that the 13,100 wavs and the texts take on a disk
+UNPACKED_BYTES = 3_850_000_000  # size of the 13,100 WAVs and the texts on a disk
 
-CHUNK = 1 << 20  # bytes read at a time
+CHUNK = 1 << 20  # bytes that are read at a time
 TIMEOUT = 60  # seconds without a byte until a connection counts as lost
-TRIES = 5  # connections in a row without a new byte
-FIRST_WAIT = 1.0  # seconds before the second try; doubled for each further one
-LOST = (  # errors of a lost connection; not the OSErrors of the disk
+TRIES = 5  # connections in a row without a new byte, until the download fails
+FIRST_WAIT = 1.0  # seconds before the second connection; doubled for each further connection
+LOST = (  # errors of a lost connection; OSErrors of the disk are not among them
     *(urllib.error.URLError, http.client.HTTPException),
     *(ConnectionError, TimeoutError, ssl.SSLError),
 )
@@ -36,22 +39,23 @@ LOST = (  # errors of a lost connection; not the OSErrors of the disk
 def download_corpus(corpus: Path) -> None:
     """Download the archive into the parent of `corpus` and unpack it as `corpus`, atomically.
 
-    A folder that holds a metadata.csv is left as it is. Partial downloads stay in a `.part` file,
-    from which a later call resumes.
+    A folder that contains a metadata.csv is left as it is. A partial download stays in a `.part`
+    file, and a later call resumes it.
 
     Raises:
-        UserError: if `corpus` holds something else, the disk is too full, the server has no such
-            file or another one, or the archive is broken or names files outside its folder.
+        UserError: if `corpus` contains something else, if the disk is too full, if the server has
+            no such file or a different one, or if the archive is broken or names files outside its
+            folder.
         ConnectionError: after `TRIES` connections in a row without a new byte.
     """
     corpus = corpus.absolute()
     if (corpus / "metadata.csv").is_file():
-        print(f"{corpus} already exists: nothing to download")
+        print(f"note: {corpus} already exists: nothing to download")
         return
     if corpus.exists() and (not corpus.is_dir() or any(corpus.iterdir())):
         raise UserError(
-            f"{corpus} exists and holds no metadata.csv, so it is not LJSpeech; nothing was "
-            "changed. Name a new folder, or delete this one first"
+            f"{corpus}: a folder or file without metadata.csv, expected LJSpeech-1.1 or nothing; "
+            "name a new folder"
         )
     corpus.parent.mkdir(parents=True, exist_ok=True)
     archive = corpus.parent / URL.rpartition("/")[2]
@@ -61,8 +65,8 @@ def download_corpus(corpus: Path) -> None:
     free = shutil.disk_usage(corpus.parent).free
     if free < needed:
         raise UserError(
-            f"{corpus.parent}: {free / 1e9:.2f} GB free, {needed / 1e9:.2f} GB needed for the "
-            "archive and the unpacked corpus; make room or name a folder on another disk"
+            f"{corpus.parent}: {free / 1e9:.2f} GB free, expected {needed / 1e9:.2f} GB for the "
+            "archive and the unpacked corpus; name a folder on another disk"
         )
     if not archive.exists():
         _fetch(part)
@@ -77,11 +81,11 @@ def download_corpus(corpus: Path) -> None:
         broken = archive.with_name(archive.name + ".broken")
         os.replace(archive, broken)
         raise UserError(
-            f"{archive}: {problem}; the file is broken and now named "
-            f"{broken.name}: delete it and run the same command to download it again"
+            f"{archive}: {problem}. The broken file is now {broken.name}; run the same command to "
+            "download it again"
         )
     _unpack(archive, corpus)
-    print(f"Unpacked {corpus}; {archive} can be deleted")
+    print(f"Unpacked {corpus}; you can delete {archive}")
 
 
 def _size(path: Path) -> int:
@@ -90,7 +94,8 @@ def _size(path: Path) -> int:
 
 def _fetch(part: Path) -> None:
     """Download into `part`, reconnecting as needed, until it has ARCHIVE_BYTES."""
-    failures, furthest = 0, _size(part)
+    failures = 0
+    furthest = _size(part)
     print(f"Downloading {URL} into {part.parent}, from byte {furthest:,}", flush=True)
     with progress_bar("Downloading", ARCHIVE_BYTES, "B", unit_scale=True, initial=furthest) as bar:
         while _size(part) < ARCHIVE_BYTES:
@@ -111,25 +116,25 @@ def _fetch(part: Path) -> None:
 
 
 def _receive(part: Path, bar: tqdm) -> None:
-    """Append what one connection delivers. Raises one of LOST if the connection breaks."""
+    """Append the bytes of one connection. Raises one of LOST if the connection breaks."""
     start = _size(part)
-    headers = {"User-Agent": "prepare_ljspeech", "Range": f"bytes={start}-"}
+    headers = {"User-Agent": "tacotron2-recipe", "Range": f"bytes={start}-"}
     request = urllib.request.Request(URL, headers=headers)
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        error.close()  # the connection, which it holds
+        error.close()  # closes the connection
         if error.code >= 500 or error.code in (408, 429):
-            raise  # a temporary fault
-        raise UserError(f"{URL}: {error}; check the address, or delete {part}") from None
+            raise  # a temporary failure
+        raise UserError(f"{URL}: {error}, expected the archive") from None
     with response:
-        if response.status != 206:  # the whole file, from a server that cannot resume
+        if response.status != 206:  # a server that cannot resume sends the whole file
             start = 0
         total = start + int(response.headers.get("Content-Length", ARCHIVE_BYTES - start))
         if total != ARCHIVE_BYTES:
             raise UserError(
-                f"{URL}: the server has {total:,} bytes, expected {ARCHIVE_BYTES:,}; it is another "
-                "file, so nothing was downloaded"
+                f"{URL}: the server has {total:,} bytes, expected {ARCHIVE_BYTES:,}; nothing was "
+                "downloaded"
             )
         bar.update(start - bar.n)
         with open_to_append(part) as file:
@@ -142,7 +147,7 @@ def _receive(part: Path, bar: tqdm) -> None:
 
 
 def _unpack(archive: Path, corpus: Path) -> None:
-    """Unpack beside `corpus`, then move the archive's folder into its place."""
+    """Unpack next to `corpus`, then move the archive's folder into its place."""
     building = corpus.parent / f".{corpus.name}.unpacking"
     shutil.rmtree(building, ignore_errors=True)  # of a run that was killed
     building.mkdir()
@@ -154,7 +159,7 @@ def _unpack(archive: Path, corpus: Path) -> None:
                 bar.update(file.tell() - bar.n)
         folder = building / archive.name.partition(".tar")[0]
         if not (folder / "metadata.csv").is_file():
-            raise UserError(f"{archive}: holds no {folder.name}/metadata.csv; nothing was kept")
+            raise UserError(f"{archive}: no {folder.name}/metadata.csv in it; nothing was kept")
         if corpus.exists():
             corpus.rmdir()  # empty
         os.replace(folder, corpus)

@@ -1,6 +1,6 @@
-"""Filelists: every line is checked once, and the table of checked clips is cached beside the list.
+"""Filelists: check every line once, and keep the checked clips in a cache next to the filelist.
 
-    training, validation = (checked_clips(path, hparams, new_run=True) for path in lists)
+    training, validation = (checked_clips(path, hparams, new_run=True) for path in filelists)
 
 `data_utils.TextMelDataset` reads the clips of such a table.
 """
@@ -21,15 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audio import frame_count, mel_fingerprint, read_checked, read_header
-from corpus.clip_table import CHUNK, LABELS, Clip, ClipTable, read_table_file, table_path
-from corpus.field_order import refuse_no_paths
-from corpus.missing_sounds import beside
-from corpus.separators import refuse_other_separators
+from corpus.cache import CHUNK, LABELS, ClipTable, cache_path, read_cache
+from corpus.clips import Clip
 from hparams import HParams
 from tacotron2_voice.speakers import listed, speaker_name
 from tacotron2_voice.text import can_be_spoken, clean, in_words, unknown_symbols
 from tacotron2_voice.utils.console import progress_bar
-from tacotron2_voice.utils.encodings import wrong_conversion
 from tacotron2_voice.utils.errors import UserError, lines_refused
 from tacotron2_voice.utils.files import (
     Identity,
@@ -43,18 +40,18 @@ from tacotron2_voice.utils.files import (
 
 FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # of a line
 TEXT_FOLDER = Path(__file__).resolve().parents[1] / "tacotron2_voice" / "text"
-MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
+MEL_SETTINGS_FILE = "mel_settings.json"  # next to cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
-ROUNDING = 0.0051  # seconds, of a list with two decimals
-LONG = 5  # times the median: clips longer than this are warned of
+ROUNDING = 0.0051  # seconds; largest error of lengths with two decimals
+LONG_SECONDS, LONG = 15, 3  # clips longer than this, or than so many medians, are warned about
 NO_FILELIST = (
     "no such filelist; make one with scripts/prepare.py, or name yours with "
     "--hparams training_files=...,validation_files=..."
 )
-CHANGED_IN_CHECK = "changed while it was checked; start again when nothing writes to it"
+CHANGED_IN_CHECK = "changed while it was checked; start again when no other program writes to it"
 IF_MOVED = "if the folder of the clips was moved, name it: --hparams clips_folder=FOLDER"
-MAX_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
-HOW_TO_KNOW = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
+MAX_CHARACTERS = 5000  # of a clip's text, about five minutes: cleaning slows down with the length
+FIX_UNKNOWN = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
 OTHER_LANGUAGE = (
     "--hparams symbols=corpus,text_cleaners=[basic_cleaners], or text_cleaners=[phones] and "
     "language=de, ru, cmn and so on (docs/languages.md)"
@@ -65,40 +62,41 @@ NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are 
 def read_filelist(
     filelist: str | Path, hparams: HParams, *, new_run: bool = False, only: set[int] | None = None
 ) -> ClipTable:
-    """Read and check a filelist: one clip a line, `path|text|seconds|speaker`, without the speaker
-    where all are of one, or NVIDIA's `path|text`.
+    """Read and check a filelist: one clip per line, as `path|text|seconds|speaker`, as
+    `path|text|seconds`, or as NVIDIA's `path|text`.
 
-    Fields are split at every `|` and stripped; `where_clip_lies` says where relative paths start.
+    Fields are split at every `|` and stripped; `path_of_clip` says where relative paths start.
     Lengths come from the files' headers. Seconds, if given, must agree with them to half a sample
-    plus one millionth of a second, or to the frame of a cached mel. A new run also checks all
-    samples or mel values, and refuses texts without a letter. `only`: numbers of the lines to read.
+    plus one millionth of a second, or to the frame of a cached mel.
+
+    Args:
+        filelist: path of the list.
+        hparams: the settings of audio and text.
+        new_run: also check all samples or mel values, and reject texts without a letter.
+        only: numbers of the lines to read; None for all.
 
     Raises:
         UserError: one message with every bad line, its number, the problem and how to fix it.
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
     lines = numbered_lines(filelist, content=content)
-    if new_run and (warning := wrong_conversion(filelist, content)):
-        print(warning)
-    refuse_other_separators(filelist, lines, "path|text|seconds or path|text")
-    refuse_no_paths(filelist, lines)
     numbered = [line for line in lines if only is None or line[0] in only]
-    problems, settings = [], mel_fingerprint(hparams)
+    problems = []
+    settings = mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
 
     def clip_or_problem(numbered_line: tuple[int, str]) -> Clip | UserError:
-        path, length = "", mel_length if hparams.load_mel_from_disk else sound_length
+        path = ""
+        length = mel_length if hparams.load_mel_from_disk else audio_length
         try:
             listed, text, seconds, *names = split_filelist_line(numbered_line[1])
-            path, is_relative = where_clip_lies(listed, filelist, hparams.clips_folder)
-            identity = Identity.of(path)  # before it is opened
+            path, is_relative = path_of_clip(listed, filelist, hparams.clips_folder)
+            identity = Identity.of(path)  # before the file is opened
             is_mel = path.endswith(".npy")
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
                 also = f", nor {listed} in the working directory" if is_relative else ""
-                titles = "" if os.path.splitext(listed)[1] else "delete the line if it has titles; "
-                made = "run prepare.py --cache-mels, or " if is_mel else titles
-                fix = "" if is_mel else beside(path, hparams, filelist)
-                raise UserError(f"no such file{also}; {fix or made + IF_MOVED}")
+                made = "run prepare.py --cache-mels, or " if is_mel else ""
+                raise UserError(f"no such file{also}; {made}{IF_MOVED}")
             if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
                 fix = "set those, or prepare again with the new ones and --cache-mels NEW_FOLDER"
                 raise UserError(f"mels {problem}; {fix}")
@@ -127,28 +125,28 @@ def read_filelist(
                 listed = line.partition("|")[0].strip()
                 if hparams.clips_folder and listed_as.setdefault(clip.path, listed) != listed:
                     raise UserError(
-                        f"{clip.path}: is in the place of {listed!r} and of "
-                        f"{listed_as[clip.path]!r}, which are two clips; set clips_folder to the "
-                        "folder that holds both of their folders"
+                        f"{clip.path}: found for {listed!r} and for {listed_as[clip.path]!r}, which "
+                        "are two clips; set clips_folder to the folder that contains both of their "
+                        "folders"
                     )
                 # Not in a thread: inflect, which spells numbers, is not thread-safe.
                 yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
-    # From an iterator: a list of ten million clips takes many times the memory of their table.
+    # From an iterator: a Python list of ten million clips takes many times the table's memory.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
         raise lines_refused(filelist, problems, len(lines))
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     if only is None:
-        refuse_missing_names(table)
+        check_all_have_names(table)
     return table
 
 
-def refuse_missing_names(table: ClipTable) -> None:
-    """Raise UserError if some clips have a speaker, or another label, and others have none."""
+def check_all_have_names(table: ClipTable) -> None:
+    """Raise UserError if only some clips have a speaker, or another label."""
     for label, names in table.names.items():
         if "" in names:
             is_missing = table.numbers[label] == names.index("")
@@ -156,13 +154,17 @@ def refuse_missing_names(table: ClipTable) -> None:
             others = listed([name for name in names if name])
             raise UserError(
                 f"{first.where}: no {label} in {count:,} of {len(table):,} lines, {others} in "
-                f"others; write every line as {FIELDS}, or none with a {label}"
+                f"other lines; write every line as {FIELDS}, or no line with a {label}"
             )
 
 
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
-    """Return the ids of a clip's text. UserError if it is too long, has no letter, or has symbols
-    that are not in the table (in English and with `drop_unknown` those are left out)."""
+    """Return the symbol ids of a clip's text.
+
+    Raises:
+        UserError: if the text is too long, has no letter, or has symbols that are not in the table
+            (in English, and with `drop_unknown`, these are left out).
+    """
     if len(text) > MAX_CHARACTERS:
         count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
         raise UserError(f"text {text[:40]!r}... of {count}; split the clip")
@@ -174,7 +176,7 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
             unknown_symbols(cleaned, table), table, text, hparams.text_cleaners, hparams.language
         )
         raise UserError(
-            f"text {text[:40]!r} has what symbols={hparams.symbols} lacks: {unknown}; {HOW_TO_KNOW}"
+            f"text {text[:40]!r} has symbols that symbols={hparams.symbols} lacks: {unknown}; {FIX_UNKNOWN}"
         )
     if not symbols or (new_run and not can_be_spoken(symbols, table)):
         if table.is_english and foreign_letters(text):
@@ -183,14 +185,16 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
     return symbols
 
 
-def where_clip_lies(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:
-    """The path of a clip that a filelist names, and whether it starts at the list's folder. A
-    relative path starts there or, if nothing is there, at the working directory. In a
-    `clips_folder` as much of the end of the path is looked for as exists there."""
+def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:
+    """Return the path of a clip that a filelist names, and whether it starts at the list's folder.
+
+    A relative path starts at the list's folder or, if there is no such file, at the working
+    directory. With a `clips_folder`, the longest end of the path that exists there is taken.
+    """
     if clips_folder:
         ends = [
             os.path.join(clips_folder, *parts[i:])
-            for parts in (_parts(listed, "/"), _parts(listed, r"[/\\]"))  # of Windows too
+            for parts in (_parts(listed, "/"), _parts(listed, r"[/\\]"))  # also of Windows
             for i in range(len(parts))
         ]
         return next(filter(os.path.lexists, ends), ends[-1] if ends else clips_folder), False
@@ -206,13 +210,13 @@ def _parts(path: str, separators: str) -> list[str]:
 
 
 def foreign_letters(text: str) -> set[str]:
-    """The letters of a text, in lower case, that English lacks."""
+    """Return the letters of a text, in lower case, that English lacks."""
     composed = unicodedata.normalize("NFC", text.lower())
     return {x for x in composed if not x.isascii() and x.isalpha()}
 
 
 class ListedClip(NamedTuple):
-    """A filelist's line, with its LABELS in their order."""
+    """A line of a filelist; the last fields are the LABELS."""
 
     path: str
     text: str
@@ -221,45 +225,45 @@ class ListedClip(NamedTuple):
 
 
 def split_filelist_line(line: str) -> ListedClip:
-    """Parse a filelist's line, whose seconds may be empty before a speaker. UserError if it is
-    malformed."""
+    """Parse a line of a filelist; its seconds may be empty. UserError if it is malformed.
+
+    split_filelist_line("a.wav|Yes.|1.5|anna")  # ListedClip("a.wav", "Yes.", 1.5, "anna")
+    """
     path, *others = [part.strip() for part in line.split("|")]
     if not 1 <= len(others) <= 2 + len(LABELS):
         expected = f"{FIELDS}, path|text|seconds or path|text"
         raise UserError(f"{len(others) + 1} fields, expected {expected}: {line[:60]!r}")
     text, seconds, *labels = *others, *[""] * (2 + len(LABELS) - len(others))
-    length, names = None, map(speaker_name, labels, LABELS)
+    length = None
+    names = map(speaker_name, labels, LABELS)
     if seconds or len(others) == 2:
         try:
             length = float(seconds)
         except ValueError:
-            fix = f"correct it, or leave it empty: {FIELDS.replace('seconds', '')}"
-            raise UserError(f"seconds {seconds!r}, expected a number; {fix}") from None
+            expected = f"a number in lines of {FIELDS}; seconds may be empty"
+            raise UserError(f"seconds {seconds!r}, expected {expected}") from None
     return ListedClip(path, text, length, *names)
 
 
-def sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """The samples of a sound; UserError if it can't be read or is not `seconds` long."""
+def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+    """Return the frames of an audio file. UserError if it is bad or not `seconds` long."""
     if path.endswith(".npy"):
         raise UserError("a cached mel; read it with load_mel_from_disk=True")
     whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
     rate = hparams.sampling_rate
     if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
         lengths = f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file"
-        fix = "the clip changed after the list was made: make the list again"
+        fix = "make the list again, because the clip has changed"
         if abs(seconds - whole / rate) < ROUNDING:
-            fix = "write six decimals, or lines of path|text, if the list was rounded; else " + fix
+            fix = "write six decimals, or lines of path|text"
         if seconds % 1 == 0:
-            fix = (
-                "make the list again; where the third field names a speaker, write "
-                "path|text||speaker (docs/speakers.md)"
-            )
+            fix = "make the list again; if the third field is a speaker, write path|text||speaker"
         raise UserError(f"{lengths}; {fix}")
     return frame_count(whole, hparams)
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """The frames of a cached mel; UserError if it can't be read or is not `seconds` long."""
+    """Return the frames of a cached mel. UserError if it is bad or not `seconds` long."""
     mel = read_mel(path, hparams, read_contents)
     rate, num_frames = hparams.sampling_rate, mel.shape[1]
     samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
@@ -269,13 +273,18 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
         raise UserError(f"{num_frames} frames, not the {listed}; {fix}")
     if read_contents and not np.isfinite(mel).all():
         frame = int(np.isfinite(mel).all(axis=0).argmin())
-        raise UserError(f"frame {frame} holds nan or infinity; cache the mels again")
+        raise UserError(f"frame {frame} contains nan or infinity; cache the mels again")
     return num_frames
 
 
 def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
-    """Read a cached log-mel [n_mel_channels, frames]; without `read_contents`, zeros of that shape
-    that take no memory. UserError if the file holds anything else."""
+    """Read a cached log-mel, float32 [n_mel_channels, frames].
+
+    `read_contents`: False returns zeros of this shape, which need no memory.
+
+    Raises:
+        UserError: if the file contains anything else.
+    """
     with open_file(path, "no such file; run prepare.py --cache-mels") as file:
         try:
             np.lib.format.read_magic(file)
@@ -296,11 +305,11 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
-    """Describe how the settings in a JSON file differ from `wanted`; empty if they agree."""
+    """Return how the settings in a JSON file differ from `wanted`; "" if they agree."""
     try:
         saved = dict(read_json(path))
     except (ValueError, TypeError):
-        return f"made with unknown settings, no readable {path.name} beside them"
+        return f"made with unknown settings, without a readable {path.name}"
     differing = [
         f"{name}={saved.get(name)}, this run has {value}"
         for name, value in wanted.items()
@@ -312,22 +321,26 @@ def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
 def warn_of_long_clips(
     seconds: Sequence[float] | np.ndarray, name_of: Callable[[int], str]
 ) -> str | None:
-    """A warning about clips much longer than the rest, or None. `name_of(index)` names one."""
+    """Return a warning about clips that are long, or much longer than the median; otherwise None.
+
+    `name_of(index)` returns the name of a clip.
+    """
     lengths = np.asarray(seconds)
     median = float(np.median(lengths))
-    long, longest = int((lengths > LONG * median).sum()), int(lengths.argmax())
-    if not long:
+    is_long = (lengths > LONG * median) | (lengths > LONG_SECONDS)
+    if not is_long.any():
         return None
+    longest = int(lengths.argmax())
     return (
-        f"warning: {long:,} of {len(lengths):,} clips are more than {LONG} times as long as the "
-        f"median, {median:.1f} s; the longest is {name_of(longest)} ({lengths[longest]:.1f} s). It "
-        "sets the memory that a run needs and, with dynamic_batch_size, the size of every batch: "
-        "leave such clips out (prepare.py --max-seconds S, or delete their lines), or "
-        "split them"
+        f"warning: {is_long.sum():,} of {len(lengths):,} clips are longer than {LONG_SECONDS} s or "
+        f"{LONG} times the median, {median:.1f} s. The longest is {name_of(longest)} "
+        f"({lengths[longest]:.1f} s). It determines the memory that training needs: leave long "
+        "clips out (prepare.py --max-seconds S), or split them"
     )
 
 
 def corpus_fingerprint(*tables: ClipTable) -> str:
+    """Return a hash of the tables' clips, independent of folders."""
     return hashlib.sha256("|".join(table.fingerprint for table in tables).encode()).hexdigest()
 
 
@@ -339,11 +352,11 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
     write_bytes(path, content.getvalue().encode())
 
 
-# ---------------------------------------------------------------------------- cached tables
+# ---------------------------------------------------------------------------- the cache
 
 
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
-    """Everything that the table of a filelist depends on; `filelist` is the list's content."""
+    """Return everything that a filelist cache depends on; `filelist` is the list's content."""
     code = sorted(TEXT_FOLDER.rglob("*.py"))  # turns texts into symbols
     audio = mel_fingerprint(hparams)
     if not hparams.load_mel_from_disk:  # these decide lengths, and which clips are too short
@@ -362,10 +375,10 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
 
 
 def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
-    """The cached table of a filelist, if it and its mels were made with these settings, or None."""
+    """Return the clips of a filelist's cache if it was made with these settings, otherwise None."""
     try:
         key = table_key(read_bytes(filelist), hparams)
-        table = read_table_file(table_path(filelist), key)
+        table = read_cache(cache_path(filelist), key)
     except (UserError, OSError):  # reading the list will say what is wrong
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
@@ -374,38 +387,38 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
 
 
 def cache_table(table: ClipTable, hparams: HParams) -> ClipTable:
-    """Write the table beside its filelist. Returns the table read from there, or `table` itself if
-    it cannot be written.
+    """Write the cache of a filelist. Returns the table that is read from the cache, or `table` if
+    the cache cannot be written.
 
     Raises:
         UserError: if the list or a clip changed while it was checked.
     """
-    refuse_changed_list(table, hparams)
+    check_list_is_unchanged(table, hparams)
     if len(changed := changed_clips(table)):
         clip, more = table[changed[0]], f", and {len(changed) - 1:,} more" * (len(changed) > 1)
         raise UserError(f"{clip.where}: {clip.path}{more}: {CHANGED_IN_CHECK}")
     try:
         table.write()
     except (OSError, UserError) as error:
-        reason, path = str(error).splitlines()[0], table_path(table.filelist)
-        print(f"{path}: cannot be written ({reason}): the next start checks every clip again")
+        reason, path = str(error).splitlines()[0], cache_path(table.filelist)
+        print(f"warning: {path}: not written ({reason}); the next start checks every clip again")
         return table
     return cached_table(table.filelist, hparams) or table
 
 
-def refuse_changed_list(table: ClipTable, hparams: HParams) -> None:
+def check_list_is_unchanged(table: ClipTable, hparams: HParams) -> None:
     """Raise UserError if the list has changed since the table was made."""
     if table_key(read_bytes(table.filelist), hparams) != table.made_from:
         raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
 
 
 def changed_clips(table: ClipTable) -> np.ndarray:
-    """Indices of the clips whose files have changed since they were checked, or are missing."""
+    """Return the indices of clips whose files have changed since the check, or are missing."""
 
     def changed_in(start: int) -> list[int]:
         identities = map(Identity.of, table.paths(start, start + CHUNK))
-        checked = table.rows(start, min(start + CHUNK, len(table)))[list(Identity._fields)]
-        pairs = enumerate(zip(identities, checked.tolist(), strict=True), start)
+        checked = table.identities(start, start + CHUNK)
+        pairs = enumerate(zip(identities, checked, strict=True), start)
         return [index for index, (now, before) in pairs if now != before]
 
     starts = range(0, len(table), CHUNK)
@@ -416,8 +429,8 @@ def changed_clips(table: ClipTable) -> np.ndarray:
 
 
 def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
-    """Check these clips as a new run does; returns the updated table. Errors as `read_filelist`."""
-    lines = set(table.rows(0, len(table))["line"][changed].tolist())
+    """Check these clips as a new run does. Returns the updated table; errors as `read_filelist`."""
+    lines = set(table.lines[changed].tolist())
     read = read_filelist(table.filelist, hparams, new_run=True, only=lines)
     if read.made_from != table.made_from:
         raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
@@ -427,20 +440,28 @@ def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> Clip
 def checked_clips(
     filelist: str, hparams: HParams, new_run: bool, just_checked: bool = False
 ) -> ClipTable:
-    """Return the clips of a filelist, from its cached table if that is current.
+    """Return the clips of a filelist, from its cache if that is current.
 
-    With a table only those clips are opened whose files have changed since they were checked, or
-    none if another process has `just_checked` them. Without a table every clip is opened, and the
-    table is made. A list or clip that changes meanwhile is refused. Errors as `read_filelist`.
+    With a cache, only the clips are opened whose files have changed since they were checked.
+    Without a cache every clip is opened, and the cache is written.
+
+    Args:
+        filelist: path of the list.
+        hparams: the settings of audio and text.
+        new_run: as for `read_filelist`.
+        just_checked: whether another process has just checked the clips, so that none is opened.
+
+    Raises:
+        UserError: as `read_filelist`, and if the list or a clip changes meanwhile.
     """
     table = cached_table(filelist, hparams)
     if table and (table.complete or not new_run):
         changed = np.array([]) if just_checked else changed_clips(table)
         if not len(changed):
-            refuse_changed_list(table, hparams)
+            check_list_is_unchanged(table, hparams)
             return table
-        print(f"{filelist}: reading {len(changed):,} of {len(table):,} clips, which have changed")
+        print(f"note: {filelist}: {len(changed):,} of {len(table):,} clips changed: reading them")
         return cache_table(check_again(table, changed, hparams), hparams)
     if new_run and Path(filelist).is_file():
-        print(f"{filelist}: no {table_path(filelist).name} for this list: reading every clip once")
+        print(f"note: {filelist}: no current {cache_path(filelist).name}: reading every clip once")
     return cache_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

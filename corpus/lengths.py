@@ -1,4 +1,9 @@
-"""Lengths of a corpus' clips without audio: read from any file that holds them, or synthetic."""
+"""Lengths of a corpus's clips without audio: read from a file, or synthetic.
+
+clips = read_lengths("runs/mine/lengths.csv", hparams)
+clips = synthetic_lengths(13_100, hparams)
+clips.frames  # int64 [clips]
+"""
 
 import csv
 import re
@@ -10,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from audio import frame_count, mel_fingerprint
-from corpus.clip_table import SUFFIX, clip_id, read_table_file
+from corpus.cache import SUFFIX, read_cache
+from corpus.clips import clip_id
 from corpus.filelist import MEL_SETTINGS_FILE, split_filelist_line
-from corpus.separators import refuse_other_separators
 from hparams import HParams, read_symbols
 from tacotron2_voice.text import text_to_sequence
-from tacotron2_voice.utils.errors import UserError, in_place, lines_refused
+from tacotron2_voice.utils.errors import UserError, lines_refused
 from tacotron2_voice.utils.files import numbered_lines, write_json
 
 HEADERS = ("id,samples", "id,frames")
-EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a table of clips (*{SUFFIX})"])
+EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a filelist cache (*{SUFFIX})"])
 MAX_LENGTH = 10**10 - 1  # samples or frames of a clip: five days of audio
 # The seconds that these fractions of LJSpeech-1.1's 13,100 clips do not exceed, from the shortest
 # clip to the longest.
@@ -34,18 +39,18 @@ SYMBOLS_PER_SECOND, SYMBOLS_SPREAD = 15.2, 1.6
 
 @dataclass(frozen=True)
 class CorpusLengths:
-    """The clips of a corpus, column by column."""
+    """The lengths of a corpus's clips, column by column."""
 
     ids: Sequence[str]
-    frames: np.ndarray  # [clips] int64
-    symbols: Any = None  # [clips] int64 array, or None where they are not known
+    frames: np.ndarray  # int64 [clips]
+    symbols: Any = None  # int64 [clips], or None if they are not known
     texts: Sequence[str] | None = None  # of a filelist
 
     def __len__(self) -> int:
         return len(self.frames)
 
     def take(self, chosen: np.ndarray) -> "CorpusLengths":
-        """The clips with these indices."""
+        """Return the clips with these indices."""
         return CorpusLengths(
             [self.ids[i] for i in chosen],
             self.frames[chosen],
@@ -55,7 +60,7 @@ class CorpusLengths:
 
 
 def synthetic_lengths(count: int, hparams: HParams, seed: int = 0) -> CorpusLengths:
-    """Draw synthetic frames and symbols, distributed as LJSpeech's."""
+    """Draw synthetic frames and symbols with the distribution of LJSpeech's."""
     rng = np.random.default_rng(seed)
     seconds = np.interp(rng.random(count), LJSPEECH_QUANTILES, LJSPEECH_SECONDS)
     samples = (seconds * hparams.sampling_rate).astype(int)
@@ -70,20 +75,23 @@ def _synthetic_symbols(seconds: np.ndarray, rng: np.random.Generator) -> np.ndar
 
 
 def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
-    """Read a CSV with one of HEADERS, a filelist with seconds, or a filelist's table of clips.
+    """Read a CSV with one of HEADERS, a filelist with seconds, or a filelist cache.
 
-    Samples and seconds become frames as `hparams` cuts them; frames are taken as they are. Empty
-    lines, spaces around fields, a byte-order mark and CRLF are allowed.
+    Samples and seconds become frames by the settings; frames are read as they are. The CSV may have
+    commas, semicolons or tabs. Empty lines, spaces around fields, a byte-order mark and CRLF are
+    allowed.
 
     Raises:
-        UserError: naming the file and what was expected, with every bad line and its number.
+        UserError: with the file and what was expected, and every bad line with its number.
     """
     path = Path(path)
     if path.suffix == SUFFIX:
-        table = read_table_file(path)
+        table = read_cache(path)
         return CorpusLengths(list(table.ids()), table.num_frames, np.maximum(table.num_symbols, 1))
     lines = numbered_lines(path, f"no such file; expected lines of {EXPECTED}")
-    header = lines[0][1].replace(" ", "").replace('"', "").lower() if lines else ""
+    first = lines[0][1] if lines else ""
+    delimiter = next((x for x in ";\t" if x in first), ",")
+    header = re.sub('[" ]', "", first).lower().replace(delimiter, ",")
 
     def filelist_clip(line: str) -> tuple[str, int, str]:
         name, text, seconds, *_ = split_filelist_line(line)
@@ -97,7 +105,9 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
 
     def csv_clip(line: str) -> tuple[str, int]:
         try:
-            name, *counts = (field.strip() for field in next(csv.reader([line])))
+            name, *counts = (
+                field.strip() for field in next(csv.reader([line], delimiter=delimiter))
+            )
         except csv.Error as error:
             raise ValueError(f"{error}; expected {header}") from None
         if len(counts) != 1 or not re.fullmatch(r"0*[1-9]\d{0,9}", counts[0], re.ASCII):
@@ -108,12 +118,6 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
     if "|" in header:
         names, frames, texts = zip(*_parsed(path, lines, filelist_clip), strict=True)
         return CorpusLengths(names, np.array(frames), texts=texts)
-    if re.sub("[\t;]", ",", header) in HEADERS and header not in HEADERS:
-        command = in_place(path, r"tr '\t;' ','")
-        raise UserError(f"{path}: begins with {lines[0][1]!r}, expected commas: {command}")
-    is_csv = re.fullmatch(r"[^,;\t]*[,;\t]\d*", header)  # without its header
-    if header not in HEADERS and not is_csv:
-        refuse_other_separators(path, lines, EXPECTED)
     if header not in HEADERS or len(lines) == 1:
         beginning = ": empty"
         if lines:
@@ -124,7 +128,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
 
 
 def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
-    """Add the number of symbols after cleaning; without texts, distributed as LJSpeech's."""
+    """Add the number of symbols after cleaning; without texts, numbers like LJSpeech's."""
     if clips.symbols is not None:
         return clips
     if clips.texts is not None:
@@ -137,7 +141,7 @@ def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
 
 
 def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], tuple]) -> list:
-    """Parse every line; all lines whose parsing raises ValueError are refused in one message."""
+    """Parse every line. UserError with all lines whose parsing raises ValueError."""
     rows, problems = [], []
     for number, line in lines:
         try:
@@ -155,7 +159,9 @@ def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:
     mel = rng.standard_normal((hparams.n_mel_channels, int(clips.frames.max())), np.float32) - 5
     for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):
         np.save(folder / f"{i:05d}.npy", mel[:, :frames])
-        letters = rng.choice(list("aeioun"), symbols)  # no abbreviation, which would grow
+        letters = rng.choice(
+            list("aeioun"), symbols
+        )  # no abbreviation, which the cleaner would expand
         letters[5:-1:6] = " "
         lines.append(f"{folder / f'{i:05d}.npy'}|{''.join(letters)}\n")
     write_json(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))

@@ -1,4 +1,4 @@
-"""Figures of a corpus: lengths of its clips, and faults that keep the alignment from forming."""
+"""Plots of a corpus: lengths of its clips, symbol rates, silence, and speaking rates."""
 
 import io
 from typing import Any
@@ -7,29 +7,29 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from corpus.clip_table import Clip
-from corpus.faults import (
+from corpus.checks import seconds_of
+from corpus.clips import Clip
+from corpus.report import by_speaker
+from corpus.warnings import (
     MAX_SILENCE_SECONDS,
     comparable_rates,
     have_several_speakers,
     symbol_rates,
     usual_rates,
 )
-from corpus.recordings import seconds_of
-from corpus.speaker_report import by_speaker
 from hparams import HParams
 from tacotron2_voice.utils.plots import BOX, fonts_of
 
-# Distinct without color too: a light area and a dark line.
+# A light area and a dark line are distinct without color too.
 AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
 LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
 LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 CLIPS_COLOR = "#5B8DB0"
-# Of as many speakers: colors that the color-blind tell apart (Okabe and Ito's), and markers.
+# Of the speakers: colors that color-blind people can tell apart (Okabe and Ito), and markers.
 COLORS = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #555555 #B8A800".split()
 MARKERS = "os^vDPh*"
 MAX_NAMES, MAX_NAME_LETTERS = 32, 20  # of speakers along an axis
-PACE_RANGE = (10, 50, 90)  # percentiles of a speaker's clips
+RATE_RANGE = (10, 50, 90)  # percentiles of a speaker's clips
 
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
@@ -54,20 +54,20 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     return _png(figure)
 
 
-def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
-    """Draw symbols against seconds of speech, silence at the ends and, of several speakers, the
-    pace of each. Returns a PNG."""
-    return _png(faults_figure(clips, hparams))
+def draw_corpus(clips: list[Clip], hparams: HParams) -> bytes:
+    """Draw symbols against seconds of speech, silence at the ends and, with several speakers, the
+    speaking rate of each. Returns a PNG."""
+    return _png(corpus_figure(clips, hparams))
 
 
-def faults_figure(clips: list[Clip], hparams: HParams) -> Figure:
+def corpus_figure(clips: list[Clip], hparams: HParams) -> Figure:
     several = have_several_speakers(clips)
     figure = Figure(figsize=(15 if several else 10, 5), dpi=150, layout="constrained")
-    rates, silences, *paces = figure.subplots(1, 3 if several else 2)
+    rates, silences, *speakers = figure.subplots(1, 3 if several else 2)
     _draw_rates(rates, clips, hparams.sampling_rate)
     _draw_silences(silences, clips, hparams.sampling_rate)
-    for axes in paces:
-        _draw_paces(axes, clips, hparams.sampling_rate)
+    for axes in speakers:
+        _draw_speaking_rates(axes, clips, hparams.sampling_rate)
     return figure
 
 
@@ -87,11 +87,11 @@ def _draw_histograms(
 
 def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     symbols = np.array([len(clip.symbols) for clip in clips])
-    seconds = np.array([clip.sound.speech_samples for clip in clips]) / rate
+    seconds = np.array([clip.measured.speech_samples for clip in clips]) / rate
     rates = comparable_rates(clips, rate)
     low, median, high = usual_rates(rates)
     usual = (rates >= low) & (rates <= high)
-    # Where many points overlap, it should still show where most of them lie.
+    # Where many points overlap, the opacity shows where most of them are.
     opacity = float(np.clip(60 / len(clips) ** 0.5, 0.1, 0.8))
     size = 12 if len(clips) < 1000 else 4
     styles = _styles(clips)
@@ -116,25 +116,26 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
 
 
 def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
-    """The color and marker of each speaker; of too many to tell apart, one of all, named ""."""
+    """Return the color and marker of each speaker; if there are too many to tell apart, one style
+    for all, named ""."""
     names = [*by_speaker(clips)]
     if 1 < len(names) <= len(COLORS):
         return dict(zip(names, zip(COLORS, MARKERS, strict=True), strict=False))
     return {"": (CLIPS_COLOR, "o")}
 
 
-def _draw_paces(axes: Axes, clips: list[Clip], rate: int) -> None:
-    """A line for each speaker, the slowest at the top."""
+def _draw_speaking_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
+    """Draw a line for each speaker, the slowest at the top."""
     styles, one_style = _styles(clips), (CLIPS_COLOR, "o")
-    paces = {
-        name: np.percentile(1000 / symbol_rates(own, rate), PACE_RANGE)
+    rates_of = {
+        name: np.percentile(1000 / symbol_rates(own, rate), RATE_RANGE)
         for name, own in by_speaker(clips).items()
     }
-    ordered = sorted(paces, key=lambda name: (paces[name][1], name))
+    ordered = sorted(rates_of, key=lambda name: (rates_of[name][1], name))
     size = float(np.clip(200 / len(ordered), 2, 7))
     for place, name in enumerate(ordered):
         color, marker = styles.get(name, one_style)
-        low, median, high = paces[name]
+        low, median, high = rates_of[name]
         axes.plot([low, high], [place] * 2, color=color, linewidth=size / 2, alpha=0.5)
         axes.plot([median], [place], color=color, marker=marker, markersize=size)
     step = -(-len(ordered) // MAX_NAMES)
@@ -146,21 +147,23 @@ def _draw_paces(axes: Axes, clips: list[Clip], rate: int) -> None:
     font: dict[str, Any] = {"family": families, "parse_math": False, "fontsize": "small"}
     axes.set_yticks([*range(0, len(ordered), step)], labels, **font)
     some = f", one in {step} named" if step > 1 else ""
-    axes.set(title=f"pace of {len(ordered):,} speakers{some}", ylim=(-0.7, len(ordered) - 0.3))
-    axes.set(xlabel="milliseconds a symbol: median, 10 to 90 % of clips", xlim=(0, None))
+    axes.set(
+        title=f"speaking rate of {len(ordered):,} speakers{some}", ylim=(-0.7, len(ordered) - 0.3)
+    )
+    axes.set(xlabel="milliseconds per symbol: median, 10 to 90 % of clips", xlim=(0, None))
     axes.grid(axis="x", color="0.9")
 
 
 def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     silences = {}
     for end in ("before", "after"):
-        samples = [getattr(clip.sound, f"silence_{end}") for clip in clips]
+        samples = [getattr(clip.measured, f"silence_{end}") for clip in clips]
         silences[f"{end} speech: longest {max(samples) / rate:.2f} s"] = np.array(samples) / rate
     longest = max(MAX_SILENCE_SECONDS, *(values.max() for values in silences.values()))
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
-    axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="warned above")
-    axes.set_yscale("symlog", linthresh=1)  # one clip of many thousands must show
+    axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="limit of the warning")
+    axes.set_yscale("symlog", linthresh=1)  # so that one clip of many thousands is visible
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")

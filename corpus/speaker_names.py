@@ -1,7 +1,7 @@
-"""Where a corpus names its speakers, and which names are refused.
+"""Where a corpus names its speakers, and which names are accepted.
 
 source = SpeakerSource(column="2")
-clips, problems = with_names(clips, "field 2", "metadata.csv")
+clips, problems = with_names(clips, "column 2", "metadata.csv")
 """
 
 import unicodedata
@@ -9,22 +9,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from corpus.clip_table import MAX_NAMES, Clip, too_many_names
-from corpus.field_order import MIN_DISTINCT_SHARE, MIN_LINES
+from corpus.cache import MAX_NAMES, too_many_names
+from corpus.clips import Clip
 from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
+MIN_LINES = 5  # in fewer lines, all names may differ
+MAX_DISTINCT_SHARE = 0.5  # names over lines: a speaker has several clips
 ONE_SPELLING = "give one person one spelling, and two people names that differ more"
 
 
 @dataclass(frozen=True)
 class SpeakerSource:
-    """Where a corpus names its speakers: nowhere by default, else in one of these ways.
+    """Where a corpus names its speakers: nowhere by default, otherwise in one of these ways.
 
     Args:
-        column: a field of metadata.csv by its number from 1 on, or a table's column by its number
-            or title.
-        folders: the folders in the corpus are named after the speakers of what is in them.
+        column: a column of the table, by its title or by its number from 1 on.
+        folders: whether the folders in the corpus are named after the speakers.
         name: of the only speaker.
     """
 
@@ -40,13 +41,12 @@ class SpeakerSource:
 NO_SPEAKERS = SpeakerSource()
 
 
-def fault_of_name(text: str) -> str:
-    """What is wrong with a speaker's name, and what to do; empty for a good one."""
+def problem_of_name(text: str) -> str:
+    """Return what is wrong with a speaker's name; "" for a good name."""
     if not text:
-        return "no speaker; name who speaks, as the other lines do"
+        return "no speaker, expected a name as in other lines"
     if text in (".", "..") or "|" in text:
-        expected = "expected a name without '|', not '.' or '..'"
-        return f"speaker {text[:60]!r}: {expected}; write another name"
+        return f"speaker {text[:60]!r}, expected a name without '|', not '.' or '..'"
     try:
         speaker_name(text)
     except UserError as error:
@@ -55,51 +55,49 @@ def fault_of_name(text: str) -> str:
 
 
 def checked_name(text: str, where: str) -> str:
-    """A speaker's name as it is compared. UserError for a bad one, naming `where` it is written."""
+    """Return a speaker's name as it is compared. UserError for a bad name, with `where` it is."""
     name = text.strip()
-    if fault := fault_of_name(name):
-        raise UserError(f"{where}: {fault}")
+    if problem := problem_of_name(name):
+        raise UserError(f"{where}: {problem}")
     return speaker_name(name)
 
 
-def with_names(clips: Sequence[Clip], field: str, path: str | Path) -> tuple[list[Clip], list[str]]:
-    """Check the names of the clips' speakers, which a `field` of the file at `path` gives. Returns
-    the clips with the names as they are compared, and the problems of the others.
+def with_names(
+    clips: Sequence[Clip], column: str, path: str | Path
+) -> tuple[list[Clip], list[str]]:
+    """Check the names of the clips' speakers, which are in this column of the file at `path`.
+
+    Returns the clips with their names as they are compared, and the problems of other clips.
 
     Raises:
-        UserError: if no line names one, if the field holds ids or texts, or if names look alike.
+        UserError: if no line has a name, if the column contains ids or texts, or if names look
+            alike.
     """
-    faults = [fault_of_name(clip.speaker) for clip in clips]
-    problems = [
-        f"{clip.where}: {field}: {fault}"
-        for clip, fault in zip(clips, faults, strict=True)
-        if fault
-    ]
-    good = [
-        replace(clip, speaker=speaker_name(clip.speaker))
-        for clip, fault in zip(clips, faults, strict=True)
-        if not fault
-    ]
     if clips and not any(clip.speaker for clip in clips):
-        raise UserError(
-            f"{path}: {field} is empty in all lines, expected names of speakers; name another "
-            "--speaker-column, or leave it out"
-        )
+        raise UserError(f"{path}: {column} is empty in all lines, expected names of speakers")
     values = {clip.speaker for clip in clips}
-    if len(clips) >= MIN_LINES and len(values) > MIN_DISTINCT_SHARE * len(clips):
+    if len(clips) >= MIN_LINES and len(values) > MAX_DISTINCT_SHARE * len(clips):
         raise UserError(
-            f"{path}: {field} has {len(values):,} values in {len(clips):,} lines, such as "
-            f"{clips[0].speaker[:60]!r}; expected names of speakers with several clips each: name "
-            "another --speaker-column, or leave out speakers of a single clip"
+            f"{path}: {column} has {len(values):,} values in {len(clips):,} lines, such as "
+            f"{clips[0].speaker[:60]!r}, expected speakers with several clips each; name another "
+            "--speaker-column"
         )
+    problems = []
+    good = []
+    written = set[str]()
+    for clip in clips:
+        if problem := problem_of_name(clip.speaker):
+            problems.append(f"{clip.where}: {column}: {problem}")
+        else:
+            written.add(clip.speaker)
+            good.append(replace(clip, speaker=speaker_name(clip.speaker)))
     first = {clip.speaker: clip.where for clip in reversed(good)}
-    refuse_too_many(first, path)
-    refuse_lookalikes([(name, where) for name, where in sorted(first.items())])
-    written = {clip.speaker for clip, fault in zip(clips, faults, strict=True) if not fault}
+    check_number_of_speakers(first, path)
+    check_lookalikes(sorted(first.items()))
     if twice := sorted(name for name in first if len(_spellings(name) & written) > 1):
         print(
-            f"Notice: {path}: {len(twice):,} names of speakers, such as {twice[0]!r}, have accents "
-            "as parts of letters and as characters of their own: read as the same"
+            f"note: {path}: {len(twice):,} names of speakers, such as {twice[0]!r}, are written in "
+            "two Unicode forms; each is read as one name"
         )
     return good, problems
 
@@ -108,16 +106,19 @@ def _spellings(name: str) -> set[str]:
     return {unicodedata.normalize(form, name) for form in ("NFC", "NFD")}
 
 
-def refuse_too_many(names: Sequence[str] | dict[str, str], where: str | Path) -> None:
-    """Raise a UserError for more than MAX_NAMES."""
+def check_number_of_speakers(names: Sequence[str] | dict[str, str], where: str | Path) -> None:
+    """Raise UserError for more than MAX_NAMES names."""
     if len(names) > MAX_NAMES:
         raise UserError(f"{where}: {too_many_names('speaker', len(names))}")
 
 
-def refuse_lookalikes(named: Sequence[tuple[str, str]]) -> None:
-    """Raise a UserError if any of (name, place) differ only in case, blanks or forms of letters:
-    mostly it is one speaker, and files of two are one where case is ignored."""
-    first, pairs = dict[str, tuple[str, str]](), list[str]()
+def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
+    """Raise UserError if any of (name, place) differ only in case, spaces or forms of letters.
+
+    Such names mostly mean one speaker, and their files are the same where case is ignored.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    pairs = []
     for name, where in named:
         key = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
         other, place = first.setdefault(key, (name, where))

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from corpus.filelist import split_filelist_line, where_clip_lies
-from corpus.metadata import read_metadata
-from corpus.separators import refuse_other_separators
+from corpus.filelist import path_of_clip, split_filelist_line
+from corpus.layouts import read_layout
+from corpus.speaker_names import SpeakerSource
 from tacotron2_voice.speakers import chosen_index, speaker_index
 from tacotron2_voice.utils.errors import UserError, grouped, lines_refused
 from tacotron2_voice.utils.files import numbered_lines
@@ -24,11 +24,11 @@ class Recording(NamedTuple):
 
 
 def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:
-    """Return the recordings of a folder in LJSpeech's layout, or of a filelist.
+    """Return the recordings of a corpus, or of a filelist.
 
     Args:
-        speaker_column: the field of the folder's metadata.csv that contains speakers, as
-            `read_metadata` takes it.
+        speaker_column: the column of the corpus's metadata.csv that contains speakers, by its title
+            or its number from 1 on.
 
     Raises:
         UserError: lists all lines that cannot be read.
@@ -38,17 +38,14 @@ def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:
             expected = f"{path} is a filelist, whose fourth field contains the speakers"
             raise UserError(f"--speaker-column {speaker_column}: {expected}")
         return _read_filelist(path)
-    entries, problems = read_metadata(path, speaker_column)
+    clips, problems = read_layout(path, speakers=SpeakerSource(speaker_column))
     if problems:
         raise UserError("\n".join(grouped(problems)))
-    return [
-        Recording(path / "wavs" / f"{entry.id}.wav", entry.text, entry.speaker) for entry in entries
-    ]
+    return [Recording(Path(clip.path), clip.text, clip.speaker) for clip in clips]
 
 
 def _read_filelist(path: Path) -> list[Recording]:
     lines = numbered_lines(path)
-    refuse_other_separators(path, lines, "path|text|seconds or path|text")
     recordings: list[Recording] = []
     problems: list[str] = []
     for number, line in lines:
@@ -56,7 +53,7 @@ def _read_filelist(path: Path) -> list[Recording]:
             listed = split_filelist_line(line)
             if listed.path.endswith(".npy"):
                 raise UserError("a cached mel (expected an audio file, as in val.txt)")
-            audio_path, _ = where_clip_lies(listed.path, path)
+            audio_path, _ = path_of_clip(listed.path, path)
             recordings.append(Recording(Path(audio_path), listed.text, listed.speaker))
         except UserError as error:
             problems.append(f"{path}:{number}: {error}")

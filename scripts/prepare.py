@@ -1,42 +1,37 @@
-"""Check a corpus in the LJSpeech-1.1 layout, split it, and write the filelists for training.
+"""Check a corpus, split it, and write the filelists for training.
 
     python scripts/prepare.py data/LJSpeech-1.1 --download
     python scripts/prepare.py CORPUS --out filelists/mine --cache-mels mels/mine
+    python scripts/prepare.py CORPUS --out filelists/mine --convert data/mine
 
-    CORPUS/metadata.csv     id|text|normalized text (UTF-8, no quoting; the last field is used)
-    CORPUS/wavs/ID.wav      or ID.flac: mono, at the sampling rate of the settings
+CORPUS is a folder in one of these layouts:
 
-    OUT/train.txt, val.txt          path|text|seconds, a clip a line; train_mel.txt and val_mel.txt
-                                    for cached log-mels
-    OUT/*.txt.clips                 the clips of each list as a table, for training to start with
-    OUT/symbols.json                with --hparams symbols=corpus: what the cleaned texts consist of
-    OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
-    OUT/lengths.png, corpus.png     lengths; symbols against seconds, and silence at the ends
+    metadata.csv and audio files    lines of id|text or id|text|normalized text, as in LJSpeech; or
+                                    any other CSV, TSV or JSON lines, with a header or without one
+    a text next to each audio file  a.wav and a.txt, at any depth
+    a table anywhere                add --csv FILE
+    a folder for each speaker       add --speaker-folders; each has one of the layouts above
 
-Every clip is read from end to end. If any is bad, all bad ones are listed and nothing is written,
-unless --skip-bad leaves them out. Warnings name the worst of the clips that can be trained on, but
-make the alignment of text and speech harder to learn (docs/own-data.md). --trim-silence DIR writes
-copies without the silence, for the lists and mels; CORPUS stays as it is.
+Training needs mono WAV or FLAC at one sampling rate. --convert DIR writes such copies of other
+recordings. CORPUS stays as it is.
 
-Recordings as people have them are first copied, as training wants them, to a folder of that layout:
+Output in OUT (default: filelists/ljspeech):
 
-    python scripts/prepare.py CORPUS --convert data/mine --out filelists/mine
-    python scripts/prepare.py CORPUS --convert data/mine --csv CORPUS/validated.tsv
+    train.txt, val.txt              path|text|seconds per clip, and |speaker with several speakers
+    train_mel.txt, val_mel.txt      the same for cached log-mels (--cache-mels)
+    *.txt.clips                     the checked clips of each list, so that training starts fast
+    symbols.json                    the symbols of the texts (--hparams symbols=corpus)
+    settings.txt                    for train.py --hparams @OUT/settings.txt
+    lengths.png, corpus.png         plots of lengths, symbols per second and silence
 
-CORPUS then has sounds at any depth, with any rate and number of channels, and a text beside each
-(a.wav, a.txt), a metadata.csv, or a table anywhere, named by --csv.
-
-Several speakers (docs/speakers.md) are known from a field of metadata.csv, a column of the table,
-or folders of their names in CORPUS, each in one of these layouts:
-
-    python scripts/prepare.py CORPUS --speaker-column 2
-    python scripts/prepare.py CORPUS --speaker-folders --convert data/several
-
-The lists then have a fourth field, the speaker's name.
+Every clip is read from end to end. If a clip is bad, all bad clips are listed and no list is
+written, unless --skip-bad leaves them out. Warnings list clips that make training harder
+(docs/own-data.md). Several speakers are described in docs/speakers.md.
 """
 
 import project_root
 
+import argparse
 import math
 import re
 import shlex
@@ -45,10 +40,12 @@ import sys
 from pathlib import Path
 
 from corpus.download import download_corpus
-from corpus.layouts import Table
-from corpus.metadata import SEED, VAL_FRACTION
-from corpus.preparation import Preparation, prepare
+from corpus.layouts import METADATA
+from corpus.prepare import Preparation, prepare
 from corpus.speaker_names import SpeakerSource
+from corpus.split import SEED, VAL_FRACTION
+from corpus.tables import Table
+from corpus.text_files import check_encoding
 from hparams import create_hparams
 from tacotron2_voice.utils.arguments import checked, make_parser, positive, share
 from tacotron2_voice.utils.program import run_program
@@ -57,78 +54,123 @@ STOPPED = "stopped; no filelist was written. Run the same command to resume"
 
 
 def delimiter(text: str) -> str:
-    """The type of one character; a tab is written as \\t too."""
+    """Return one character from an option; a tab can also be written as \\t or tab."""
     text = {"\\t": "\t", "tab": "\t"}.get(text, text)
-    return checked(str, "one character, or \\t", lambda value: len(value) == 1)(text)
+    is_one_character = checked(str, "one character, or \\t", lambda value: len(value) == 1)
+    return is_one_character(text)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("corpus", metavar="CORPUS", type=Path, help="folder in LJSpeech's layout")
-    add("--out", type=Path, default=Path("filelists/ljspeech"), help="(%(default)s)")
+    add("corpus", metavar="CORPUS", type=Path, help="folder of the recordings")
+    out = Path("filelists/ljspeech")
+    add("--out", type=Path, default=out, help="write the filelists there (default: %(default)s)")
+    add("--download", action="store_true", help="download LJSpeech-1.1 (2.7 GB) into CORPUS first")
+    add("--skip-bad", action="store_true", help="leave bad clips out (default: stop and list them)")
     add(
-        "--val-fraction",
-        type=share,
-        default=VAL_FRACTION,
-        help="clips never trained on (0.2; 0: none)",
+        "--max-seconds",
+        metavar="S",
+        type=positive,
+        default=math.inf,
+        help="leave clips out that are longer than S seconds (default: keep all)",
     )
-    add("--seed", type=int, default=SEED, help="another seed, another split (0)")
-    add("--cache-mels", metavar="DIR", dest="mels", type=Path, help="store log-mels there")
-    add("--skip-bad", action="store_true", help="leave bad clips out")
-    add("--max-seconds", metavar="S", type=positive, default=math.inf, help="skip longer clips")
-    add("--trim-silence", metavar="DIR", dest="trim", type=Path, help="write trimmed clips there")
-    add("--convert", metavar="DIR", type=Path, help="first copy the clips there, as training wants")
-    add("--csv", metavar="FILE", type=Path, help="a table of the recordings, with --convert")
-    column_help = "its column of the %s: a name in its header, or a number from 1 on"
-    add("--path-column", metavar="COLUMN", default="", help=column_help % "paths")
-    add("--text-column", metavar="COLUMN", default="", help=column_help % "texts")
-    add("--delimiter", metavar="C", type=delimiter, help="between its columns")
-    one_of = parser.add_mutually_exclusive_group().add_argument
-    field_help = "the field of metadata.csv or column of --csv that names speakers: number or title"
-    not_blank = checked(str.strip, "a name or a number", bool)
-    one_of("--speaker-column", metavar="COLUMN", type=not_blank, help=field_help)
-    one_of("--speaker-folders", action="store_true", help="CORPUS has a folder for each speaker")
-    one_speaker_help = "name of the one speaker of all clips"
-    one_of("--speaker", metavar="NAME", type=not_blank, help=one_speaker_help)
-    add("--split-by-text", action="store_true", help="all takes of a text in one set")
-    add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
-    add("--drop-unknown", action="store_true", help="leave out what has no symbol, in training too")
+    add("--cache-mels", metavar="DIR", dest="mels", type=Path, help="compute the log-mels into DIR")
+    trim_help = "write copies without the silence at their ends into DIR, and train on them"
+    add("--trim-silence", metavar="DIR", dest="trim", type=Path, help=trim_help)
+    convert_help = "write copies that training can use into DIR, and train on them"
+    add("--convert", metavar="DIR", type=Path, help=convert_help)
+    drop_help = "leave out characters that have no symbol, also in training"
+    add("--drop-unknown", action="store_true", help=drop_help)
     add(
         "--hparams",
         metavar="NAME=VALUE,...",
         dest="overrides",
         default="",
-        help="settings of sound and text",
+        help="settings of audio and text, as for train.py",
     )
+
+    table = parser.add_argument_group("the table of the recordings").add_argument
+    table("--csv", metavar="FILE", type=Path, help=f"the table (default: CORPUS/{METADATA})")
+    column_help = "column of the {}: its title or its number from 1 on (default: recognized)"
+    table("--path-column", metavar="COLUMN", default="", help=column_help.format("paths or ids"))
+    table("--text-column", metavar="COLUMN", default="", help=column_help.format("texts"))
+    delimiter_help = "character between the columns (default: recognized)"
+    table("--delimiter", metavar="C", type=delimiter, help=delimiter_help)
+    encoding = checked(check_encoding, "an encoding such as cp1252", bool)
+    encoding_help = "encoding of the table (default: UTF-8, otherwise recognized)"
+    table("--encoding", metavar="NAME", type=encoding, help=encoding_help)
+
+    group = parser.add_argument_group("speakers (default: one speaker without a name)")
+    one_of = group.add_mutually_exclusive_group().add_argument
+    not_empty = checked(str.strip, "a name or a number", bool)
+    speaker_help = "column of the speakers: its title or its number from 1 on"
+    one_of("--speaker-column", metavar="COLUMN", type=not_empty, help=speaker_help)
+    folders_help = "CORPUS has a folder for each speaker"
+    one_of("--speaker-folders", action="store_true", help=folders_help)
+    one_of("--speaker", metavar="NAME", type=not_empty, help="name of the only speaker")
+
+    split = parser.add_argument_group("the split").add_argument
+    split(
+        "--val-fraction",
+        metavar="X",
+        type=share,
+        default=VAL_FRACTION,
+        help="fraction of the clips for validation; 0: no validation (default: %(default)s)",
+    )
+    seed_help = "another seed gives another split (default: %(default)s)"
+    split("--seed", type=int, default=SEED, help=seed_help)
+    split("--split-by-text", action="store_true", help="keep all clips of a text in one set")
+
+
+def table_of(args: argparse.Namespace) -> Table | None:
+    """Return the table that the options name; None if CORPUS tells which table there is."""
+    is_described = args.path_column or args.text_column or args.delimiter or args.encoding
+    if not args.csv and not is_described:
+        return None
+    path = args.csv or args.corpus / METADATA
+    return Table(path, args.path_column, args.text_column, args.delimiter, args.encoding or "")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    add_options(parser)
     args = parser.parse_args(arguments)
-    if args.csv and not args.convert:
-        parser.error(f"--csv {args.csv}: needs --convert DIR, a new folder for the clips")
-    if args.speaker_folders and not args.convert:
-        parser.error("--speaker-folders: needs --convert DIR, a new folder for the clips of all")
-    if not args.csv and (args.path_column or args.text_column or args.delimiter):
-        parser.error("--path-column, --text-column, --delimiter: of a table; name it by --csv")
     if re.search(r",|\s#", str(args.out)):
-        parser.error(f"--out {args.out}: train.py's --hparams cannot name a path with ',' or ' #'")
+        parser.error(f"--out {args.out}: train.py's --hparams cannot contain ',' or ' #' in a path")
     try:
-        create_hparams(args.overrides)  # refused before a download of hours
+        create_hparams(args.overrides)  # checked before a download of hours
         if args.download:
             download_corpus(args.corpus)
-        options = vars(args)
-        columns = {name: options.pop(name) for name in ("path_column", "text_column", "delimiter")}
-        table, _ = options.pop("csv"), options.pop("download")
-        column, name = options.pop("speaker_column"), options.pop("speaker")
-        speakers = SpeakerSource(column or "", options.pop("speaker_folders"), name or "")
-        recordings = table and Table(table, **columns)
-        written = prepare(Preparation(**options, table=recordings, speakers=speakers))
+        asked = Preparation(
+            args.corpus,
+            args.out,
+            args.overrides,
+            val_fraction=args.val_fraction,
+            seed=args.seed,
+            mels=args.mels,
+            skip_bad=args.skip_bad,
+            max_seconds=args.max_seconds,
+            trim=args.trim,
+            drop_unknown=args.drop_unknown,
+            split_by_text=args.split_by_text,
+            convert=args.convert,
+            table=table_of(args),
+            speakers=SpeakerSource(
+                args.speaker_column or "", args.speaker_folders, args.speaker or ""
+            ),
+        )
+        written = prepare(asked)
     except KeyboardInterrupt:
-        sys.exit(STOPPED)
-    print("Wrote " + ", ".join(map(str, written)))
-    run, hparams = f"runs/{args.out.name}", f"@{args.out / 'settings.txt'}"
-    print(f"Next: python train.py -o {shlex.quote(run)} --hparams {shlex.quote(hparams)}")
+        raise KeyboardInterrupt(STOPPED) from None
+    print(f"\nWrote to {args.out}: {', '.join(path.name for path in written)}")
+    for option, folder in asked.new_folders.items():
+        print(f"Wrote to {folder}: the files of {option}")
+    run = shlex.quote(f"runs/{args.out.name}")
+    hparams = shlex.quote(f"@{args.out / 'settings.txt'}")
+    print(f"Next: python train.py -o {run} --hparams {hparams}")
 
 
 if __name__ == "__main__":
-    # A terminated run finishes the file it is writing and removes temporary ones.
+    # A program that gets SIGTERM finishes the file it is writing and removes temporary files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     run_program(main)

@@ -9,7 +9,6 @@ from hparams import HParams
 from tacotron2_voice.synthesizer import PAUSE, RETRIES
 from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
 from tacotron2_voice.utils.arguments import at_least_one, checked, whole_number
-from tacotron2_voice.utils.encodings import wrong_conversion
 from tacotron2_voice.utils.errors import MAX_LINES_SHOWN, UserError, about_lines, lines_refused
 from tacotron2_voice.utils.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
 from tacotron2_voice.utterance import NothingToSpeak, UnknownSymbols, Utterance, utterance_of
@@ -102,8 +101,6 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
         content = read_stream(args.text_file, MAX_FILE_BYTES)
         source = STANDARD_INPUT if args.text_file in STANDARD_INPUTS else str(args.text_file)
         lines = numbered_lines(source, content=content)
-        if warning := wrong_conversion(source, content):
-            print(warning, file=sys.stderr, flush=True)
     if not lines:
         raise UserError(f"{source}: no text in it; write one per line")
     return source, lines

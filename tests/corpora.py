@@ -9,8 +9,8 @@ import pytest
 import soundfile
 from helpers import fork_server, kill_self
 
-from corpus import preparation
-from corpus.preparation import Preparation, prepare
+from corpus import prepare as preparation
+from corpus.prepare import Preparation, prepare
 from tacotron2_voice.utils.errors import UserError
 
 RATE = 22050
@@ -43,11 +43,11 @@ def add_line(corpus: Path, line: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file under `folder` by its path in it."""
+    """Return the bytes of every file under `folder`, except locks, by its path in it."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name != ".lock"
     }
 
 
@@ -90,5 +90,5 @@ def prepare_with(*values, **options) -> list[Path]:
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else that `prepare` does."""
-    for name in ("draw_lengths", "draw_faults"):
+    for name in ("draw_lengths", "draw_corpus"):
         patch.setattr(preparation, name, lambda *_: b"a picture")

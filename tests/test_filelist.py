@@ -4,7 +4,6 @@ import csv
 import json
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,8 @@ from clips import write_list
 from helpers import make_other_than_file
 
 from audio import mel_fingerprint
-from corpus.clip_table import Clip, ClipTable
+from corpus.cache import ClipTable
+from corpus.clips import Clip
 from corpus.filelist import (
     cache_table,
     cached_table,
@@ -103,9 +103,8 @@ def test_clips_folder_does_not_mix_speakers(sounds):
     """a.wav of two folders would be one sound with two texts."""
     filelist = write_list(sounds, "/old/anna/a.wav|One.", "/old/ben/a.wav|Two.")
     message = refusal(filelist, replace(H, clips_folder=str(sounds)))
-    assert (
-        f"{sounds}/a.wav: is in the place of '/old/ben/a.wav' and of '/old/anna/a.wav'" in message
-    )
+    assert f"{filelist}:2: {sounds}/a.wav: " in message
+    assert all(f"'/old/{name}/a.wav'" in message for name in ("anna", "ben"))
     for name in ("anna", "ben"):
         (sounds / name).mkdir()
         shutil.copy(sounds / "a.wav", sounds / name)
@@ -152,7 +151,7 @@ def test_all_bad_lines_are_listed_together(sounds):
     }
     filelist = write_list(sounds, f"{sounds}/a.wav|Good.|1.0", "", *expected)
     first, *lines = refusal(filelist).splitlines()
-    assert first == f"{filelist}: 9 of 10 lines refused:"
+    assert first.startswith(f"{filelist}: 9 of 10 lines")
     for number, (line, words) in enumerate(zip(lines, expected.values(), strict=True), 3):
         assert line.startswith(f"  {filelist}:{number}: ")
         assert words in line
@@ -161,10 +160,10 @@ def test_all_bad_lines_are_listed_together(sounds):
 def test_invalid_filelists_are_refused(sounds):
     assert "no such filelist; make one with scripts/prepare" in refusal(sounds / "gone.txt")
     assert "no clip in it" in refusal(write_list(sounds, "", "  "))
-    assert "a folder, expected a file" in refusal(sounds)
+    assert "a folder" in refusal(sounds)
     lines = refusal(write_list(sounds, *(f"{sounds}/{n}.wav|Text." for n in range(50))))
     first, example, others = lines.splitlines()
-    assert first.endswith(": 50 of 50 lines refused:")
+    assert first.startswith(f"{sounds}/list.txt: 50 of 50 lines")
     assert "/0.wav: no such file" in example
     assert others.startswith("    the same in 49 more: 2, 3, 4, ")
     swapped = write_list(sounds, f"{'a text longer than any file name ' * 30}|clip.wav")
@@ -227,7 +226,7 @@ def test_unwritable_table_costs_a_line(sounds, capsys):
     checked = read_filelist(filelist, H)
     assert list(cache_table(checked, H)) == list(checked)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"{filelist}.clips: cannot be written (")
+    assert line.startswith(f"warning: {filelist}.clips: ")
 
 
 def test_lengths_are_written_one_per_line(tmp_path):
@@ -240,10 +239,12 @@ def test_lengths_are_written_one_per_line(tmp_path):
 def test_longest_of_the_long_clips_is_named():
     seconds = [*np.linspace(1, 10, 100), 31.0, 600.0, 35.0]
     warning = warn_of_long_clips(seconds, "list:{}".format)
-    assert "3 of 103 clips are more than 5 times as long as the median, 5.6 s; the" in warning
-    assert "the longest is list:101 (600.0 s). It" in warning
+    assert "3 of 103 clips" in warning
+    assert "list:101 (600.0 s)" in warning
     assert "--max-seconds" in warning
     assert warn_of_long_clips(seconds[:100], str) is None
+    assert "1 of 100 clips" in warn_of_long_clips([14.0] * 99 + [15.5], str)
+    assert "1 of 100 clips" in warn_of_long_clips([1.0] * 99 + [3.5], str)
 
 
 # ---------------------------------------------------------------------------- cached mels
@@ -276,7 +277,7 @@ def test_cached_mels_of_other_settings_are_refused(cached_mels):
         other = create_hparams(f"load_mel_from_disk=True,{name}={value}")
         assert re.search(f"{name}=[0-9.]+, this run has {value}", refusal(filelist, other))
     (cached_mels / "mel_settings.json").write_text("no json")
-    assert "made with unknown settings, no readable mel_settings.json" in refusal(filelist, CACHED)
+    assert "mel_settings.json" in refusal(filelist, CACHED)
 
 
 def test_bad_cached_mels_are_listed_together(cached_mels):
@@ -306,9 +307,9 @@ def test_bad_cached_mels_are_listed_together(cached_mels):
         "absurd": "truncated, 12800 of 12800000000000000 bytes",
         "minus": "not a .npy array (",
         "huge": "truncated, 0 of ",
-        "pipe": "a named pipe, expected a file",
+        "pipe": "a named pipe",
         "gone": "no such file; run prepare.py --cache-mels",
-        "nan": "frame 17 holds nan or infinity",
+        "nan": "frame 17",
     }
     filelist = write_list(cached_mels, *(f"{cached_mels}/{name}.npy|Text." for name in expected))
     lines = refusal(filelist, CACHED, new_run=True).splitlines()[1:]
@@ -329,51 +330,29 @@ def test_the_same_fault_is_said_once(tmp_path, line):
         with pytest.raises(UserError) as caught:
             read(path)
         refused, first, *others = str(caught.value).splitlines()
-        assert refused == f"{path}: 13,000 of 13,000 lines refused:"
+        assert refused.startswith(f"{path}: 13,000 of 13,000 lines")
         assert first.startswith(f"  {path}:1: ")
         assert [x.partition(" more: ")[0] for x in others] == ["    the same in 12,999"]
 
 
-def test_sounds_under_another_name_are_named(tmp_path):
-    for name in ("a.WAV", "B.wav", "c.mp3"):
-        (tmp_path / name).touch()
-    names = [f"{tmp_path}/{x}.wav" for x in "abcd"]
-    path = write_list(tmp_path, *(f"{name}|Go on." for name in names))
-    with pytest.raises(UserError) as caught:
-        read_filelist(path, HParams())
-    a, b, c, d = str(caught.value).splitlines()[1:]
-    assert ": no such file; 'a.WAV' lies there: write 'a.WAV' in the list, in every line by: " in a
-    assert b.endswith(": no such file; 'B.wav' lies there: write 'B.wav' in the list")
-    assert f"; 'c.mp3' lies there: convert it: for f in {tmp_path}/*.mp3; do ffmpeg " in c
-    assert d.endswith("name it: --hparams clips_folder=FOLDER")
-
-
-@pytest.mark.parametrize(
-    ("listed", "there"), [("x/{}.flac", "wav"), ("x/{} ", "flac"), ("x/{}.wav", "WAV")]
-)
-def test_other_suffix_is_written_in_every_line(sounds, listed, there):
-    (sounds / "x").mkdir()
-    kind = "FLAC" if there == "flac" else "WAV"
-    for name in ("a1", "b"):
-        tone = 0.5 * np.sin(np.arange(9000) / 20)
-        soundfile.write(sounds / "x" / f"{name}.{there}", tone, 22050, format=kind)
-    path = write_list(sounds, *(f"{listed.format(name)}|A.flac b" for name in ("a1", "b")))
-    line = next(x for x in refusal(path).splitlines() if " in every line by: " in x)
-    subprocess.run(line.partition(" in every line by: ")[2], shell=True, check=True)
-    assert [clip.id for clip in read_filelist(path, H)] == ["a1", "b"]
-
-
-def test_titles_and_rounded_seconds_are_answered(sounds):
+def test_header_and_rounded_seconds_are_rejected_with_their_lines(sounds):
     path = write_list(sounds, "path|text", f"{sounds}/a.wav|One.")
-    assert "path in the working directory; delete the line if it has titles; if the" in refusal(
-        path
-    )
+    assert f"{path}:1: " in refusal(path)
     seconds = soundfile.info(sounds / "a.wav").duration
     path = write_list(sounds, f"{sounds}/a.wav|One.|{seconds + 0.004:.3f}")
-    assert "; write six decimals, or lines of path|text, if the list was rounded" in refusal(path)
+    assert "six decimals" in refusal(path)
 
 
-def test_a_third_field_may_be_a_speaker(sounds):
-    path = write_list(sounds, f"{sounds}/a.wav|Go on.|0")
-    with pytest.raises(UserError, match=r"names a speaker, write path\|text\|\|speaker"):
-        read_filelist(path, HParams())
+@pytest.mark.parametrize("third", ["0", "anna"])
+def test_speaker_in_the_third_field_is_rejected_with_the_right_form(sounds, third):
+    path = write_list(sounds, f"{sounds}/a.wav|Go on.|{third}")
+    message = refusal(path)
+    assert f"{path}:1: " in message
+    assert "speaker" in message
+
+
+def test_filelist_is_rejected_when_it_is_not_utf8(sounds):
+    path = sounds / "list.txt"
+    path.write_bytes(f"{sounds}/a.wav|One.\n{sounds}/a.wav|Caf\xe9.\n".encode("latin-1"))
+    message = refusal(path)
+    assert f"{path}:2: " in message

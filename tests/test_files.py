@@ -140,7 +140,7 @@ def test_lines_are_numbered_and_stripped(tmp_path):
     with pytest.raises(UserError, match=r"none: make it first$"):
         numbered_lines(tmp_path / "none", "make it first")
     path.write_bytes(b"a\nb\n\xe2")
-    with pytest.raises(UserError, match=r"list: not readable as UTF-8 text .* in line 3\).*iconv"):
+    with pytest.raises(UserError, match=r"list:3: "):
         numbered_lines(path, "")
     for name in ("a\0b", "x" * 300):
         with pytest.raises(UserError, match=r"make it first|File name too long"):

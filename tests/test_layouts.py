@@ -1,22 +1,23 @@
 """corpus/layouts.py: recordings in the layouts that people have."""
 
 import json
-import re
-import subprocess
-import sys
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from corpora import refusal, write_tone
 
-from corpus.clip_table import Clip
-from corpus.layouts import Table, read_layout, unique_ids
+from corpus.clips import Clip, Segment
+from corpus.layouts import note_of_unused_audio, problem_of_missing, read_layout, unique_ids
+from corpus.speaker_names import SpeakerSource
+from corpus.tables import Table
 
 TEXTS = ["One, or two.", '"Go!" he said: "Now."', "Äpfel; Öl."]
 
 
 @pytest.fixture
-def sounds(tmp_path):
+def recordings(tmp_path):
     """corpus/clips/a.wav, b.FLAC and corpus/more/C.wav."""
     corpus = tmp_path / "corpus"
     for name in ("clips/a.wav", "clips/b.FLAC", "more/C.wav"):
@@ -26,9 +27,11 @@ def sounds(tmp_path):
 
 
 def read(corpus, *arguments, **options):
-    """[(path in the corpus, text)] and problems."""
+    """Return [(path in the corpus, text)] and problems."""
     table = Table(*arguments, **options) if arguments else None
     clips, problems = read_layout(corpus, table)
+    problems += filter(None, map(problem_of_missing, clips))
+    clips = [clip for clip in clips if not problem_of_missing(clip)]
     return [(str(Path(x.path).relative_to(corpus)), x.text) for x in clips], problems
 
 
@@ -36,180 +39,188 @@ def expected(*texts):
     return [*zip(("clips/a.wav", "clips/b.FLAC", "more/C.wav"), texts or TEXTS, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("lines", "options"),
-    [
-        ("path,sentence\na.wav,{0}\nb.wav,{1}\nc,{2}\n", {}),
-        ("FILE_NAME;x;Text\nclips/a.wav;1;{0}\nclips\\b.FLAC;2;{1}\nmore/C.wav;3;{2}\n", {}),
-        ("a|spoken|{0}\nb|spoken|{1}\nc|spoken|{2}\n", {}),
-        ("who\tsays\tfrom\nx\t{0}\ta\ny\t{1}\tb\nz\t{2}\tc\n", {"by": ("from", "Says")}),
-        ("x\t{0}\ta\ny\t{1}\tb\nz\t{2}\tc\n", {"by": ("3", "2")}),
-        ("a:{0}\nb:{1}\nc:{2}\n", {"delimiter": ":", "colons": True}),
-    ],
-)
-def test_tables_are_read_with_any_columns(sounds, lines, options):
-    """With a header or without one; paths as they are written, or names in any case."""
-    delimiter = next(x for x in "\t|;,:" if x in lines)
-    texts = [text.replace(":", "") if options.get("colons") else text for text in TEXTS]
-    quoted = texts
-    if delimiter in ",;":  # other tables quote nothing
-        quoted = ['"' + text.replace('"', '""') + '"' for text in texts]
-    table = sounds.parent / "table.csv"
-    table.write_text("\ufeff" + lines.format(*quoted).replace("\n", "\r\n"), encoding="utf-8")
-    by = options.get("by", ("", ""))
-    assert read(sounds, table, *by, options.get("delimiter")) == (expected(*texts), [])
-
-
-@pytest.mark.parametrize(
-    ("keys", "by"),
-    [(("audio_filepath", "text"), ()), (("from", "says"), ("from", "Says")), (("who", "said"), ())],
-)
-def test_tables_may_be_json_lines(sounds, keys, by):
-    """As of NeMo, with other keys, and in any order; without usual keys the first and the last."""
-    names = ["a.wav", "clips/b.FLAC", "C"]
-    lines = [{keys[0]: names[i], "duration": 1.5, keys[1]: TEXTS[i]} for i in range(3)]
-    if keys == ("audio_filepath", "text"):
-        lines = [{"offset": 0, **line, "lang": "en"} for line in lines]
-    if by:
-        lines[1] = dict(reversed(lines[1].items()))
-    table = sounds / "manifest.jsonl"
-    table.write_text("\n\n".join(json.dumps(line) for line in lines), encoding="utf-8")
-    assert read(sounds, table, *by) == (expected(), [])
-
-
-@pytest.mark.parametrize(
-    "line",
-    ['{"path": "b"', "[1]", "b,Two.", "[" * 100_000],
-    ids=["cut short", "a list", "of a CSV", "too deep"],
-)
-def test_bad_json_lines_are_named(sounds, line):
-    table = sounds / "manifest.jsonl"
-    table.write_text('{"path": "a", "text": "One."}\n' + line)
-    message = refusal(read, sounds, table)
-    assert f"{table}:2: {line[:60]!r}: expected a JSON object on each line" in message
-    table.write_text('{"path": "a", "text": "One."}\n{"path": {"b": 1}, "text": "Two."}')
-    clips, [problem] = read(sounds, table)
-    assert clips == [("clips/a.wav", "One.")]
-    assert problem.startswith(f"{table}:2: '': no such file")
-
-
-def test_json_arrays_become_lines_by_the_command(sounds):
-    table = sounds / "manifest.json"
-    objects = [{"path": name, "text": text} for name, text in zip("abC", TEXTS, strict=True)]
-    table.write_text(json.dumps(objects, indent=1, ensure_ascii=False), encoding="utf-8")
-    message = refusal(read, sounds, table)
-    assert message.startswith(f"{table}: a JSON array, expected lines; write a JSON object on each")
-    command = message.partition("on each line: ")[2].replace("python ", f"{sys.executable} ")
-    subprocess.run(command, shell=True, check=True)
-    assert read(sounds, table) == (expected(), [])
-    table.write_text("[Laughing] Yes.|a\n")
-    assert read(sounds, table, "2", "1") == ([("clips/a.wav", "[Laughing] Yes.")], [])
-
-
-def test_texts_may_lie_beside_the_sounds(sounds):
-    (sounds / "clips/a.txt").write_text(f" {TEXTS[0]}\n\n")
-    (sounds / "clips/b.normalized.txt").write_text(TEXTS[1])
-    (sounds / "clips/b.txt").write_text("b")
-    (sounds / "more/C.lab").write_text(TEXTS[2], encoding="utf-8")
-    assert read(sounds) == (expected(), [])
-    (sounds / "more/C.mp3").write_bytes(b"the same, compressed")
-    assert read(sounds) == (expected(), [])
-    (sounds / "more/C.mp3").unlink()
-    (sounds / "more/C.lab").unlink()
-    clips, problems = read(sounds)
+def test_texts_are_read_when_they_are_next_to_the_audio(recordings):
+    (recordings / "clips/a.txt").write_text(f" {TEXTS[0]}\n\n")
+    (recordings / "clips/b.normalized.txt").write_text(TEXTS[1])
+    (recordings / "clips/b.txt").write_text("b")
+    (recordings / "more/C.lab").write_text(TEXTS[2], encoding="utf-8")
+    assert read(recordings) == (expected(), [])
+    (recordings / "more/C.mp3").write_bytes(b"the same, compressed")
+    assert read(recordings) == (expected(), [])
+    (recordings / "more/C.mp3").unlink()
+    (recordings / "more/C.lab").unlink()
+    clips, problems = read(recordings)
     assert clips == expected()[:2]
-    assert problems == [
-        f"{sounds / 'more/C.wav'}: no text beside it, expected C.txt with what it says"
-    ]
+    [problem] = problems
+    assert problem.startswith(f"{recordings / 'more/C.wav'}: ")
+    assert "C.txt" in problem
 
 
-def test_metadata_names_sounds_anywhere(sounds):
-    (sounds / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
-    (sounds / "uploads").mkdir()
-    (sounds / "uploads" / "a.webm").touch()  # which cannot be read
-    clips, [problem] = read(sounds)
+def test_metadata_finds_audio_in_any_folder(recordings):
+    (recordings / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
+    (recordings / "uploads").mkdir()
+    (recordings / "uploads" / "a.webm").touch()  # which cannot be read
+    clips, [problem] = read(recordings)
     assert clips == expected("One.", "Two.", "Three.")
-    assert problem.startswith(f"{sounds / 'metadata.csv'}:4: 'd': no such file, and no sound of")
+    assert problem.startswith(f"{recordings / 'metadata.csv'}:4: 'd': ")
 
 
-def test_what_a_table_lacks_is_named(sounds):
-    table = sounds / "table.csv"
-    table.write_text("path,text\nclips/a.wav,One.\nb\nx,Three.\n")
-    clips, problems = read(sounds, table)
-    assert clips == [("clips/a.wav", "One.")]
-    assert [problem.partition(": ")[0] for problem in problems] == [f"{table}:3", f"{table}:4"]
-    assert f"{table} begins with path, text" in refusal(read, sounds, table, "sound")
-    assert f"{table} has 2 columns: path, text" in refusal(read, sounds, table, "3")
-    (sounds / "more/a.wav").write_bytes(b"")
+def test_texts_without_audio_are_warned_of(recordings, capsys):
+    """Audio that was deleted, and a link to nowhere. A readme in another folder is no text."""
+    (recordings / "clips/a.txt").write_text(TEXTS[0])
+    (recordings / "clips/b.normalized.txt").write_text(TEXTS[1])
+    (recordings / "clips/b.original.txt").write_text("b")
+    (recordings / "more/C.txt").write_text(TEXTS[2], encoding="utf-8")
+    (recordings / "readme.txt").write_text("About this corpus.")
+    assert read(recordings) == (expected(), [])
+    assert capsys.readouterr().out == ""
+    (recordings / "more/D.wav").symlink_to("nowhere.wav")
+    for name in ("clips/lost.txt", "more/D.txt"):
+        (recordings / name).write_text("Lost.")
+    assert read(recordings) == (expected(), [])
+    [warning] = capsys.readouterr().out.splitlines()
+    assert warning.startswith("warning: 2 texts")
+    assert "clips/lost.txt, more/D.txt" in warning
+
+
+NAMES = {
+    "upper-case extension": ("wavs/a.WAV", "a"),
+    "upper-case name": ("wavs/A.wav", "a"),
+    "folder of another name": ("wav/a.wav", "a"),
+    "deep folder": ("audio/part 1/a.wav", "a"),
+    "next to metadata.csv": ("a.wav", "a"),
+    "id with an extension": ("wavs/a.wav", "a.wav"),
+    "id with a folder": ("wavs/a.wav", "wavs/a"),
+    "id with both": ("wavs/a.flac", "wavs/a.flac"),
+    "path of Windows": ("wavs/a.wav", "C:\\my files\\wavs\\a.WAV"),
+    "another format": ("wavs/a.wav", "clips/a.mp3"),
+    "accent of macOS": ("wavs/cafe\u0301.wav", "caf\u00e9"),
+    "number": ("wavs/001.wav", "001"),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_audio_is_found_when_its_name_is_clear(tmp_path, capsys, case):
+    path, name = NAMES[case]
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    write_tone(tmp_path / path, 4000)
+    (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
+    assert read(tmp_path) == ([(path, "One.")], [])
+    assert len(capsys.readouterr().out.splitlines()) <= 1
+
+
+def test_note_says_once_that_names_were_matched(tmp_path, capsys):
+    (tmp_path / "wav").mkdir()
+    for name in "abc":
+        write_tone(tmp_path / "wav" / f"{name}.WAV", 4000, format="WAV")
+    (tmp_path / "metadata.csv").write_text("a|One.\nb|Two.\nc|Three.\n")
+    assert len(read(tmp_path)[0]) == 3
+    [note] = capsys.readouterr().out.splitlines()
+    assert note.startswith("note: 3 of 3 ")
+    assert "'a' to wav/a.WAV" in note
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
+def test_missing_audio_is_named_with_its_line(tmp_path, name):
+    """A wrong --path-column has texts in place of names, which are too long for a file."""
+    (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
+    _, [problem] = read(tmp_path)
+    assert problem.startswith(f"{tmp_path}/metadata.csv:1: ")
+
+
+def test_same_names_in_two_folders_stay_apart(tmp_path):
+    """001 of one speaker must not get the text of another speaker's 001."""
+    for folder in ("a", "b"):
+        (tmp_path / "wavs" / folder).mkdir(parents=True)
+        write_tone(tmp_path / "wavs" / folder / "1.wav", 4000)
+    metadata = tmp_path / "metadata.csv"
+    metadata.write_text("wavs/a/1.wav|One.\nb/1|Two.\n")
+    assert read(tmp_path) == ([("wavs/a/1.wav", "One."), ("wavs/b/1.wav", "Two.")], [])
+    shutil.rmtree(tmp_path / "wavs" / "b")
+    clips, [problem] = read(tmp_path)
+    assert clips == [("wavs/a/1.wav", "One.")]
+    assert problem.startswith(f"{metadata}:2: ")
+    assert "b/1.wav" in problem
+
+
+def test_name_is_a_problem_when_it_may_be_several_files(recordings):
+    write_tone(recordings / "more/a.wav", 4000)
+    table = recordings / "table.csv"
     table.write_text("path,text\na,One.\n")
-    assert "a.wav have that name; write the path" in read(sounds, table)[1][0]
-    table.write_text("path,text\nmore\\a.wav,One.\n")  # of Windows
-    assert read(sounds, table) == ([("more/a.wav", "One.")], [])
-    table.write_text("path,text\nclips/b.FLAC,One.\nB,Two.\n")
-    assert f"{table}:3: 'B': " in (problem := read(sounds, table)[1][0])
-    assert f"is also in {table}:2; delete one" in problem
-    table.write_text("\n")
-    assert "empty" in refusal(read, sounds, table)
-    table.write_text('path,text\na,"One\n')
-    assert read(sounds, table)[1]  # the field goes on to the end
+    _, [problem] = read(recordings, table)
+    assert problem.startswith(f"{table}:2: 'a': ")
+    assert all(f"{recordings}/{x}/a.wav" in problem for x in ("clips", "more"))
+    table.write_text("path,text\nmore\\a.wav,One.\n")
+    assert read(recordings, table) == ([("more/a.wav", "One.")], [])
 
 
-@pytest.mark.parametrize(
-    ("header", "row"),
-    [
-        ("path,text\n", "c.wav,Yes, sir, yes.\n"),
-        ("path,text,\n", "c.wav,Yes, sir.\n"),
-        ("text;path;pace\n", "Yes; sir.;c.wav;2\n"),
-        ("a.wav,Go.\nb.wav,No.\n", "c.wav,Yes, sir.\n"),
-        ("path\ttext\n", "c.wav\tYes\tsir.\n"),
-        ("path|text\n", "c.wav|Yes|sir.\n"),
-    ],
-)
-def test_texts_cut_at_a_delimiter_are_refused(sounds, header, row):
-    table = sounds / "table.csv"
-    table.write_text(header + row)
-    _, [problem] = read(sounds, table)
-    number = header.count("\n") + 1
-    fields = len(re.split("[,;|\t]", row))
-    assert problem.startswith(f"{table}:{number}: {fields} fields, expected ")
-    advice = "; quote the text, as in" if "," in header or ";" in header else " out of the text"
-    assert advice in problem
-    if header.startswith("path,text\n"):  # the advice is right
-        table.write_text('path,text\nc.wav,"Yes, sir, yes."\na,"""Go,"" he said.",,\n')
-        texts = [("more/C.wav", "Yes, sir, yes."), ("clips/a.wav", '"Go," he said.')]
-        assert read(sounds, table) == (texts, [])
+@pytest.mark.parametrize("second", ["b", "clips/b.FLAC", "../corpus/clips/b.flac", "link/b.FLAC"])
+def test_audio_is_a_problem_when_two_lines_name_it(recordings, monkeypatch, second):
+    (recordings / "link").symlink_to("clips")
+    (recordings / "table.csv").write_text(f"path,text\nclips/b.FLAC,One.\n{second},Two.\n")
+    monkeypatch.chdir(recordings.parent)
+    clips, [problem] = read_layout(Path("corpus"), Table(Path("corpus/table.csv")))
+    assert len(clips) == 1
+    assert problem.startswith(f"corpus/table.csv:3: '{second}': ")
+    assert "corpus/table.csv:2" in problem
 
 
-def test_texts_that_swallow_lines_are_refused(sounds):
-    """A quotation mark at the beginning of a field that no other one closes there."""
-    table = sounds / "table.csv"
-    table.write_text('path,text\na.wav,"Go on.\nb.wav,"No."\nc.wav,Yes.\n')
-    clips, [problem] = read(sounds, table)
-    assert clips == [("more/C.wav", "Yes.")]
-    assert problem.startswith(f"{table}:2: a quotation mark opens a field that goes on to line 3: ")
-    table.write_text('path,text\na.wav,"""Go on."\nb.wav,No.\nc.wav,Yes.\n')
-    assert read(sounds, table) == (expected('"Go on.', "No.", "Yes."), [])
+def test_segments_of_one_recording_are_several_clips(recordings):
+    lines = [{"path": "a", "offset": i, "duration": 1, "text": TEXTS[i]} for i in (0, 1, 1)]
+    table = recordings / "manifest.json"
+    table.write_text("\n".join(map(json.dumps, lines)))
+    clips, [problem] = read_layout(recordings, Table(table))
+    assert [clip.segment for clip in clips] == [Segment(0, 1), Segment(1, 1)]
+    assert problem.startswith(f"{table}:3: 'a': ")
+    assert unique_ids(clips, recordings) == ["a-0000000", "a-0001000"]
 
 
-def test_a_folder_without_texts_is_refused(sounds, tmp_path):
-    assert "3 sounds and no text; expected metadata.csv" in refusal(read, sounds)
-    assert "no such folder" in refusal(read, tmp_path / "none")
+@pytest.mark.parametrize("source", [SpeakerSource(name="anna"), SpeakerSource(folders=True)])
+def test_folders_with_a_table_each_are_speakers_or_books(tmp_path, source):
+    """M-AILABS and LibriVox have one reader with a folder for each book."""
+    for book in ("emma", "persuasion"):
+        (tmp_path / book / "wavs").mkdir(parents=True)
+        write_tone(tmp_path / book / "wavs" / f"{book}_1.wav", 4000)
+        (tmp_path / book / "metadata.csv").write_text(f"{book}_1|Raw.|One.\n")
+    message = refusal(read_layout, tmp_path)
+    assert "--speaker-folders" in message
+    assert "--speaker NAME" in message
+    clips, problems = read_layout(tmp_path, None, source)
+    expected = ["anna", "anna"] if source.name else ["emma", "persuasion"]
+    assert ([clip.speaker for clip in clips], problems) == (expected, [])
 
 
-def test_ids_are_unique_where_case_is_ignored(sounds):
+def test_unused_audio_is_noted(recordings):
+    """Not files of the same name in another format, and not files with a problem."""
+    (recordings / "clips/a.mp3").touch()
+    clips = [Clip(f"{recordings}/more/../clips/a.wav", "One.")]
+    note = note_of_unused_audio(clips, [], recordings)
+    assert "2 audio files" in note
+    assert all(os.path.join(*name) in note for name in (("clips", "b.FLAC"), ("more", "C.wav")))
+    problems = [f"{recordings}/more/C.wav: no text next to it"]
+    assert "1 audio file " in note_of_unused_audio(clips, problems, recordings)
+    clips += [Clip(f"{recordings}/{x}", "") for x in ("clips/b.FLAC", "more/C.wav")]
+    assert note_of_unused_audio(clips, [], recordings) is None
+
+
+def test_folder_is_rejected_when_it_has_no_texts(recordings, tmp_path):
+    assert "metadata.csv" in refusal(read, recordings)
+    assert str(tmp_path / "none") in refusal(read, tmp_path / "none")
+
+
+def test_ids_are_unique_when_case_is_ignored(recordings):
     for name in ("clips/x/1.wav", "clips/y/1.WAV", "clips/y/Odd |name.wav", "clips/y/.b.wav"):
-        path = sounds / name
+        path = recordings / name
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes((sounds / "clips/a.wav").read_bytes())
+        path.write_bytes((recordings / "clips/a.wav").read_bytes())
         path.with_suffix(".txt").write_text("One.")
-    clips, _ = read_layout(sounds, None)
-    assert unique_ids(clips, sounds) == ["clips-x-1", "clips-y-1", "Odd_name"]
-    assert unique_ids([clips[0], clips[0]], sounds) == ["clips-x-1", "clips-x-1_"]
+    clips, _ = read_layout(recordings, None)
+    assert unique_ids(clips, recordings) == ["clips-x-1", "clips-y-1", "Odd_name"]
+    assert unique_ids([clips[0], clips[0]], recordings) == ["clips-x-1", "clips-x-1_"]
 
 
-def test_ids_of_speakers_begin_with_their_names():
-    """Where two have one; with folders only where a speaker has it twice. Names of files are short
-    enough for every file system."""
+def test_ids_begin_with_the_speaker_when_two_speakers_share_a_name():
+    """Folders are added only if a speaker has a name twice. File names stay below 256 bytes."""
     paths = {"c/x/1.wav": "anna", "c/y/1.wav": "anna", "c/z/1.wav": "B t", "c/z/2.wav": "B t"}
     clips = [Clip(path, "", speaker=name) for path, name in paths.items()]
     assert unique_ids(clips, Path("c")) == ["anna-x-1", "anna-y-1", "B_t-1", "2"]

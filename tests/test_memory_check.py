@@ -9,7 +9,8 @@ from helpers import assert_same, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpus.clip_table import Clip, ClipTable
+from corpus.cache import ClipTable
+from corpus.clips import Clip
 from data_utils import synthetic_batch
 from hparams import create_hparams
 from length_batching import STRATEGIES, plan_epoch

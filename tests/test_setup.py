@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from batching import MIN_UPDATES, describe_costs, few_updates, make_sampler
 from corpus import filelist as filelists
-from corpus.clip_table import Clip, ClipTable
+from corpus.cache import ClipTable
+from corpus.clips import Clip
 from hparams import HParams
 from length_batching import STRATEGIES
 from tacotron2_voice.utils.errors import UserError

@@ -42,7 +42,8 @@ from batching import (
     updates_of,
     validation_batches,
 )
-from corpus.clip_table import Clip, ClipTable
+from corpus.cache import ClipTable
+from corpus.clips import Clip
 from corpus.filelist import read_filelist
 from data_utils import Batch, TextMelDataset, collate, synthetic_batch
 from hparams import HParams, create_hparams, hparams_from_dict

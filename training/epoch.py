@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from corpus.clip_table import ClipTable
+from corpus.cache import ClipTable
 from data_utils import Batch
 from hparams import HParams
 from length_batching import LengthBatchSampler, padding_stats

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from batching import draws_of_clips
-from corpus.clip_table import ClipTable
+from corpus.cache import ClipTable
 from data_utils import Batch, synthetic_batch
 from machine import is_out_of_memory
 from tacotron2_voice.utils.errors import UserError

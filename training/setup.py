@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from audio import unusual_frames
-from corpus.clip_table import ClipTable, clip_id
+from corpus.cache import ClipTable
+from corpus.clips import clip_id
 from corpus.filelist import (
     FIELDS,
     LENGTHS_FILE,
@@ -30,7 +31,7 @@ from corpus.filelist import (
     warn_of_long_clips,
     write_lengths,
 )
-from corpus.speaker_names import refuse_lookalikes
+from corpus.speaker_names import check_lookalikes
 from data_utils import HOW_TO_CHANGE_CLIPS
 from export import checkpoint_file
 from hparams import (
@@ -326,7 +327,7 @@ def refuse_names(
         known, where = training.names[label], hparams.training_files
         _, firsts = np.unique(training.numbers[label], return_index=True)
         first_clips = [training[i] for i in firsts.tolist()]
-        refuse_lookalikes([(getattr(clip, label), clip.where) for clip in first_clips])
+        check_lookalikes([(getattr(clip, label), clip.where) for clip in first_clips])
     for table in (training, validation):
         is_other = ~np.isin([*table.names[label]], known)[table.numbers[label]]
         if not is_other.any():

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from batching import draws_of_clips
-from corpus.clip_table import ClipTable
+from corpus.cache import ClipTable
 from hparams import HParams
 from tacotron2_voice.speakers import listed
 from training.epoch import Clips

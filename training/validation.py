@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from audio import mel_filters
 from batching import VALIDATION_SEED, validation_batches
-from corpus.clip_table import ClipTable
+from corpus.cache import ClipTable
 from data_utils import Batch, make_loader
 from export.checkpoint_synthesizer import CheckpointSynthesizer
 from hparams import HParams

@@ -7,7 +7,6 @@ raise lines_refused(path, problems, num_lines)
 import errno
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,18 +93,6 @@ def _long_fix(problem: str) -> str:
 
 def _place(problem: str, prefix: str) -> str:
     return os.path.basename(problem.removeprefix(prefix).partition(": ")[0])
-
-
-def in_place(path: str | Path, command: str) -> str:
-    """The shell's command that changes a file by another one, from standard input to output. The
-    file is kept under a name that is not in use; to run it twice does no harm."""
-    original = f"{path}.old"
-    while os.path.lexists(original):
-        original += "+"
-    target, original = shlex.quote(str(path)), shlex.quote(original)
-    first, *others = command.split(" | ", 1)
-    then = " | ".join([f"{first} < {original}", *others])
-    return f"cp -n {target} {original} && {then} > {target}"
 
 
 def _fault(problem: str) -> str:

@@ -24,7 +24,6 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from tacotron2_voice.utils.encodings import decoded
 from tacotron2_voice.utils.errors import UserError
 
 Record = TypeVar("Record")
@@ -224,13 +223,27 @@ def numbered_lines(
         content: the bytes of the file, if they were read before.
 
     Raises:
-        UserError: as `read_bytes`, and if the file is not text.
+        UserError: as `read_bytes` and `decode_utf8`.
     """
     content = read_bytes(path, if_missing=if_missing) if content is None else content
-    text = decoded(path, content)
+    text = decode_utf8(path, content)
     # splitlines would also break lines at rare characters inside a text.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def decode_utf8(path: str | Path, content: bytes) -> str:
+    """Return the text of a file's bytes, without a byte-order mark.
+
+    Raises:
+        UserError: if the bytes are not UTF-8, with the line and the bytes.
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        found = content[error.start : error.start + 10]
+        raise UserError(f"{path}:{line}: not UTF-8: {found!r}; save the file as UTF-8") from None
 
 
 def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:

@@ -1,36 +1,62 @@
-"""What `prepare` says of the speakers of a corpus, where there are two or more."""
+"""What `prepare` prints about a corpus: tables of lengths and speakers, warnings about speakers."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from corpus.clip_table import Clip
-from corpus.recordings import seconds_of
+from corpus.checks import seconds_of
+from corpus.clips import Clip
 from hparams import HParams
+from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.utils.console import markdown_table
 
-MAX_ROWS = 20  # of the table; of more speakers those with the most and the fewest minutes
-MAX_NAMED = 5  # in a warning
+MAX_ROWS = 20  # of the table of speakers: those with the most and the fewest minutes
+MAX_NAMED = 5  # speakers in a warning
 MAX_LETTERS = 30  # of a name in the table
 MAX_LEVEL_DECIBELS = 6  # between two speakers
 MIN_MINUTES = 2  # of a speaker
 
 
+def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> str:
+    """Return a Markdown table of the sets' clips and their lengths in three units."""
+    rows = []
+    for name, clips in sets.items():
+        units = {
+            "seconds": seconds_of(clips, hparams),
+            "frames": np.array([clip.num_frames for clip in clips]),
+            "symbols": np.array([len(clip.symbols) for clip in clips]),
+        }
+        for unit, lengths in units.items():
+            numbers = (f(lengths) for f in (np.min, np.mean, np.median, np.max, np.sum))
+            rows.append([name, f"{len(clips):,}", unit, *(f"{number:,.2f}" for number in numbers)])
+    titles = ["set", "clips", "unit", "shortest", "mean", "median", "longest", "total"]
+    return markdown_table(titles, rows)
+
+
+def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
+    """Return the statistics that training stores in checkpoints, here of all clips."""
+    symbols = hparams.table.symbols
+    last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
+    frames = np.array([clip.num_frames for clip in clips])
+    lengths = np.array([len(clip.symbols) for clip in clips])
+    return measure(frames, lengths, last, hparams)
+
+
 class SpeakerFacts(NamedTuple):
-    """A speaker's clips, measured."""
+    """Measurements of a speaker's clips."""
 
     name: str
     clips: int
     held_out: int  # clips for validation
     minutes: float
-    pace: float  # milliseconds a symbol, without silence at the ends
-    silence: float  # seconds before and after speech, the mean of clips
-    level: float  # dB, the median of clips
+    pace: float  # milliseconds per symbol, without silence at the ends
+    silence: float  # seconds before and after speech, mean of the clips
+    level: float  # dB, median of the clips
 
 
 def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:
-    """The clips of each speaker, in the order of the names."""
+    """Return the clips of each speaker, in the order of the names."""
     clips_of: dict[str, list[Clip]] = {clip.speaker: [] for clip in clips}
     for clip in clips:
         clips_of[clip.speaker].append(clip)
@@ -42,7 +68,7 @@ def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[Speak
     held_out = {clip.where for clip in sets.get("val", ())}
     facts, rate = [], hparams.sampling_rate
     for name, clips in by_speaker([clip for members in sets.values() for clip in members]).items():
-        spoken = sum(clip.sound.speech_samples for clip in clips) / rate
+        spoken = sum(clip.measured.speech_samples for clip in clips) / rate
         seconds = float(seconds_of(clips, hparams).sum())
         facts.append(
             SpeakerFacts(
@@ -52,14 +78,14 @@ def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[Speak
                 seconds / 60,
                 1000 * spoken / sum(len(clip.symbols) for clip in clips),
                 (seconds - spoken) / len(clips),
-                float(np.median([clip.sound.level for clip in clips])),
+                float(np.median([clip.measured.level for clip in clips])),
             )
         )
     return facts
 
 
 def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
-    """Markdown table of the speakers, those with the most minutes first."""
+    """Return a Markdown table of the speakers, those with the most minutes first."""
     ordered = sorted(facts, key=lambda x: (-x.minutes, x.name))
     rows = [
         [
@@ -72,23 +98,33 @@ def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
     if (left_out := len(rows) - MAX_ROWS) > 0:
         between = [f"... {left_out:,} more", *[""] * 6]
         rows = [*rows[: MAX_ROWS // 2], between, *rows[-MAX_ROWS // 2 :]]
-    titles = ["speaker", "clips", "held out", "minutes", "ms a symbol", "silence (s)", "level (dB)"]
+    titles = [
+        "speaker",
+        "clips",
+        "held out",
+        "minutes",
+        "ms per symbol",
+        "silence (s)",
+        "level (dB)",
+    ]
     return markdown_table(titles, rows)
 
 
 def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> list[str]:
-    """Warnings about speakers of other levels than others', and of few minutes. `is_converted`:
-    whether the clips are copies that --convert has just made."""
+    """Return warnings about speakers with different levels or with few minutes.
+
+    `is_converted`: whether the clips are copies that --convert has just made.
+    """
     warnings = []
     quietest, *_, loudest = sorted(facts, key=lambda x: x.level)
     if loudest.level - quietest.level > MAX_LEVEL_DECIBELS:
-        fix = "--convert NEW_FOLDER, added to this command, writes copies of one level"
+        fix = "--convert DIR writes copies of one level"
         if is_converted:
-            fix = "single peaks keep the copies of the quieter ones from getting louder: cut them"
+            fix = "single peaks keep some copies from getting louder; cut out the peaks"
         warnings.append(
             f"warning: levels of speakers differ by {loudest.level - quietest.level:.1f} dB, from "
             f"{quietest.name!r} ({quietest.level:.1f} dB) to {loudest.name!r} "
-            f"({loudest.level:.1f} dB), and so will their voices; {fix} (docs/speakers.md)"
+            f"({loudest.level:.1f} dB); {fix} (docs/speakers.md)"
         )
     if short := sorted((x for x in facts if x.minutes < MIN_MINUTES), key=lambda x: x.minutes):
         named = ", ".join(f"{x.name!r} ({x.minutes:.1f})" for x in short[:MAX_NAMED])
@@ -101,14 +137,14 @@ def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> li
     return warnings
 
 
-def held_out_notice(facts: Sequence[SpeakerFacts], val_fraction: float) -> str | None:
-    """A notice about speakers without a clip for validation."""
+def note_of_held_out(facts: Sequence[SpeakerFacts], val_fraction: float) -> str | None:
+    """Return a note about speakers without a clip for validation, otherwise None."""
     without = [x for x in facts if not x.held_out]
     if not without or not val_fraction:
         return None
     named = ", ".join(f"{x.name!r} ({x.clips:,})" for x in without[:MAX_NAMED])
     more = f" and {len(without) - MAX_NAMED:,} more" * (len(without) > MAX_NAMED)
     return (
-        f"Notice: {len(without):,} of {len(facts):,} speakers have too few clips to hold one out "
+        f"note: {len(without):,} of {len(facts):,} speakers have too few clips to hold one out "
         f"for validation: {named}{more}"
     )

@@ -1,4 +1,7 @@
-"""`prepare` turns a corpus in LJSpeech's layout into filelists, after checking every clip."""
+"""`prepare` turns a corpus into filelists, after checking every clip.
+
+written = prepare(Preparation(Path("data/LJSpeech-1.1"), Path("filelists/ljspeech")))
+"""
 
 import json
 import math
@@ -9,84 +12,58 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from audio import unusual_frames
-from corpus import conversion
-from corpus.clip_table import Clip, ClipTable, table_path
-from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
-from corpus.faults import fault_warnings, other_language, texts_of_other_clips
+from corpus.cache import ClipTable, cache_path
+from corpus.checks import check_clips, check_ids, seconds_of
+from corpus.clips import Clip
+from corpus.convert import SPEAKER_COLUMN, convert
+from corpus.derived import DerivedFolder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
-from corpus.layouts import Table
-from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata, texts_in_both
-from corpus.missing_sounds import notice_of_unnamed
-from corpus.plots import draw_faults, draw_lengths
-from corpus.recordings import check_recordings, seconds_of
-from corpus.speaker_names import NO_SPEAKERS, SpeakerSource, checked_name
-from corpus.speaker_report import (
+from corpus.layouts import METADATA, note_of_unused_audio, read_layout
+from corpus.plots import draw_corpus, draw_lengths
+from corpus.report import (
     facts_of,
-    held_out_notice,
+    note_of_held_out,
     speaker_table,
     speaker_warnings,
+    statistics_of,
+    table_of_lengths,
 )
-from corpus.symbols_used import drop_unused_symbols, rare_symbols, with_symbols_of
+from corpus.speaker_names import NO_SPEAKERS, SpeakerSource, checked_name
+from corpus.split import SEED, VAL_FRACTION, choose_split, texts_in_both
+from corpus.symbols import drop_unused_symbols, rare_symbols, with_symbols_of
+from corpus.tables import Table
+from corpus.warnings import corpus_warnings
 from hparams import HParams, check_text_settings, create_hparams, override_lines, read_symbols
-from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.text.symbol_files import SYMBOLS_FILE
-from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import Identity, folder_locked, naming, refuse_no_folder
 
 SPEAKER_EMBEDDING_DIM = 64  # that settings.txt recommends for several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
-EARLIER = ".earlier"  # added to the names of lists that are no longer those of settings.txt
-MAX_FOLDERS_UP = 2  # from filelists/NAME to the project's folder, where data/ and mels/ lie
+EARLIER = ".earlier"  # added to the names of filelists that settings.txt no longer names
+MAX_FOLDERS_UP = 2  # from filelists/NAME to the project's folder, which contains data/ and mels/
 
 
-def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
-    """Markdown table of the sets' clips and their lengths in three units."""
-    rows = []
-    for name, clips in sets.items():
-        units = {
-            "seconds": seconds_of(clips, hparams),
-            "frames": np.array([clip.num_frames for clip in clips]),
-            "symbols": np.array([len(clip.symbols) for clip in clips]),
-        }
-        for unit, lengths in units.items():
-            numbers = (f(lengths) for f in (np.min, np.mean, np.median, np.max, np.sum))
-            rows.append([name, f"{len(clips):,}", unit, *(f"{number:,.2f}" for number in numbers)])
-    titles = ["set", "clips", "unit", "shortest", "mean", "median", "longest", "total"]
-    return markdown_table(titles, rows)
-
-
-def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
-    """The statistics that training stores in checkpoints, here of all clips."""
-    symbols = hparams.table.symbols
-    last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
-    frames, lengths = zip(*((clip.num_frames, len(clip.symbols)) for clip in clips), strict=True)
-    return measure(np.array(frames), np.array(lengths), last, hparams)
-
-
-def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """Report the bad clips: UserError, or a notice with `skip_bad` where others are left."""
+def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
+    """Raise UserError about the bad clips, or print them with `skip_bad` if others are good."""
+    if not problems:
+        return
     count = f"{len(problems):,} of {total:,} clips"
     listed = "\n".join(f"  {line}" for line in grouped(problems))
     some_are_good = len(problems) < total
-    advice = "no filelist was written. Fix them"
-    if some_are_good:
-        advice += ", or leave them out with --skip-bad"
-    if conversion.ADVISED in listed:
-        advice += "; --convert NEW_FOLDER writes copies that are as training wants them"
-    if problems and not (skip_bad and some_are_good):
+    if not (skip_bad and some_are_good):
+        advice = "no filelist was written. Fix them"
+        if some_are_good:
+            advice += ", or leave them out with --skip-bad"
         raise UserError(f"{count} are bad:\n{listed}\n{count} are bad; {advice}")
-    if problems:
-        print(f"--skip-bad leaves out {count}:\n{listed}")
+    print(f"warning: --skip-bad leaves out {count}:\n{listed}")
 
 
 def settings(
     overrides: str, suffix: str, *, has_validation: bool, several_speakers: bool = False
 ) -> str:
-    """Content of the settings file for train.py: `overrides`, and the filelists beside it."""
+    """Return the content of settings.txt for train.py: `overrides` and the filelists next to it."""
     ours = {
         "load_mel_from_disk": bool(suffix),
         "training_files": f"train{suffix}.txt",
@@ -103,21 +80,21 @@ def settings(
 
 @dataclass(frozen=True)
 class Preparation:
-    """Arguments of `prepare`; scripts/prepare.py has an option for each."""
+    """The arguments of `prepare`; scripts/prepare.py has an option for each."""
 
     corpus: Path  # absolute, as are the three other folders below
     out: Path  # for the filelists
     overrides: str = ""  # of settings
-    val_fraction: float = VAL_FRACTION  # of the clips, never trained on
+    val_fraction: float = VAL_FRACTION  # fraction of the clips for validation
     seed: int = SEED  # of the split
-    mels: Path | None = None  # folder for log-mels
+    mels: Path | None = None  # folder for cached log-mels
     skip_bad: bool = False  # leave bad clips out
     max_seconds: float = math.inf  # leave longer clips out
     trim: Path | None = None  # folder for copies without the silence at the ends
-    drop_unknown: bool = False  # leave out what has no symbol
-    split_by_text: bool = False  # takes of one text stay in one set
-    convert: Path | None = None  # folder for copies as training wants them
-    table: Table | None = None  # of the recordings, with `convert`
+    drop_unknown: bool = False  # leave out characters that have no symbol
+    split_by_text: bool = False  # keep all clips of a text in one set
+    convert: Path | None = None  # folder for copies that training can use
+    table: Table | None = None  # of the recordings; None: metadata.csv, or texts next to the audio
     speakers: SpeakerSource = NO_SPEAKERS  # where the corpus names them
 
     def __post_init__(self) -> None:
@@ -126,15 +103,17 @@ class Preparation:
             object.__setattr__(self, name, folder and Path(os.path.abspath(folder)))
         if re.search(r"[,\n\r]|\s#", str(self.out)) or str(self.out) != str(self.out).strip():
             raise UserError(
-                f"--out {str(self.out)!r}: its settings.txt could not name it; rename it"
+                f"--out {str(self.out)!r}: expected a name without ',', ' #', line breaks and "
+                "spaces at its ends, because settings.txt cannot contain them"
             )
         refuse_no_folder(self.out, "--out")
-        if self.corpus in (self.mels, self.trim, self.convert):
-            raise UserError(f"{self.corpus}: the corpus itself; name a new folder for what is made")
+        for option, folder in self.new_folders.items():
+            if folder.resolve() == self.corpus.resolve():
+                raise UserError(f"{option} {folder}: the corpus itself, expected a new folder")
         if re.search("[|\n\r\ud800-\udfff]", f"{self.folder}{self.mels}{self.trim}"):
             raise UserError(
-                f"{self.folder}, {self.mels}, {self.trim}: paths in a filelist hold no '|' or line "
-                "break, and are UTF-8; rename it"
+                f"{self.folder}, {self.mels}, {self.trim}: expected paths in UTF-8 without '|' and "
+                "line breaks, because filelists cannot contain them"
             )
         if name := self.speakers.name:
             name = checked_name(name, "--speaker")
@@ -144,20 +123,32 @@ class Preparation:
 
     @property
     def folder(self) -> Path:
-        """In LJSpeech's layout."""
+        """The folder that the clips are read from."""
         return self.convert or self.corpus
+
+    @property
+    def new_folders(self) -> dict[str, Path]:
+        """The folders that files are written to, by their options."""
+        folders = {
+            "--cache-mels": self.mels,
+            "--trim-silence": self.trim,
+            "--convert": self.convert,
+        }
+        return {option: folder for option, folder in folders.items() if folder}
 
 
 def prepare(asked: Preparation) -> list[Path]:
     """Check a corpus and write its filelists (and mels). Returns the files written in `out`.
 
-    UserError lists every bad clip (unless `skip_bad`) or says what else is wrong; no filelist is
-    written then.
+    Raises:
+        UserError: with every bad clip (unless `skip_bad`), or about anything else that is wrong. No
+            filelist is written then.
     """
     hparams = check_text_settings(create_hparams(asked.overrides))
     if hparams.symbols != "corpus":
         hparams = read_symbols(hparams)
-    mel_files = copies = None
+    mel_files = None
+    copies = None
     if asked.mels:
         read_from = asked.trim or asked.folder
         mel_files = mel_folder(asked.mels, hparams, read_from, trimmed=asked.trim is not None)
@@ -165,58 +156,62 @@ def prepare(asked: Preparation) -> list[Path]:
         copies = trim_folder(asked.trim, asked.folder)
     for folder in filter(None, (mel_files, copies)):
         refuse_no_folder(folder.path, folder.option)
-        folder.refuse_others()
-    column = asked.speakers.column
+        folder.check_settings()
+    table = asked.table
+    speakers = asked.speakers
     if asked.convert:
-        convert = conversion.convert
-        bad, total = convert(asked.corpus, asked.convert, asked.table, hparams, asked.speakers)
-        refuse_or_skip(bad, total, asked.skip_bad)
-        column = conversion.SPEAKER_FIELD if asked.speakers.is_known else ""
-    path = asked.folder / "metadata.csv"
-    metadata = Clip(str(path), "", identity=Identity.of(path))  # as it is before it is read
-    entries, problems = read_metadata(asked.folder, column)
-    if asked.speakers.name:
-        entries = [replace(entry, speaker=asked.speakers.name) for entry in entries]
+        bad, total = convert(asked.corpus, asked.convert, table, hparams, speakers)
+        check_or_skip(bad, total, asked.skip_bad)
+        table = Table(asked.convert / METADATA)
+        speakers = SpeakerSource(SPEAKER_COLUMN if speakers.is_known else "")
+    table_path = table.path if table else asked.folder / METADATA
+    table_before = Clip(str(table_path), "", identity=Identity.of(table_path))
+    entries, problems = read_layout(asked.folder, table, speakers)
+    if note := note_of_unused_audio(entries, problems, asked.folder):
+        print(note)
     clips, sources, hparams = usable_clips(asked, mel_files, copies, entries, problems, hparams)
     sets, origin = split_clips(asked, entries, clips)
     describe(sets, clips, origin, asked, hparams)
-    chart = draw_faults(clips, hparams)
-    sources = [metadata, *sources]
+    plot = draw_corpus(clips, hparams)
+    sources = [table_before, *sources]
     if changed := [clip.path for clip in sources if Identity.of(clip.path) != clip.identity]:
         others = f" and {len(changed) - 1:,} more" * (len(changed) > 1)
         raise UserError(f"{changed[0]}{others}: {CHANGED_IN_CHECK}. No filelist was written")
-    return write_lists(sets, asked, hparams, chart)
+    return write_lists(sets, asked, hparams, plot)
 
 
 def usable_clips(
     asked: Preparation,
-    mel_files: Folder | None,
-    copies: Folder | None,
+    mel_files: DerivedFolder | None,
+    copies: DerivedFolder | None,
     entries: list[Clip],
     problems: list[str],
     hparams: HParams,
 ) -> tuple[list[Clip], list[Clip], HParams]:
-    """Return the clips to train on, trimmed and with cached mels if asked for; the recordings they
-    were read from; and the settings, with the corpus's own table of symbols if asked for."""
+    """Check, trim and cache the clips, as `asked`.
+
+    Returns the clips to train on; the recordings that they were read from; and the settings, with
+    the corpus's own table of symbols for symbols=corpus.
+    """
     makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
-    clips, bad, unnamed = check_recordings(asked.folder, entries, hparams)
-    recordings, total = clips, len(entries) + len(problems)
-    if unnamed:
-        print(notice_of_unnamed(unnamed, "no line of metadata.csv", "wavs"))
-    refuse_or_skip(problems + bad, total, asked.skip_bad)
+    clips, bad = check_clips(entries, hparams)
+    check_ids(clips)
+    recordings = clips
+    total = len(entries) + len(problems)
+    check_or_skip(problems + bad, total, asked.skip_bad)
     if copies and clips:
         clips, faulty = trim_clips(clips, copies, hparams)
-        refuse_or_skip(list(faulty.values()), total, asked.skip_bad)
+        check_or_skip(list(faulty.values()), total, asked.skip_bad)
     max_samples = asked.max_seconds * hparams.sampling_rate
-    if long := {clip.where for clip in clips if clip.sound.num_samples > max_samples}:
+    if long := {clip.where for clip in clips if clip.measured.num_samples > max_samples}:
         print(
             f"--max-seconds {asked.max_seconds:g} leaves out {len(long):,} of {len(clips):,} clips"
         )
         clips = [clip for clip in clips if clip.where not in long]
     if mel_files and clips:
         faulty = cache_mels(clips, mel_files, hparams)
-        refuse_or_skip(list(faulty.values()), total, asked.skip_bad)
+        check_or_skip(list(faulty.values()), total, asked.skip_bad)
         clips = [clip for clip in clips if clip.where not in faulty]
     if makes_table and clips:
         clips, hparams = drop_unused_symbols(clips, hparams)
@@ -226,9 +221,12 @@ def usable_clips(
 def split_clips(
     asked: Preparation, entries: list[Clip], clips: list[Clip]
 ) -> tuple[dict[str, list[Clip]], str]:
-    """Split into "train" and, unless none is wanted, "val"; also returns the split's origin.
-    UserError for an empty set."""
-    # By all lines, those of bad clips too: leaving one out must not move others between the sets.
+    """Split the clips into "train" and, unless no validation is asked for, "val".
+
+    Also returns a description of the split. Raises UserError for an empty set.
+    """
+    # The split depends on all lines, also those of bad clips: leaving a bad clip out must not move
+    # other clips between the sets.
     validation, origin = choose_split(
         entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
     )
@@ -238,19 +236,19 @@ def split_clips(
         "val": [clip for clip in clips if clip.where in held_out],
     }
     if asked.val_fraction == 0:
-        del sets["val"]  # training goes without
-        origin = "no clip is held out for validation, as --val-fraction 0 says"
+        del sets["val"]
+        origin = "no clip is held out for validation (--val-fraction 0)"
     if not all(sets.values()):
         counts = ", ".join(f"{name}: {len(members)} clips" for name, members in sets.items())
         raise UserError(
-            f"{counts} ({origin}): each set needs at least one; add clips, or change "
+            f"{counts} ({origin}), expected at least one clip in each set; add clips, or change "
             "--val-fraction (0: no validation) or --max-seconds. No filelist was written"
         )
     untrained = {x.speaker for x in sets.get("val", ())} - {x.speaker for x in sets["train"]}
     if untrained:
         raise UserError(
             f"{len(untrained):,} speakers, such as {min(untrained)!r}, have clips for validation "
-            "alone: add clips of other texts, or leave these speakers out. No filelist was written"
+            "only; add clips of other texts, or leave these speakers out. No filelist was written"
         )
     return sets, origin
 
@@ -262,29 +260,31 @@ def describe(
     asked: Preparation,
     hparams: HParams,
 ) -> None:
-    """Print the symbols, lengths, split and speakers, and warn of what hurts the alignment."""
+    """Print the symbols, lengths, split and speakers, and warnings about what hurts training."""
     if hparams.symbols == "corpus":
         table = "".join(hparams.symbol_table)
         print(f"{len(hparams.symbol_table):,} symbols, the padding first: {table:.1000}")
-    print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
+    print(f"\n{table_of_lengths(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
     print(statistics_of(clips, hparams).describe())
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
-    warnings += [unusual_frames(hparams), other_language(clips, hparams)]
-    warnings.append(texts_of_other_clips(clips))
-    warnings += [*fault_warnings(clips, hparams), rare_symbols(clips, hparams)]
-    warnings.append(texts_in_both(sets))
+    warnings.append(unusual_frames(hparams))
+    warnings += corpus_warnings(clips, hparams)
+    warnings += [rare_symbols(clips, hparams), texts_in_both(sets)]
     facts = facts_of(sets, hparams)
     if len(facts) > 1:
         print(f"\n{speaker_table(facts)}\n")
-        warnings.append(held_out_notice(facts, asked.val_fraction))
+        warnings.append(note_of_held_out(facts, asked.val_fraction))
         warnings += speaker_warnings(facts, is_converted=asked.convert is not None)
     for warning in filter(None, warnings):
         print(warning)
 
 
 def listed_path(path: str, out: Path) -> str:
-    """How a list in `out` names a clip: from the list's own folder, so that both may be moved
-    together, if they share a folder at most MAX_FOLDERS_UP above it; else by the absolute path."""
+    """Return how a filelist in `out` names a clip.
+
+    The path starts at the filelist's own folder, so that both can be moved together, if both are in
+    a folder at most MAX_FOLDERS_UP above it. Otherwise it is the absolute path.
+    """
     relative = os.path.relpath(path, os.path.realpath(out))  # ".." leads out of the real folder
     folders_up = Path(relative).parts.count("..")
     meets_at_root = folders_up == len(Path(os.path.realpath(out)).parts) - 1
@@ -298,16 +298,18 @@ def listed_path(path: str, out: Path) -> str:
 
 
 def list_line(path: str, clip: Clip, seconds: float) -> str:
+    """Return the line of a clip in a filelist."""
     speaker = f"|{clip.speaker}" if clip.speaker else ""
     return f"{path}|{clip.text}|{seconds:.6f}{speaker}\n"
 
 
 def write_lists(
-    sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, chart: bytes
+    sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, plot: bytes
 ) -> list[Path]:
-    """Write all files to `out`, in the place of an earlier call's. Returns them."""
-    out, mels = asked.out, asked.mels
-    contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
+    """Write all files to `out`, replacing those of an earlier call. Returns the files."""
+    out = asked.out
+    mels = asked.mels
+    contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": plot}
     contents["settings.txt"] = settings(
         asked.overrides,
         "_mel" if mels else "",
@@ -337,22 +339,22 @@ def write_lists(
             for path, clip in zip(paths, clips, strict=True)
         ]
     out.mkdir(parents=True, exist_ok=True)
-    # settings.txt last, when all that it names is there.
+    # settings.txt comes last, when all files that it names are there.
     contents["settings.txt"] = contents.pop("settings.txt")
     busy = "another process is preparing in it; wait, or choose another --out"
     with folder_locked(out, busy):
         put_into(out, contents)
-        set_aside_earlier_lists(out, {*contents}, hparams)
+        rename_earlier_lists(out, {*contents}, hparams)
         for name, clips in lists.items():
             settings_of_list = replace(hparams, load_mel_from_disk=name.endswith("_mel.txt"))
             key = table_key(contents[name], settings_of_list)
             cache_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
-    written = [path for name in contents for path in (out / name, table_path(out / name))]
+    written = [path for name in contents for path in (out / name, cache_path(out / name))]
     return sorted(path for path in written if path.exists())
 
 
 def put_into(out: Path, contents: dict[str, bytes]) -> None:
-    """Write files to a folder; none is moved into place before all are written."""
+    """Write files to a folder; no file is moved into place before all are written."""
     with naming(out), tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
         for name, content in contents.items():
             Path(written, name).write_bytes(content)
@@ -360,13 +362,16 @@ def put_into(out: Path, contents: dict[str, bytes]) -> None:
             os.replace(Path(written, name), out / name)
 
 
-def set_aside_earlier_lists(out: Path, written: set[str], hparams: HParams) -> None:
-    """Rename an earlier call's lists, which divide the clips otherwise, and its symbols, and remove
-    the lists' tables. Called when settings.txt, which may have named them, is the new one."""
+def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> None:
+    """Rename the filelists and symbols of an earlier call, and remove the filelists' caches.
+
+    The earlier lists split the clips differently. This is called after settings.txt, which may have
+    named them, was replaced.
+    """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     all_lists = [out / name for name in (*LISTS, SYMBOLS_FILE)]
     if old := [x for x in all_lists if x.is_file() and os.path.realpath(x) not in kept]:
         for path in old:
             os.replace(path, f"{path}{EARLIER}")
-            table_path(path).unlink(missing_ok=True)
-        print(f"renamed to NAME{EARLIER}, as of an earlier call: {', '.join(map(str, old))}")
+            cache_path(path).unlink(missing_ok=True)
+        print(f"note: files of an earlier call are now NAME{EARLIER}: {', '.join(map(str, old))}")

@@ -1,10 +1,10 @@
-"""The symbols that a corpus's texts use: the table of a run, and warnings about rare symbols."""
+"""Find the symbols that a corpus's texts consist of (symbols=corpus), and warn about rare ones."""
 
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from corpus.clip_table import Clip
+from corpus.clips import Clip
 from corpus.filelist import MAX_CHARACTERS
 from hparams import HParams, with_table
 from tacotron2_voice.text import clean
@@ -12,27 +12,28 @@ from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 
-RARE = 10  # clips; a symbol in fewer of them is hardly learnt
-MAX_SYMBOLS_SHOWN = 20  # rare symbols in a report, and
-CLIPS_SHOWN = 5  # clips of each
+RARE = 10  # clips; a model hardly learns a symbol that is in fewer clips
+MAX_SYMBOLS_SHOWN = 20  # rare symbols in a warning
+CLIPS_SHOWN = 5  # of each rare symbol
 
 
 def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
-    """The settings with a table of all symbols of the clips' texts after cleaning."""
+    """Return the settings with a table of all symbols of the clips' texts after cleaning."""
     characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
         with contextlib.suppress(UserError):  # a text that crashes eSpeak
             characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
-    # These, and other characters, are refused or dropped later, line by line; if nothing else is
-    # left, all are.
+    # Other characters are rejected or dropped later, line by line.
     usable = [*filter(can_be_symbol, characters - {PADDING})]
     return with_table(hparams, table_of(usable).symbols) if usable else hparams
 
 
 def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
-    """Remove symbols that no remaining clip uses, because they would never be trained. Returns the
-    clips with new ids, and the settings."""
+    """Remove symbols that no remaining clip uses, because they would never be trained.
+
+    Returns the clips with new symbol ids, and the settings.
+    """
     old = hparams.table
     new = table_of(old.symbols[i] for i in set().union(*(clip.symbols for clip in clips)))
     ids = [new.ids.get(symbol, 0) for symbol in old.symbols]
@@ -41,8 +42,10 @@ def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[C
 
 
 def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
-    """A warning about symbols in fewer than RARE clips, rarest first. Empty for English, whose
-    table is the same for every corpus."""
+    """Return a warning about symbols in fewer than RARE clips, rarest first.
+
+    Returns "" for English, whose table is the same for every corpus.
+    """
     places: dict[int, list[str]] = {}
     for clip in clips:
         for i in set(clip.symbols):

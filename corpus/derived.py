@@ -1,4 +1,9 @@
-"""Files derived from a corpus's clips, in folders: trimmed copies and cached log-mels."""
+"""Folders of files that are made from a corpus's clips: trimmed copies and cached log-mels.
+
+folder = mel_folder(Path("mels/mine"), hparams, corpus, trimmed=False)
+folder.check_settings()
+problems = cache_mels(clips, folder, hparams)
+"""
 
 import contextlib
 import json
@@ -11,11 +16,11 @@ from typing import Any
 import torch
 
 import audio
-from corpus.clip_table import Clip
+from corpus.checks import SILENCE_DECIBELS, WINDOW_SECONDS
+from corpus.clips import Clip
 from corpus.filelist import MEL_SETTINGS_FILE, mel_length, settings_problem
-from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
 from hparams import HParams
-from tacotron2_voice.utils.audio_files import write_mel
+from tacotron2_voice.utils.audio_files import encode, write_mel
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import (
@@ -25,15 +30,17 @@ from tacotron2_voice.utils.files import (
     map_in_threads,
     read_json,
     remove_leftovers,
+    write_bytes,
     write_json,
 )
 
 KEPT_SECONDS = 0.05  # of silence at either end
-SOURCE = "corpus"  # in a folder's settings: the path of what its files were made of, from there
+SOURCE = "corpus"  # in a folder's settings: the path from there to the clips it was made from
+EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
 @dataclass(frozen=True)
-class Folder:
+class DerivedFolder:
     """A folder of files that were all made with the same settings."""
 
     path: Path
@@ -41,31 +48,33 @@ class Folder:
     settings_file: str  # its name in the folder
     settings: dict[str, Any]
 
-    def refuse_others(self) -> None:
-        """Raise UserError if the folder holds files made with other, or unknown, settings."""
+    def check_settings(self) -> None:
+        """Raise UserError if the folder contains files made with other, or unknown, settings."""
         if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
-        if not (self.path / self.settings_file).exists():  # they may be the only recordings
-            raise UserError(
-                f"{self.option} {self.path}: holds files made with unknown settings, with no "
-                f"{self.settings_file} beside them; name a new folder"
-            )
         file = self.path / self.settings_file
-        # Older folders of mels do not say what they were made of.
+        if not file.exists():  # the files may be somebody's only recordings
+            raise UserError(
+                f"{self.option} {self.path}: contains files made with unknown settings, without "
+                f"{self.settings_file}; name a new folder"
+            )
+        # Folders of version 0.2 do not say which clips they were made from.
         wanted = {name: value for name, value in self.settings.items() if name != SOURCE}
         if problem := settings_problem(file, wanted):
             raise UserError(
-                f"{self.option} {self.path}: holds files {problem}; name another folder, delete "
-                "this one, or give those settings"
+                f"{self.option} {self.path}: contains files {problem}; name another folder, or "
+                "give those settings"
             )
-        source, ours = dict(read_json(file)).get(SOURCE), self.settings[SOURCE]
-        if source not in (None, ours):
+        theirs = dict(read_json(file)).get(SOURCE)
+        ours = self.settings[SOURCE]
+        if theirs not in (None, ours):
             folder = os.path.realpath(self.path)
-            theirs, here = (os.path.normpath(f"{folder}/{path}") for path in (source, ours))
+            their_path = os.path.normpath(f"{folder}/{theirs}")
+            our_path = os.path.normpath(f"{folder}/{ours}")
             raise UserError(
-                f"{self.option} {self.path}: holds files made of {theirs}, expected of {here}; "
-                f"name another {self.option} folder, or, if it is the same corpus and was moved, "
-                f'write "{SOURCE}": {json.dumps(ours)} in {file}'
+                f"{self.option} {self.path}: contains files made from {their_path}, expected "
+                f"{our_path}; name another {self.option} folder. If the corpus was moved, write "
+                f'"{SOURCE}": {json.dumps(ours)} in {file}'
             )
 
     def fill(
@@ -78,9 +87,12 @@ class Folder:
     ) -> dict[str, str]:
         """Make the missing file of every clip, in threads. Returns problems by `Clip.where`.
 
-        `first` is called before, while no other process makes files there.
-        A UserError from `is_made` means that the file is bad: it is made again. One from `make`
-        means that the clip is bad, which is a problem.
+        Args:
+            clips: the clips.
+            is_made: whether a clip's file is there; a UserError means that the file is bad.
+            make: makes a clip's file; a UserError means that the clip is bad, which is a problem.
+            threads: number of threads.
+            first: called before, while no other process makes files in the folder.
         """
 
         def made_or_problem(clip: Clip) -> bool | str:
@@ -94,7 +106,7 @@ class Folder:
             return True
 
         self.path.mkdir(parents=True, exist_ok=True)
-        # Another process's unfinished files are no leftovers.
+        # Without the lock, another process's unfinished files would be removed.
         busy = f"another process is preparing in it; wait, or choose another {self.option}"
         with folder_locked(self.path, busy):
             remove_leftovers(self.path)
@@ -110,23 +122,23 @@ class Folder:
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    """Whether `path` is newer than the clip: its content, and its last renaming or copying."""
+    """Return whether `path` is newer than the clip's file and its last renaming."""
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 
-def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> Folder:
-    """The folder for log-mels of the clips in the folder `clips`, whole or trimmed
-    (--trim-silence), which do not mix."""
+def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> DerivedFolder:
+    """Return the folder for log-mels of the clips in the folder `clips`. `trimmed`: whether these
+    are trimmed copies, because their mels must not mix with others."""
     source = {"silence_trimmed": trimmed, SOURCE: path_from(path, clips)}
     settings = audio.mel_fingerprint(hparams) | source
-    return Folder(path, "--cache-mels", MEL_SETTINGS_FILE, settings)
+    return DerivedFolder(path, "--cache-mels", MEL_SETTINGS_FILE, settings)
 
 
-def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str, str]:
-    """Write the missing ID.npy, float32 [n_mel_channels, frames], of every clip; returns what
-    `Folder.fill` returns.
+def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> dict[str, str]:
+    """Write the missing ID.npy, float32 [n_mel_channels, frames], of every clip.
 
-    Each mel is computed by one thread, so that it is bitwise what training would compute.
+    Returns problems by `Clip.where`. Each mel is computed by one thread, so that it is bitwise what
+    training would compute.
     """
 
     written = list[str]()
@@ -159,43 +171,45 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
 
 
 def path_from(folder: Path, corpus: Path) -> str:
-    """The corpus's path from a folder of derived files, so that both may be moved together."""
+    """Return the path from a folder to the corpus: it stays right if both are moved together."""
     return os.path.relpath(os.path.realpath(corpus), os.path.realpath(folder))
 
 
-def trim_folder(path: Path, corpus: Path) -> Folder:
-    """The folder for trimmed copies of the corpus's clips."""
+def trim_folder(path: Path, corpus: Path) -> DerivedFolder:
+    """Return the folder for trimmed copies of the corpus's clips."""
     settings = {
         SOURCE: path_from(path, corpus),
         "silence_decibels": SILENCE_DECIBELS,
         "window_seconds": WINDOW_SECONDS,
         "kept_seconds": KEPT_SECONDS,
     }
-    return Folder(path, "--trim-silence", "trim_settings.json", settings)
+    return DerivedFolder(path, "--trim-silence", "trim_settings.json", settings)
 
 
 def trim_clips(
-    clips: list[Clip], folder: Folder, hparams: HParams
+    clips: list[Clip], folder: DerivedFolder, hparams: HParams
 ) -> tuple[list[Clip], dict[str, str]]:
-    """Write a trimmed copy of every clip to the folder unless a newer one is there. Silence beyond
-    KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same. Returns the
-    trimmed clips and what `Folder.fill` returns."""
+    """Write a trimmed copy of every clip to the folder unless a newer copy is there.
+
+    Silence beyond KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same.
+    Returns the trimmed clips, and problems by `Clip.where`.
+    """
     copies = {clip.where: trimmed(clip, folder.path, hparams) for clip in clips}
 
     def is_trimmed(clip: Clip) -> bool:
         copy = copies[clip.where]
         size = len(audio.read_checked(copy.path, hparams))
-        return size == copy.sound.num_samples and is_newer(copy.path, clip)
+        return size == copy.measured.num_samples and is_newer(copy.path, clip)
 
     def write(clip: Clip) -> None:
         copy = copies[clip.where]
-        start = clip.sound.silence_before - copy.sound.silence_before
-        stop = start + copy.sound.num_samples
-        audio.copy_part(clip.path, Path(copy.path), start, stop, hparams)
+        start = clip.measured.silence_before - copy.measured.silence_before
+        stop = start + copy.measured.num_samples
+        write_bytes(copy.path, encoded_part(clip.path, start, stop))
 
     problems = folder.fill(clips, is_trimmed, write)
     good = [clip for clip in clips if clip.where not in problems]
-    cuts = [clip.sound.num_samples - copies[clip.where].sound.num_samples for clip in good]
+    cuts = [clip.measured.num_samples - copies[clip.where].measured.num_samples for clip in good]
     print(
         f"--trim-silence: {sum(cut > 0 for cut in cuts):,} of {len(good):,} clips are shorter in "
         f"{folder.path}, by {sum(cuts) / hparams.sampling_rate:,.1f} s in all; {KEPT_SECONDS:g} s "
@@ -205,12 +219,28 @@ def trim_clips(
     return [replace(copy, identity=Identity.of(copy.path)) for copy in good_copies], problems
 
 
+def encoded_part(path: str, start: int, stop: int) -> memoryview:
+    """Return the content of an audio file with the samples from `start` to before `stop` of another
+    one. Samples and format stay bitwise the same; compressed WAVs become 16-bit samples."""
+    with audio.open_audio(path) as source:
+        subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
+        # 32-bit integers contain those of fewer bits exactly, float64 any float.
+        dtype = "float64" if subtype in ("FLOAT", "DOUBLE") else "int32"
+        samples = audio.read_samples(source, dtype, audio.MAX_SAMPLES)
+        if len(samples) < stop:
+            raise UserError(f"{len(samples)} samples, expected at least {stop}; run again")
+        return encode(samples[start:stop], source.samplerate, source.format, subtype)
+
+
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
-    """The trimmed clip in `folder`; untrimmed if too little would be left for a mel."""
-    sound, kept_samples = clip.sound, round(KEPT_SECONDS * hparams.sampling_rate)
-    before, after = min(sound.silence_before, kept_samples), min(sound.silence_after, kept_samples)
-    length = sound.speech_samples + before + after
+    """Return the trimmed clip in `folder`; untrimmed if it would be too short for a mel."""
+    measured = clip.measured
+    kept_samples = round(KEPT_SECONDS * hparams.sampling_rate)
+    before = min(measured.silence_before, kept_samples)
+    after = min(measured.silence_after, kept_samples)
+    length = measured.speech_samples + before + after
     if length >= audio.minimum_samples(hparams):
-        sound = replace(sound, num_samples=length, silence_before=before, silence_after=after)
-    path, num_frames = folder / Path(clip.path).name, audio.frame_count(sound.num_samples, hparams)
-    return replace(clip, path=str(path), num_frames=num_frames, sound=sound)
+        measured = replace(measured, num_samples=length, silence_before=before, silence_after=after)
+    path = folder / Path(clip.path).name
+    num_frames = audio.frame_count(measured.num_samples, hparams)
+    return replace(clip, path=str(path), num_frames=num_frames, measured=measured)

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +12,22 @@ from corpora import RATE, contents, prepare_with, refusal
 from helpers import ROOT
 
 from audio import log_mel_spectrogram, read_audio
-from corpus.clip_table import Clip, Sound
-from corpus.derived_files import KEPT_SECONDS
-from corpus.faults import other_language, texts_of_other_clips, usual_rates
+from corpus.checks import WINDOW_SECONDS, count_clipped, silence_at_ends
+from corpus.clips import Clip, Measurements
+from corpus.derived import KEPT_SECONDS
 from corpus.filelist import checked_clips, read_filelist, symbols_of
-from corpus.preparation import Preparation, prepare
-from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
-from hparams import create_hparams
+from corpus.prepare import Preparation, prepare
+from corpus.warnings import (
+    cut_ends,
+    other_language,
+    other_script,
+    texts_of_other_clips,
+    uneven_levels,
+    usual_rates,
+)
+from hparams import create_hparams, with_table
 from scripts.prepare import main
+from tacotron2_voice.text.symbols import table_of
 
 pytestmark = pytest.mark.usefixtures("no_picture")
 
@@ -137,9 +143,21 @@ FAULTS = {
         r"9; metadata\.csv:10: '\*' at column 10\. "
         r".*Write them as words",
     ),
+    "encoded twice": (
+        {"c02": (None, "Words by the â€™dozen."), "c05": (None, "Wörds by the dozen.")},
+        r"Windows-1252 in 1 of 12 clips: metadata\.csv:3: 'Words by the ’dozen\.'",
+    ),
+    "controls": (
+        {"c02": (None, "Words by the \x93dozen.")},
+        r"control characters in 1 of 12 clips: metadata\.csv:3: '\\x93'",
+    ),
+    "pinyin": (
+        {"c02": (None, "wo3 men qu4 gong1 yuan2")},
+        r"pinyin.* in 1 of 12 clips: metadata\.csv:3: 'wo3 men",
+    ),
     "duplicates": (
         {"c04": (sound(seed=1), TEXT), "c08": (sound(seed=2), "Another dozen text")},
-        r"the sound of another clip in 2 of 12 clips: c08 \(that of c02, another text\); "
+        r"the audio of another clip in 2 of 12 clips: c08 \(that of c02, another text\); "
         r"c04 \(that of c01, the same text\)\. .*remove the others",
     ),
 }
@@ -149,8 +167,9 @@ FAULTS = {
 def test_each_fault_is_warned_of_alone(tmp_path, capsys, fault):
     changes, expected = FAULTS[fault]
     prepare(Preparation(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists"))
-    (warning,) = warnings(capsys.readouterr().out)
-    assert re.search(f"^warning: .*{expected}", warning)
+    found = warnings(capsys.readouterr().out)
+    assert sum(bool(re.search(f"^warning: .*{expected}", x)) for x in found) == 1
+    assert len(found) == 1 or fault in ("pinyin", "encoded twice")  # their letters are foreign too
     lists = [tmp_path / "lists" / name for name in ("train.txt", "val.txt")]
     assert sum(len(path.read_text().splitlines()) for path in lists) == 12  # nothing is refused
 
@@ -170,6 +189,7 @@ def test_trimmed_clips_keep_a_little_silence(tmp_path, capsys):
     assert warnings(printed) == []
     assert {path.name for path in trimmed.iterdir()} == {
         "trim_settings.json",
+        ".lock",
         *(f"c{i:02}.wav" for i in range(12)),
     }
     cut = 0
@@ -214,19 +234,13 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
     assert np.array_equal(whole[start - KEPT :], short)
 
 
-def test_codes_of_html_are_written_as_characters(tmp_path, capsys):
+def test_codes_of_html_are_warned_of(tmp_path, capsys):
     """It&#39;s would be spoken as "it and number thirty-nine; s"."""
     texts = {"c01": "It&#39;s &amp; <b>go</b> on.", "c02": "R&D; at AT&T", "c03": "A <sil> b."}
     corpus = write_corpus(tmp_path / "a corpus", {name: (None, x) for name, x in texts.items()})
     prepare(Preparation(corpus, tmp_path / "lists"))
     [warning] = [x for x in warnings(capsys.readouterr().out) if "HTML" in x]
-    assert (
-        "letter by letter, in 2 of 12 clips: metadata.csv:2: &#39; &amp; <b> </b>; meta" in warning
-    )
-    command = warning.partition(" by: ")[2].replace("python ", f"{sys.executable} ")
-    subprocess.run(command, shell=True, check=True)
-    lines = (corpus / "metadata.csv").read_text().splitlines()
-    assert lines[1:3] == ["c01|raw|It's & go on.", "c02|raw|R&D; at AT&T"]
+    assert "2 of 12 clips: metadata.csv:2: &#39; &amp; <b> </b>; meta" in warning
 
 
 def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -> list[Clip]:
@@ -235,7 +249,12 @@ def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -
     seconds = rng.uniform(1, 8, count)
     symbols = np.roll(15 * seconds + rng.normal(0, 3, count), shift).astype(int)
     return [
-        Clip(f"c{i}.wav", "A text.", (1,) * (9 if texts_of_one_length else n), sound=Sound(int(s)))
+        Clip(
+            f"c{i}.wav",
+            "A text.",
+            (1,) * (9 if texts_of_one_length else n),
+            measured=Measurements(int(s)),
+        )
         for i, (n, s) in enumerate(zip(symbols, seconds * RATE, strict=True))
     ]
 
@@ -246,7 +265,7 @@ def test_texts_of_other_clips_are_noticed(shift, moved):
     warning = texts_of_other_clips(clips_with(shift))
     assert "warning: long clips have no longer texts than short ones (correlation " in warning
     assert f". Moved {moved}, the texts fit (0.9" in warning
-    assert warning.endswith("Listen to some, such as c0: 'A text.' (docs/own-data.md)")
+    assert "c0: 'A text.'" in warning
 
 
 def test_one_text_for_all_clips_is_noticed():
@@ -259,7 +278,7 @@ def test_texts_of_usual_lengths_are_not_remarked():
     """Nor where there is too little to tell by."""
     assert texts_of_other_clips(clips_with(0)) is None
     assert texts_of_other_clips(clips_with(1, count=19)) is None
-    alike = [replace(x, sound=Sound(RATE)) for x in clips_with(1)]
+    alike = [replace(x, measured=Measurements(RATE)) for x in clips_with(1)]
     assert texts_of_other_clips(alike) is None
 
 
@@ -277,12 +296,13 @@ def test_trimmed_mels_do_not_mix_with_others(tmp_path):
     hparams = create_hparams(f"@{lists / 'settings.txt'}")
     assert read_filelist(hparams.training_files, hparams)
     message = refusal(prepare_with, corpus, lists, mels=tmp_path / "m")
-    assert "silence_trimmed=True, this run has False; name another folder" in message
+    assert "silence_trimmed=True, this run has False" in message
     before = contents(tmp_path)
     message = refusal(prepare_with, quiet_corpus(tmp_path / "other", 6), lists, trim=trimmed)
-    assert f"--trim-silence {trimmed}: holds files made of {corpus}, expected of " in message
+    assert f"--trim-silence {trimmed}: " in message
+    assert all(str(folder) in message for folder in (corpus, tmp_path / "other"))
     message = refusal(prepare_with, corpus, lists, trim=corpus / "wavs")
-    assert message.endswith("with no trim_settings.json beside them; name a new folder")
+    assert "trim_settings.json" in message
     assert before.items() <= contents(tmp_path).items()
 
 
@@ -318,7 +338,7 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
         (["Go with the flow, and you are there."] * 60, None),
         (["Seven hundred twelve.", "The word."] * 200, None),
         (["He sat down."] * 20, None),  # too few to tell
-        (["The flow."] * 99 + ["The café."], "Notice: 1 of 100 texts have letters that English"),
+        (["The flow."] * 99 + ["The café."], "note: 1 of 100 texts have letters that English"),
         (["Über die Straße."] * 9 + ["The flow."], "warning: 9 of 10 texts have letters that Eng"),
     ],
 )
@@ -326,5 +346,56 @@ def test_another_language_shows_in_letters_or_words(texts, warning):
     clips = [Clip("a.wav", text, symbols_of(text, HPARAMS)) for text in texts]
     message = other_language(clips, HPARAMS)
     assert message is None if warning is None else message.startswith(warning)
-    if warning and warning.startswith("Notice"):
+    if warning and warning.startswith("note"):
         assert message.endswith("(é), which are replaced: 'The café.' becomes 'the cafe.'")
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "is_warned"),
+    [
+        ("ko", "He crossed the river yesterday.", True),
+        ("ko", "그는 어제 강을 건넜다.", False),
+        ("ru", "Дом и сад, CD.", False),
+        ("de", "Größe für alle.", False),
+        ("de", "Дом и сад.", True),
+        ("cmn", "wo3 men2", False),  # eSpeak also reads pinyin
+    ],
+)
+def test_texts_in_another_script_are_warned_of(language, text, is_warned):
+    """Such as the English translation of Korean speech, if --text-column names it."""
+    hparams = create_hparams(f"symbols=corpus,text_cleaners=[basic_cleaners],language={language}")
+    hparams = with_table(hparams, table_of("abc").symbols)
+    clips = [Clip(f"{i}.wav", text, where=f"metadata.csv:{i}") for i in range(9)]
+    warning = other_script(clips, hparams)
+    assert (warning is not None) == is_warned
+    if warning:
+        assert "metadata.csv:0" in warning
+        assert "--text-column" in warning
+
+
+def measured_clips(count=30, speaker="", **options):
+    """Clips of a second, with silence at both ends."""
+    values = {"silence_before": 2000, "silence_after": 2000, "level": -20.0} | options
+    clips = []
+    for i in range(count):
+        own = {name: x(i) if callable(x) else x for name, x in values.items()}
+        clips.append(Clip(f"c{i}.wav", "", measured=Measurements(RATE, **own), speaker=speaker))
+    return clips
+
+
+def test_levels_of_one_speaker_are_warned_of_when_they_differ_much():
+    even = measured_clips(level=lambda i: -20 - i / 10)
+    assert uneven_levels(even) is None
+    assert uneven_levels(even + measured_clips(1, level=-60)) is None  # a single clip
+    warning = uneven_levels(measured_clips(level=lambda i: -20 - 26 * (i % 2)))
+    assert "26 dB" in warning
+    assert "--convert" in warning
+    two = measured_clips(speaker="anna") + measured_clips(speaker="bert", level=-46.0)
+    assert uneven_levels(two) is None  # another warning compares speakers
+
+
+def test_clips_are_warned_of_when_most_are_cut_at_both_ends():
+    assert cut_ends(measured_clips(), RATE) is None
+    assert cut_ends(measured_clips(silence_before=0), RATE) is None
+    warning = cut_ends(measured_clips(silence_before=0, silence_after=100), RATE)
+    assert "30 of 30 clips" in warning

@@ -1,4 +1,4 @@
-"""corpus/conversion.py and prepare's --convert: recordings become clips that can be trained on."""
+"""corpus/convert.py and prepare's --convert: recordings become clips that can be trained on."""
 
 import json
 import os
@@ -7,15 +7,15 @@ import shutil
 import numpy as np
 import pytest
 import soundfile
-from corpora import RATE, contents, refusal
+from corpora import RATE, contents, prepare_with, refusal
 from helpers import LJSPEECH_CLIPS
 
-from corpus import conversion
-from corpus.conversion import LEVEL, MAX_PEAK, convert, converted, mixed, speech_level
-from corpus.layouts import Table
+from corpus import convert as convert_module
+from corpus.clips import Segment
+from corpus.convert import LEVEL, MAX_PEAK, convert, converted, mixed, speech_level
+from corpus.tables import Table
 from hparams import create_hparams
 from scripts import prepare
-from tacotron2_voice.utils.errors import UserError
 
 HPARAMS = create_hparams()
 CLIP = LJSPEECH_CLIPS / "LJ001-0008.wav"
@@ -112,7 +112,20 @@ def test_copies_that_are_there_are_kept(recordings, tmp_path, capsys):
     assert changed == ["wavs/c.wav", "wavs/sources.json"]
     other = create_hparams("sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000")
     assert "--convert" in refusal(convert, recordings, tmp_path / "out", None, other)
-    assert "outside of" in refusal(convert, recordings, recordings / "out", None, HPARAMS)
+
+
+@pytest.mark.parametrize("inside", ["", "out", "wavs/more"])
+def test_copies_are_rejected_when_they_would_be_in_the_corpus(recordings, tmp_path, inside):
+    """Also where a link leads into it: nothing in the corpus changes."""
+    (tmp_path / "link").symlink_to(recordings)
+    before = contents(recordings)
+    for folder in (recordings / inside, tmp_path / "link" / inside):
+        assert "--convert" in refusal(convert, recordings, folder, None, HPARAMS)
+        assert "--convert" in refusal(prepare_with, recordings, tmp_path / "lists", convert=folder)
+    assert "--convert" in refusal(
+        convert, tmp_path / "link", tmp_path / "link" / "c", None, HPARAMS
+    )
+    assert contents(recordings) == before
 
 
 def test_copies_of_other_recordings_are_made_again(recordings, tmp_path, monkeypatch):
@@ -130,11 +143,13 @@ def test_copies_of_other_recordings_are_made_again(recordings, tmp_path, monkeyp
             path.rename(folder / path.name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(conversion, "write_bytes", lambda path, x: path.write_bytes(x) and killed())
+        patch.setattr(
+            convert_module, "write_bytes", lambda path, x: path.write_bytes(x) and killed()
+        )
         refusal(convert, recordings, out, None, HPARAMS, error=KeyboardInterrupt)
     assert [*(out / "wavs").glob("*.wav")]
     with monkeypatch.context() as patch:
-        patch.setattr(conversion, "converted", killed)
+        patch.setattr(convert_module, "converted", killed)
         move_to("bert")
         refusal(convert, recordings, out, None, HPARAMS, error=KeyboardInterrupt)
     assert not [*(out / "wavs").glob("*.wav")]
@@ -160,14 +175,14 @@ def test_sounds_that_no_line_names_are_noticed(recordings, tmp_path, capsys):
     table = tmp_path / "clips.csv"
     table.write_text(f"path,text\n{recordings}/../recordings/a.flac,Take a.\n")
     convert(recordings, tmp_path / "out", Table(table), HPARAMS)
-    notice = f"Notice: no line names 2 files in {recordings}: b.mp3, c.wav\n"
-    assert notice in capsys.readouterr().out
+    assert "note: no line names 2 " in (printed := capsys.readouterr().out)
+    assert "b.mp3, c.wav" in printed
     table.write_text("path,text\na.flac,Take a.\nc.wav,Take c.\n")
     convert(recordings, tmp_path / "out", Table(table), HPARAMS)
-    assert f"names 1 file in {recordings}: b.mp3\n" in capsys.readouterr().out
+    assert f"{recordings}: b.mp3\n" in capsys.readouterr().out
     (recordings / "b.txt").unlink()
     convert(recordings, tmp_path / "out", None, HPARAMS)
-    assert "Notice" not in capsys.readouterr().out
+    assert "no line names" not in capsys.readouterr().out
 
 
 def test_bad_recordings_are_named(recordings, tmp_path):
@@ -185,7 +200,7 @@ def test_bad_recordings_are_named(recordings, tmp_path):
     assert not (tmp_path / "out" / "metadata.csv").exists()
 
 
-WORDS = ["ffmpeg -nostdin -i", "holds a bar", "truncated", "no text", "silent"]
+WORDS = ["a.flac: not readable", "b.txt: ", "c.wav: truncated", "d.txt: no text", "e.wav: silent"]
 
 
 @pytest.mark.parametrize("option", [[], ["--skip-bad"]])
@@ -196,7 +211,8 @@ def test_all_bad_recordings_leave_copies_alone(recordings, tmp_path, option):
     for name in "abc":
         (recordings / f"{name}.txt").write_text(f"Take | {name}.\n")
     message = refusal(prepare.main, [*arguments, str(tmp_path / "others"), *option])
-    assert message.endswith("3 of 3 clips are bad; no filelist was written. Fix them")
+    assert message.startswith("3 of 3 clips are bad")
+    assert "--skip-bad" not in message
     assert contents(tmp_path / "out") == before
 
 
@@ -208,12 +224,7 @@ def test_a_table_is_prepared_by_one_command(recordings, tmp_path, capsys):
     table = tmp_path / "clips.tsv"
     table.write_text(f"path\tsentence\n{rows}")
     command = [recordings, "--csv", table, "--out", tmp_path / "lists", "--val-fraction", "0.4"]
-    with pytest.raises(SystemExit):
-        prepare.main([*map(str, command)])
-    assert "--csv" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        prepare.main([str(recordings), "--path-column", "1"])
-    assert "of a table; name it by --csv" in capsys.readouterr().err
+    assert "--convert" in refusal(prepare.main, [*map(str, command)])  # MP3 is no clip
     command += ["--convert", tmp_path / "out", "--split-by-text"]
     prepare.main([*map(str, command)])
     sets = [(tmp_path / "lists" / f"{name}.txt").read_text() for name in ("train", "val")]
@@ -232,7 +243,7 @@ def test_conversion_is_advised_where_it_helps(recordings, tmp_path):
         (recordings / name).rename(recordings / "wavs" / name)
     command = [str(recordings), "--out", str(tmp_path / "lists"), "--val-fraction", "0.4"]
     message = refusal(prepare.main, command)
-    assert message.endswith("; --convert NEW_FOLDER writes copies that are as training wants them")
+    assert "--convert DIR" in message
     prepare.main([*command, "--convert", str(tmp_path / "new")])
     assert len(list((tmp_path / "new" / "wavs").glob("*.wav"))) == 3
 
@@ -242,18 +253,77 @@ def test_split_texts_are_warned_of(recordings, tmp_path, capsys):
         (recordings / f"{name}.txt").write_text("The same.")
     options = ["--convert", tmp_path / "out", "--out", tmp_path / "lists", "--val-fraction", "0.4"]
     prepare.main([*map(str, [recordings, *options])])
-    assert "1 of 1 clips for validation have a text that is trained on" in capsys.readouterr().out
+    assert "--split-by-text" in capsys.readouterr().out
 
 
 def test_whole_recordings_are_no_clips(recordings, monkeypatch):
-    monkeypatch.setattr(conversion, "MAX_SECONDS", 3)
-    assert "longer than 3 s; cut it into sentences" in refusal(
-        converted, recordings / "a.flac", RATE
-    )
+    monkeypatch.setattr(convert_module, "MAX_SECONDS", 3)
+    message = refusal(converted, recordings / "a.flac", RATE)
+    assert f"expected at most {3 * 48_000:,}" in message
     converted(recordings / "c.wav", RATE)
 
 
 def test_missing_tables_are_refused(recordings, tmp_path):
     table = Table(tmp_path / "none.csv")
-    with pytest.raises(UserError, match="no such file"):
-        convert(recordings, tmp_path / "out", table, HPARAMS)
+    assert str(table.path) in refusal(convert, recordings, tmp_path / "out", table, HPARAMS)
+
+
+# ---------------------------------------------------------------------------- segments
+
+
+def test_segments_are_cut_out_of_long_recordings(tmp_path, no_picture):
+    """As NeMo's manifests name them: each text is trained with its own part of the file."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    sentences = [soundfile.read(path)[0] for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))[:4]]
+    soundfile.write(corpus / "chapter.flac", np.concatenate(sentences), RATE)
+    ends = np.cumsum([len(x) for x in sentences]) / RATE
+    starts = [0.0, *ends[:-1]]
+    lines = [
+        {"audio_filepath": "chapter.flac", "offset": start, "duration": end - start, "text": "A b."}
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    table = corpus / "manifest.json"
+    table.write_text("\n".join(map(json.dumps, lines)))
+    command = [corpus, "--csv", table, "--out", tmp_path / "lists", "--val-fraction", "0.25"]
+    assert "--convert" in refusal(prepare.main, [*map(str, command)])
+    prepare.main([*map(str, command), "--convert", str(tmp_path / "new")])
+    copies = sorted((tmp_path / "new" / "wavs").glob("*.wav"))
+    assert len(copies) == 4
+    for path, original in zip(copies, sentences, strict=True):
+        samples, _ = soundfile.read(path)
+        lags = np.correlate(samples, original[4000:-4000], "valid")
+        matched = samples[np.argmax(lags) :][: len(original) - 8000]
+        assert np.corrcoef(matched, original[4000:-4000])[0, 1] > 0.99
+    before = contents(tmp_path / "new")
+    lines[1]["duration"] = 1.0
+    table.write_text("\n".join(map(json.dumps, lines)))
+    prepare.main([*map(str, command), "--convert", str(tmp_path / "new")])
+    after = contents(tmp_path / "new")
+    assert {name for name in after if after[name] != before[name]} == {
+        f"wavs/{copies[1].name}",
+        "wavs/sources.json",
+    }
+
+
+@pytest.mark.parametrize("segment", [Segment(0, 60), Segment(50), Segment(1, 0), Segment(0, 601)])
+def test_segment_is_rejected_when_it_is_not_in_the_recording(recordings, segment):
+    message = refusal(converted, recordings / "c.wav", RATE, segment)
+    assert f"offset {segment.start:g}" in message
+
+
+# ---------------------------------------------------------------------------- truncated files
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.1, 0.02])
+@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "ogg", "opus", "aiff"])
+def test_truncated_recording_is_rejected(tmp_path, kind, share):
+    path = tmp_path / f"a.{kind}"
+    options = {"format": "OGG", "subtype": "OPUS"} if kind == "opus" else {}
+    rate = 24_000 if kind == "opus" else RATE
+    soundfile.write(path, speech(), rate, **options)
+    converted(path, RATE)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    message = refusal(converted, path, RATE)
+    assert "truncated" in message or "not readable" in message

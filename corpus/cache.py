@@ -1,0 +1,282 @@
+"""The filelist cache: the checked clips of a filelist, as an Arrow file next to it.
+
+    table = ClipTable.of("train.txt", enumerate(clips, 1), complete=True, made_from=key)
+    table.write()  # train.txt.clips
+    table = read_cache(cache_path("train.txt"), key)
+    table.num_frames, table[0].text
+
+Checking a filelist opens every clip, so the results are kept in `NAME.clips`. That file is mapped
+into memory: a start reads the two columns of lengths only, and all processes of a machine share its
+pages. Writing replaces the file atomically, so that a run keeps the file that it has opened.
+"""
+
+import hashlib
+import itertools
+import json
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from corpus.clips import Clip, clip_id
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomically
+
+SUFFIX = ".clips"  # of the file next to a filelist
+VERSION = 7
+CHUNK = 10_000  # clips that are decoded at a time
+LABELS = ("speaker",)  # fields of a `Clip` that name what a model has a vector of
+MAX_NAMES = 10_000  # of a label; more are texts or paths in the label's column
+COLUMNS = {
+    "path": pa.large_binary(),  # bytes, because a path need not be UTF-8
+    "is_relative": pa.bool_(),  # whether `path` starts at the filelist's folder
+    "text": pa.large_string(),
+    "symbols": pa.large_list(pa.uint16()),
+    "line": pa.int64(),  # in the filelist
+    "num_frames": pa.int64(),
+    **dict.fromkeys(LABELS, pa.uint16()),  # indices into the label's names
+    **dict.fromkeys(Identity._fields, pa.int64()),
+}
+SCHEMA = pa.schema(list(COLUMNS.items()))
+
+
+def too_many_names(label: str, count: int) -> str:
+    expected = f"expected at most {MAX_NAMES:,}"
+    return f"{count:,} {label}s, {expected}; this column must name the {label} of each clip"
+
+
+class ClipTable:
+    """The clips of a filelist: `table[i]` makes a `Clip` on demand.
+
+    Attributes:
+        num_frames, num_symbols: int64 [clips].
+        names: for each label its names, in the order of their first clips; () if no clip has one.
+        numbers: for each label uint16 [clips], indices into its names; 0 if there are no names.
+        complete: whether the clips' contents were checked too, not only their headers.
+        fingerprint: hash of file names, texts, lengths and labels, independent of folders.
+        made_from: plain values; the cache is current while they are the same.
+        is_on_disk: whether the table is read from its file, so that other processes can read it.
+    """
+
+    def __init__(
+        self,
+        filelist: str,
+        batch: pa.RecordBatch,
+        names: Mapping[str, Sequence[str]],
+        complete: bool = False,
+        fingerprint: str = "",
+        made_from: Mapping[str, Any] | None = None,
+        is_on_disk: bool = False,
+    ):
+        self.filelist = filelist
+        self.names = {label: tuple(names[label]) for label in LABELS}
+        self.complete = complete
+        self.made_from = made_from
+        self.is_on_disk = is_on_disk
+        self._batch = batch
+        self._folder = os.path.dirname(filelist)
+        self.num_frames = batch.column("num_frames").to_numpy()
+        self._symbol_ends = batch.column("symbols").offsets.to_numpy()
+        self.num_symbols = np.diff(self._symbol_ends)
+        self.numbers = {label: batch.column(label).to_numpy() for label in LABELS}
+        self.fingerprint = fingerprint or self._fingerprint()
+
+    @classmethod
+    def of(
+        cls,
+        filelist: str | Path,
+        numbered: Iterable[tuple[int, Clip]],
+        complete: bool = False,
+        made_from: Mapping[str, Any] | None = None,
+    ) -> "ClipTable":
+        """Make the table of these clips, given as (line number, clip).
+
+        Raises:
+            UserError: if a label has more than MAX_NAMES names.
+        """
+        number_of: dict[str, dict[str, int]] = {label: {} for label in LABELS}
+        folder = os.path.join(os.path.dirname(filelist), "")
+
+        def row(line: int, clip: Clip) -> tuple:
+            path = clip.path.removeprefix(folder) if clip.is_relative else clip.path
+            symbols = np.array(clip.symbols, np.uint16)
+            labels = [known.setdefault(getattr(clip, x), len(known)) for x, known in labels_known]
+            content = (os.fsencode(path), clip.is_relative, clip.text, symbols)
+            return (*content, line, clip.num_frames, *labels, *clip.identity)
+
+        labels_known = list(number_of.items())
+        batches = []
+        rows = (row(line, clip) for line, clip in numbered)
+        while chunk := list(itertools.islice(rows, CHUNK)):
+            check_number_of_names(filelist, number_of)
+            columns = zip(*chunk, strict=True)
+            arrays = [
+                pa.array(column, kind)
+                for column, kind in zip(columns, COLUMNS.values(), strict=True)
+            ]
+            batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+        batch = (
+            pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=SCHEMA)
+        )
+        names = {x: () if known.keys() <= {""} else (*known,) for x, known in number_of.items()}
+        return cls(str(filelist), batch, names, complete, "", made_from)
+
+    def with_clips(self, clips: Mapping[int, Clip]) -> "ClipTable":
+        """Return a copy of the table, in memory, with new lengths and identities of these clips.
+
+        `clips`: the clips that were checked again, by index.
+        """
+        batch = self._batch
+        for name in ("num_frames", *Identity._fields):
+            values = batch.column(name).to_numpy().copy()
+            for index, clip in clips.items():
+                values[index] = getattr(clip if name == "num_frames" else clip.identity, name)
+            place = batch.schema.get_field_index(name)
+            batch = batch.set_column(place, SCHEMA.field(name), pa.array(values))
+        return ClipTable(self.filelist, batch, self.names, self.complete, "", self.made_from)
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        return self.names["speaker"]
+
+    @property
+    def speaker_numbers(self) -> np.ndarray:
+        return self.numbers["speaker"]
+
+    @property
+    def lines(self) -> np.ndarray:
+        """The line of each clip in the filelist, int64 [clips]."""
+        return self._batch.column("line").to_numpy()
+
+    def identities(self, first: int, stop: int) -> list[Identity]:
+        """Return the identities that the clips from `first` to before `stop` had when checked."""
+        chosen = self._batch.slice(first, max(0, stop - first))
+        columns = (chosen.column(name).to_pylist() for name in Identity._fields)
+        return [Identity(*values) for values in zip(*columns, strict=True)]
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        columns = self.paths_and_texts(), self.num_frames.tolist(), self.labels()
+        for (path, text), frames, labels in zip(*columns, strict=True):
+            digest.update(os.fsencode(f"{clip_id(path)}|{text}|{frames}{labels}\n"))
+        return digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.num_frames)
+
+    def __getitem__(self, index: int) -> Clip:
+        i = range(len(self))[index]  # accepts negative indices; IndexError beyond the end
+        row = {name: self._batch.column(place)[i].as_py() for place, name in enumerate(COLUMNS)}
+        labels: dict[str, Any] = {x: names[row[x]] for x, names in self.names.items() if names}
+        return Clip(
+            self._path(row["path"], row["is_relative"]),
+            row["text"],
+            tuple(row["symbols"]),
+            row["num_frames"],
+            f"{self.filelist}:{row['line']}",
+            identity=Identity(*(row[name] for name in Identity._fields)),
+            is_relative=row["is_relative"],
+            **labels,
+        )
+
+    def __iter__(self) -> Iterator[Clip]:
+        return (self[i] for i in range(len(self)))
+
+    def _path(self, listed: bytes, is_relative: bool) -> str:
+        path = os.fsdecode(listed)
+        return os.path.join(self._folder, path) if is_relative else path
+
+    def _chunks(self, first: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the clips from `first` to before `stop`, CHUNK at a time."""
+        indices = range(len(self))[first:stop]
+        for start in indices[::CHUNK]:
+            yield self._batch.slice(start, min(CHUNK, indices.stop - start))
+
+    def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
+        """Yield the paths from `first` to before `stop`, faster than through clips."""
+        for chunk in self._chunks(first, stop):
+            columns = (chunk.column(name).to_pylist() for name in ("path", "is_relative"))
+            yield from itertools.starmap(self._path, zip(*columns, strict=True))
+
+    def paths_and_texts(self) -> Iterator[tuple[str, str]]:
+        """Yield the path and the text of each clip, faster than through clips."""
+        texts = (text for chunk in self._chunks() for text in chunk.column("text").to_pylist())
+        return zip(self.paths(), texts, strict=True)
+
+    def symbols(self) -> Iterator[np.ndarray]:
+        """Yield the symbol ids of each text, uint16 [symbols], faster than through clips."""
+        ids = self._batch.column("symbols").values.to_numpy()
+        return (ids[start:stop] for start, stop in itertools.pairwise(self._symbol_ends))
+
+    def ids(self) -> Iterator[str]:
+        return map(clip_id, self.paths())
+
+    def names_of(self, label: str) -> Iterator[str]:
+        """Yield the name that each clip has as `label`, "" where the filelist has no names."""
+        names = self.names[label] or ("",)
+        return (names[number] for number in self.numbers[label].tolist())
+
+    def labels(self) -> Iterator[str]:
+        """Yield all names of each clip, such as `|anna`; checksums of clips contain them."""
+        columns = (self.names_of(label) for label in LABELS)
+        for names in zip(*columns, strict=True):
+            yield "".join(f"|{name}" for name in names if name)
+
+    def __reduce__(self) -> tuple:
+        # A process that is not forked opens the table's file, if there is one.
+        if self.is_on_disk:
+            return read_cache, (cache_path(self.filelist), self.made_from)
+        known = self.names, self.complete, self.fingerprint, self.made_from
+        return ClipTable, (self.filelist, self._batch, *known)
+
+    def write(self) -> None:
+        """Write the cache next to the filelist."""
+        about = [VERSION, self.names, self.complete, self.fingerprint, self.made_from]
+        schema = SCHEMA.with_metadata({"about": json.dumps(about)})
+
+        def write(path: Path) -> None:
+            with pa.ipc.new_file(str(path), schema) as file:
+                file.write_batch(self._batch)
+
+        write_atomically(cache_path(self.filelist), write)
+
+
+def check_number_of_names(filelist: str | Path, known: Mapping[str, Mapping[str, int]]) -> None:
+    for label, names in known.items():
+        if len(names) > MAX_NAMES:
+            raise UserError(f"{filelist}: {too_many_names(label, len(names))}")
+
+
+def cache_path(filelist: str | Path) -> Path:
+    return Path(f"{filelist}{SUFFIX}")
+
+
+def read_cache(path: str | Path, made_from: Mapping[str, Any] | None = None) -> ClipTable:
+    """Map the cache in a file into memory.
+
+    Raises:
+        UserError: if the file is no cache of this version, or was not made from `made_from`.
+    """
+    with naming(path):
+        file = open_file(path)
+    try:
+        with file:
+            content = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        reader = pa.ipc.open_file(content)
+        version, names, complete, fingerprint, known = json.loads(reader.schema.metadata[b"about"])
+        if version != VERSION or made_from not in (None, known):
+            raise ValueError("made by another version, or from another filelist")
+        if not reader.schema.equals(SCHEMA) or reader.num_record_batches != 1:
+            raise ValueError("other columns")
+        batch = reader.get_batch(0)
+        filelist = str(path).removesuffix(SUFFIX)
+        return ClipTable(filelist, batch, names, complete, fingerprint, known, is_on_disk=True)
+    except (ValueError, TypeError, KeyError, pa.ArrowException):
+        raise UserError(
+            f"{path}: not a filelist cache of this version; train.py makes it when it starts with "
+            "the filelist next to it"
+        ) from None

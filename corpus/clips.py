@@ -1,0 +1,58 @@
+"""`Clip`: one clip, from the corpus's own table to training."""
+
+from dataclasses import dataclass
+
+from tacotron2_voice.utils.files import UNKNOWN, Identity
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Measurements of a clip's samples, by `checks.measure`. Lengths are in samples."""
+
+    num_samples: int = 0
+    silence_before: int = 0  # before speech
+    silence_after: int = 0  # after speech
+    clipped: int = 0  # samples at full scale, in runs
+    checksum: int = 0  # equal for equal audio
+    level: float = 0.0  # of the speech, in dB of full scale
+
+    @property
+    def speech_samples(self) -> int:
+        return self.num_samples - self.silence_before - self.silence_after
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The part of a long recording that one line of a table transcribes, in seconds."""
+
+    start: float
+    seconds: float | None = None  # None: to the end of the recording
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One line of a corpus's table or of a filelist."""
+
+    path: str  # audio file, or .npy log-mel with load_mel_from_disk
+    text: str
+    symbols: tuple[int, ...] = ()  # symbol ids of the text, below 2**16
+    num_frames: int = 0  # length in training
+    where: str = ""  # "file:line", for messages
+    measured: Measurements = Measurements()  # of clips that `prepare` has checked
+    identity: Identity = UNKNOWN  # of the file, from before it was checked
+    is_relative: bool = False  # whether the filelist names the file from the filelist's own folder
+    speaker: str = ""  # name of the speaker; empty where the filelist names no speakers
+    segment: Segment | None = None  # of a long recording; None: the whole file
+
+    @property
+    def id(self) -> str:
+        return clip_id(self.path)
+
+
+def clip_id(path: str) -> str:
+    """Return the name of a clip's file without folder and extension.
+
+    clip_id("wavs/a.wav")  # "a"
+    """
+    name = path.rpartition("/")[2]  # ten times faster than PurePath; called for every clip
+    return name.rpartition(".")[0] or name

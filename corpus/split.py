@@ -1,0 +1,84 @@
+"""Split a corpus into clips for training and for validation.
+
+validation, origin = choose_split(clips, val_fraction=0.2, seed=0)
+"""
+
+import csv
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from corpus.clips import Clip
+
+SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
+VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
+MAX_KNOWN_SHARE = 0.01  # of validation clips with a training text; 0.002 in LJSpeech (titles)
+
+
+def read_split(path: Path) -> dict[str, str]:
+    """Read a CSV of id,set. Returns {id: "train" or "val"}."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return {row["id"]: row["set"] for row in csv.DictReader(file)}
+
+
+def choose_split(
+    clips: list[Clip], val_fraction: float, seed: int, *, by_text: bool = False
+) -> tuple[set[str], str]:
+    """Return the ids of the validation set, and a description of where they come from.
+
+    LJSpeech-1.1 with the defaults has the split of filelists/ljspeech_split.csv. Any other corpus
+    uses the first ids in the order of SHA-256("seed|id"), so that adding or removing ids hardly
+    changes the set. Of several speakers, this fraction of each one's clips is held out.
+
+    Args:
+        clips: all clips of the corpus.
+        val_fraction: fraction of the clips to hold out, from 0 to 1.
+        seed: another seed gives another split.
+        by_text: order by the texts' words, so that all clips of one sentence are in one set; more
+            clips of a speaker may then be held out.
+    """
+    ids = [clip.id for clip in clips]
+    if (val_fraction, seed, by_text) == (VAL_FRACTION, SEED, False):
+        pinned = read_split(SPLIT_FILE)
+        if pinned.keys() == set(ids):
+            validation = {name for name, which in pinned.items() if which == "val"}
+            return validation, f"the pinned split of LJSpeech-1.1, {SPLIT_FILE.name}"
+    takes: dict[str, list[Clip]] = {}
+    for clip in clips:
+        takes.setdefault(wording(clip.text) if by_text else clip.id, []).append(clip)
+    counts = Counter(clip.speaker for clip in clips)
+    wanted = {name: round(count * val_fraction) for name, count in counts.items()}
+    if len(counts) > 1:  # each must be trained on
+        wanted = {name: min(number, counts[name] - 1) for name, number in wanted.items()}
+    validation = set[str]()
+    for key in sorted(takes, key=lambda key: hashlib.sha256(f"{seed}|{key}".encode()).digest()):
+        if any(wanted[clip.speaker] > 0 for clip in takes[key]):
+            validation.update(clip.id for clip in takes[key])
+            for clip in takes[key]:
+                wanted[clip.speaker] -= 1
+    kind, whose = "texts" if by_text else "ids", "each speaker's" if len(counts) > 1 else "the"
+    origin = f"{val_fraction:g} of {whose} clips for validation, ordered by their {kind}' hash"
+    return validation, f"{origin} with seed {seed}"
+
+
+def wording(text: str) -> str:
+    """Return a text without case and punctuation: the same for all clips of one sentence."""
+    return " ".join(re.findall(r"\w+", text.casefold()))
+
+
+def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
+    """Return a warning if many validation clips have a text of training, otherwise None.
+
+    The validation loss would then measure sentences that the model was trained on.
+    """
+    trained = {wording(clip.text) for clip in sets["train"]}
+    known = [clip for clip in sets.get("val", ()) if wording(clip.text) in trained]
+    if not known or len(known) <= MAX_KNOWN_SHARE * len(sets["val"]):
+        return None
+    count = f"{len(known):,} of {len(sets['val']):,} clips"
+    return (
+        f"warning: {count} for validation have a text that is trained on, such as {known[0].path}: "
+        f"{known[0].text[:60]!r}; --split-by-text keeps all clips of a text in one set"
+    )

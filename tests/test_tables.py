@@ -1,0 +1,273 @@
+"""corpus/tables.py: tables of any delimiter, header and column order."""
+
+import json
+
+import pytest
+from corpora import refusal
+
+from corpus.clips import Segment
+from corpus.tables import Entry, Table, find_delimiter, read_table
+
+TEXTS = ["One, or two of them.", "Nobody knew; it rained.", "He paid for the map."]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "table.csv"
+
+
+def read(path, text=None, speaker="", **options):
+    """Return [(name, text)] and the problems of a table with this content."""
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    entries, problems = read_table(Table(path, **options), speaker)
+    return [(entry.name, entry.text) for entry in entries], problems
+
+
+def rows(line, texts=TEXTS):
+    """One line for each text; in tables with commas or semicolons it must be in quotes."""
+    return "".join(line.format(i=i, text=text) + "\n" for i, text in enumerate(texts))
+
+
+def expected(texts=TEXTS):
+    return [(f"c{i}", text) for i, text in enumerate(texts)], []
+
+
+# ---------------------------------------------------------------------------- forms
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "c{i}|{text}",
+        "c{i}\t{text}",
+        'c{i};"{text}"',
+        'c{i},"{text}"',
+        '"c{i}"|"{text}"',
+        "c{i}|{text}|",
+    ],
+)
+def test_table_is_read_with_every_delimiter(path, line, end, mark):
+    text = mark + rows(line)
+    path.write_bytes(text.replace("\n", end).encode())
+    assert read(path) == expected()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rows("c{i}|raw|{text}"),
+        "id|text\n" + rows("c{i}|{text}"),
+        "text\tduration\tpath\n" + rows("{text}\t1.5\tc{i}"),
+        "wav_filename,wav_filesize,transcript\n" + rows('c{i},99,"{text}"'),
+        "File Name;Normalized Text\n" + rows('c{i};"{text}"'),
+        "client_id\tpath\tsentence\tup_votes\n" + rows("x\tc{i}\t{text}\t2"),
+    ],
+)
+def test_columns_are_found_when_their_titles_are_usual(path, text):
+    assert read(path, text) == expected()
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("who|says|from\n" + rows("x|{text}|c{i}"), {"path_column": "from", "text_column": "Says"}),
+        (rows("x|{text}|c{i}|2"), {"path_column": "3", "text_column": "2"}),
+        (rows("c{i}:{text}"), {"delimiter": ":"}),
+        (rows("c{i}|{text}|translated words of it"), {"text_column": "2"}),
+    ],
+)
+def test_columns_are_read_when_they_are_named(path, text, options):
+    assert read(path, text, **options) == expected()
+
+
+@pytest.mark.parametrize("form", ["lines", "array"])
+def test_table_may_be_json(path, form):
+    objects = [
+        {"text": text, "duration": 1.5, "audio_filepath": f"c{i}"} for i, text in enumerate(TEXTS)
+    ]
+    objects[1] = dict(reversed(objects[1].items()))
+    text = (
+        "\n\n".join(map(json.dumps, objects)) if form == "lines" else json.dumps(objects, indent=1)
+    )
+    assert read(path, text) == expected()
+
+
+def test_text_that_begins_with_a_bracket_is_no_json(path):
+    assert read(path, "c0|[Laughing] Yes.\n") == ([("c0", "[Laughing] Yes.")], [])
+    assert read(path, "[Laughing] Yes.|c0\n", path_column="2", text_column="1")[1] == []
+
+
+def test_lines_are_numbered_as_in_the_file(path):
+    path.write_text("\nid|text\n\nc0|One.\nc1|Two.\n")
+    entries, _ = read_table(Table(path))
+    assert entries == [Entry("c0", "One.", f"{path}:4"), Entry("c1", "Two.", f"{path}:5")]
+
+
+def test_usual_table_is_read_without_a_note(path, capsys):
+    read(path, rows("c{i}|raw|{text}"))
+    assert capsys.readouterr().out == ""
+
+
+def test_note_names_what_was_assumed(path, capsys):
+    read(path, "path;text\n" + rows('c{i};"{text}"'))
+    [note] = capsys.readouterr().out.splitlines()
+    assert note.startswith(f"note: {path}: ")
+    assert all(word in note for word in ("semicolons", "header", "'path'", "'text'"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["no delimiter here\n", "The one, and two.\nThe one, or no.\n", "c1 One.\nc2 Two.\n"],
+)
+def test_table_is_rejected_when_no_delimiter_fits(path, lines):
+    message = refusal(read, path, lines)
+    assert str(path) in message
+    assert "--delimiter" in message
+    with pytest.raises(ValueError, match="delimiter"):
+        find_delimiter(path, lines)
+
+
+# ---------------------------------------------------------------------------- certain columns
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        # KSS: the last column is an English translation.
+        (rows("c{i}|그는 강을 건넜다|그는 강을 건넜다|그는|1.5|{text}"), "--text-column"),
+        (rows("c{i}|그는 어제 강을 건넜다.|{text}"), "--text-column"),
+        (rows('c{i},"{text}",translated'), "--text-column"),
+        (rows("c{i},Hello, world", TEXTS), "--text-column"),
+        ("path,words\n" + rows('c{i},"{text}"'), None),
+        ("path|words\n" + rows("c{i}|{text}"), None),
+        ("text|utterance\n" + rows("{text}|c{i}"), None),
+        (json.dumps({"who": "a", "said": "b"}), "--path-column"),
+        (json.dumps({"path": "a", "said": "b"}), "--text-column"),
+    ],
+)
+def test_table_is_rejected_when_a_column_is_not_certain(path, text, option):
+    """Or its header is read as a clip, whose audio is missing then."""
+    if option is None:
+        entries, _ = read(path, text)
+        assert entries[0][0] in ("path", "text")
+    else:
+        message = refusal(read, path, text)
+        assert str(path) in message
+        assert option in message
+
+
+def test_last_column_is_rejected_when_it_repeats_as_names_do(path):
+    texts = [f"Text number {i}." for i in range(20)]
+    message = refusal(read, path, rows("c{i}|{text}|Anna", texts))
+    assert "--text-column 2" in message
+    assert "--speaker-column" in message
+    assert read(path, text_column="2")[0] == [(f"c{i}", x) for i, x in enumerate(texts)]
+
+
+def test_written_numbers_may_have_other_words_than_spoken_ones(path):
+    lines = "".join(f"c{i}|{i},234|{'one thousand two hundred' * (i + 1)}\n" for i in range(9))
+    assert len(read(path, lines)[0]) == 9
+
+
+def test_repeating_second_column_is_warned_of_as_speakers(path, capsys):
+    texts = [f"Text number {i}." for i in range(20)]
+    lines = "".join(f"c{i}|p{i % 2}|{text}\n" for i, text in enumerate(texts))
+    assert [text for _, text in read(path, lines)[0]] == texts
+    assert "--speaker-column 2" in capsys.readouterr().out
+    entries, _ = read_table(Table(path), "2")
+    assert [entry.speaker for entry in entries] == ["p0", "p1"] * 10
+    assert capsys.readouterr().out == ""
+    for second in ("", "raw", "{text}"):
+        read(path, rows(f"c{{i}}|{second}|{{text}}", texts))
+        assert "--speaker-column" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"path_column": "sound"}, {"path_column": "4"}, {"text_column": "0"}, {"speaker": "who"}],
+)
+def test_named_column_is_rejected_when_it_is_not_there(path, options):
+    message = refusal(read, path, "path,text,n\n" + rows('c{i},"{text}",2'), **options)
+    [(option, value)] = options.items()
+    assert f"--{option.partition('_')[0]}-column {value}: " in message
+    assert "path, text, n" in message
+
+
+# ---------------------------------------------------------------------------- bad lines
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("path,text\n", "c.wav,Yes, sir, yes.\n"),
+        ("path,text,\n", "c.wav,Yes, sir.\n"),
+        ("text;path;pace\n", "Yes; sir.;c.wav;2\n"),
+        ("a.wav,Go.\nb.wav,No.\n", "c.wav,Yes, sir.\n"),
+        ("path\ttext\n", "c.wav\tYes\tsir.\n"),
+        ("path|text\n", "c.wav|Yes|sir.\n"),
+        ("a|b|Go on.\nb|c|No.\n", "c|Yes.\n"),
+        ("a|Go on.\nb|No.\n", "c|Yes.|Yes, sir.\n"),
+    ],
+)
+def test_line_is_a_problem_when_it_has_other_fields(path, header, row):
+    _, [problem] = read(path, header + row)
+    assert problem.startswith(f"{path}:{header.count(chr(10)) + 1}: ")
+    assert "fields, expected" in problem
+
+
+def test_quoted_commas_belong_to_the_text(path):
+    text = 'path,text\nc0,"Yes, sir, yes."\nc1,"""Go,"" he said.",,\n'
+    assert read(path, text) == ([("c0", "Yes, sir, yes."), ("c1", '"Go," he said.')], [])
+
+
+def test_quotation_mark_is_a_problem_when_it_swallows_lines(path):
+    entries, [problem] = read(path, 'path,text\nc0,"Go on.\nc1,"No."\nc2,Yes.\n')
+    assert entries == [("c2", "Yes.")]
+    assert problem.startswith(f"{path}:2: ")
+
+
+def test_quotation_mark_belongs_to_the_text_when_pipes_divide(path):
+    """LJSpeech has 523 lines with a lone quotation mark."""
+    texts = ['"He said', 'so, they say "and', "then."]
+    assert read(path, rows("c{i}|{text}", texts)) == expected(texts)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"path": "b"', "[1]", "b,Two.", "[" * 100_000, '{"path": "b", "text": "\\ud800"}'],
+    ids=["cut short", "a list", "of a CSV", "too deep", "half a character"],
+)
+def test_bad_json_line_is_named(path, line):
+    message = refusal(read, path, '{"path": "a", "text": "One."}\n' + line)
+    assert f"{path}:2: " in message
+
+
+@pytest.mark.parametrize("content", ["\n", "id|text\n", ""])
+def test_table_is_rejected_when_it_has_no_lines(path, content):
+    assert str(path) in refusal(read, path, content)
+
+
+# ---------------------------------------------------------------------------- segments
+
+
+def test_offset_and_duration_are_a_part_of_the_recording(path):
+    """As in NeMo's manifests. Without an offset, the line is of the whole file."""
+    lines = [
+        {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
+        {"audio_filepath": "a", "offset": 0, "text": "Two."},
+        {"audio_filepath": "b", "duration": 9.5, "text": "Three."},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    entries, problems = read_table(Table(path))
+    assert [entry.segment for entry in entries] == [Segment(1.5, 2.0), Segment(0.0), None]
+    assert problems == []
+
+
+@pytest.mark.parametrize("offset", [-1, "x", "nan", "1e"])
+def test_offset_is_a_problem_when_it_is_no_time(path, offset):
+    line = {"path": "a", "offset": offset, "duration": 2, "text": "One."}
+    _, [problem] = read(path, json.dumps(line))
+    assert problem.startswith(f"{path}:1: ")

@@ -1,0 +1,126 @@
+"""corpus/text_files.py: UTF-8, other encodings that are clear, and files that are rejected."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from corpora import refusal
+
+from corpus.text_files import check_encoding, decode, read_text, twice_encoded
+from tacotron2_voice.utils.errors import UserError
+
+LINES = {
+    "cp1252": "c{}|“It’s 5 € – no more…”, she said in the café, and we all went home.\n",
+    "cp1250": "c{}|Zażółć gęślą jaźń, ależ to śmieszne, że źle się śpi.\n",
+    "cp1251": "c{}|Дом и сад, который построил старик, стоит у реки.\n",
+    "koi8_r": "c{}|Дом и сад, который построил старик, стоит у реки.\n",
+    "gb18030": "c{}|今天天气很好，我们去公园玩吧。\n",
+    "cp932": "c{}|私は学生です。これは本です。\n",
+}
+
+
+def table_of(encoding):
+    return "".join(LINES[encoding].format(i) for i in range(40))
+
+
+def test_utf8_is_read_without_a_note_when_it_has_a_byte_order_mark(tmp_path, capsys):
+    path = tmp_path / "a.csv"
+    for mark in ("", "\ufeff"):
+        path.write_text(f"{mark}1|Größe ‒ 語言\n", encoding="utf-8")
+        assert read_text(path) == "1|Größe ‒ 語言\n"
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("encoding", LINES)
+def test_other_encoding_is_read_with_one_note_when_it_is_clear(tmp_path, capsys, encoding):
+    path = tmp_path / "a list.csv"
+    text = table_of(encoding)
+    path.write_bytes(text.encode(encoding))
+    assert read_text(path) == text
+    [note] = capsys.readouterr().out.splitlines()
+    assert note.startswith(f"note: {path}: ")
+    assert encoding in note
+    assert text.partition("|")[2][:10] in note  # an example with the letters
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_wide_encoding_is_read_when_all_letters_are_english(tmp_path, encoding):
+    path = tmp_path / "a.csv"
+    text = "".join(f"c{i}|The old man sat by the river.\n" for i in range(40))
+    path.write_bytes(text.encode(encoding))
+    assert read_text(path) == text
+
+
+def test_ambiguous_encoding_is_rejected_until_it_is_named(tmp_path):
+    """French in Latin-1 is also likely Baltic text."""
+    text = "".join(f"c{i}|Où est le château, l'été à la forêt déjà passé ?\n" for i in range(50))
+    path = tmp_path / "a.csv"
+    path.write_bytes(text.encode("latin-1"))
+    message = refusal(read_text, path)
+    assert str(path) in message
+    assert "--encoding cp1252: " in message
+    assert "Où est le château, l'été à la forêt" in message
+    assert read_text(path, "cp1252") == text
+
+
+def test_damaged_utf8_is_rejected_with_its_line(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("1|Größe, für alle\n2|Über".encode() + b"\xff\n" + "3|Öl, schön\n".encode())
+    message = refusal(read_text, path)
+    assert f"{path}:2: " in message
+    assert "\\xff" in message
+
+
+def test_named_encoding_that_does_not_fit_is_rejected_with_its_line(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"1|One.\n2|\x81\n")
+    assert f"{path}:2: " in refusal(read_text, path, "cp1252")
+
+
+@pytest.mark.parametrize("kind", ["pdf", "rtf", "zip", "gzip", "audio", "zeros"])
+def test_file_is_rejected_when_it_is_no_text(tmp_path, kind):
+    contents = {
+        "pdf": b"%PDF-1.4\n1 0 obj\n<< /Type /Catalog >>\n",
+        "rtf": b"{\\rtf1\\ansi 1|One.}",
+        "zip": b"PK\x03\x04" + bytes(range(256)),
+        "gzip": gzip.compress(b"1|One.\n" * 100),
+        "audio": b"RIFF" + bytes(range(256)) * 10,
+        "zeros": bytes(1000),
+    }
+    path = tmp_path / "a.csv"
+    path.write_bytes(contents[kind])
+    assert str(path) in refusal(read_text, path)
+
+
+def test_files_of_one_corpus_are_decoded_together(capsys):
+    """One short text alone would be ambiguous."""
+    lines = table_of("cp1251").splitlines()
+    contents = {Path(f"{i}.txt"): line.encode("cp1251") for i, line in enumerate(lines)}
+    contents[Path("utf8.txt")] = "Größe".encode()
+    texts = decode(contents)
+    assert [*texts.values()] == [*lines, "Größe"]
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_unknown_encoding_is_rejected():
+    assert check_encoding("Windows-1252") == "cp1252"
+    with pytest.raises(ValueError, match="klingon"):
+        check_encoding("klingon")
+
+
+@pytest.mark.parametrize("text", ["don’t – “no”", "Größe für alle", "Дом и сад"])
+def test_text_that_was_encoded_twice_is_recognized(text):
+    wrong = text.encode().decode("cp1252", "replace")
+    assert "\ufffd" in wrong or twice_encoded(wrong) == text
+    assert twice_encoded(text) is None
+
+
+@pytest.mark.parametrize("text", ["Ã la carte", "Ângela é", "", "plain", "naïve Â"])
+def test_usual_letters_are_not_read_as_bytes(text):
+    assert twice_encoded(text) is None
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError) as caught:
+        read_text(tmp_path / "none.csv")
+    assert str(tmp_path / "none.csv") in str(caught.value)
