@@ -17,7 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from hparams import LOG_FLOOR, MEL_SETTINGS, HParams
+from hparams import HParams
+from tacotron2_voice.settings import LOG_FLOOR, MEL_SETTINGS
 from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import open_file, write_bytes

@@ -18,7 +18,8 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 import layers
-from hparams import WINDOW_BACK, HParams
+from hparams import HParams
+from tacotron2_voice.settings import WINDOW_BACK
 from layers import Attention, BatchNorm, Conv1d, Gain, Linear, Prenet
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training

@@ -31,8 +31,9 @@ from export.checkpoint_file import (
     refused,
     tensor_problem,
 )
-from hparams import HParams, limits
+from hparams import HParams
 from length_batching import BatchingError, LengthBatchSampler
+from tacotron2_voice.settings import limits
 from tacotron2_voice.speech_statistics import EXACTLY, SpeakerStatistics, SpeechStatistics
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import unused_name, write_atomically
