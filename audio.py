@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hparams import HParams
-from tacotron2_voice.settings import LOG_FLOOR, MEL_SETTINGS
+from tacotron2_voice.settings import LOG_FLOOR, MEL_SETTINGS, VoiceSettings
 from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import open_file, write_bytes
@@ -37,22 +37,22 @@ MAX_CHUNKS = 1000  # of a WAV before its samples
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
-def mel_fingerprint(hparams: HParams) -> dict[str, float]:
+def mel_fingerprint(hparams: VoiceSettings) -> dict[str, float]:
     """The settings that a log-mel depends on."""
     return {name: getattr(hparams, name) for name in MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
 
 
-def frame_count(num_samples: int, hparams: HParams) -> int:
+def frame_count(num_samples: int, hparams: VoiceSettings) -> int:
     """Number of frames of `num_samples` samples: a clip's length for batching and training."""
     return 1 + num_samples // hparams.hop_length
 
 
-def minimum_samples(hparams: HParams) -> int:
+def minimum_samples(hparams: VoiceSettings) -> int:
     """The shortest clip whose ends can be mirrored by half a filter, as the mel needs."""
     return hparams.filter_length // 2 + 1
 
 
-def conversion(hparams: HParams, source: str, target: str) -> str:
+def conversion(hparams: VoiceSettings, source: str, target: str) -> str:
     """The shell's command that makes a mono sound file at the sampling rate of the settings."""
     return f"ffmpeg -nostdin -i {source} -ac 1 -ar {hparams.sampling_rate} {target}"
 
@@ -69,7 +69,7 @@ def settings_at(sampling_rate: int) -> str:
     return f"sampling_rate={sampling_rate},{times},mel_fmax={mel_fmax:g}"
 
 
-def unusual_frames(hparams: HParams) -> str | None:
+def unusual_frames(hparams: VoiceSettings) -> str | None:
     """A warning if hop or window, which are in samples, are much shorter or longer in milliseconds
     than the defaults, as where only the sampling rate was set."""
     usual, rate = HParams.sampling_rate, hparams.sampling_rate
@@ -91,7 +91,7 @@ def unusual_frames(hparams: HParams) -> str | None:
 
 
 @contextlib.contextmanager
-def _open_sound(path: str | Path, hparams: HParams) -> Iterator[tuple[Any, BinaryIO]]:
+def _open_sound(path: str | Path, hparams: VoiceSettings) -> Iterator[tuple[Any, BinaryIO]]:
     """An open soundfile.SoundFile whose header suits `hparams`, and the file, which stands at its
     first sample; errors as `read_header`."""
     with open_file(path, "no such file; check the corpus folder and the paths in the list") as file:
@@ -139,7 +139,7 @@ def _with_unknown_length(file: BinaryIO) -> Patched:
     return Patched(file, patches)
 
 
-def _header_problem(sound: Any, hparams: HParams) -> str | None:
+def _header_problem(sound: Any, hparams: VoiceSettings) -> str | None:
     rate = hparams.sampling_rate
     convert = f"convert it: {conversion(hparams, 'in.wav', 'out.wav')}"
     if sound.format not in FORMATS:
@@ -152,7 +152,7 @@ def _header_problem(sound: Any, hparams: HParams) -> str | None:
     return None if sound.frames >= UNKNOWN_SAMPLES else _length_problem(sound.frames, hparams)
 
 
-def _length_problem(num_samples: int, hparams: HParams) -> str | None:
+def _length_problem(num_samples: int, hparams: VoiceSettings) -> str | None:
     minimum = minimum_samples(hparams)
     if num_samples < minimum:
         empty = "empty" if num_samples == 0 else f"{num_samples} samples"
@@ -163,7 +163,7 @@ def _length_problem(num_samples: int, hparams: HParams) -> str | None:
     return None
 
 
-def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> np.ndarray:
+def _read_samples(sound: Any, file: BinaryIO, hparams: VoiceSettings, dtype: str) -> np.ndarray:
     """Read all samples [N] of an open sound file, in blocks. UserError if it is damaged or has
     another number of samples than its header says."""
     import soundfile
@@ -190,7 +190,7 @@ def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> n
     return samples
 
 
-def read_header(path: str | Path, hparams: HParams) -> int:
+def read_header(path: str | Path, hparams: VoiceSettings) -> int:
     """Read the number of samples of a mono WAV or FLAC file from its header, or by reading them all
     if the header does not say. UserError, without the path: the fault and how to fix it."""
     with _open_sound(path, hparams) as (sound, file):
@@ -198,14 +198,14 @@ def read_header(path: str | Path, hparams: HParams) -> int:
         return sound.frames if is_known else len(_read_samples(sound, file, hparams, "int16"))
 
 
-def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
+def read_audio(path: str | Path, hparams: VoiceSettings) -> torch.Tensor:
     """Read the samples of a mono WAV or FLAC file, float32 [N] in [-1, 1]. UserError as
     `read_header`, and for a FLAC that is truncated, damaged or has a wrong header."""
     with _open_sound(path, hparams) as (sound, file):
         return torch.from_numpy(_read_samples(sound, file, hparams, "float32"))
 
 
-def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
+def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
     """Read all samples [N] of a clip and check that it is fit for training: int16 if the file has
     16 bits, else float32 in [-1, 1]. UserError as `read_audio`, and for a truncated file, samples
     that are not finite or outside [-1, 1], and silence throughout."""
@@ -268,7 +268,9 @@ def _samples_at(descriptor: int) -> int:
     return 0
 
 
-def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HParams) -> None:
+def copy_part(
+    source: str | Path, path: Path, start: int, stop: int, hparams: VoiceSettings
+) -> None:
     """Copy the samples from `start` to before `stop` of a sound file to `path`, atomically. Samples
     and format stay bitwise the same; compressed WAVs become 16-bit samples."""
     with _open_sound(source, hparams) as (sound, file):
@@ -283,7 +285,7 @@ def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HP
 
 
 @lru_cache(maxsize=8)
-def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.Tensor:
+def mel_filters(hparams: VoiceSettings, device: torch.device | str = "cpu") -> torch.Tensor:
     """Triangular filters of Slaney scale and norm, float32 [n_mels, filter_length / 2 + 1]."""
     import librosa
 
@@ -298,7 +300,7 @@ def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.T
     return torch.from_numpy(filters).float().to(device)
 
 
-def silent_bands(hparams: HParams) -> str | None:
+def silent_bands(hparams: VoiceSettings) -> str | None:
     """A warning if the mel has bands without a frequency of the filter in them, or None."""
     empty = int((mel_filters(hparams).max(dim=1).values == 0).sum())
     if not empty:
@@ -310,7 +312,7 @@ def silent_bands(hparams: HParams) -> str | None:
     )
 
 
-def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:
+def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.Tensor:
     """Compute the natural log of mel magnitudes, as existing vocoders and checkpoints expect them:
     samples [N], at least `minimum_samples`, to float32 [n_mel_channels, 1 + N // hop_length].
 

@@ -170,7 +170,9 @@ class HParams(VoiceSettings):
     p_prenet_dropout: Dropout = 0.5  # prenet dropout, which is active in synthesis too
     max_decoder_steps: DecoderSteps = 10_000  # most decoder steps per chunk in synthesis
     gate_threshold: Positive = 0.5  # speech ends above this stop probability; larger: later
-    attention_rest_time: MillisecondsOrZero = 800.0  # ms of resting attention that end speech; 0: off
+    attention_rest_time: MillisecondsOrZero = (
+        800.0  # ms of resting attention that end speech; 0: off
+    )
     attention_window: CountOrZero = 0  # symbols that attention may move ahead per step; 0: any
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
     attention_dim: Width = 128  # width in which query and memory are compared

@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 import layers
 from hparams import HParams
-from tacotron2_voice.settings import WINDOW_BACK
 from layers import Attention, BatchNorm, Conv1d, Gain, Linear, Prenet
+from tacotron2_voice.settings import WINDOW_BACK
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
 PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which costs no loss

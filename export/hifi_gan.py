@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from torch.nn.functional import leaky_relu
 
-from export.checkpoint_file import read_saved, refused, weight_problems
-from hparams import limits
+from export.checkpoint_file import checkpoint_error, read_saved, weight_problems
+from tacotron2_voice.settings import limits
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_json
 
@@ -150,15 +150,15 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
     if not isinstance(saved, dict) or not isinstance(saved.get("generator"), dict):
         raise UserError(f"{path}: {_other_kind(path, saved)}")
     if problems := weight_problems(saved["generator"], "generator"):
-        raise refused(path, problems)
+        raise checkpoint_error(path, problems)
     with naming(path):
         weights = fold(saved["generator"])
     if problems := weight_problems(weights, "generator without weight normalization"):
-        raise refused(path, problems)
+        raise checkpoint_error(path, problems)
     config = read_config(config_path)
     unfit = f" does not fit {config_path}"
     if differing := _differences(config, weights):
-        error = refused(path, differing, unfit)
+        error = checkpoint_error(path, differing, unfit)
         error.args = (f"{error}\n  {TAKE_ITS_CONFIG.capitalize()}, by --config",)
         raise error
     with torch.device("meta"):  # whose tensors take no memory
@@ -172,7 +172,7 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
         if name in weights and weights[name].shape != own[name].shape
     ]
     if problems:
-        raise refused(path, problems, unfit)
+        raise checkpoint_error(path, problems, unfit)
     generator.load_state_dict(weights, assign=True)
     return generator.eval()
 
@@ -196,7 +196,7 @@ def read_config(path: str | Path) -> GeneratorConfig:
             f"{'.'.join(map(str, x['loc']))}={x['input']!r:.60}: {x['msg']}" for x in error.errors()
         ]
     if problems:
-        raise refused(path, problems)
+        raise checkpoint_error(path, problems)
     return checked
 
 

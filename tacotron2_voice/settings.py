@@ -208,7 +208,7 @@ def settings_from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Setti
     Raises:
         UserError: if a setting without a default is missing, or a value is not valid.
     """
-    known = {}
+    known: dict[str, Any] = {}
     for name in types_of(kind):
         if name in values:
             value = values[name]
@@ -317,7 +317,7 @@ def values_of(settings: VoiceSettings) -> dict[str, Any]:
 
 
 @functools.cache
-def types_of(kind: type[VoiceSettings]) -> dict[str, Any]:
+def types_of(kind: type[Any]) -> dict[str, Any]:
     """Return the types of all settings by name, without limits, in the order of the class."""
     hints = get_type_hints(kind)
     own = [name for name in kind.__annotations__ if get_origin(hints[name]) is not ClassVar]
@@ -498,7 +498,7 @@ def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dic
 
 
 @functools.cache
-def _schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
+def _schema(kind: type[Any]) -> "type[pydantic.BaseModel] | None":
     """Return a pydantic model of the settings. Print a note and return None without pydantic."""
     if not HAS_PYDANTIC:
         message = "note: pydantic is not installed, so the ranges of settings are not checked"

@@ -40,7 +40,13 @@ from tacotron2_voice.speech_statistics import (
 from tacotron2_voice.text import rules_version, sequence_to_text, uses_english_rules
 from tacotron2_voice.text.unspoken import left_out
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utterance import Chunk, Segment, Utterance, prepare_utterance, split_into_chunks
+from tacotron2_voice.utterance import (
+    Chunk,
+    Segment,
+    Utterance,
+    prepare_utterance,
+    split_into_chunks,
+)
 
 RETRIES = 3  # most times that a chunk is synthesized again
 MAX_CHUNK_SECONDS = 120.0  # of audio, whatever the settings and the statistics say

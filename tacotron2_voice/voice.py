@@ -178,15 +178,15 @@ class Voice(Synthesizer):
         settings = settings_from_dict(VoiceSettings, description.hparams)
         if description.symbols != list(settings.table.symbols):
             raise UserError(f"symbols: not the symbols of its hparams. {EXPORT_AGAIN}")
-        names = settings.speakers
-        if bool(names) != bool(settings.speaker_embedding_dim):
+        speakers = settings.speakers
+        if bool(speakers) != bool(settings.speaker_embedding_dim):
             width = f"speaker_embedding_dim={settings.speaker_embedding_dim}"
-            raise UserError(f"speakers: {len(names)} names, but {width}. {EXPORT_AGAIN}")
+            raise UserError(f"speakers: {len(speakers)} names, but {width}. {EXPORT_AGAIN}")
         statistics = description.speaker_statistics
-        if statistics and tuple(one.name for one in statistics) != names:
+        if statistics and tuple(one.name for one in statistics) != speakers:
             problem = "speaker_statistics: other names than the speakers of its hparams"
             raise UserError(f"{problem}. {EXPORT_AGAIN}")
-        problem = problem_of_names(names)
+        problem = problem_of_names(speakers)
         if problem:
             raise UserError(f"{problem}. {EXPORT_AGAIN}")
         return settings

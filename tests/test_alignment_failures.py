@@ -7,16 +7,16 @@ import pytest
 from test_checkpoint_synthesizer import TEXTS, TWENTY, diagonal, spoken, symbols_of
 
 from hparams import create_hparams
-from tacotron2_voice.alignment_failures import Fault, badness, find_faults
-from tacotron2_voice.speech_end import End
+from tacotron2_voice.alignment_failures import Failure, severity, find_failures
+from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.speech_statistics import LJSPEECH
 from tacotron2_voice.text import ENGLISH
 
 H = create_hparams()
 
 
-def faults_of(alignment, sequence, end=End.GATE, statistics=None) -> list[Fault]:
-    return find_faults(alignment, sequence, end, H, ENGLISH, statistics)
+def faults_of(alignment, sequence, end=StopReason.GATE, statistics=None) -> list[Failure]:
+    return find_failures(alignment, sequence, end, H, ENGLISH, statistics)
 
 
 def test_no_fault_in_speech_that_goes_through():
@@ -56,7 +56,7 @@ def test_every_repeated_word_is_counted():
 
 
 @pytest.mark.parametrize(
-    ("end", "kind"), [(End.LIMIT, "no stop"), (End.STUCK, "stuck"), (End.REST, None)]
+    ("end", "kind"), [(StopReason.LIMIT, "no stop"), (StopReason.STUCK, "stuck"), (StopReason.REST, None)]
 )
 def test_an_end_not_found_is_a_fault(end, kind):
     kinds = [fault.kind for fault in faults_of(diagonal(60, 20), TWENTY, end)]
@@ -72,7 +72,7 @@ def test_pace_is_judged_by_the_corpus(steps, kind):
 
 def test_a_limit_that_was_set_is_named():
     hparams = replace(H, max_decoder_steps=20)
-    (fault,) = find_faults(diagonal(20, 20), TWENTY, End.LIMIT, hparams, ENGLISH, LJSPEECH)
+    (fault,) = find_failures(diagonal(20, 20), TWENTY, StopReason.LIMIT, hparams, ENGLISH, LJSPEECH)
     assert fault.message == (
         "no stop within 0.2 s, for max_decoder_steps is 20: leave it out, 20 symbols take up to "
         "2.8 s"
@@ -92,13 +92,13 @@ def test_no_advice_names_the_limit_of_steps():
 @pytest.mark.parametrize(("text", "advised"), [("go on", True), ("go on.", False)])
 def test_a_mark_is_advised_where_none_is(text, advised):
     sequence = symbols_of(text)
-    (fault,) = faults_of(diagonal(60, len(sequence)), sequence, End.LIMIT)
+    (fault,) = faults_of(diagonal(60, len(sequence)), sequence, StopReason.LIMIT)
     assert ("end the text with a mark" in fault.message) == advised
 
 
 def test_tries_are_ranked_by_end_then_words():
     def of(*faults):
-        return badness([Fault(kind, count, "") for kind, count in faults])
+        return severity([Failure(kind, count, "") for kind, count in faults])
 
     ranked = [
         of(),

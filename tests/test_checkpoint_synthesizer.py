@@ -8,8 +8,8 @@ from helpers import SPEAKER
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import create_hparams
 from model import Tacotron2, free_running
-from tacotron2_voice.alignment_failures import find_faults
-from tacotron2_voice.speech_end import FORMED, End
+from tacotron2_voice.alignment_failures import find_failures
+from tacotron2_voice.speech_end import FORMED, StopReason
 from tacotron2_voice.speech_statistics import LJSPEECH
 from tacotron2_voice.text import ENGLISH, symbols, text_to_sequence
 from tacotron2_voice.text.words import word_spans
@@ -26,8 +26,8 @@ def symbols_of(text: str) -> list[int]:
     return text_to_sequence(text, ["english_cleaners"])
 
 
-def warnings_of(alignment: np.ndarray, sequence: list[int], end: End = End.GATE) -> list[str]:
-    faults = find_faults(alignment, sequence, end, create_hparams(), ENGLISH)
+def warnings_of(alignment: np.ndarray, sequence: list[int], end: StopReason = StopReason.GATE) -> list[str]:
+    faults = find_failures(alignment, sequence, end, create_hparams(), ENGLISH)
     return [fault.message for fault in faults]
 
 

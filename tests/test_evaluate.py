@@ -164,7 +164,7 @@ def test_evaluate_measures_a_checkpoint_and_its_recordings(
 
     speaker = StandIn(sound, create_hparams("n_frames_per_step=4"))
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     checkpoint, speech = tmp_path / "checkpoint_60.pt", tmp_path / "speech"
     out = tmp_path / "intelligibility.json"
     arguments = ["--checkpoint", checkpoint, "--recordings", recordings, "-o", out]
@@ -190,7 +190,7 @@ def test_evaluate_uses_and_reports_the_vocoder(recordings, tmp_path, monkeypatch
     speaker, vocoder = StandIn(lambda _: np.full(4000, 0.5), HPARAMS), tmp_path / "hifigan.onnx"
     vocoder.write_bytes(b"1")
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     monkeypatch.setattr(module, "load_vocoder", lambda path, _: path)
     heard = evaluate(tmp_path / "checkpoint_1.pt", recordings, WORDS_ONLY, vocoder=vocoder)
     assert speaker.vocoder == vocoder
@@ -249,7 +249,7 @@ def with_speakers(recordings, tmp_path, monkeypatch):
     hparams = replace(HPARAMS, speaker_embedding_dim=4, speakers=("anna", "bert", "carl"))
     sound = lambda text: np.full(4000, 0.5 if text.startswith("bert: ") else 0.0, np.float32)  # noqa: E731
     monkeypatch.setattr(module, "load_synthesizer", lambda _: StandIn(sound, hparams))
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     return filelist
 
 
@@ -429,7 +429,7 @@ def test_speaker_accuracy_is_rejected_before_synthesis_when_speakers_are_missing
 def test_evaluate_pads_speech_that_stops_at_once(recordings, tmp_path, monkeypatch):
     speaker = StandIn(lambda _: np.zeros(50, np.float32), HPARAMS)
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     assert evaluate(tmp_path / "checkpoint_1.pt", recordings).word_error_rate == 1
 
 
@@ -446,7 +446,7 @@ def test_evaluate_measures_only_identification_when_language_has_no_recognizer(
 
     speaker = StandIn(sound, create_hparams())
     monkeypatch.setattr(module, "load_synthesizer", lambda *_: speaker)
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     arguments = ["--checkpoint", "best.pt", "--recordings", folder, "-o", out, "--language", "de"]
     program.main(list(map(str, arguments)))
     found = read_result(out, Intelligibility)

@@ -180,7 +180,7 @@ def test_a_menu_offers_several_speakers(reader, client, tmp_path):
 def test_a_model_of_numbers_gets_numbers_in_words(reader, monkeypatch):
     reader.numbers, spoken = "en-us", []
     words = Utterance([([1, 2, 3], None)])
-    monkeypatch.setattr(page, "utterance_of", lambda text, _: spoken.append(text) or words)
+    monkeypatch.setattr(page, "prepare_utterance", lambda text, _: spoken.append(text) or words)
     reader.read(page.Inputs(**asked("four thousand AND seventy-two")))
     assert spoken == ["Four thousand seventy two."]
     with pytest.raises(UserError, match="it does not know hello"):

@@ -20,7 +20,7 @@ import synthesize
 from hparams import HParams, create_hparams, with_table
 from tacotron2_voice import outputs
 from tacotron2_voice import resume_log as spoken
-from tacotron2_voice.outputs import GrowingWav
+from tacotron2_voice.outputs import WavOutput
 from tacotron2_voice.resume_log import Log
 from tacotron2_voice.synthesizer import Synthesizer
 from tacotron2_voice.texts import read_texts
@@ -374,7 +374,7 @@ def test_a_full_wav_keeps_what_it_holds(tmp_path, monkeypatch):
     path = tmp_path / "a.wav"
 
     def fill():
-        with GrowingWav(path, 8000, keyed("0007", "0012")) as wav:
+        with WavOutput(path, 8000, keyed("0007", "0012")) as wav:
             wav.write(b"12345678")
             wav.end_text([])
             wav.write(b"90")
@@ -395,13 +395,13 @@ def test_lengths_fit_a_wav_of_4_gib():
 def test_a_part_of_others_is_left_alone(tmp_path):
     (tmp_path / "a.part.wav").write_bytes(b"precious")
     with pytest.raises(UserError, match=r"a\.part\.wav: no file of a\.part\.jsonl, .*move it away"):
-        GrowingWav(tmp_path / "a.wav", 8000, keyed("0001"))
+        WavOutput(tmp_path / "a.wav", 8000, keyed("0001"))
     assert os.listdir(tmp_path) == ["a.part.wav"]
 
 
 def test_a_stop_at_the_rename_loses_nothing(tmp_path, monkeypatch):
     def speak_rest():
-        with GrowingWav(tmp_path / "a.wav", 8000, keyed("0001")) as wav:
+        with WavOutput(tmp_path / "a.wav", 8000, keyed("0001")) as wav:
             if not wav.done:
                 wav.write(b"12")
                 wav.end_text(["odd"])
@@ -411,7 +411,7 @@ def test_a_stop_at_the_rename_loses_nothing(tmp_path, monkeypatch):
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             speak_rest()
-    again = GrowingWav(tmp_path / "a.wav", 8000, keyed("0001"))
+    again = WavOutput(tmp_path / "a.wav", 8000, keyed("0001"))
     assert again.done == 1
     again.__exit__(KeyboardInterrupt)
     assert speak_rest() == (1, 1, 1 / 8000)
@@ -420,7 +420,7 @@ def test_a_stop_at_the_rename_loses_nothing(tmp_path, monkeypatch):
 
 def test_a_stop_before_the_first_text_leaves_nothing(tmp_path):
     def stop():
-        with GrowingWav(tmp_path / "a.wav", 8000, keyed("0001")) as wav:
+        with WavOutput(tmp_path / "a.wav", 8000, keyed("0001")) as wav:
             wav.write(b"12")
             raise KeyboardInterrupt
 

@@ -34,7 +34,7 @@ from tacotron2_voice.text import (
 from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.symbols import MAX_SYMBOLS, SymbolTable, can_be_symbol, table_of
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utterance import sequence_to_speak
+from tacotron2_voice.utterance import text_to_ids
 from training.checkpoint import Checkpoint, load_checkpoint
 from training.warm_start import map_symbols
 
@@ -352,7 +352,7 @@ def test_new_rows_have_mean_and_spread_of_old():
 
 def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     path = newest(trained)
-    assert len(sequence_to_speak("żółw", load_checkpoint_synthesizer(path).hparams)) == 4
+    assert len(text_to_ids("żółw", load_checkpoint_synthesizer(path).hparams)) == 4
     command = ["--checkpoint", str(path), "-o", str(tmp_path / "out"), "--text", "Żółw, Ąę!"]
     message = refusal(synthesize.main, command)
     assert (
@@ -411,7 +411,7 @@ def test_checkpoints_without_table_are_english(checkpoint_path):
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
     for text in ("So.", "£10, at 10:05"):  # as they were trained to read it
-        assert sequence_to_speak(text, hparams) == text_to_sequence(text, ["english_cleaners"])
+        assert text_to_ids(text, hparams) == text_to_sequence(text, ["english_cleaners"])
 
 
 def test_another_espeak_warns(espeak, capsys):

@@ -10,7 +10,7 @@ from tacotron2_voice.griffin_lim import SILENCE
 from tacotron2_voice.synthesizer import stretched
 from tacotron2_voice.text.tags import Pause, split_tags
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utterance import Utterance, utterance_of
+from tacotron2_voice.utterance import Utterance, prepare_utterance
 
 SECOND = 22050 / 256  # frames
 
@@ -51,7 +51,7 @@ def test_the_advised_tag_is_accepted():
 
 
 def test_a_pause_is_as_long_as_asked():
-    text = utterance_of("[pause 0.2] One two three. [pause 1] One two three. [pause 0.4]", H)
+    text = prepare_utterance("[pause 0.2] One two three. [pause 1] One two three. [pause 0.4]", H)
     assert len(text) == 2 * len(TEXT)
     mel = Scripted(GOOD).speak_text(text, speed=1.25).mel
     silent = (mel == np.float32(SILENCE)).all(axis=0)
@@ -63,9 +63,9 @@ def test_a_pause_is_as_long_as_asked():
 
 def test_pieces_without_words_are_silent():
     text = "One two three. [pause 1] ... [pause 1]"
-    assert utterance_of(text, H) == Utterance([(TEXT, 2.0)], text)
+    assert prepare_utterance(text, H) == Utterance([(TEXT, 2.0)], text)
     with pytest.raises(UserError, match="leaves nothing to synthesize"):
-        utterance_of("[pause 1] ...", H)
+        prepare_utterance("[pause 1] ...", H)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_pieces_without_words_are_silent():
 )
 def test_texts_that_fill_memory_are_refused(text, message):
     with pytest.raises(UserError, match=message):
-        utterance_of(text, H)
-    assert utterance_of("[pause 60] " * 5 + "one", H).pause_seconds == 300
+        prepare_utterance(text, H)
+    assert prepare_utterance("[pause 60] " * 5 + "one", H).pause_seconds == 300
 
 
 def test_a_ramp_keeps_its_ends_and_slope():

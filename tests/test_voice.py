@@ -31,7 +31,7 @@ from tacotron2_voice import voice as voice_module
 from tacotron2_voice.griffin_lim import SILENCE
 from tacotron2_voice.utils import files
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utterance import sequence_to_speak
+from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.voice import GRAPHS, Voice
 
 export_voice = importlib.import_module("scripts.export_voice")
@@ -45,7 +45,7 @@ def speak(*arguments: object) -> None:
 def test_parts_have_the_mels_of_torch(voices, monkeypatch):
     monkeypatch.setattr(speaker, "FADE", 0)  # of what does not end
     exact = Voice(voices.fp32[0], "gate_threshold=2")
-    sequence = sequence_to_speak(TEXT, exact.hparams)
+    sequence = text_to_ids(TEXT, exact.hparams)
     found, parts = exact.speak_text(sequence, seed=3, retries=0), []
     model = load_checkpoint_synthesizer(voices.checkpoint[0], "gate_threshold=2").model
     kept = torch.from_numpy(np.random.default_rng(3).random((40, 2, 1, 8)) >= 0.5)
@@ -62,7 +62,7 @@ def test_parts_have_the_mels_of_torch(voices, monkeypatch):
 def test_the_attention_window_is_that_of_torch(voices):
     settings = "p_prenet_dropout=0,attention_window=2"
     exact = Voice(voices.fp32[0], settings)
-    words = sequence_to_speak("It sat down, and it ate.", exact.hparams)
+    words = text_to_ids("It sat down, and it ate.", exact.hparams)
     speaker = load_checkpoint_synthesizer(voices.checkpoint[0], settings, torch.device("cpu"))
     made = [[*x.decode(words, 0, 30)] for x in (exact, speaker)]
     for one, other in zip(*made, strict=True):
@@ -122,7 +122,7 @@ def test_a_packed_voice_is_smaller_and_speaks(voices):
     voice = Voice(voices.packed[0])
     assert voice.about.weights == "packed"
     assert "packed beside fp32, 2 texts" in voices.packed[1]
-    exact, words = Voice(voices.fp32[0]), sequence_to_speak("A dog came.", voice.hparams)
+    exact, words = Voice(voices.fp32[0]), text_to_ids("A dog came.", voice.hparams)
     made, expected = ([*x.decode(words, 0, 10)] for x in (voice, exact))
     for one, other in zip(made[:2], expected[:2], strict=True):  # later rounding has grown
         np.testing.assert_allclose(one.frames, other.frames, atol=0.1)
@@ -452,7 +452,7 @@ def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
     np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
     speak("--voice", voices.fp32[0], *spoken, "-o", tmp_path / "a.wav")
     held = Voice(voices.fp32[0])
-    mel = held.speak_text(sequence_to_speak(TEXT, held.hparams)).mel
+    mel = held.speak_text(text_to_ids(TEXT, held.hparams)).mel
     sound = soundfile.read(tmp_path / "a.wav")[0]
     np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
 

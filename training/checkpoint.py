@@ -23,12 +23,12 @@ from export.checkpoint_file import (
     CountFrom1,
     DamagedCheckpoint,
     brief,
+    checkpoint_error,
     first_line,
     is_of_this_recipe,
     load_weights,
     problems_of,
     read_checkpoint,
-    refused,
     tensor_problem,
 )
 from hparams import HParams
@@ -421,7 +421,7 @@ def restore(
     path, saved = source
     load_weights(trainer.model, saved, path)
     if problems := _optimizer_problems(saved["optimizer"], trainer.optimizer):
-        raise refused(path, problems)
+        raise checkpoint_error(path, problems)
     trainer.optimizer.load_state_dict(  # the other settings of Adam are those of this command
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )

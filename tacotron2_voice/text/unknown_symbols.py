@@ -1,7 +1,7 @@
 """Describe symbols of a text that a model does not have, for messages.
 
-    unknown = unknown_symbols(clean(text, cleaners, table), table)
-    in_words(unknown, table, text, cleaners)  # "'é' at column 7 (U+00E9, nearest: 'e')"
+unknown = unknown_symbols(clean(text, cleaners, table), table)
+in_words(unknown, table, text, cleaners)  # "'é' at column 7 (U+00E9, nearest: 'e')"
 """
 
 import re
