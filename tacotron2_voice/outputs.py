@@ -123,13 +123,11 @@ class FolderOutput(Output):
         for mel in stream:
             mels.append(mel)
             yield 0
-        mel = np.concatenate(mels, axis=1)
-        audio = self.synthesizer.audio_of(mel)
-        speech = Speech(audio, self.sampling_rate, mel, stream.report)
+        speech = self.synthesizer.speech_of(np.concatenate(mels, axis=1), stream.report)
         base = self.folder / text.name
         write_speech(base, speech, self.synthesizer.settings.table, save_mel=self.save_mel)
         self.written = f"{base.name}.wav  {speech.seconds:5.2f} s"
-        yield len(audio)
+        yield len(speech.audio)
         checksums = checksums_of(self._paths_of(text.name))
         self.log.add(self.keys[text.name], checksums, speech.warnings)
         self.complete.add(text.name)

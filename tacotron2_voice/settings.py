@@ -316,8 +316,7 @@ def values_of(settings: VoiceSettings) -> dict[str, Any]:
     return {field.name: getattr(settings, field.name) for field in fields(settings)}
 
 
-@functools.cache
-def types_of(kind: type[Any]) -> dict[str, Any]:
+def types_of(kind: type[VoiceSettings]) -> dict[str, Any]:
     """Return the types of all settings by name, without limits, in the order of the class."""
     hints = get_type_hints(kind)
     own = [name for name in kind.__annotations__ if get_origin(hints[name]) is not ClassVar]
@@ -497,9 +496,17 @@ def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dic
     return problems
 
 
-@functools.cache
-def _schema(kind: type[Any]) -> "type[pydantic.BaseModel] | None":
-    """Return a pydantic model of the settings. Print a note and return None without pydantic."""
+def _schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
+    """Return a pydantic model of the settings, or None without pydantic."""
+    if kind not in _schemas:
+        _schemas[kind] = _make_schema(kind)
+    return _schemas[kind]
+
+
+_schemas: dict[type, "type[pydantic.BaseModel] | None"] = {}
+
+
+def _make_schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
     if not HAS_PYDANTIC:
         message = "note: pydantic is not installed, so the ranges of settings are not checked"
         print(message, file=sys.stderr)

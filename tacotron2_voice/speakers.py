@@ -51,9 +51,8 @@ def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "
     # difflib takes minutes to compare a long text with many names.
     folded = composed.casefold()[:MAX_NAME]
     similar = difflib.get_close_matches(folded, by_folded, n=1, cutoff=MIN_SIMILARITY)
-    suggestion = f"; did you mean {by_folded[similar[0]]!r}?" if similar else ""
-    expected = f"expected one of {listed(speakers)}"
-    raise UserError(f"{label} {name[:60]!r}: not in {where} ({expected}){suggestion}")
+    suggestion = f"did you mean {by_folded[similar[0]]!r}? It has " if similar else "it has "
+    raise UserError(f"{label} {name[:60]!r}: not in {where}; {suggestion}{listed(speakers)}")
 
 
 def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int | None:

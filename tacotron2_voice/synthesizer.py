@@ -173,7 +173,7 @@ class SpeechStream:
 
 
 class Synthesizer(ABC):
-    """Synthesize texts, one at a time.
+    """Synthesize texts. Threads can share a synthesizer, because it keeps no state between texts.
 
     Attributes:
         settings: of the model.
@@ -217,22 +217,22 @@ class Synthesizer(ABC):
     def synthesize(self, text: Text, **options: Any) -> Speech:
         """Return the speech of a text. `options` are those of `stream_mels`.
 
-        The audio equals the concatenated pieces of `stream` with the same options.
+        The audio is computed from the whole log-mel. With Griffin-Lim, its samples differ slightly
+        from those of `stream`, which computes them piece by piece.
 
         Raises:
             UserError: as `stream`.
         """
         stream = self.stream_mels(text, **options)
-        mels: list[np.ndarray] = []
+        mel = np.concatenate([*stream], axis=1)
+        return self.speech_of(mel, stream.report)
 
-        def collected() -> Iterator[np.ndarray]:
-            for mel in stream:
-                mels.append(mel)
-                yield mel
-
-        audio = np.concatenate([*self._audio_pieces(collected())])
-        mel = np.concatenate(mels, axis=1)
-        return Speech(audio, self.settings.sampling_rate, mel, stream.report)
+    def speech_of(self, mel: np.ndarray, report: Report) -> Speech:
+        """Return a log-mel [n_mels, frames] as speech. Audio louder than 1 is scaled down."""
+        audio = self.audio_of(mel)
+        self._check_audio(audio)
+        peak = float(np.abs(audio).max(initial=1.0))
+        return Speech(audio / peak, self.settings.sampling_rate, mel, report)
 
     def stream(self, text: Text, **options: Any) -> SpeechStream:
         """Return a stream of audio pieces, float32 [N] in [-1, 1], of up to two seconds each.
@@ -464,12 +464,15 @@ class Synthesizer(ABC):
     def _audio_pieces(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield checked samples in [-1, 1] of consecutive log-mels."""
         for samples in self._audio_of_mels(mels):
-            if not np.isfinite(samples).all():
-                raise UserError(
-                    f"{self.source}: the audio contains NaN or infinity, because the training has "
-                    "diverged. Use an earlier checkpoint."
-                )
+            self._check_audio(samples)
             yield np.clip(samples, -1, 1)
+
+    def _check_audio(self, samples: np.ndarray) -> None:
+        if not np.isfinite(samples).all():
+            raise UserError(
+                f"{self.source}: the audio contains NaN or infinity, because the training has "
+                "diverged. Use an earlier checkpoint."
+            )
 
     def _audio_of_mels(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield samples [N] of consecutive log-mels [n_mels, frames]."""

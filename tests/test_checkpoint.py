@@ -292,7 +292,7 @@ def test_settings_of_another_size_are_named(sizes):
     with pytest.raises(UserError) as refusal:
         checkpoint_file.load_weights(Tacotron2(ours), saved, "some.pt")
     _, *lines, advice = str(refusal.value).splitlines()
-    expected = {f"  {x}={value} there, {getattr(ours, x)} here" for x, value in sizes.items()}
+    expected = {f"  {x}={value} (expected {getattr(ours, x)})" for x, value in sizes.items()}
     assert set(lines) <= expected | {"  ... and 5 more"}
     assert len(lines) == min(len(sizes), 11)
     advised = advice.partition(" --hparams ")[2]

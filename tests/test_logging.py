@@ -48,7 +48,9 @@ def example(frames: int = 12, text: str = "a dog") -> Example:
     mel = rng.normal(-5, 2, (10, frames)).astype(np.float32)
     target = np.eye(1, frames, frames - 1, dtype=np.float32)[0]
     forced = Take([*text], uniform(frames, len(text)), mel, uniform(frames))
-    spoken = FreeTake([*text, "."], uniform(9, len(text) + 1), mel[:, :9], uniform(15), StopReason.REST)
+    spoken = FreeTake(
+        [*text, "."], uniform(9, len(text) + 1), mel[:, :9], uniform(15), StopReason.REST
+    )
     sounds = dict.fromkeys(("predicted", "spoken", "recording"), sound)
     return Example("", mel, target, forced, [], 0.5, 22050, spoken, sounds)
 

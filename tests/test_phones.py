@@ -162,7 +162,7 @@ def phones_and_process(text):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_of_espeak_is_left_behind(number, tmp_path):
     """No process, and no copy of its library in the temporary folder."""
-    script = "import os, tacotron2_voice.utils.environment; from text import phones\n"
+    script = "import os; from tacotron2_voice.text import phones\n"
     script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
     script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"
     environment = os.environ | {"TMPDIR": str(tmp_path)}

@@ -314,7 +314,7 @@ def test_unknown_symbols_refuse_before_training(lists, tmp_path, capsys):
     settings = f"@{lists / 'settings.txt'},symbols={tmp_path / 'mine.json'}"
     found = refused(flags(tmp_path / "out", settings), capsys)
     assert ".txt:" in found
-    assert "'ę' at column 2 (U+0119, nothing near)" in found
+    assert "'ę' at column 2 (U+0119, nothing similar)" in found
     assert "drop_unknown" in found
     assert not (tmp_path / "out").exists()
     hparams = read_symbols(create_hparams(f"{settings},drop_unknown=True"))
@@ -352,11 +352,11 @@ def test_new_rows_have_mean_and_spread_of_old():
 
 def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     path = newest(trained)
-    assert len(text_to_ids("żółw", load_checkpoint_synthesizer(path).hparams)) == 4
+    assert len(text_to_ids("żółw", load_checkpoint_synthesizer(path).settings)) == 4
     command = ["--checkpoint", str(path), "-o", str(tmp_path / "out"), "--text", "Żółw, Ąę!"]
     message = refusal(synthesize.main, command)
     assert (
-        "'ą' at column 7 (U+0105, nothing near), '!' at column 9 (U+0021, nothing near); write what"
+        "'ą' at column 7 (U+0105, nothing similar), '!' at column 9 (U+0021, nothing similar)"
         in message
     )
     synthesize.main([*command, "--drop-unknown", "--hparams", "max_decoder_steps=5"])
@@ -407,7 +407,7 @@ def test_checkpoints_without_table_are_english(checkpoint_path):
     for name in ("symbol_table", "text_cleaners"):
         del state["hparams"][name]
     torch.save(state, checkpoint_path)
-    hparams = load_checkpoint_synthesizer(checkpoint_path).hparams
+    hparams = load_checkpoint_synthesizer(checkpoint_path).settings
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
     for text in ("So.", "£10, at 10:05"):  # as they were trained to read it
