@@ -98,7 +98,7 @@ def test_the_page_speaks_with_a_vocoder(checkpoint_path, tmp_path, monkeypatch):
 def test_a_port_that_is_none_is_refused(port, capsys):
     with pytest.raises(SystemExit):
         page.main(["--checkpoint", "voice", "--port", port])
-    assert f"--port: '{port}': expected a whole number from 0 to 65535" in capsys.readouterr().err
+    assert f"--port: '{port}' (expected a whole number from 0 to 65535" in capsys.readouterr().err
 
 
 def test_the_page_sounds_as_synthesize_does(client, reader, checkpoint_path, tmp_path):
@@ -111,7 +111,7 @@ def test_the_page_sounds_as_synthesize_does(client, reader, checkpoint_path, tmp
     assert all(client.get(found[name]).content[1:4] == b"PNG" for name in ("alignment", "mel"))
     assert found["notes"][1] == "split into 2 chunks of at most 16 symbols"
     assert found["warnings"][0].endswith("no symbol for it: '*' at column 20")
-    assert "part 1 of 2 ('a dog came.'): no stop within 0.0 s" in " ".join(found["warnings"])
+    assert "chunk 1 of 2 ('a dog came.'): no stop within 0.0 s" in " ".join(found["warnings"])
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_model_of_numbers_gets_numbers_in_words(reader, monkeypatch):
     monkeypatch.setattr(page, "prepare_utterance", lambda text, _: spoken.append(text) or words)
     reader.read(page.Inputs(**asked("four thousand AND seventy-two")))
     assert spoken == ["Four thousand seventy two."]
-    with pytest.raises(UserError, match="it does not know hello"):
+    with pytest.raises(UserError, match="hello"):
         reader.read(page.Inputs(**asked("hello")))
 
 
@@ -231,7 +231,7 @@ def test_names_of_other_bytes_are_shown(reader, tmp_path):
 def test_host_names_of_other_bytes_are_refused(option, checkpoint_path, capsys):
     with pytest.raises(SystemExit):
         page.main(["--checkpoint", str(checkpoint_path), option, "\udcff"])
-    assert rf"(after {option}): '\xff' is no UTF-8; write it in UTF-8" in capsys.readouterr().err
+    assert rf"(after {option}): '\xff'" in capsys.readouterr().err
 
 
 def test_only_the_newest_results_are_kept(client, monkeypatch):

@@ -45,7 +45,7 @@ PHONES = "text_cleaners=[phones]"
 def test_file_that_is_no_table_is_left_alone(tmp_path):
     """It may be anything: a typing error in symbols= is no reason to delete it."""
     (tmp_path / "notes.txt").write_text("my notes\n")
-    with pytest.raises(UserError, match="expected a list of strings, as prepare") as caught:
+    with pytest.raises(UserError, match="expected a list of strings") as caught:
         read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))
     assert "delete" not in str(caught.value)
 
@@ -53,11 +53,11 @@ def test_file_that_is_no_table_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("symbols", "message"),
     [
-        ("_a", "no list"),
-        ({"_": 0}, "no list"),
-        (["_"], "1 of them"),
-        (["_", *map(chr, range(0x4E00, 0x4E00 + MAX_SYMBOLS))], f"{MAX_SYMBOLS + 1:,} of them"),
-        (["a", "_"], "number 1, 'a': expected every symbol once, and the padding '_' first"),
+        ("_a", "not a list"),
+        ({"_": 0}, "not a list"),
+        (["_"], "1 symbols"),
+        (["_", *map(chr, range(0x4E00, 0x4E00 + MAX_SYMBOLS))], f"{MAX_SYMBOLS + 1:,} symbols"),
+        (["a", "_"], "number 1, 'a': expected every symbol once, with the padding '_' first"),
         (["_", "a", "_"], "number 3, '_': expected every symbol once"),
         (["_", "a", "b", "a"], "number 4, 'a': expected every symbol once"),
         (["_", "a", 3], "number 3, '3': expected one character"),
@@ -66,7 +66,7 @@ def test_file_that_is_no_table_is_left_alone(tmp_path):
         (["_", "@QQ"], "'@QQ': expected one character, or a phone"),
         (["_", "\x07"], "a control"),
         (["_", "\ud800"], "a control"),
-        (["_", "\u212b"], "not in Unicode's form NFC; write 'Å'"),
+        (["_", "\u212b"], "not in Unicode's form NFC (expected 'Å')"),
     ],
 )
 def test_hostile_tables_are_refused(symbols, message, tmp_path):
@@ -389,7 +389,7 @@ def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
         (lambda table: (*table, "q"), "symbols, but embedding.weight has"),
         (lambda table: (), "symbol_table is missing"),
         (lambda table: (*table[:-1], "_"), "the padding '_' first"),
-        (lambda table: ("x",) * 10**5, "100,000 of them"),
+        (lambda table: ("x",) * 10**5, "100,000 symbols"),
     ],
 )
 def test_checkpoint_with_another_table_is_refused(change, message, trained, tmp_path):
@@ -420,4 +420,7 @@ def test_another_espeak_warns(espeak, capsys):
     assert (made.espeak_version, capsys.readouterr().out) == ("1.52", "")
     espeak.version = "1.49"
     assert check_text_settings(made).espeak_version == "1.52"
-    assert "made by eSpeak NG 1.52, here is 1.49" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith("warning: ")
+    assert "1.52" in printed
+    assert "1.49" in printed

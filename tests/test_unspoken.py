@@ -98,5 +98,5 @@ def test_what_espeak_leaves_out_is_named():
     assert dropped["⅛"] == [12]
     assert "ъ" not in dropped
     [warning] = left_out("Пять €", *facts, "ru")
-    assert "eSpeak NG says nothing for it" in warning
+    assert "eSpeak NG has no phones for it" in warning
     assert "'€' at column 6" in warning
