@@ -19,8 +19,13 @@ RULE_FILES = ("sequences.py", "cleaners.py", "english/*.py")
 @functools.cache
 def rules_version() -> str:
     """Return a hash of the rules. Comments, docstrings and layout do not change it."""
+    return version_of(*RULE_FILES)
+
+
+def version_of(*patterns: str) -> str:
+    """Return a hash of the modules in this folder whose paths match a pattern, such as "**/*.py"."""
     digest = hashlib.sha256()
-    for pattern in RULE_FILES:
+    for pattern in patterns:
         for path in sorted(FOLDER.glob(pattern)):
             digest.update(code_of(path.read_text(encoding="utf-8")).encode())
     return digest.hexdigest()[:16]
