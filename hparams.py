@@ -3,7 +3,7 @@
     create_hparams("batch_size=32,text_cleaners=[basic_cleaners],win_time=50,hop_time=12.5")
     create_hparams("@filelists/ljspeech/settings.txt,batch_size=32")  # from a file first
 
-Names and defaults are those of NVIDIA's recipe where it has the same setting; docs/migration.md
+Names and defaults are those of NVIDIA's recipe where it has the same setting; docs/guides/migration.md
 lists the exceptions. Values are converted to the annotated type. tacotron2_voice/settings.py parses
 and checks them.
 """

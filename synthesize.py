@@ -11,7 +11,7 @@
 --save-mel adds the log-mel, float32 [n_mels, frames], which HiFi-GAN and WaveGlow read.
 -o NAME.wav writes all texts into one WAV, with pauses between them. --stream writes 16-bit samples
 to standard output as soon as they are computed: `wav` with a header of unknown length, `raw`
-without a header. Griffin-Lim produces the audio, or the vocoder of --vocoder (docs/voices.md).
+without a header. Griffin-Lim produces the audio, or the vocoder of --vocoder (docs/guides/deploy.md).
 
 If you stop the command, the same command continues where it stopped. A text that is longer than the
 longest training text is split into chunks, after sentences where possible. An exported voice

@@ -8,7 +8,7 @@ The settings are read from the config.json in the folder of the weights, or from
 this model. The file contains their settings, so --vocoder checks them again. --fp16 stores the
 weights in half as many bytes; the vocoder still computes in float32. The graph is compared with
 torch before the file is written. The export needs requirements/onnx.txt in addition to
-requirements.txt (docs/voices.md).
+requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root

@@ -8,7 +8,7 @@ The weights are quantized to int8, which makes the voice a quarter as large and 
 fast; --fp32 keeps them. The program prints how much that changes the log-mels of twenty texts.
 --packed rounds the weights further and compresses the graphs, to two thirds of that size. The
 graphs are compared with torch first, and the folder is written completely or not at all. The export
-needs requirements/onnx.txt in addition to requirements.txt (docs/voices.md).
+needs requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root

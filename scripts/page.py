@@ -285,7 +285,11 @@ def main(arguments: list[str] | None = None) -> None:
     port_help = "default: %(default)s; 0: any free one"
     add("--port", type=whole_number(0, 65_535), default=7860, help=port_help)
     add("--hparams", default="", help="for example gate_threshold=0.4")
-    add("--vocoder", metavar="FILE", help="an ONNX file in place of Griffin-Lim (docs/voices.md)")
+    add(
+        "--vocoder",
+        metavar="FILE",
+        help="an ONNX file in place of Griffin-Lim (docs/guides/deploy.md)",
+    )
     speaker_help = "the speaker who is chosen at first, of a model of several"
     add("--speaker", metavar="NAME", help=speaker_help)
     limit_help = "synthesize longer texts in parts; default: the longest training text"

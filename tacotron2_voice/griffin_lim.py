@@ -18,7 +18,9 @@ from tacotron2_voice.utils.errors import UserError
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 MAX_LOG_MEL = 20  # log-mels of audio in [-1, 1] reach about 3
 MOMENTUM = 0.99  # of fast Griffin-Lim
-ITERATIONS = 30  # of fast Griffin-Lim; more iterations hardly change the audio (docs/voices.md)
+ITERATIONS = (
+    30  # of fast Griffin-Lim; more iterations hardly change the audio (docs/guides/deploy.md)
+)
 MAGNITUDE_ITERATIONS = 30
 TINY = np.float32(1e-8)
 

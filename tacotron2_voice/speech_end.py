@@ -7,7 +7,7 @@
 
 The stop-token predictor ("gate") is not enough: it is trained on one stop frame per clip, so its
 probability may peak below the threshold. The model then hums until the limit, or reads the text
-again (docs/training.md has figures).
+again (docs/background/end-of-speech.md has figures).
 """
 
 from collections.abc import Sequence

@@ -91,7 +91,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         "--vocoder",
         type=Path,
         metavar="FILE",
-        help="use this ONNX vocoder instead of Griffin-Lim (docs/voices.md)",
+        help="use this ONNX vocoder instead of Griffin-Lim (docs/guides/deploy.md)",
     )
     add("--hparams", default="", help="change settings, such as gate_threshold=0.4")
 

@@ -1,4 +1,4 @@
-"""Load a neural vocoder from an ONNX file. It replaces Griffin-Lim (docs/voices.md).
+"""Load a neural vocoder from an ONNX file. It replaces Griffin-Lim (docs/guides/deploy.md).
 
 voice.vocoder = load_vocoder("vocoder.onnx", voice.settings)
 """
@@ -126,7 +126,7 @@ def _check_is_onnx(content: bytes) -> None:
         kind = "a TorchScript module, not an ONNX file"
     elif content.startswith(TORCH_STARTS):
         kind = "a file that torch saved, not an ONNX file"
-    raise UserError(f"{kind}; scripts/export_vocoder.py exports HiFi-GAN (docs/voices.md)")
+    raise UserError(f"{kind}; scripts/export_vocoder.py exports HiFi-GAN (docs/guides/deploy.md)")
 
 
 def _check_input(graph: OnnxGraph, n_mels: int) -> None:

@@ -135,7 +135,7 @@ def test_settings_of_the_training_stay(overrides, message, checkpoint_path):
     assert load_checkpoint_synthesizer(checkpoint_path, same).settings.max_decoder_steps == 5
 
 
-def test_settings_that_ask_for_terabytes_are_refused(checkpoint_path, tmp_path):
+def test_settings_that_ask_for_terabytes_are_rejected(checkpoint_path, tmp_path):
     """Before a model of that size is made."""
     saved = torch.load(checkpoint_path, weights_only=True)
     saved["hparams"] |= {"postnet_embedding_dim": 8192, "postnet_kernel_size": 999}

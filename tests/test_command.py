@@ -45,7 +45,7 @@ def test_a_voice_writes_the_files_of_each_text(voices, tmp_path):
     assert (tmp_path / "out" / "0001.wav").stat().st_mtime_ns == written
 
 
-def test_a_folder_without_a_voice_is_refused(tmp_path):
+def test_a_folder_without_a_voice_is_rejected(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.pt").touch()
     message = refusal(load_synthesizer, tmp_path / "run")
@@ -89,7 +89,7 @@ def test_texts_that_never_end_are_ended(voices, tmp_path):
 
 
 @pytest.mark.parametrize("threads", ["0", "1000", str(10**30)])
-def test_more_threads_than_processors_are_refused(threads, voices, checkpoint_path, capsys):
+def test_more_threads_than_processors_are_rejected(threads, voices, checkpoint_path, capsys):
     most = processors()
     for option, path in ("--voice", voices.fp32[0]), ("--checkpoint", checkpoint_path):
         with pytest.raises(SystemExit):

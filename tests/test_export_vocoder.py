@@ -103,7 +103,7 @@ def test_the_file_holds_its_mel_settings(published):
     )
 
 
-def test_other_mels_than_the_voices_are_refused(voices, folder):
+def test_other_mels_than_the_voices_are_rejected(voices, folder):
     exported(folder, "--voice", voices.fp32[0])
     (folder / "vocoder.onnx").unlink()
     change_config(folder, fmax=7600)
@@ -221,7 +221,7 @@ def test_weights_that_do_not_fit_are_named(changes, message, folder):
         ({"resblock_dilation_sizes": [[1, 3, 5], [1]]}, "resblocks.1.convs1.1.bias is unknown"),
     ],
 )
-def test_a_config_of_other_weights_is_refused(settings, message, folder):
+def test_a_config_of_other_weights_is_rejected(settings, message, folder):
     change_config(folder, **settings)
     assert f"generator does not fit {folder}/config.json:\n  {message}" in refusal(exported, folder)
 
@@ -250,7 +250,7 @@ def test_a_config_of_other_weights_is_refused(settings, message, folder):
         ({"num_mels": "80"}, "num_mels='80': Input should be a valid integer"),
     ],
 )
-def test_settings_that_make_no_generator_are_refused(settings, message, folder):
+def test_settings_that_make_no_generator_are_rejected(settings, message, folder):
     change_config(folder, **settings)
     assert refusal(exported, folder).startswith(f"{folder}/config.json: {message}")
 

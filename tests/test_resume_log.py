@@ -329,7 +329,7 @@ def test_texts_come_from_pipes_too(tmp_path):
         (["--text", "a", "--voice", "b"], "--voice: not allowed with argument --checkpoint"),
     ],
 )
-def test_unlikely_arguments_are_refused(arguments, message, capsys):
+def test_unlikely_arguments_are_rejected(arguments, message, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "a.pt", *arguments])
     assert message in capsys.readouterr().err

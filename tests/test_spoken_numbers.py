@@ -75,7 +75,7 @@ def test_other_languages_have_their_own_words(language, expected):
         sentence_of(expected, language)
 
 
-def test_languages_without_number_words_are_refused(monkeypatch):
+def test_languages_without_number_words_are_rejected(monkeypatch):
     with pytest.raises(UserError, match=r"language=kok: .*am,"):
         in_words(7, "kok")  # Konkani, and ko is Korean
     monkeypatch.setitem(sys.modules, "num2words", None)
@@ -91,7 +91,7 @@ def test_numbers_are_distinct_and_mostly_long():
     assert drawn[:50] != draw_numbers(2000, seed=5)[:50]
 
 
-def test_too_many_numbers_are_refused(monkeypatch):
+def test_too_many_numbers_are_rejected(monkeypatch):
     monkeypatch.setattr("tacotron2_voice.text.spoken_numbers.WEIGHTS", {1: 1})
     assert sorted(draw_numbers(9, seed=0)) == list(range(1, 10))
     with pytest.raises(UserError, match="10 different numbers: too many"):
@@ -115,7 +115,7 @@ def test_digits_and_words_are_spoken_alike(text):
         ("four score and seven", "unknown words score"),
     ],
 )
-def test_other_words_are_refused(text, problem):
+def test_other_words_are_rejected(text, problem):
     with pytest.raises(UserError, match=re.escape(problem)):
         sentence_of(text)
 

@@ -79,7 +79,7 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
         (["--version"], version.__version__),
     ],
 )
-def test_arguments_out_of_range_are_refused(arguments, message, capsys):
+def test_arguments_out_of_range_are_rejected(arguments, message, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "none.pt", "--text", "a", *arguments])
     assert message in "".join(capsys.readouterr())

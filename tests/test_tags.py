@@ -75,7 +75,7 @@ def test_pieces_without_words_are_silent():
         ("½ " * 5000, "symbols after cleaning \\(expected at most 40,000"),
     ],
 )
-def test_texts_that_fill_memory_are_refused(text, message):
+def test_texts_that_fill_memory_are_rejected(text, message):
     with pytest.raises(UserError, match=message):
         prepare_utterance(text, H)
     assert prepare_utterance("[pause 60] " * 5 + "one", H).pause_seconds == 300

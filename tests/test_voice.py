@@ -162,7 +162,7 @@ def test_the_recipes_own_voice_speaks_and_stops():
     ],
     ids=["cut off", "not packed", "another file"],
 )
-def test_damaged_packed_graphs_are_refused(voices, tmp_path, change, answer):
+def test_damaged_packed_graphs_are_rejected(voices, tmp_path, change, answer):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
     path = folder / "postnet.onnx.xz"
     path.write_bytes(change(path.read_bytes()))
@@ -286,7 +286,7 @@ def with_another_graph(folder) -> None:
     described(folder, "postnet.onnx", (folder / "encoder.onnx").read_bytes())
 
 
-FAULTS = {
+DAMAGES = {
     "no voice": (lambda f: (f / "voice.json").unlink(), "voice.json: no such file"),
     "format": (lambda f: about(f, format=1), "voice.json: format=1"),
     "symbols": (lambda f: about(f, symbols=["a"]), "voice.json: symbols: "),
@@ -309,9 +309,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_damaged_or_hostile_folder_is_refused(fault, voices, tmp_path, monkeypatch):
-    folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), FAULTS[fault]
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_or_hostile_folder_is_rejected(damage, voices, tmp_path, monkeypatch):
+    folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), DAMAGES[damage]
     spoil(folder)
     monkeypatch.setattr(onnx_graph.OnnxGraph, "run", None)  # nothing is run before
     with pytest.raises(UserError, match=message) as stop:
@@ -324,7 +324,7 @@ def test_a_damaged_or_hostile_folder_is_refused(fault, voices, tmp_path, monkeyp
     ("factors", "message"),
     [([1, 2**40, 2**9], "the graph cannot run"), ([1, 0, 1], r"refined .*\(1, 0, .*expected")],
 )
-def test_shapes_that_only_running_shows_are_refused(factors, message, voices, tmp_path):
+def test_shapes_that_only_running_shows_are_rejected(factors, message, voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     nodes = [
         helper.make_node("Shape", ["mel"], ["size"]),
@@ -352,7 +352,7 @@ def test_shapes_that_only_running_shows_are_refused(factors, message, voices, tm
         (helper.make_node("Mul", ["mel", "nan"], ["refined"]), 1, "contains NaN or infinity"),
     ],
 )
-def test_other_values_than_finite_floats_are_refused(node, kind, message, voices, tmp_path):
+def test_other_values_than_finite_floats_are_rejected(node, kind, message, voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     weight = numpy_helper.from_array(np.array(np.nan, np.float32), "nan")
     postnet(folder, node, kind=kind, weights=[weight])
@@ -360,7 +360,7 @@ def test_other_values_than_finite_floats_are_refused(node, kind, message, voices
         Voice(folder).synthesize(TEXT)
 
 
-def test_the_format_of_onnx_runtime_is_refused(voices, tmp_path):
+def test_the_format_of_onnx_runtime_is_rejected(voices, tmp_path):
     """Its operators cannot be seen, and a file may be a graph in both formats."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -396,7 +396,7 @@ def test_paths_of_the_settings_are_not_opened(voices, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("damage", "message"),
     [
         ("other weights", "differ from torch by"),
         ("damaged", "best.pt: damaged"),
@@ -404,21 +404,21 @@ def test_paths_of_the_settings_are_not_opened(voices, tmp_path, monkeypatch):
         ("no texts", "val.txt: no such file.*--text-file"),
     ],
 )
-def test_export_writes_a_whole_voice_or_none(fault, message, voices, tmp_path, monkeypatch):
+def test_export_writes_a_whole_voice_or_none(damage, message, voices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = shutil.copy(voices.checkpoint[0], tmp_path / "best.pt")
-    if fault == "other weights":
+    if damage == "other weights":
         other, write = load_checkpoint_synthesizer(path), export.write_graphs
         next(other.model.postnet.parameters()).data *= 1.01
         monkeypatch.setattr(export, "write_graphs", lambda _, folder: write(other, folder))
-    elif fault == "damaged":
+    elif damage == "damaged":
         path.write_bytes(path.read_bytes()[:-99])
-    elif fault == "not empty":
+    elif damage == "not empty":
         (tmp_path / "voice" / "mine").mkdir(parents=True)
-    option = [] if fault == "no texts" else ["--fp32"]
+    option = [] if damage == "no texts" else ["--fp32"]
     with pytest.raises(UserError, match=message):
         export_voice.main(["--checkpoint", str(path), "-o", "voice", *option])
-    assert [x.name for x in tmp_path.glob("voice/*")] == ["mine"] * (fault == "not empty")
+    assert [x.name for x in tmp_path.glob("voice/*")] == ["mine"] * (damage == "not empty")
 
 
 class Hold(torch.nn.Module):
@@ -467,14 +467,14 @@ def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
         ),
     ],
 )
-def test_a_vocoder_that_does_not_fit_is_refused(made, message, tmp_path):
+def test_a_vocoder_that_does_not_fit_is_rejected(made, message, tmp_path):
     write_vocoder(tmp_path / "hold.onnx", **made)
     with pytest.raises(UserError, match=rf"hold\.onnx: .*{message}"):
         vocoder.load_vocoder(tmp_path / "hold.onnx", create_hparams())
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older exporter
-def test_a_vocoder_of_other_inputs_is_refused(tmp_path):
+def test_a_vocoder_of_other_inputs_is_rejected(tmp_path):
     """In our words: a fixed length is what an export without dynamic_axes gives."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [
@@ -555,7 +555,7 @@ def test_a_vocoder_is_checked_as_a_voice_is(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older exporter
-def test_a_vocoder_that_fails_later_is_refused(tmp_path):
+def test_a_vocoder_that_fails_later_is_rejected(tmp_path):
     write_vocoder(tmp_path / "late.onnx")
     model, table = onnx.load(tmp_path / "late.onnx"), np.zeros(18, np.int64)
     model.graph.initializer.append(numpy_helper.from_array(table, "table"))
