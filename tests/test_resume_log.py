@@ -276,7 +276,7 @@ def test_unknown_symbols_are_refused_together(german, tmp_path):
     with pytest.raises(UserError) as stop:
         texts_of(book, german)
     first, *lines = str(stop.value).splitlines()
-    assert first == f"{book}: 2 of 4 lines refused:"
+    assert first == f"{book}: 2 of 4 lines rejected:"
     assert lines[0].startswith(f"  {book}:3: 'Rock': the voice has no symbol for 'c'")
     assert lines[1].startswith(f"  {book}:4: 'Привет': the voice has no symbol for 'п'")
     book.write_text("rot\n" + "Rock\nFuchs\n" * 500, encoding="utf-8")
@@ -323,7 +323,7 @@ def test_texts_come_from_pipes_too(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text", "a", "-o", "a.mp3"], "'a.mp3': expected a folder, or a name that ends in .wav"),
+        (["--text", "a", "-o", "a.mp3"], "'a.mp3' (expected a folder, or a name that ends in .wav"),
         (["--text", "a", "-o", "none/a.wav"], "expected a file that can be written, in an"),
         (["--text", "a", "-o", "out", "--stream", "raw"], "not allowed with argument -o"),
         (["--text", "a", "--voice", "b"], "--voice: not allowed with argument --checkpoint"),

@@ -73,9 +73,9 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-symbols=0"], "--max-symbols: '0': expected "),
+        (["--max-symbols=0"], "--max-symbols: '0' (expected "),
         *(([f"--seed={x}"], "--seed: ") for x in ("-1", "18446744073709551616", "x")),
-        (["--pause=nan"], "--pause: 'nan': expected seconds from 0 to 60"),
+        (["--pause=nan"], "--pause: 'nan' (expected seconds from 0 to 60"),
         (["--version"], version.__version__),
     ],
 )
@@ -160,7 +160,7 @@ def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
         (["--text", "..."], ["'...': nothing to speak"]),
         (["--text-file", "nowhere.txt"], ["nowhere.txt"]),
         (["--text-file", "signs.txt"], ["signs.txt:2: '[]': nothing to speak", "signs.txt:4"]),
-        (["--text-file", "empty.txt"], ["50 of 50 lines refused", "the same in 49 more: 2, 3,"]),
+        (["--text-file", "empty.txt"], ["50 of 50 lines rejected", "the same in 49 more: 2, 3,"]),
         (["--text", "*" * 9999], [f"'{57 * '*'}...': nothing to speak"]),
         (
             ["--text", "long " * 200_000],
