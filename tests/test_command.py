@@ -94,7 +94,7 @@ def test_more_threads_than_processors_are_rejected(threads, voices, checkpoint_p
     for option, path in ("--voice", voices.fp32[0]), ("--checkpoint", checkpoint_path):
         with pytest.raises(SystemExit):
             synthesize.main([option, str(path), "--text", "a", "--threads", threads])
-        expected = f"'{threads}' (expected a whole number from 1 to {most}, the processors"
+        expected = f"'{threads}' (expected a whole number from 1 to {most}"
         assert expected in capsys.readouterr().err
 
 
