@@ -15,7 +15,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from hparams import LOG_FLOOR, MEL_SETTINGS, HParams
+from hparams import HParams
+from tacotron2_voice.settings import LOG_FLOOR, MEL_SETTINGS, VoiceSettings
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import open_file
 
@@ -29,17 +30,17 @@ MAX_FRAME_RATIO = 1.25  # of hop or window in ms to the defaults; the paper's ar
 CONVERT = "scripts/prepare.py --convert DIR writes a copy that training can use"
 
 
-def mel_fingerprint(hparams: HParams) -> dict[str, float]:
+def mel_fingerprint(hparams: VoiceSettings) -> dict[str, float]:
     """Return the settings that a log-mel depends on."""
     return {name: getattr(hparams, name) for name in MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
 
 
-def frame_count(num_samples: int, hparams: HParams) -> int:
+def frame_count(num_samples: int, hparams: VoiceSettings) -> int:
     """Return the number of mel frames of `num_samples` samples: a clip's length in training."""
     return 1 + num_samples // hparams.hop_length
 
 
-def minimum_samples(hparams: HParams) -> int:
+def minimum_samples(hparams: VoiceSettings) -> int:
     """Return the length of the shortest clip that has a mel.
 
     The ends of a clip are mirrored by half a filter, so the clip must be longer than that.
@@ -63,7 +64,7 @@ def settings_at(sampling_rate: int) -> str:
     return f"sampling_rate={sampling_rate},{times},mel_fmax={mel_fmax:g}"
 
 
-def unusual_frames(hparams: HParams) -> str | None:
+def unusual_frames(hparams: VoiceSettings) -> str | None:
     """Return a warning if hop or window have another duration than the defaults, otherwise None.
 
     Both are set in samples, so they become shorter or longer if only the sampling rate is set.
@@ -165,7 +166,7 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
 
 
 @contextlib.contextmanager
-def _open_clip(path: str | Path, hparams: HParams) -> Iterator[Any]:
+def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
     """Open an audio file whose header suits `hparams`; errors as `read_header`."""
     with open_audio(path) as audio:
         if problem := _header_problem(audio, hparams):
@@ -173,7 +174,7 @@ def _open_clip(path: str | Path, hparams: HParams) -> Iterator[Any]:
         yield audio
 
 
-def _header_problem(audio: Any, hparams: HParams) -> str | None:
+def _header_problem(audio: Any, hparams: VoiceSettings) -> str | None:
     rate = hparams.sampling_rate
     if audio.format not in FORMATS:
         return f"{audio.format_info}, expected WAV or FLAC; {CONVERT}"
@@ -193,7 +194,7 @@ def _header_problem(audio: Any, hparams: HParams) -> str | None:
     return None
 
 
-def read_header(path: str | Path, hparams: HParams) -> int:
+def read_header(path: str | Path, hparams: VoiceSettings) -> int:
     """Return the number of samples of a mono WAV or FLAC file, from its header.
 
     read_header("wavs/a.wav", hparams)  # 22050
@@ -205,7 +206,7 @@ def read_header(path: str | Path, hparams: HParams) -> int:
         return audio.frames
 
 
-def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
+def read_audio(path: str | Path, hparams: VoiceSettings) -> torch.Tensor:
     """Read the samples of a mono WAV or FLAC file, float32 [N] in [-1, 1].
 
     Raises:
@@ -215,7 +216,7 @@ def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
         return torch.from_numpy(read_samples(audio, "float32", MAX_SAMPLES))
 
 
-def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
+def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
     """Read all samples [N] of a clip and check that training can use it.
 
     Returns int16 samples if the file has 16 bits, otherwise float32 in [-1, 1].
@@ -246,7 +247,7 @@ def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.Tensor:
+def mel_filters(hparams: VoiceSettings, device: torch.device | str = "cpu") -> torch.Tensor:
     """Return the triangular mel filters, Slaney's scale and norm.
 
     Returns float32 [n_mel_channels, filter_length / 2 + 1].
@@ -265,7 +266,7 @@ def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.T
     return torch.from_numpy(filters).float().to(device)
 
 
-def silent_bands(hparams: HParams) -> str | None:
+def silent_bands(hparams: VoiceSettings) -> str | None:
     """Return a warning if mel bands contain no frequency of the filter, otherwise None."""
     empty = int((mel_filters(hparams).max(dim=1).values == 0).sum())
     if not empty:
@@ -277,7 +278,7 @@ def silent_bands(hparams: HParams) -> str | None:
     )
 
 
-def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:
+def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.Tensor:
     """Compute the natural logarithm of mel magnitudes, as NVIDIA's Tacotron 2 and WaveGlow do.
 
     mel = log_mel_spectrogram(read_audio("a.wav", hparams), hparams)

@@ -18,8 +18,9 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 import layers
-from hparams import WINDOW_BACK, HParams
+from hparams import HParams
 from layers import Attention, BatchNorm, Conv1d, Gain, Linear, Prenet
+from tacotron2_voice.settings import WINDOW_BACK
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
 PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which costs no loss

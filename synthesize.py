@@ -1,4 +1,4 @@
-"""Speak texts with a trained checkpoint, this recipe's or NVIDIA's, or with an exported voice.
+"""Speak texts with a checkpoint, of this recipe or NVIDIA's, or with an exported voice.
 
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text "Printing, in the only sense."
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text-file texts.txt -o out --save-mel
@@ -7,25 +7,24 @@
     python synthesize.py --voice voice --list-speakers
     python synthesize.py --voice voice --speaker anna --text "It was a quiet evening."
 
--o FOLDER gets a wav by Griffin-Lim (or --vocoder, docs/voices.md) and a picture of the alignment
-for each text, named by its line: out/0012.wav; with --save-mel the log-mel too, float32 [n_mels,
-frames] as HiFi-GAN and WaveGlow read it. -o NAME.wav gets all texts, with a pause between two.
---stream writes the sound on standard output as soon as it is there, 16-bit samples: `wav` with a
-header that leaves the length open, `raw` without one.
+-o FOLDER writes a WAV and a plot of the alignment for each text, named by its line: out/0012.wav.
+--save-mel adds the log-mel, float32 [n_mels, frames], which HiFi-GAN and WaveGlow read.
+-o NAME.wav writes all texts into one WAV, with pauses between them. --stream writes 16-bit samples
+to standard output as soon as they are computed: `wav` with a header of unknown length, `raw`
+without a header. Griffin-Lim produces the audio, or the vocoder of --vocoder (docs/guides/deploy.md).
 
-The same command resumes where it was stopped: what is there already, of the same text with the same
-settings, is not made again. A text longer than the longest training text is split into parts, which
-end after sentences where possible, and joined with pauses; --max-symbols sets another limit. A
-voice (scripts/export_voice.py) is spoken without PyTorch, and needs requirements/onnx.txt alone.
+If you stop the command, the same command continues where it stopped. A text that is longer than the
+longest training text is split into chunks, after sentences where possible. An exported voice
+(scripts/export_voice.py) needs no PyTorch, only requirements/onnx.txt.
 """
 
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded: see train.py
 
-
 from pathlib import Path
 
+from export.loading import load_synthesizer
 from tacotron2_voice.command import add_options, speak_texts
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.program import run_program
@@ -34,13 +33,20 @@ from tacotron2_voice.utils.program import run_program
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--checkpoint", type=Path, help="a checkpoint, or the folder of a voice")
     source.add_argument(
-        "--voice", type=Path, dest="checkpoint", metavar="FOLDER", help="an exported voice"
+        "--checkpoint", type=Path, metavar="FILE", help="speak with this checkpoint or voice"
+    )
+    source.add_argument(
+        "--voice",
+        type=Path,
+        dest="checkpoint",
+        metavar="FOLDER",
+        help="speak with this exported voice",
     )
     add_options(parser)
     args = parser.parse_args(arguments)
-    speak_texts(args.checkpoint, args)
+    path = args.checkpoint
+    speak_texts(args, path, lambda: load_synthesizer(path, args.hparams, args.threads))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""How long a model takes to speak: seconds of computing for a second of speech, up to the mel.
+"""Measure the real-time factor of synthesis: computing time per second of speech, up to the mel.
 
-    python benchmarks/speaking.py                                  # 1 text, then 16 in one batch
+    python benchmarks/speaking.py                                  # 1 text, then a batch of 16
     python benchmarks/speaking.py --texts 1,64 --steps 300 --json synthesis.json
-    python benchmarks/speaking.py --device cpu --voices --threads 2,1     # beside ONNX Runtime
+    python benchmarks/speaking.py --device cpu --voices --threads 2,1   # also with ONNX Runtime
 
-The full-size model with random weights, in float32 as synthesize.py. Every text has --symbols
-symbols and takes --steps decoder steps: the gate cannot stop it. Timed is all from symbol ids to
-the mel in the machine's memory. Griffin-Lim is timed separately, on the CPU, for one text's mel,
-where librosa is installed.
+The model has the full size and random weights, in float32 as in synthesize.py. Every text has
+--symbols symbols and takes --steps decoder steps, because the stop-token predictor is off. The
+benchmark times everything from symbol ids to the mel in the memory of the CPU. Griffin-Lim is timed
+separately, on the CPU, for the mel of one text, where librosa is installed.
 
-On a GPU the steps one by one and in CUDA graphs (fast_decoder/captured_steps.py) run in turns, the
-capture included each time, and their mels are compared. On a CPU they run one by one only, and with
---voices in turns with the same model as scripts/export_voice.py makes it, one text after another.
+On a GPU, decoder steps that run one by one and decoder steps in CUDA graphs
+(fast_decoder/captured_steps.py) are interleaved. The time includes the capture of the graphs, and
+the mels are compared. On a CPU, decoder steps run one by one. With --voices they are interleaved
+with the same model as an exported voice, which speaks one text after another.
 """
 
 import project_root
@@ -49,9 +50,10 @@ WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 def speak(
     args: argparse.Namespace, speaker: Tacotron2, count: int, way: str, threads: int
 ) -> torch.Tensor:
-    """The mel [count, n_mels, frames] of random texts, the same each time."""
+    """Return the mel [count, n_mels, frames] of random texts, the same in each call."""
     torch.set_num_threads(threads)
-    generator, shape = torch.Generator().manual_seed(0), (count, args.symbols)
+    generator = torch.Generator().manual_seed(0)
+    shape = (count, args.symbols)
     texts = torch.randint(1, args.hparams.n_symbols, shape, generator=generator).to(args.device)
     masks = speaker.decoder.draw_masks(speaker.max_decoder_steps, count, generator)
     speaker.speaking_decoder = WAYS[way]
@@ -59,8 +61,9 @@ def speak(
 
 
 def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[str, Path]:
-    """The model as voices, by their names in the table."""
-    checkpoint, texts = folder / "model.pt", folder / "texts.txt"
+    """Export the model as voices, and return their folders by their names in the table."""
+    checkpoint = folder / "model.pt"
+    texts = folder / "texts.txt"
     settings = asdict(replace(args.hparams, gate_threshold=0.5))
     torch.save(
         {"iteration": 0, "state_dict": speaker.state_dict(), "hparams": settings}, checkpoint
@@ -74,21 +77,24 @@ def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[s
 
 
 def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarray:
-    """As `speak`, one text after another."""
+    """Return the mel of random texts, as `speak`, one text after another."""
     shape = (count, args.symbols)
     texts = np.random.default_rng(0).integers(1, args.hparams.n_symbols, shape).tolist()
-    return np.stack(
-        [voice.speak_text(text, max_symbols=args.symbols, retries=0).mel for text in texts]
-    )
+    mels = []
+    for text in texts:
+        stream = voice.stream_mels(text, max_symbols=args.symbols, retries=0)
+        mels.append(np.concatenate([*stream], axis=1))
+    return np.stack(mels)
 
 
 def measure(
     args: argparse.Namespace, speaker: Tacotron2, voices: dict[str, Path]
 ) -> list[dict[str, Any]]:
-    """A row for each number of texts and each way to speak them; Griffin-Lim's at the end."""
+    """Return a row for each number of texts and each way to speak them, then Griffin-Lim's row."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
     second = args.hparams.sampling_rate / args.hparams.hop_length  # in frames
-    rows, endless = [], f"max_decoder_steps={args.steps},gate_threshold=1"
+    rows = []
+    endless = f"max_decoder_steps={args.steps},gate_threshold=1"
     for count in args.texts:
         tasks: dict[str, Callable[[], Any]] = {}
         for threads in args.threads:
@@ -119,17 +125,17 @@ def measure(
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, symbols=120, steps=600, repeats=5)
-    about = "at once (%(default)s)"
+    about = "numbers of texts per batch (default: %(default)s)"
     parser.add_argument("--texts", type=whole_numbers, default="1,16", help=about)
-    about = "of the CPU (%(default)s)"
+    about = "numbers of CPU threads (default: %(default)s)"
     threads = str(torch.get_num_threads())
     parser.add_argument("--threads", type=whole_numbers, default=threads, help=about)
-    about = "beside ONNX Runtime, on a CPU; needs requirements/onnx.txt"
+    about = "measure exported voices too, on a CPU (requirements/onnx.txt)"
     parser.add_argument("--voices", action="store_true", help=about)
     args = parser.parse_args(arguments)
     hparams = create_hparams(args.hparams)
     if hparams.speaker_embedding_dim:
-        parser.error("speaker_embedding_dim: one voice is measured; leave it out")
+        parser.error("speaker_embedding_dim: expected 0, because one speaker is measured")
     args.hparams = replace(hparams, max_decoder_steps=args.steps, gate_threshold=1.0)
     torch.manual_seed(0)
     speaker = Tacotron2(args.hparams).eval().to(args.device)

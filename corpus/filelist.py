@@ -26,6 +26,7 @@ from corpus.clips import Clip
 from hparams import HParams
 from tacotron2_voice.speakers import listed, speaker_name
 from tacotron2_voice.text import can_be_spoken, clean, in_words, unknown_symbols
+from tacotron2_voice.text.rules import version_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError, lines_refused
 from tacotron2_voice.utils.files import (
@@ -39,7 +40,6 @@ from tacotron2_voice.utils.files import (
 )
 
 FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # of a line
-TEXT_FOLDER = Path(__file__).resolve().parents[1] / "tacotron2_voice" / "text"
 MEL_SETTINGS_FILE = "mel_settings.json"  # next to cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
 ROUNDING = 0.0051  # seconds; largest error of lengths with two decimals
@@ -357,13 +357,12 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
 
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
     """Return everything that a filelist cache depends on; `filelist` is the list's content."""
-    code = sorted(TEXT_FOLDER.rglob("*.py"))  # turns texts into symbols
     audio = mel_fingerprint(hparams)
     if not hparams.load_mel_from_disk:  # these decide lengths, and which clips are too short
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
         "filelist": hashlib.sha256(filelist).hexdigest(),
-        "text_code": [hashlib.sha256(path.read_bytes()).hexdigest() for path in code],
+        "text_code": version_of("**/*.py"),  # of the modules that turn texts into symbols
         "clips_folder": hparams.clips_folder,
         "load_mel_from_disk": hparams.load_mel_from_disk,
         "audio": audio,

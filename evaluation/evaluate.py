@@ -54,12 +54,13 @@ from evaluation.speaker_identification import (
     nearest_without_own,
 )
 from export.loading import load_synthesizer
+from tacotron2_voice.outputs import write_speech
 from tacotron2_voice.synthesizer import Synthesizer
 from tacotron2_voice.text.spoken_numbers import ENGLISH
 from tacotron2_voice.utils.audio_files import write_wav
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
-from tacotron2_voice.utterance import sequence_to_speak
+from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
 REFERENCE_FILE = "reference_measures.json"  # next to the recordings
@@ -206,14 +207,14 @@ def evaluate(
     recordings = read_recordings(recordings_path, speaker_column)
     texts = [recording.text for recording in recordings]
     synthesizer = load_synthesizer(checkpoint)
-    known = synthesizer.hparams.speakers
+    known = synthesizer.settings.speakers
     if options.right_speaker:
         named = [recording.speaker for recording in recordings]
         check_enough_speakers(named, known, recordings_path, checkpoint)
     names = speakers_of_texts(recordings, known, speaker, recordings_path, checkpoint)
     vocoder_name = GRIFFIN_LIM
     if vocoder:
-        synthesizer.vocoder = load_vocoder(vocoder, synthesizer.hparams)
+        synthesizer.vocoder = load_vocoder(vocoder, synthesizer.settings)
         vocoder_name = f"{vocoder.name} ({sha256(read_bytes(vocoder)).hexdigest()[:8]})"
     evaluators = options.make_evaluators(texts)
     reference = Reference(Measures(), Measures(), {})
@@ -223,7 +224,7 @@ def evaluate(
         )
 
     # The recordings are read first, so that a bad one stops the evaluation before it takes long.
-    hparams = synthesizer.hparams
+    hparams = synthesizer.settings
     recorded: list[np.ndarray] = []
     if not options.words_only:
         recorded = [mel_cepstra(read_audio(x.path, hparams), hparams) for x in recordings]
@@ -244,7 +245,7 @@ def evaluate(
         recordings_after_griffin_lim=reference.vocoded.word_error_rate,
         texts=len(recordings),
         checkpoint=checkpoint.name,
-        epochs=synthesizer.epochs,
+        epochs=synthesizer.training.epochs,
         transcripts=labeled_transcripts(
             evaluators.transcripts, recordings, nearest, names, nearest_speakers
         ),
@@ -277,7 +278,7 @@ def measure_reference(
     Raises:
         UserError: if the recordings, or the file that was kept, cannot be read.
     """
-    hparams = synthesizer.hparams
+    hparams = synthesizer.settings
     recordings = read_recordings(path, speaker_column)
     kept = path / REFERENCE_FILE
     if path.is_file():
@@ -305,7 +306,7 @@ def measure_reference(
         samples = read_audio(recording.path, hparams)
         recorded.add(recording.text, samples.numpy(), rate)
         mel = log_mel_spectrogram(samples, hparams).numpy()
-        vocoded.add(recording.text, np.concatenate([*synthesizer.sound([mel])]), rate)
+        vocoded.add(recording.text, synthesizer.audio_of(mel), rate)
 
     names = [recording.speaker for recording in recordings]
     centroids: dict[str, list[float]] = {}
@@ -344,19 +345,18 @@ def synthesize_texts(
         output: a folder that keeps the audio, the alignments and an index.csv with the columns
             wav, text and, for several speakers, speaker.
     """
-    hparams = synthesizer.hparams
+    hparams = synthesizer.settings
     with tempfile.TemporaryDirectory() as temporary:
         folder = output or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         progress = progress_bar("Synthesizing", len(texts), " texts", iterable=texts)
         for number, (text, name) in enumerate(zip(progress, names, strict=True), 1):
-            speech = synthesizer.speak_text(sequence_to_speak(text, hparams), speaker=name)
+            speech = synthesizer.synthesize(text_to_ids(text, hparams), speaker=name)
             wav = folder / f"{number:04d}.wav"
             if output:
-                synthesizer.write_speech(wav.with_suffix(""), speech)
+                write_speech(wav.with_suffix(""), speech, hparams.table)
             else:  # without the plot, which takes longer than the speech
-                audio = np.concatenate([*synthesizer.sound([speech.mel])])
-                write_wav(wav, audio, hparams.sampling_rate)
+                write_wav(wav, speech.audio, hparams.sampling_rate)
             samples = torch.from_numpy(soundfile.read(wav, dtype="float32")[0])
             missing = max(0, hparams.filter_length - len(samples))
             yield torch.nn.functional.pad(samples, (0, missing))

@@ -15,13 +15,13 @@ from scipy.fft import dct
 
 from audio import log_mel_spectrogram
 from evaluation.recordings import Recording
-from hparams import HParams
+from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.utils.console import progress_bar
 
 CEPSTRA = slice(1, 13)  # without coefficient 0, which is the level
 
 
-def mel_cepstra(samples: torch.Tensor, hparams: HParams) -> np.ndarray:
+def mel_cepstra(samples: torch.Tensor, hparams: VoiceSettings) -> np.ndarray:
     """Return the mel-cepstra [12, frames] of samples [N], without each coefficient's mean."""
     log_mel = log_mel_spectrogram(samples, hparams).numpy()
     cepstra = dct(log_mel, axis=0, norm="ortho")[CEPSTRA]

@@ -1,11 +1,12 @@
-"""Reads checkpoint files, this recipe's and NVIDIA's, without running code from them.
+"""Read checkpoint files, of this recipe and NVIDIA's, without running code from them.
 
     saved = read_checkpoint("runs/ljspeech/best.pt")
     load_weights(model, saved, "runs/ljspeech/best.pt")
 
 A checkpoint has the keys of NVIDIA's recipe (`iteration`, `state_dict`, `optimizer`,
-`learning_rate`); this recipe's has the settings too (`hparams`), and the state of its run, which
-training/checkpoint.py writes and reads. Here the parts are checked that speaking takes from it.
+`learning_rate`). A checkpoint of this recipe also has the settings (`hparams`) and the state of its
+run, which training/checkpoint.py writes and reads. This module checks the parts that synthesis
+needs.
 """
 
 import io
@@ -21,8 +22,9 @@ from typing import Annotated, Any
 
 import torch
 
-from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
+from hparams import HParams, hparams_from_dict
 from machine import is_out_of_memory
+from tacotron2_voice.settings import HAS_PYDANTIC, limits
 from tacotron2_voice.speakers import problem_of_names
 from tacotron2_voice.speech_statistics import SpeakerStatistics, SpeechStatistics
 from tacotron2_voice.utils.errors import UserError
@@ -32,27 +34,27 @@ from tacotron2_voice.version import __version__
 if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
-MAX_BYTES = 2**32  # the full-size model's has 0.3 GB
+MAX_BYTES = 2**32  # a checkpoint of the full-size model has 0.3 GB
 MAX_COUNT = 2**53  # larger counts are not exact as floats
-MAX_NAMED = 10  # problems in a message
-ZIP_BEGINS = b"PK\x03\x04"
+MAX_SHOWN = 10  # problems in a message
+ZIP_START = b"PK\x03\x04"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64)
 
 CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MAX_COUNT)]
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint whose bytes are not those that were written. One before it may be good."""
+    """Report a checkpoint whose bytes are not those that were written."""
 
 
 @dataclass
 class Progress:
-    """What speaking takes from the state of the training loop."""
+    """Contain what synthesis needs of the training loop's state."""
 
     epoch: CountFrom1
 
 
-# The settings that say how large a model is, each by a tensor and a dimension of its shape.
+# The settings of a model's size, each with a tensor and the dimension that shows it.
 SIZES = {
     "symbols_embedding_dim": ("embedding.weight", 1),
     "encoder_embedding_dim": ("encoder.convolutions.0.0.conv.weight", 0),
@@ -73,15 +75,16 @@ SIZES = {
     "postnet_embedding_dim": ("postnet.convolutions.0.0.conv.weight", 0),
     "postnet_kernel_size": ("postnet.convolutions.0.0.conv.weight", 2),
 }
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in a model of one voice
-FRAMES = "decoder.linear_projection.linear_layer.weight"  # rows: bands of the frames of a step
+SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in a model of one speaker
+FRAMES = "decoder.linear_projection.linear_layer.weight"  # its rows are the frames of a step
 
-# What speaking takes from a checkpoint besides weights and settings, where they are there.
+# The types of the parts that synthesis needs besides weights and settings. All are optional.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # of the training clips, in symbols
     "speech_statistics": SpeechStatistics,  # missing in checkpoints of 0.3.0
-    "speaker_statistics": list[SpeakerStatistics],  # missing in those of one voice
+    "speaker_statistics": list[SpeakerStatistics],  # missing for one speaker
+    "text_rules": str,  # missing in checkpoints of 0.4.0
 }
 
 
@@ -91,62 +94,66 @@ KINDS: dict[str, Any] = {
 def read_checkpoint(
     path: str | Path, find_problems: Callable[[dict[str, Any]], list[str]] | None = None
 ) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU. Its parts are checked by `find_problems`, by default
-    `problems_of`. Errors as `read_saved`, and UserError if it is no checkpoint, or a part of it is
-    not what it has to be."""
+    """Return the content of a checkpoint, on the CPU.
+
+    Args:
+        find_problems: returns the problems of the parts, by default `problems_of`.
+
+    Raises:
+        DamagedCheckpoint: as `read_saved`.
+        UserError: if the file cannot be read, or is not a valid checkpoint.
+    """
     state = read_saved(path)
     if not isinstance(state, dict) or "state_dict" not in state:
-        raise UserError(f"{path}: holds no state_dict, so it is not a Tacotron 2 checkpoint")
+        raise UserError(f"{path}: no state_dict in it (expected a Tacotron 2 checkpoint)")
     if problems := (find_problems or problems_of)(state):
-        raise refused(path, problems)
+        raise checkpoint_error(path, problems)
     return state
 
 
 def read_saved(path: str | Path) -> object:
-    """What torch.save wrote, on the CPU. Its bytes are compared with the CRC-32 that the zip holds
-    of them.
+    """Return what torch.save wrote, on the CPU, after a check of the CRC-32 in the file.
 
     Raises:
-        DamagedCheckpoint: if the file is there and can be read, but is not what was written.
-        UserError: if it cannot be read (missing, no permission, a failing disk, too little
-            memory).
+        DamagedCheckpoint: if the file can be read, but its content is damaged.
+        UserError: if the file cannot be read (missing, no permission, failing disk, no memory).
     """
     try:
-        with naming(path), open_file(path, "no such checkpoint; name one that is there") as file:
-            size, begins_well = os.fstat(file.fileno()).st_size, file.peek()[:1] in (b"P", b"\x80")
-            if size > MAX_BYTES or not begins_well:
-                raise DamagedCheckpoint("damaged, or no checkpoint, by its first byte or its size")
-            return _unpack(file.read(size))  # read whole: what fails after that is not the disk
+        with naming(path), open_file(path, "no such checkpoint") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES or file.peek()[:1] not in (b"P", b"\x80"):
+                raise DamagedCheckpoint("damaged, or not a checkpoint (wrong first byte or size)")
+            content = file.read(size)  # all of it, so that later errors are not the disk's
+            return _unpack(content)
     except (OSError, MemoryError) as error:
         reason = "too little memory" if isinstance(error, MemoryError) else error.strerror
-        raise UserError(
-            f"{path}: cannot be read ({reason}). That does not mean that it is damaged: nothing "
-            "was touched; make it readable and try again"
-        ) from None
+        raise UserError(f"{path}: cannot be read ({reason}), but may be intact") from None
 
 
 def _unpack(content: bytes) -> object:
     try:
-        if content.startswith(ZIP_BEGINS):  # the reference's oldest files are no zip
+        if content.startswith(ZIP_START):  # NVIDIA's oldest files are not in the zip format
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 for record in archive.infolist():
-                    # Of a folder torch reads nothing; what is compressed may fill the memory.
+                    # Torch ignores folders, and compressed content may exhaust the memory.
                     if record.external_attr & 0x10 or record.compress_type:
                         raise zipfile.BadZipFile(f"{record.filename} is a folder or compressed")
-                    archive.read(record)  # compares it with its CRC-32
-        with warnings.catch_warnings(action="ignore"):  # of old pickles, with lines of torch
+                    archive.read(record)  # compares the CRC-32
+        with warnings.catch_warnings(action="ignore"):  # about old pickles
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # zipfile and torch raise many kinds for a damaged file
+    except Exception as error:  # zipfile and torch raise many types for a damaged file
         if is_out_of_memory(error):
             raise MemoryError from None
         reason = f"{type(error).__name__}: {first_line(error)[:120]}"
-        if isinstance(error, pickle.UnpicklingError):  # of which torch says how to run its code
-            reason = "it holds more than tensors and plain values"
-        raise DamagedCheckpoint(f"damaged, or no checkpoint ({reason})") from None
+        if isinstance(error, pickle.UnpicklingError):  # torch's own message tells how to run code
+            reason = "it contains more than tensors and plain values"
+        raise DamagedCheckpoint(f"damaged, or not a checkpoint ({reason})") from None
 
 
 def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]  # torch adds a stack; some errors say nothing
+    """Return the first line of an error's message, because torch adds a stack to its messages."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else ""
 
 
 def load_weights(
@@ -155,55 +162,70 @@ def load_weights(
     path: str | Path,
     ignore_layers: Sequence[str] = (),
 ) -> None:
-    """Copy a checkpoint's weights into `model`, all but the tensors named in `ignore_layers`.
+    """Copy a checkpoint's weights into `model`, except the tensors in `ignore_layers`.
 
     Raises:
-        UserError: listing the settings of another size; if there is none, the tensors that are
-            missing, unknown or of another shape.
+        UserError: as `check_weights`.
     """
-    model.load_state_dict(refuse_misfit(model.state_dict(), state, path, ignore_layers))
+    model.load_state_dict(check_weights(model.state_dict(), state, path, ignore_layers))
 
 
-def refuse_misfit(
+def check_weights(
     own: dict[str, torch.Tensor],
     state: dict[str, Any],
     path: str | Path,
     ignore_layers: Sequence[str] = (),
 ) -> dict[str, torch.Tensor]:
-    """The weights that a model whose own are `own`, on any device, takes from a checkpoint; errors
-    as `load_weights`."""
-    # Of a model that was wrapped for several GPUs, as NVIDIA's recipe saves it.
+    """Return the weights that a model with the weights `own`, on any device, gets from a checkpoint.
+
+    Raises:
+        UserError: listing the settings with another size or, if there are none, the tensors that
+            are missing, unknown or of another shape.
+    """
+    # NVIDIA's recipe saves the wrapper of a model on several GPUs.
     weights = {name.removeprefix("module."): x for name, x in state["state_dict"].items()}
-    theirs, ours = sizes_of(weights), sizes_of(own)
+    saved_sizes = sizes_of(weights)
+    own_sizes = sizes_of(own)
     for name in ignore_layers:
         if name not in own:
             raise UserError(f"ignore_layers: the model has no tensor {name!r}")
         weights[name] = own[name]
-    problems = [f"lacks {name}" for name in own if name not in weights]
-    problems += [f"has {name}, which this model lacks" for name in weights if name not in own]
-    for name in (name for name in own if name in weights):
-        loaded, kept = weights[name], own[name]
-        if loaded.shape != kept.shape:
-            problems.append(f"{name} is {list(loaded.shape)}, the model's is {list(kept.shape)}")
-        elif loaded.is_floating_point() != kept.is_floating_point():
-            problems.append(f"{name} is {loaded.dtype}, the model's is {kept.dtype}")
+    problems = [f"{name} is missing" for name in own if name not in weights]
+    problems += [f"{name} is unknown to this model" for name in weights if name not in own]
+    for name, expected in own.items():
+        if name not in weights:
+            continue
+        loaded = weights[name]
+        if loaded.shape != expected.shape:
+            problems.append(f"{name} is {list(loaded.shape)} (expected {list(expected.shape)})")
+        elif loaded.is_floating_point() != expected.is_floating_point():
+            problems.append(f"{name} is {loaded.dtype} (expected {expected.dtype})")
     if problems:
-        differing = {x: theirs[x] for x in ours if theirs.get(x, ours[x]) != ours[x]}
-        advice = ",".join(f"{name}={value}" for name, value in differing.items())
-        sizes = [f"{name}={value} there, {ours[name]} here" for name, value in differing.items()]
-        error = refused(path, sizes or problems, " does not fit the model of these settings")
-        if sizes:
-            error.args = (f"{error}\n  To take the checkpoint's sizes: --hparams {advice}",)
-        if differing.get("speaker_embedding_dim") and not ours["speaker_embedding_dim"]:
-            fix = "prepare.py --speaker NAME, where all clips are one speaker's"
-            error.args = (f"{error}, with lists that name speakers: {fix}",)
-        raise error
+        raise _misfit(path, problems, saved_sizes, own_sizes)
     return weights
 
 
+def _misfit(
+    path: str | Path, problems: list[str], saved_sizes: dict[str, int], own_sizes: dict[str, int]
+) -> UserError:
+    """Return the error about a checkpoint that does not fit a model."""
+    different = {}
+    for name, own in own_sizes.items():
+        if saved_sizes.get(name, own) != own:
+            different[name] = saved_sizes[name]
+    sizes = [f"{name}={value} (expected {own_sizes[name]})" for name, value in different.items()]
+    error = checkpoint_error(path, sizes or problems, " does not fit the model of these settings")
+    if not sizes:
+        return error
+    settings = ",".join(f"{name}={value}" for name, value in different.items())
+    return UserError(f"{error}\n  The checkpoint needs --hparams {settings}")
+
+
 def sizes_of(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """The settings of a model's size that its tensors' shapes tell, by name. Those whose tensor is
-    missing, or has too few dimensions, are left out."""
+    """Return the settings of a model's size that the shapes of its tensors show, by name.
+
+    A setting whose tensor is missing, or has too few dimensions, is left out.
+    """
     sizes = {
         setting: weights[name].shape[dimension]
         for setting, (name, dimension) in SIZES.items()
@@ -224,7 +246,7 @@ def sizes_of(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """The symbols' embedding [symbols, dim], if there is one."""
+    """Return the symbol embedding [symbols, dim], or None if it is missing."""
     embedding = weights.get("embedding.weight", weights.get("module.embedding.weight"))
     return embedding if embedding is not None and embedding.dim() == 2 else None
 
@@ -233,9 +255,11 @@ def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
-    """What is wrong with weights, settings, and the parts named in `kinds` that are there, a line
-    each that begins with the part's name. Of a checkpoint of another recipe, which has neither
-    settings nor a loop, the weights alone are looked at."""
+    """Return what is wrong with weights, settings, and the parts in `kinds`, one line each that
+    begins with the part's name.
+
+    A checkpoint of another recipe has no settings, so only its weights are checked.
+    """
     problems = weight_problems(state["state_dict"], "state_dict")
     if not is_of_this_recipe(state):
         return problems
@@ -248,22 +272,25 @@ def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list
 
 
 def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is of this recipe, which saves settings."""
     return "hparams" in state or "loop" in state
 
 
 def weight_problems(weights: Any, part: str) -> list[str]:
-    """What is wrong with the tensors by name in a `part` of a file, a line each."""
+    """Return what is wrong with the tensors by name in a `part` of a file, one line each."""
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
-        return [f"{part}: {brief(weights)}, expected tensors by name"]
+        return [f"{part}: {brief(weights)} (expected tensors by name)"]
     problems = {name: tensor_problem(tensor) for name, tensor in weights.items()}
     return [f"{part}: {name}: {problem}" for name, problem in problems.items() if problem]
 
 
 def _settings_problems(saved: Any) -> list[str]:
     if not isinstance(saved, dict):
-        return ["hparams: missing, or not values by name"]  # never the defaults instead
+        return ["hparams: missing, or not values by name"]  # the defaults would be wrong
     if unknown := saved.keys() - {field.name for field in fields(HParams)}:
-        return [f"hparams: {', '.join(map(str, unknown))}: unknown to version {__version__}"]
+        return [
+            f"hparams: {', '.join(map(str, unknown))}: unknown to version {__version__} of this recipe"
+        ]
     try:
         hparams_from_dict(saved)
     except UserError as error:
@@ -273,8 +300,9 @@ def _settings_problems(saved: Any) -> list[str]:
 
 
 def _symbol_problems(state: dict[str, Any]) -> list[str]:
-    """Between the table of symbols, where there is one, and the embedding."""
-    symbols, table = (state["hparams"].get(x) for x in ("symbols", "symbol_table"))
+    """Return the contradictions between the symbol table and the embedding."""
+    symbols = state["hparams"].get("symbols")
+    table = state["hparams"].get("symbol_table")
     embedding = embedding_of(state["state_dict"])
     if not table and symbols in (None, "english"):
         return []
@@ -287,53 +315,58 @@ def _symbol_problems(state: dict[str, Any]) -> list[str]:
 
 
 def _speaker_problems(state: dict[str, Any]) -> list[str]:
-    """Between the names of speakers, their embedding and their statistics, none of which one voice
-    has."""
+    """Return the contradictions between the names of speakers, their embedding and statistics."""
     embedding = state["state_dict"].get(SPEAKER_EMBEDDING)
     names = tuple(state["hparams"].get("speakers") or ())
-    if problem := problem_of_names(names):
+    problem = problem_of_names(names)
+    if problem:
         return [f"hparams: {problem}"]
-    if embedding is None and not state["hparams"].get("speaker_embedding_dim"):
-        if names:
-            return [f"hparams: speakers: {len(names)} names, but no {SPEAKER_EMBEDDING}"]
-    elif (rows := 0 if embedding is None or embedding.dim() != 2 else len(embedding)) != len(names):
+    has_embedding = embedding is not None or state["hparams"].get("speaker_embedding_dim")
+    if names and not has_embedding:
+        return [f"hparams: speakers: {len(names)} names, but no {SPEAKER_EMBEDDING}"]
+    rows = len(embedding) if embedding is not None and embedding.dim() == 2 else 0
+    if rows != len(names):
         return [f"hparams: speakers: {len(names)} names, but {SPEAKER_EMBEDDING} has {rows} rows"]
-    known = state.get("speaker_statistics")
-    if known is not None and [x["name"] for x in known] != [*names]:
+    statistics = state.get("speaker_statistics")
+    if statistics is not None and [one["name"] for one in statistics] != [*names]:
         return ["speaker_statistics: other names than hparams has in speakers"]
     return []
 
 
 def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
+    """Return what is wrong with a part that contains no tensors, one line each."""
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        return [
-            f"{': '.join(map(str, (part, *problem['loc'])))}: {problem['msg']}, "
-            f"not {brief(problem['input'])}"
-            for problem in error.errors(include_url=False, include_context=False)
-        ]
-    return []
+        found = error.errors(include_url=False, include_context=False)
+    else:
+        return []
+    problems = []
+    for problem in found:
+        place = ": ".join(map(str, (part, *problem["loc"])))
+        problems.append(f"{place}: {problem['msg']}, not {brief(problem['input'])}")
+    return problems
 
 
 def tensor_problem(value: Any) -> str | None:
-    """Why a value is no tensor of plain numbers, all of them finite."""
+    """Return what is wrong with a tensor of finite numbers, or None."""
     if not isinstance(value, torch.Tensor):
-        return f"{brief(value)}, expected a tensor"
+        return f"{brief(value)} (expected a tensor)"
     if value.dtype not in DTYPES:
-        return f"{value.dtype}, expected a dtype that weights have"
+        return f"{value.dtype} (expected a type of weights)"
     if value.layout != torch.strided or value.is_nested or value.device.type != "cpu":
-        return "a sparse, nested or empty tensor, expected a plain one"
-    if value.numel() * value.itemsize > value.untyped_storage().nbytes():  # by a stride of 0
-        return f"{value.numel():,} values, more than the file holds of them"
-    # A finite sum has finite terms; adding up takes a fraction of looking at each.
+        return "a sparse, nested or meta tensor (expected a dense tensor)"
+    # With a stride of 0, a small file describes a huge tensor.
+    if value.numel() * value.itemsize > value.untyped_storage().nbytes():
+        return f"{value.numel():,} values, more than the file contains"
+    # If the sum is finite, so are its terms, and a sum is faster than a check of each value.
     if not math.isfinite(value.sum()) and not value.isfinite().all():
         return "NaN or infinite values"
     return None
 
 
 def brief(value: Any) -> str:
-    """A value as messages show it."""
+    """Return a short description of a value for messages."""
     if isinstance(value, torch.Tensor):
         return f"a {value.dtype} tensor of shape {list(value.shape)}"
     is_small_int = type(value) is int and abs(value) < MAX_COUNT
@@ -342,10 +375,12 @@ def brief(value: Any) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def refused(path: str | Path, problems: list[str], what: str = "") -> UserError:
-    """One message about what is wrong with a checkpoint, a line if it is one problem."""
-    if len(problems) == 1 and not what:
+def checkpoint_error(path: str | Path, problems: list[str], title: str = "") -> UserError:
+    """Return the error about a checkpoint's problems."""
+    if len(problems) == 1 and not title:
         return UserError(f"{path}: {problems[0]}")
-    more = [f"... and {len(problems) - MAX_NAMED} more"] if len(problems) > MAX_NAMED else []
-    what = what or f": {len(problems)} problems"
-    return UserError("\n  ".join([f"{path}{what}:", *problems[:MAX_NAMED], *more]))
+    shown = problems[:MAX_SHOWN]
+    if len(problems) > MAX_SHOWN:
+        shown.append(f"... and {len(problems) - MAX_SHOWN} more")
+    title = title or f": {len(problems)} problems"
+    return UserError("\n  ".join([f"{path}{title}:", *shown]))

@@ -1,9 +1,8 @@
-"""Speaks with a trained checkpoint, or with a model in memory.
+"""Synthesize speech with a checkpoint, or with a model in memory.
 
-speaker = load_checkpoint_synthesizer("runs/ljspeech/best.pt")
-samples = speaker.speak("It was a quiet evening.")  # float32 [N] in [-1, 1]
-speaker = CheckpointSynthesizer(model.eval(), hparams, statistics)  # while it is trained
-samples = speaker.speak("It was a quiet evening.", speaker="anna")  # where there are several
+synthesizer = load_checkpoint_synthesizer("runs/ljspeech/best.pt")
+speech = synthesizer.synthesize("It was a quiet evening.")
+synthesizer = CheckpointSynthesizer(model.eval(), hparams)  # during training
 """
 
 import importlib.util
@@ -15,53 +14,53 @@ import numpy as np
 import torch
 
 from audio import mel_filters
-from export.checkpoint_file import (
-    is_of_this_recipe,
-    load_weights,
-    read_checkpoint,
-    refuse_misfit,
-)
-from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, read_symbols
+from export.checkpoint_file import check_weights, is_of_this_recipe, load_weights, read_checkpoint
+from hparams import HParams, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2, free_running
+from tacotron2_voice.settings import change_speaking_settings, check_text_settings
 from tacotron2_voice.speech_statistics import LJSPEECH, SpeakerStatistics, SpeechStatistics
-from tacotron2_voice.synthesis_settings import speaking_hparams
-from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer
+from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer, TrainingFacts
 from tacotron2_voice.utils.errors import UserError
+
+# Settings of the training that are options when speaking.
+SPEAKING_OPTIONS = {"seed": "--seed", "drop_unknown": "--drop-unknown"}
 
 
 class CheckpointSynthesizer(Synthesizer):
-    """Speaks with a trained model, one text at a time."""
+    """Synthesize texts with a trained model."""
 
-    shows_progress = True
+    settings: HParams
 
     def __init__(
         self,
         model: Tacotron2,
         hparams: HParams,
-        statistics: SpeechStatistics | None = None,
-        speaker_statistics: Sequence[SpeakerStatistics] = (),
-        longest_text: int | None = None,
-        epochs: int = 0,
+        training: TrainingFacts | None = None,
+        source: str | Path = "the model",
     ):
-        filters = mel_filters(hparams).numpy()
-        super().__init__(hparams, filters, statistics, longest_text, epochs, speaker_statistics)
+        super().__init__(hparams, mel_filters(hparams).numpy(), training, source)
         self.model = model
 
     def decode(
-        self, words: Sequence[int], seed: int, max_steps: int, index: int | None = None
+        self, ids: Sequence[int], seed: int, max_steps: int, speaker: int | None = None
     ) -> Iterator[DecoderSteps]:
-        """One text at a time, though a batch takes half the time: its matrix products round
-        otherwise, so a text's mel would depend in its last bits on the texts beside it."""
-        h, generator = self.hparams, torch.Generator().manual_seed(seed)
+        """Yield decoder steps of one text.
+
+        A batch would take half the time. But its matrix products round differently, so that the
+        last bits of a log-mel would depend on the other texts in the batch.
+        """
+        settings = self.settings
+        generator = torch.Generator().manual_seed(seed)
         masks = self.model.decoder.draw_masks(max_steps, 1, generator)
         device = self.model.embedding.weight.device
-        text = torch.tensor([words], device=device)
-        labels = {} if index is None else {"speaker": torch.tensor([index], device=device)}
-        lengths, shape = torch.tensor([len(words)]), (h.n_frames_per_step, h.n_mel_channels)
-        spoken = self.model.speak(text, lengths, masks, max_steps, h.attention_window, labels)
-        for steps in spoken:
+        text = torch.tensor([ids], device=device)
+        lengths = torch.tensor([len(ids)])
+        labels = {} if speaker is None else {"speaker": torch.tensor([speaker], device=device)}
+        frames_shape = (settings.n_frames_per_step, settings.n_mel_channels)
+        window = settings.attention_window
+        for steps in self.model.speak(text, lengths, masks, max_steps, window, labels):
             yield DecoderSteps(
-                steps.frames[:, 0].unflatten(1, shape).float().cpu().numpy(),
+                steps.frames[:, 0].unflatten(1, frames_shape).float().cpu().numpy(),
                 torch.sigmoid(steps.gate[:, 0].float()).cpu().numpy(),
                 steps.alignments[:, 0].float().cpu().numpy(),
             )
@@ -75,47 +74,59 @@ class CheckpointSynthesizer(Synthesizer):
 def load_checkpoint_synthesizer(
     path: str | Path, overrides: str = "", device: torch.device | None = None
 ) -> CheckpointSynthesizer:
-    """Load a checkpoint, this recipe's or NVIDIA's (whose settings are the defaults), to speak.
+    """Load a checkpoint of this recipe or NVIDIA's, whose settings are the defaults.
 
     Args:
-        overrides: settings as in --hparams. `decoder=reference` takes the decoder's steps one by
-            one on a GPU too.
+        overrides: settings, as in --hparams. `decoder=reference` runs decoder steps one by one on
+            a GPU too.
         device: by default a GPU if there is one.
 
     Raises:
         UserError: if the checkpoint cannot be read or does not fit its settings.
     """
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device is None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     saved = read_checkpoint(path)
-    kept = hparams_from_dict(saved.get("hparams", {}))
-    has_settings = is_of_this_recipe(saved)
-    hparams = (speaking_hparams if has_settings else create_hparams)(overrides, kept)
-    if hparams.speaker_embedding_dim and not hparams.speakers:
-        dim = hparams.speaker_embedding_dim
-        raise UserError(f"speaker_embedding_dim={dim}: leave it out; {path} names no speakers")
-    hparams = check_text_settings(hparams)
-    if not kept.symbol_table:
-        hparams = read_symbols(hparams)  # of another recipe's voice, by --hparams symbols=FILE
-    elif hparams.symbols != kept.symbols:
-        raise UserError(f"symbols={hparams.symbols}: leave it out; {path} holds its own")
-    with torch.device("meta"):  # settings of a file may ask for terabytes
-        refuse_misfit(Tacotron2(hparams).state_dict(), saved, path)
+    hparams = _settings_of(saved, overrides, path)
+    with torch.device("meta"):  # without memory, in case the settings ask for terabytes
+        check_weights(Tacotron2(hparams).state_dict(), saved, path)
     model = Tacotron2(hparams, speaking_decoder=choose_speaking_decoder(hparams.decoder))
     load_weights(model, saved, path)
-    epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
-    statistics = statistics_of(saved, hparams)
-    longest_text = saved.get("longest_text", statistics and statistics.longest_text)
-    known = statistics, speaker_statistics_of(saved), longest_text, epochs
-    speaker = CheckpointSynthesizer(model.to(device).eval(), hparams, *known)
-    speaker.source = path
-    return speaker
+    training = training_facts(saved, hparams)
+    return CheckpointSynthesizer(model.to(device).eval(), hparams, training, path)
+
+
+def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HParams:
+    """Return the settings of a checkpoint with overrides. UserError if they contradict each other."""
+    trained = hparams_from_dict(saved.get("hparams", {}))
+    if is_of_this_recipe(saved):
+        hparams = change_speaking_settings(trained, overrides)
+        for name, option in SPEAKING_OPTIONS.items():
+            value = getattr(hparams, name)
+            if value != getattr(trained, name):
+                raise UserError(f"--hparams: {name}={value}: use {option} instead")
+    else:
+        hparams = create_hparams(overrides, trained)
+    if hparams.speaker_embedding_dim and not hparams.speakers:
+        width = f"speaker_embedding_dim={hparams.speaker_embedding_dim}"
+        raise UserError(f"{width}: {path} has no speakers (expected 0)")
+    hparams = check_text_settings(hparams)
+    if not trained.symbol_table:
+        return read_symbols(hparams)  # for another recipe's checkpoint with symbols=FILE
+    if hparams.symbols != trained.symbols:
+        expected = f"expected {trained.symbols}, whose table {path} contains"
+        raise UserError(f"symbols={hparams.symbols}: {expected}")
+    return hparams
 
 
 def choose_speaking_decoder(name: str) -> Callable[..., Any]:
-    """The loop of decoder steps that the hyper-parameter `decoder` names. The recipe works without
-    the folder fast_decoder/."""
+    """Return the loop of decoder steps that the setting `decoder` names.
+
+    The recipe works without the folder fast_decoder/.
+    """
     package = importlib.util.find_spec("fast_decoder")
-    is_missing = package is None or package.origin is None  # or compiled files are left over
+    # A folder with nothing but compiled files has no origin.
+    is_missing = package is None or package.origin is None
     if name == "reference" or is_missing:
         return free_running
     from fast_decoder import captured_steps
@@ -123,16 +134,35 @@ def choose_speaking_decoder(name: str) -> Callable[..., Any]:
     return captured_steps.free_running
 
 
+def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
+    """Return what a checkpoint contains about its training."""
+    statistics = statistics_of(saved, hparams)
+    longest_text = saved.get("longest_text")
+    if longest_text is None and statistics is not None:
+        longest_text = statistics.longest_text
+    epochs = saved["loop"]["epoch"] - 1 if "loop" in saved else 0
+    return TrainingFacts(
+        statistics=statistics,
+        speaker_statistics=speaker_statistics_of(saved),
+        longest_text=longest_text,
+        epochs=epochs,
+        text_rules=saved.get("text_rules", ""),
+    )
+
+
 def statistics_of(saved: dict[str, Any], hparams: HParams) -> SpeechStatistics | None:
-    """What a checkpoint says of the speech of its clips; of one that says nothing, as NVIDIA's, in
-    English letters LJSpeech's; None for other symbols, whose pace is not known."""
+    """Return the speech statistics of a checkpoint.
+
+    For a checkpoint without statistics, such as NVIDIA's, they are LJSpeech's if the symbols are
+    English. The speaking rate in other symbols is unknown.
+    """
     if saved.get("speech_statistics") is not None:
         return SpeechStatistics(**saved["speech_statistics"])
     return LJSPEECH if hparams.table.is_english else None
 
 
 def speaker_statistics_of(saved: dict[str, Any]) -> list[SpeakerStatistics]:
-    """What a checkpoint says of the speech of each speaker; nothing of one voice."""
+    """Return the statistics of each speaker of a checkpoint; [] for one speaker."""
     return [
         SpeakerStatistics(one["name"], one["minutes"], SpeechStatistics(**one["statistics"]))
         for one in saved.get("speaker_statistics", ())

@@ -1,8 +1,9 @@
-"""Exports a trained model as a voice, a folder that speaks without PyTorch (tacotron2_voice/voice.py).
+"""Export a trained model as a voice: a folder that needs no PyTorch (tacotron2_voice/voice.py).
 
-    export_voice(load_checkpoint_synthesizer("best.pt", device=torch.device("cpu")), Path("voice"), texts)
+    synthesizer = load_checkpoint_synthesizer("best.pt", device=torch.device("cpu"))
+    export_voice(synthesizer, Path("voice"), texts)
 
-It needs onnx and onnxruntime besides torch.
+The export needs the packages onnx and onnxruntime.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import onnx
@@ -30,41 +31,45 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import folder_made_whole, write_bytes, write_json
 from tacotron2_voice.version import __version__
 from tacotron2_voice.voice import (
+    COMPRESSED_SUFFIX,
+    DESCRIPTION_FILE,
     FILES,
-    FILTERS,
+    FILTERS_FILE,
     GRAPHS,
-    PACKED,
-    SETTINGS,
-    About,
     Voice,
+    VoiceDescription,
     inputs_of,
     shape_of,
 )
 
 OPSET = 17
-CHECKED_STEPS = 200
-MAX_DIFFERENCE = 1e-5  # of the largest value, between torch and the graphs
-MAX_FRAMES = 200  # of a text that is compared
-# Of which inputs 8 bits are kept, by operator, and their dimension of outputs.
+CHECKED_STEPS = 200  # decoder steps that are compared with torch
+MAX_DIFFERENCE = 1e-5  # between torch and the graphs, relative to the largest value
+MAX_FRAMES = 200  # frames of a text on which voices are compared
+# By operator: the inputs that are stored in 8 bits, and the dimension of their outputs.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
-MIN_WEIGHTS = 2**10  # a smaller tensor stays in float32
-REDUCED_LARGEST = 64  # of the integers that `to_int8` makes
-PACKED_LARGEST = 46  # of all in a packed voice, whose full size has 20 MB then
-TINY = np.float32(1e-30)  # the scale of an output whose weights are all 0
+MIN_WEIGHTS = 2**10  # smaller tensors stay in float32
+LARGEST_INT8 = 127
+QUANTIZED_LARGEST = 64  # largest integer of `quantize_lstms`
+COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; the full size then has 20 MB
+TINY = np.float32(1e-30)  # scale of an output whose weights are all 0
 
 
-class SpokenText(NamedTuple):
+class ComparedText(NamedTuple):
     """A text on which voices are compared."""
 
     ids: list[int]  # of its symbols
-    speaker: str | None = None  # one of hparams.speakers; None where there are none
+    speaker: str | None = None  # one of the model's speakers; None if it has no names
 
 
 def encode(
     model: Tacotron2, text: torch.Tensor, speaker: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """The encoder for one text, which needs no packing, and the attention's view of its output.
-    `speaker` [1, speakers]: 1 at the speaker's index, else 0; None of one voice."""
+    """Return the memory of one text, and the attention's projection of the memory.
+
+    Args:
+        speaker: [1, speakers], 1 at the speaker's index, otherwise 0; None for one speaker.
+    """
     x = model.embedding(text).transpose(1, 2)
     for convolution in model.encoder.convolutions:
         x = torch.relu(convolution(x))
@@ -85,21 +90,24 @@ def take_step(
     state: torch.Tensor,
     alignments: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """A step of the decoder, prenet included."""
-    decoder, none, dim = model.decoder, (None, None), memory.shape[2]
+    """Run one decoder step, including the prenet."""
+    decoder = model.decoder
     for number, layer in enumerate(decoder.prenet.layers):
         frames = torch.relu(layer(frames)) * keep[number]
     sizes = [x.hidden_size for x in (decoder.attention_rnn, decoder.decoder_rnn) for _ in range(2)]
-    *rnns, context = state.split([*sizes, dim], dim=1)
+    *rnns, context = state.split([*sizes, memory.shape[2]], dim=1)
     before = DecoderState._make([*rnns, alignments[:1], alignments[1:], context])
-    mask, masks = outside.bool(), DropoutMasks(none, None, None)
-    frames, gate, after = decoder.step(frames, before, memory, processed_memory, mask, masks)
+    no_dropout = DropoutMasks((None, None), None, None)
+    frames, gate, after = decoder.step(
+        frames, before, memory, processed_memory, outside.bool(), no_dropout
+    )
     state = torch.cat([*after[:4], after.attention_context], dim=1)
     alignments = torch.cat([after.alignment, after.cumulative_alignment])
     return torch.sigmoid(gate), frames, state, alignments
 
 
 def refine(model: Tacotron2, mel: torch.Tensor) -> tuple[torch.Tensor]:
+    """Run the postnet."""
     return (mel + model.postnet(mel),)
 
 
@@ -110,8 +118,8 @@ FUNCTIONS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
 }
 
 
-class Function(nn.Module):
-    """A function of a model, as a module to be exported."""
+class ExportedFunction(nn.Module):
+    """Wrap a function of a model as a module, which torch can export."""
 
     def __init__(self, model: Tacotron2, function: Callable[..., tuple[torch.Tensor, ...]]):
         super().__init__()
@@ -121,19 +129,22 @@ class Function(nn.Module):
         return self.function(self.model, *inputs)
 
 
-def write_graphs(speaker: CheckpointSynthesizer, folder: Path) -> None:
-    """The graphs of voice.GRAPHS in float32."""
+def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
+    """Write all GRAPHS of a voice, in float32."""
+    settings = synthesizer.settings
     for name, (_, outputs) in GRAPHS.items():
-        path, inputs = folder / f"{name}.onnx", inputs_of(name, speaker.hparams)
-        shapes = {x: shape_of(x, speaker.hparams) for x in (*inputs, *outputs)}
-        kinds = {"symbols": torch.int64}
-        examples = [
-            torch.zeros([size or 7 for size in shapes[x]], dtype=kinds.get(x, torch.float32))
-            for x in inputs
-        ]
-        axes = {x: [i for i, size in enumerate(shapes[x]) if not size] for x in shapes}
-        function = Function(speaker.model, FUNCTIONS[name]).eval()
-        write_graph(function, examples, path, inputs, outputs, axes)
+        inputs = inputs_of(name, settings)
+        shapes = {one: shape_of(one, settings) for one in (*inputs, *outputs)}
+        examples = []
+        for one in inputs:
+            dtype = torch.int64 if one == "symbols" else torch.float32
+            examples.append(torch.zeros([size or 7 for size in shapes[one]], dtype=dtype))
+        axes = {
+            one: [i for i, size in enumerate(shape) if size is None]
+            for one, shape in shapes.items()
+        }
+        function = ExportedFunction(synthesizer.model, FUNCTIONS[name]).eval()
+        write_graph(function, examples, folder / f"{name}.onnx", inputs, outputs, axes)
 
 
 def write_graph(
@@ -144,14 +155,18 @@ def write_graph(
     outputs: Sequence[str],
     axes: Mapping[str, Sequence[int]],
 ) -> None:
-    """Write a module's graph for inputs such as `examples`. `axes`: the dimensions of inputs and
-    outputs that may have other sizes, by name."""
+    """Write the ONNX graph of a module.
+
+    Args:
+        examples: one tensor per input.
+        axes: by name, the dimensions of inputs and outputs that may have other sizes.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.onnx of its newer exporter: needs onnxscript
+        warnings.simplefilter("ignore")  # about torch's newer exporter, which needs onnxscript
         torch.onnx.export(
             module,
             tuple(examples),
-            file,  # type: ignore[arg-type]  # of bytes too
+            file,  # type: ignore[arg-type]  # bytes work too
             input_names=inputs,
             output_names=outputs,
             dynamic_axes={name: dict.fromkeys(numbers, "length") for name, numbers in axes.items()},
@@ -160,9 +175,10 @@ def write_graph(
         )
 
 
-def to_int8(path: Path) -> None:
-    """The decoder's LSTMs, nearly all of its weights, in 8 bits, each column with its own scale."""
-    logging.disable(logging.WARNING)  # advice that does not concern the user
+def quantize_lstms(path: Path) -> None:
+    """Quantize the decoder's LSTMs, which have nearly all of its weights, to int8. Each column has
+    its own scale."""
+    logging.disable(logging.WARNING)  # the advice is not for users
     quantize_dynamic(
         path,
         path,
@@ -176,10 +192,11 @@ def to_int8(path: Path) -> None:
     logging.disable(logging.NOTSET)
 
 
-def store_in_8_bits(path: Path, largest: int = 127) -> None:
-    """The other large weights of a graph in 8 bits too, each output with its own scale, as integers
-    from -`largest` to `largest`. They only lie in the file so: the graph makes float32 values of
-    them when it runs, and computes in these.
+def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
+    """Store the other large weights of a graph in 8 bits, as integers from -`largest` to `largest`.
+
+    Each output has its own scale. This makes the file smaller. The graph converts the integers to
+    float32 when it runs.
     """
     graph = onnx.load(path)
     weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}
@@ -193,7 +210,7 @@ def store_in_8_bits(path: Path, largest: int = 127) -> None:
             others = tuple(i for i in range(values.ndim) if i != axis)
             scales = np.maximum(np.abs(values).max(others, keepdims=True) / largest, TINY)
             names = [f"{tensor.name}_{part}" for part in ("int8", "scales")]
-            stored = np.rint(values / scales).astype(np.int8), scales.ravel()
+            stored = (np.rint(values / scales).astype(np.int8), scales.ravel())
             graph.graph.initializer.remove(tensor)
             graph.graph.initializer.extend(map(onnx.numpy_helper.from_array, stored, names))
             restore = onnx.helper.make_node("DequantizeLinear", names, [tensor.name], axis=axis)
@@ -202,7 +219,8 @@ def store_in_8_bits(path: Path, largest: int = 127) -> None:
 
 
 def round_further(path: Path) -> None:
-    """The weights of `to_int8` as integers from -PACKED_LARGEST to PACKED_LARGEST."""
+    """Round the weights of `quantize_lstms` to integers from -COMPRESSED_LARGEST to
+    COMPRESSED_LARGEST."""
     graph = onnx.load(path)
     tensors = {x.name: x for x in graph.graph.initializer}
     for name, tensor in tensors.items():
@@ -210,131 +228,159 @@ def round_further(path: Path) -> None:
             continue
         scale = tensors[f"{name.removesuffix('_quantized')}_scale"]
         weights, scales = map(onnx.numpy_helper.to_array, (tensor, scale))
-        factor = np.float32(REDUCED_LARGEST / PACKED_LARGEST)
+        factor = np.float32(QUANTIZED_LARGEST / COMPRESSED_LARGEST)
         weights = np.rint(weights / factor).astype(np.int8)
         tensor.CopyFrom(onnx.numpy_helper.from_array(weights, name))
         scale.CopyFrom(onnx.numpy_helper.from_array(scales * factor, scale.name))
     write_bytes(path, graph.SerializeToString())
 
 
-def pack(folder: Path) -> None:
-    """Replace the graphs by files packed by LZMA; voice.json has the sums of what they hold."""
+def compress(folder: Path) -> None:
+    """Replace the graphs by files compressed by LZMA. voice.json has the checksums of the graphs."""
     for name in GRAPHS:
         path = folder / f"{name}.onnx"
-        write_bytes(path.with_name(f"{path.name}{PACKED}"), lzma.compress(path.read_bytes()))
+        compressed = path.with_name(f"{path.name}{COMPRESSED_SUFFIX}")
+        write_bytes(compressed, lzma.compress(path.read_bytes()))
         path.unlink()
 
 
-def describe(folder: Path, about: About) -> None:
-    """Write voice.json, with the checksums of the files that are there."""
-    sums = {x: hashlib.sha256((folder / x).read_bytes()).hexdigest() for x in sorted(FILES)}
-    write_json(folder / SETTINGS, asdict(replace(about, files=sums)))
+def write_description(folder: Path, description: VoiceDescription) -> None:
+    """Write voice.json, with the checksums of the files in the folder."""
+    checksums = {}
+    for name in sorted(FILES):
+        checksums[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    write_json(folder / DESCRIPTION_FILE, asdict(replace(description, files=checksums)))
 
 
-class CheckedVoice(Voice):
-    """Compares every output with torch, whose outputs are the next step's inputs: otherwise
-    attention would make rounding grow."""
+class ComparedVoice(Voice):
+    """Compare every output of the graphs with torch.
+
+    Torch's outputs are the inputs of the next step. Otherwise attention would amplify rounding.
+    """
 
     model: Tacotron2
-    difference = 0.0  # the largest so far, over the largest value, or 1
+    difference = 0.0  # the largest so far, relative to the largest value, or to 1
 
-    def _run(
-        self, name: str, length: int, inputs: Mapping[str, np.ndarray], frames: int
-    ) -> list[np.ndarray]:
-        arrays = super()._run(name, length, inputs, frames)
-        given = [torch.from_numpy(inputs[x]) for x in inputs_of(name, self.hparams)]
+    def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        arrays = super()._run(name, length, inputs)
+        tensors = [torch.from_numpy(inputs[one]) for one in inputs_of(name, self.settings)]
         with torch.no_grad():
-            expected = [x.numpy() for x in FUNCTIONS[name](self.model, *given)]
+            expected = [output.numpy() for output in FUNCTIONS[name](self.model, *tensors)]
         for one, other in zip(arrays, expected, strict=True):
             difference = np.abs(one - other).max() / max(1, np.abs(other).max())
-            self.difference = float(np.maximum(self.difference, difference))  # nan stays
+            self.difference = float(np.maximum(self.difference, difference))  # NaN stays
         return expected
 
 
-def check(folder: Path, speaker: CheckpointSynthesizer) -> float:
-    """How far the graphs are from torch in CHECKED_STEPS steps, of the first and the last speaker
-    where there are several; UserError if that is more than rounding."""
-    voice, last = CheckedVoice(folder), len(speaker.hparams.speakers) - 1
-    voice.model, sequence = speaker.model, sorted(speaker.hparams.table.spoken_ids)[:20]
-    for index in dict.fromkeys([0, last]) if last >= 0 else [None]:
-        steps = [*voice.decode(sequence, 0, CHECKED_STEPS, index)]
-        voice.refine(np.concatenate([frames for made in steps for frames in made.frames]).T)
-    if not voice.difference <= MAX_DIFFERENCE:  # true for nan as well
-        raise UserError(
-            f"in {CHECKED_STEPS} steps the graphs differ from torch by {voice.difference:.1e} of "
-            f"the largest value, expected at most {MAX_DIFFERENCE:.0e}; nothing was written"
-        )
+def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
+    """Return the largest difference of the graphs from torch in CHECKED_STEPS decoder steps, for
+    the first and the last speaker.
+
+    Raises:
+        UserError: if the difference is more than rounding.
+    """
+    settings = synthesizer.settings
+    voice = ComparedVoice(folder)
+    voice.model = synthesizer.model
+    ids = sorted(settings.table.spoken_ids)[:20]
+    speakers: list[int | None] = [None]
+    if settings.speakers:
+        speakers = [*{0, len(settings.speakers) - 1}]
+    for speaker in speakers:
+        frames = []
+        for steps in voice.decode(ids, 0, CHECKED_STEPS, speaker):
+            frames += [*steps.frames]
+        voice.refine(np.concatenate(frames).T)
+    if not voice.difference <= MAX_DIFFERENCE:  # also true for NaN
+        problem = f"the graphs differ from torch by {voice.difference:.1e} of the largest value"
+        raise UserError(f"{problem} (expected at most {MAX_DIFFERENCE:.0e})")
     return voice.difference
 
 
-def compare(exact: Voice, voice: Voice, texts: list[SpokenText]) -> str:
-    """What a voice makes otherwise than `exact`."""
-    differences, same = [], 0
+def compare(exact: Voice, voice: Voice, texts: list[ComparedText]) -> str:
+    """Return a line about the differences of a voice from the float32 voice `exact`."""
+    differences = []
+    num_same = 0
     for text in progress_bar("Comparing", len(texts), " texts", iterable=texts):
-        options = {"max_symbols": len(text.ids), "retries": 0, "speaker": text.speaker}
-        one, other = (speaker.speak_text(text.ids, **options).mel for speaker in (exact, voice))
-        frames = min(one.shape[1], other.shape[1])
-        differences.append(np.abs(one[:, :frames] - other[:, :frames]).mean())
-        same += one.shape == other.shape
+        mels = []
+        for one in (exact, voice):
+            stream = one.stream_mels(
+                text.ids, max_symbols=len(text.ids), retries=0, speaker=text.speaker
+            )
+            mels.append(np.concatenate([*stream], axis=1))
+        frames = min(mel.shape[1] for mel in mels)
+        differences.append(np.abs(mels[0][:, :frames] - mels[1][:, :frames]).mean())
+        num_same += mels[0].shape == mels[1].shape
     return (
-        f"{voice.about.weights} beside fp32, {len(texts)} texts with the same dropout: log-mels "
-        f"differ by {np.mean(differences):.3f} on average, {same} of {len(texts)} are as long"
+        f"{voice.description.weights} compared with fp32 on {len(texts)} texts, with the same "
+        f"dropout: the mean difference of log-mels is {np.mean(differences):.3f}, "
+        f"{num_same} of {len(texts)} have the same length"
     )
 
 
 def export_voice(
-    speaker: CheckpointSynthesizer,
+    synthesizer: CheckpointSynthesizer,
     folder: Path,
-    texts: list[SpokenText] | None,
-    packed: bool = False,
+    texts: list[ComparedText] | None,
+    compressed: bool = False,
 ) -> None:
-    """Write the voice of a speaker on the CPU, and print how it differs from the model.
+    """Write the voice of a model on the CPU, and print how it differs from the model.
 
-    Weights become 8-bit integers. The graphs are compared with torch before that, and
-    the folder is written whole or not at all.
+    The float32 graphs are compared with torch. Then the weights are quantized to int8. The folder
+    is written completely or not at all.
 
     Args:
-        texts: on which the 8-bit voice is compared with the exact one; None keeps the weights in
-            float32.
-        packed: round the 8-bit weights further, and pack the graphs by LZMA.
+        texts: on which the int8 voice is compared with float32; None: the weights stay float32.
+        compressed: round the weights further, and compress the graphs by LZMA.
 
     Raises:
         UserError: if the graphs differ from torch by more than rounding.
     """
-    h = speaker.hparams
-    about = About(
+    settings = synthesizer.settings
+    training = synthesizer.training
+    description = VoiceDescription(
         format=2,
         weights="fp32",
-        checkpoint=Path(speaker.source).name,
-        epochs=speaker.epochs,
-        longest_text=speaker.longest_text,
-        statistics=speaker.statistics,
-        symbols=list(h.table.symbols),
-        hparams=asdict(h),
+        checkpoint=Path(synthesizer.source).name,
+        epochs=training.epochs,
+        longest_text=training.longest_text,
+        statistics=training.statistics,
+        symbols=list(settings.table.symbols),
+        hparams=asdict(settings),
         recipe=__version__,
         versions={name: metadata.version(name) for name in ("torch", "onnx", "onnxruntime")},
         files={},
-        speaker_statistics=[*speaker.speaker_statistics],
+        speaker_statistics=[*training.speaker_statistics],
+        text_rules=training.text_rules,
     )
     with folder_made_whole(folder) as made:
-        write_graphs(speaker, made)
-        (made / FILTERS).write_bytes(speaker.griffin_lim.filters.tobytes())
-        describe(made, about)
-        difference = check(made, speaker)
-        print(f"fp32 beside torch: {difference:.1e} of the largest value, {CHECKED_STEPS} steps")
+        write_graphs(synthesizer, made)
+        (made / FILTERS_FILE).write_bytes(synthesizer.griffin_lim.filters.tobytes())
+        write_description(made, description)
+        difference = check_graphs(made, synthesizer)
+        steps = f"in {CHECKED_STEPS} decoder steps"
+        print(f"fp32 differs from torch by {difference:.1e} of the largest value, {steps}")
         if texts is not None:
-            steps = min(h.max_decoder_steps, MAX_FRAMES // h.n_frames_per_step + 1)
-            exact = Voice(made, f"max_decoder_steps={steps}")
-            to_int8(made / "decoder.onnx")
-            if packed:
-                round_further(made / "decoder.onnx")
-            for name in GRAPHS:
-                store_in_8_bits(made / f"{name}.onnx", PACKED_LARGEST if packed else 127)
-            describe(made, replace(about, weights="packed" if packed else "int8"))
-            if packed:
-                pack(made)
-            print(compare(exact, Voice(made, f"max_decoder_steps={steps}"), texts))
+            num_steps = MAX_FRAMES // settings.n_frames_per_step + 1
+            limit = f"max_decoder_steps={min(settings.max_decoder_steps, num_steps)}"
+            exact = Voice(made, limit)
+            quantize(made, compressed)
+            weights: Literal["packed", "int8"] = "packed" if compressed else "int8"
+            write_description(made, replace(description, weights=weights))
+            if compressed:
+                compress(made)
+            print(compare(exact, Voice(made, limit), texts))
         size = sum(file.stat().st_size for file in made.iterdir()) / 1e6
-    choice = " --speaker ..." if len(h.speakers) > 1 else ""
-    speak = f"python synthesize.py --voice {folder}{choice} --text ... -o out.wav"
-    print(f"wrote {folder}, {size:.1f} MB: {speak}")
+    print(f"wrote {folder}, {size:.1f} MB")
+    speaker = " --speaker NAME" if len(settings.speakers) > 1 else ""
+    print(f"To speak: python synthesize.py --voice {folder}{speaker} --text ... -o out.wav")
+
+
+def quantize(folder: Path, compressed: bool) -> None:
+    """Quantize all graphs of a folder."""
+    quantize_lstms(folder / "decoder.onnx")
+    if compressed:
+        round_further(folder / "decoder.onnx")
+    largest = COMPRESSED_LARGEST if compressed else LARGEST_INT8
+    for name in GRAPHS:
+        store_in_8_bits(folder / f"{name}.onnx", largest)

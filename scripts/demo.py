@@ -35,7 +35,7 @@ from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
 from tacotron2_voice.utils.program import run_program
-from tacotron2_voice.voice import SETTINGS as VOICE_SETTINGS
+from tacotron2_voice.voice import DESCRIPTION_FILE
 from training.checkpoint import BEST
 
 SETTINGS = (
@@ -135,7 +135,7 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
 def export(out: Path, checkpoint: Path) -> Path:
     """Export the model if the checkpoint is newer, and return the folder of the voice."""
     voice = out / "voice"
-    about = voice / VOICE_SETTINGS
+    about = voice / DESCRIPTION_FILE
     if not about.exists() or about.stat().st_mtime < checkpoint.stat().st_mtime:
         shutil.rmtree(voice, ignore_errors=True)
         run("scripts/export_voice.py", "--checkpoint", checkpoint, "-o", voice)

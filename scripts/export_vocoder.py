@@ -1,13 +1,14 @@
-"""Export HiFi-GAN's published weights as a vocoder: an ONNX file for --vocoder.
+"""Export the published weights of HiFi-GAN as a vocoder: an ONNX file for --vocoder.
 
     python scripts/export_vocoder.py --weights LJ_V1/generator_v1 -o vocoder.onnx
     python scripts/export_vocoder.py --weights UNIVERSAL_V1/g_02500000 -o vocoder.onnx --voice voice
 
-The settings are read from the config.json beside the weights, or that of --config. With --voice or
---checkpoint its mels must be those of the voice; --vocoder compares them again, for the file holds
-their settings. --fp16 stores the weights in half as many bytes; computing remains in float32. The
-graph is compared with torch before the file is written. It needs requirements/onnx.txt besides
-requirements.txt (docs/voices.md).
+The settings are read from the config.json in the folder of the weights, or from --config. With
+--voice or --checkpoint, the program checks that the vocoder was trained on log-mels like those of
+this model. The file contains their settings, so --vocoder checks them again. --fp16 stores the
+weights in half as many bytes; the vocoder still computes in float32. The graph is compared with
+torch before the file is written. The export needs requirements/onnx.txt in addition to
+requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root
@@ -23,21 +24,24 @@ from onnx import TensorProto, helper, numpy_helper
 from export.hifi_gan import CONFIG, Generator, load_generator
 from export.loading import load_synthesizer
 from export.voice_export import write_graph
-from tacotron2_voice.onnx_graph import Graph
+from tacotron2_voice.onnx_graph import OnnxGraph
 from tacotron2_voice.utils.arguments import make_parser, output_file
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import write_bytes
 from tacotron2_voice.utils.program import run_program
-from tacotron2_voice.vocoder import refuse_other_mels
+from tacotron2_voice.vocoder import check_mel_settings
 
-COMPARED_FRAMES = (16, 100)
-MAX_DIFFERENCE = {False: 5e-5, True: 2e-2}  # of the largest sample, by --fp16; ten times those seen
+COMPARED_FRAMES = (16, 100)  # of log-mels on which the graph is compared with torch
+# Between torch and the graph, relative to the largest sample: ten times the measured differences.
+MAX_DIFFERENCE = 5e-5
+MAX_DIFFERENCE_FP16 = 2e-2
 
 
 def make_graph(generator: Generator) -> onnx.ModelProto:
-    """The generator's graph in float32, with the settings of its mels as metadata."""
-    file, mel = io.BytesIO(), torch.zeros(1, generator.config.num_mels, COMPARED_FRAMES[0])
-    write_graph(generator, [mel], file, ["mel"], ["sound"], {"mel": [2], "sound": [2]})
+    """Return the generator's graph in float32, with the settings of its log-mels as metadata."""
+    file = io.BytesIO()
+    mel = torch.zeros(1, generator.config.num_mels, COMPARED_FRAMES[0])
+    write_graph(generator, [mel], file, ["mel"], ["audio"], {"mel": [2], "audio": [2]})
     graph = onnx.load_from_string(file.getvalue())
     settings = generator.config.mel_settings()
     helper.set_model_props(graph, {name: str(value) for name, value in settings.items()})
@@ -45,12 +49,13 @@ def make_graph(generator: Generator) -> onnx.ModelProto:
 
 
 def to_fp16(graph: onnx.ModelProto) -> None:
-    """Store the weights in float16, and convert them to float32 where they are used: processors
-    rarely compute in float16."""
+    """Store the weights in float16. The graph converts them to float32, because processors rarely
+    compute in float16."""
     casts = []
     for weight in graph.graph.initializer:
         if weight.data_type == TensorProto.FLOAT:
-            name, half = weight.name, f"{weight.name}_fp16"
+            name = weight.name
+            half = f"{name}_fp16"
             array = numpy_helper.to_array(weight).astype(np.float16)
             weight.CopyFrom(numpy_helper.from_array(array, half))
             casts.append(helper.make_node("Cast", [half], [name], to=TensorProto.FLOAT))
@@ -60,54 +65,80 @@ def to_fp16(graph: onnx.ModelProto) -> None:
 
 
 @torch.no_grad()
-def difference_from_torch(content: bytes, path: Path, generator: Generator) -> float:
-    """How far the graph's sound of random mels is from torch's, as a share of the largest sample.
-    Mels of speech lie between -11.5 and 2."""
-    graph, rng = Graph(path, content, 1), np.random.default_rng(0)
-    config, largest = generator.config, 0.0
+def difference_from_torch(content: bytes, generator: Generator) -> float:
+    """Return the largest difference of the graph's audio from torch's, relative to the largest
+    sample, on random log-mels. Log-mels of speech are between -11.5 and 2."""
+    graph = OnnxGraph(content, threads=1)
+    rng = np.random.default_rng(0)
+    largest = 0.0
     for frames in COMPARED_FRAMES:
-        mel = rng.uniform(-11.5, 2, (1, config.num_mels, frames)).astype(np.float32)
-        seconds = frames * config.hop_size / config.sampling_rate
+        shape = (1, generator.config.num_mels, frames)
+        mel = rng.uniform(-11.5, 2, shape).astype(np.float32)
         expected = generator(torch.from_numpy(mel)).numpy()
-        [sound] = graph.run({"mel": mel}, seconds)
-        difference = np.abs(sound - expected).max() / np.abs(expected).max()
-        largest = float(np.maximum(largest, difference))  # nan stays
+        [audio] = graph.run({"mel": mel})
+        difference = np.abs(audio - expected).max() / np.abs(expected).max()
+        largest = float(np.maximum(largest, difference))  # NaN stays
     return largest
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    weights_help = "generator_v1, g_02500000, ..."
-    parser.add_argument("--weights", type=Path, required=True, metavar="FILE", help=weights_help)
-    config_help = f"default: the {CONFIG} beside the weights"
-    parser.add_argument("--config", type=Path, metavar="FILE", help=config_help)
-    parser.add_argument("-o", "--out", type=output_file, required=True, metavar="FILE")
-    voice = parser.add_mutually_exclusive_group()
-    voice.add_argument("--voice", type=Path, metavar="FOLDER", help="that will use the vocoder")
-    voice.add_argument("--checkpoint", type=Path, dest="voice", metavar="FILE", help="the same")
-    parser.add_argument("--fp16", action="store_true", help="half the size")
+    add = parser.add_argument
+    add(
+        "--weights",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="export these weights, such as generator_v1 or g_02500000",
+    )
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"read the settings from this file (default: {CONFIG} in the folder of the weights)",
+    )
+    add(
+        "-o",
+        "--out",
+        type=output_file,
+        required=True,
+        metavar="FILE",
+        help="write the vocoder to this file",
+    )
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument(
+        "--voice", type=Path, metavar="FOLDER", help="check the log-mels of this voice"
+    )
+    model.add_argument(
+        "--checkpoint",
+        type=Path,
+        dest="voice",
+        metavar="FILE",
+        help="check the log-mels of this checkpoint",
+    )
+    add("--fp16", action="store_true", help="store the weights in float16")
     args = parser.parse_args(arguments)
     config_path = args.config or args.weights.with_name(CONFIG)
     generator = load_generator(args.weights, config_path)
     settings = generator.config.mel_settings()
     if args.voice:
-        refuse_other_mels(config_path, settings, load_synthesizer(args.voice).hparams)
+        check_mel_settings(config_path, settings, load_synthesizer(args.voice).settings)
     graph = make_graph(generator)
     if args.fp16:
         to_fp16(graph)
     content = graph.SerializeToString()
-    difference = difference_from_torch(content, args.out, generator)
-    if not difference <= (most := MAX_DIFFERENCE[args.fp16]):  # true for nan as well
-        raise UserError(
-            f"{args.weights}: the graph differs from torch by {difference:.1e} of the largest "
-            f"sample, expected at most {most:.0e}; nothing was written"
-        )
+    difference = difference_from_torch(content, generator)
+    largest = MAX_DIFFERENCE_FP16 if args.fp16 else MAX_DIFFERENCE
+    if not difference <= largest:  # also true for NaN
+        problem = f"the graph differs from torch by {difference:.1e} of the largest sample"
+        raise UserError(f"{args.weights}: {problem} (expected at most {largest:.0e})")
     write_bytes(args.out, content)
-    print(f"beside torch: {difference:.1e} of the largest sample")
-    print("for mels of " + ", ".join(f"{name}={value:g}" for name, value in settings.items()))
-    voice_path = args.voice or "..."
-    speak = f"python synthesize.py --voice {voice_path} --vocoder {args.out} --text ... -o out.wav"
-    print(f"wrote {args.out}, {len(content) / 1e6:.1f} MB: {speak}")
+    print(f"the graph differs from torch by {difference:.1e} of the largest sample")
+    print("log-mels: " + ", ".join(f"{name}={value:g}" for name, value in settings.items()))
+    print(f"wrote {args.out}, {len(content) / 1e6:.1f} MB")
+    voice = args.voice or "VOICE"
+    options = f"--voice {voice} --vocoder {args.out} --text ... -o out.wav"
+    print(f"To speak: python synthesize.py {options}")
 
 
 if __name__ == "__main__":

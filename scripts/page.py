@@ -43,6 +43,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from export.loading import load_synthesizer
+from tacotron2_voice.outputs import write_speech
 from tacotron2_voice.speakers import chosen_index, listed
 from tacotron2_voice.synthesizer import Synthesizer
 from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
@@ -50,9 +51,9 @@ from tacotron2_voice.utils.arguments import at_least_one, checked, make_parser, 
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.plots import draw_mels
 from tacotron2_voice.utils.program import run_program
-from tacotron2_voice.utterance import utterance_of
+from tacotron2_voice.utterance import prepare_utterance
 from tacotron2_voice.vocoder import load_vocoder
-from tacotron2_voice.voice import SETTINGS as VOICE
+from tacotron2_voice.voice import DESCRIPTION_FILE as VOICE
 
 BEST = "best.pt"  # of training.checkpoint, which imports torch: voices do without
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"
@@ -121,7 +122,7 @@ class Reader:
             raise UserError("There is no text yet: type one first.")
         if speaker is None:
             raise UserError("No such checkpoint on this page: choose one of the list.")
-        names = speaker.hparams.speakers
+        names = speaker.settings.speakers
         if inputs.speaker not in (names if len(names) > 1 else (None, *names)):
             known = f"knows {listed(names)}" if names else "has one voice"
             what = f"No such speaker: {inputs.checkpoint} {known}"
@@ -130,7 +131,7 @@ class Reader:
             long = f"The text is too long: {len(text):,} characters"
             raise UserError(f"{long}, and this page accepts {MAX_CHARACTERS:,}. Shorten it.")
         text = sentence_of(text, self.numbers) if self.numbers else text
-        utterance = utterance_of(text, speaker.hparams)
+        utterance = prepare_utterance(text, speaker.settings)
         if len(utterance) > MAX_SYMBOLS:
             long = f"The text is too long: {len(utterance):,} symbols after cleaning"
             raise UserError(f"{long}, and this page accepts {MAX_SYMBOLS:,}. Shorten it.")
@@ -138,15 +139,15 @@ class Reader:
             long = f"The pauses are too long: {utterance.pause_seconds:g} s together"
             raise UserError(f"{long}, and this page accepts {MAX_PAUSES_SECONDS:g}. Shorten them.")
         options = {"max_symbols": self.max_symbols, "speaker": inputs.speaker}
-        speech = speaker.speak_text(utterance, **options)
+        speech = speaker.synthesize(utterance, **options)
         notes = self._make_folder()
         # The name is what a browser saves the files as.
         name = f"{inputs.checkpoint} {inputs.speaker or ''}"
         base = f"{self.results}/{re.sub('[^0-9A-Za-z]+', '-', name).strip('-')}"
-        seconds = speaker.write_speech(self.folder / base, speech)
+        write_speech(self.folder / base, speech, speaker.settings.table)
         draw_mels(mel=speech.mel).savefig(self.folder / f"{base}-mel.png")
         return {
-            "notes": [f"{seconds:.2f} s of sound", *speech.notes, *notes],
+            "notes": [f"{speech.seconds:.2f} s of sound", *speech.notes, *notes],
             "warnings": speech.warnings,
             "sound": f"results/{base}.wav",
             "alignment": f"results/{base}.png",
@@ -177,11 +178,11 @@ def options_of(speakers: dict[str, Synthesizer], first: str | None) -> str:
     one called `first` before the others. UserError if there is a `first` that none knows."""
     options = []
     if first is not None:
-        everyone = [who for speaker in speakers.values() for who in speaker.hparams.speakers]
+        everyone = [who for speaker in speakers.values() for who in speaker.settings.speakers]
         index = chosen_index(first, everyone, ", ".join(speakers))
         first = None if index is None else everyone[index]
     for name, speaker in speakers.items():
-        known, data = sorted(speaker.hparams.speakers, key=lambda who: who != first), ""
+        known, data = sorted(speaker.settings.speakers, key=lambda who: who != first), ""
         if len(known) > 1:
             data = f' data-speakers="{html.escape(json.dumps(known))}"'
         options.append(f"<option{data}>{html.escape(name)}</option>")
@@ -284,7 +285,11 @@ def main(arguments: list[str] | None = None) -> None:
     port_help = "default: %(default)s; 0: any free one"
     add("--port", type=whole_number(0, 65_535), default=7860, help=port_help)
     add("--hparams", default="", help="for example gate_threshold=0.4")
-    add("--vocoder", metavar="FILE", help="an ONNX file in place of Griffin-Lim (docs/voices.md)")
+    add(
+        "--vocoder",
+        metavar="FILE",
+        help="an ONNX file in place of Griffin-Lim (docs/guides/deploy.md)",
+    )
     speaker_help = "the speaker who is chosen at first, of a model of several"
     add("--speaker", metavar="NAME", help=speaker_help)
     limit_help = "synthesize longer texts in parts; default: the longest training text"
@@ -303,7 +308,7 @@ def main(arguments: list[str] | None = None) -> None:
     ):
         speakers = {name: load_synthesizer(path, args.hparams) for name, path in paths.items()}
         for speaker in speakers.values() if args.vocoder else ():
-            speaker.vocoder = load_vocoder(args.vocoder, speaker.hparams)
+            speaker.vocoder = load_vocoder(args.vocoder, speaker.settings)
         reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
         app = make_app(reader, [args.host, *args.allow_host], args.speaker)
         config = uvicorn.Config(app, headers=HEADERS)

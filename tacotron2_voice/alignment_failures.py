@@ -1,10 +1,11 @@
-"""What went wrong when a part of a text was spoken, read off its attention, and how badly.
+"""Find what went wrong when a chunk was spoken, from its attention weights.
 
-    faults = find_faults(alignment, words, end, hparams, table, statistics)
-    for fault in faults: print(fault.message)
-    tries.sort(key=badness)  # of the faults of each try
+    failures = find_failures(alignment, ids, reason, settings, table, statistics)
+    for failure in failures: print(failure.message)
+    best = min(attempts, key=lambda attempt: severity(attempt.failures))
 
-Missing stops, words left out and words said twice are what users of Tacotron 2 report most.
+Missing stops, skipped words and repeated words are the failures that users of Tacotron 2 report
+most.
 """
 
 from collections.abc import Sequence
@@ -13,124 +14,166 @@ from typing import Literal
 
 import numpy as np
 
-from hparams import HParams
-from tacotron2_voice.speech_end import FORMED, JUMP_BACK, STUCK, End
+from tacotron2_voice.settings import VoiceSettings
+from tacotron2_voice.speech_end import FORMED, JUMP_BACK, STUCK_SECONDS, StopReason
 from tacotron2_voice.speech_statistics import MARKS, SpeechStatistics, last_symbol
 from tacotron2_voice.text import SymbolTable, sequence_to_text
 from tacotron2_voice.text.words import word_spans
 
-ATTENDED = 0.5  # share of the attention that a spoken word has at one step at least
-MAX_NAMED = 3
+ATTENDED = 0.5  # attention weight that a spoken word has in at least one step
+MAX_SHOWN = 3  # skipped words in a message
 
 Kind = Literal["blurred", "no stop", "stuck", "missing", "skipped", "repeated", "fast", "slow"]
 
 
 @dataclass(frozen=True)
-class Fault:
+class Failure:
     kind: Kind
-    count: int  # words, or 1
+    count: int  # the number of words concerned, or 1
     message: str
 
 
-def find_faults(
+def find_failures(
     alignment: np.ndarray,
-    words: Sequence[int],
-    end: End,
-    hparams: HParams,
+    ids: Sequence[int],
+    reason: StopReason,
+    settings: VoiceSettings,
     table: SymbolTable,
     statistics: SpeechStatistics | None = None,
-) -> list[Fault]:
-    """The faults of attention weights [steps, symbols] of these symbol ids; none if all is well.
-    Too fast and too slow are known only beside the `statistics` of a corpus.
+) -> list[Failure]:
+    """Return the failures of a spoken chunk; [] if its attention looks correct.
 
-    A word counts as reached from its middle on, for attention often skips silent letters at its end
-    and the punctuation after it.
+    A word counts as reached from its middle on, because attention often skips silent letters at its
+    end and the punctuation after it.
+
+    Args:
+        alignment: attention weights [steps, symbols].
+        ids: of the symbols.
+        reason: why speech ended.
+        statistics: of the training clips. Without them, the speaking rate is not checked.
     """
-    faults, fix = [], _fix(words, table)
-    step_time = hparams.n_frames_per_step * hparams.hop_length / hparams.sampling_rate
-    seconds = len(alignment) * step_time
-    sharpness = float(alignment.max(axis=1).mean())
-    focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
-    spans = word_spans(words, table)
-    if sharpness < FORMED:
-        what = f"alignment is blurred: sharpness {sharpness:.2f} is below {FORMED}"
-        faults.append(
-            Fault("blurred", 1, f"{what}; the model has not learnt to align yet, train longer")
-        )
-    if end is End.LIMIT:
-        what = f"no stop within {seconds:.1f} s, the most that {len(words)} symbols take"
-        advice = f"{fix}; or lower gate_threshold"
-        is_set = len(alignment) == hparams.max_decoder_steps  # and not that of the text
-        if is_set and statistics and seconds < statistics.longest_time(len(words)):
-            what = f"no stop within {seconds:.1f} s, for max_decoder_steps is "
-            what += f"{hparams.max_decoder_steps}"
-            advice = f"leave it out, {len(words)} symbols take up to "
-            advice += f"{statistics.longest_time(len(words)):.1f} s"
-        faults.append(Fault("no stop", 1, f"{what}: {advice}"))
-    if end is End.STUCK:
-        place = f"symbol {focus[-1] + 1} of {len(words)}"
-        what = f"attention rested on {place} for {STUCK:g} s, and speech was ended there"
-        faults.append(Fault("stuck", 1, f"{what}: {fix}"))
+    focus_rate = float(alignment.max(axis=1).mean())
+    focus = alignment.argmax(axis=1)  # the symbol with the largest weight, per step
+    spans = word_spans(ids, table)
+    advice = _advice(ids, table)
+    failures = []
+    if focus_rate < FORMED:
+        problem = f"the alignment is blurred: focus rate {focus_rate:.2f} is below {FORMED}"
+        failures.append(Failure("blurred", 1, f"{problem}. Train longer."))
+    if reason is StopReason.LIMIT:
+        failures.append(_no_stop(len(alignment), ids, settings, statistics, advice))
+    if reason is StopReason.STUCK:
+        position = f"symbol {focus[-1] + 1} of {len(ids)}"
+        problem = f"attention rested on {position} for {STUCK_SECONDS:g} s, so speech was ended"
+        failures.append(Failure("stuck", 1, f"{problem}. {advice}"))
 
     reached = [(start, stop) for start, stop in spans if focus.max() >= (start + stop - 1) // 2]
     if len(reached) < len(spans):
-        what = f"attention reached word {len(reached)} of {len(spans)}"
-        where = f"symbol {focus.max() + 1} of {len(words)}"
-        message = f"words are missing at the end: {what} ({where}): {fix}"
-        faults.append(Fault("missing", len(spans) - len(reached), message))
-    if sharpness >= FORMED:  # blurred attention is on no word
-        attended = [alignment[:, _place_of(*span)].sum(axis=1).max() for span in reached]
-        skipped = [
-            repr(sequence_to_text(words[start:stop], table))
-            for (start, stop), share in zip(reached, attended, strict=True)
-            if share < ATTENDED
-        ]
+        position = f"word {len(reached)} of {len(spans)} (symbol {focus.max() + 1} of {len(ids)})"
+        problem = f"words are missing at the end: attention reached {position}"
+        failures.append(Failure("missing", len(spans) - len(reached), f"{problem}. {advice}"))
+    if focus_rate >= FORMED:  # blurred attention is on no word
+        skipped = _skipped_words(alignment, ids, reached, table)
         if skipped:
-            more = f" and {len(skipped) - MAX_NAMED} more" if len(skipped) > MAX_NAMED else ""
-            message = f"words may be left out: {', '.join(skipped[:MAX_NAMED])}{more}: {fix}"
-            faults.append(Fault("skipped", len(skipped), message))
+            shown = ", ".join(skipped[:MAX_SHOWN])
+            if len(skipped) > MAX_SHOWN:
+                shown += f" and {len(skipped) - MAX_SHOWN} more"
+            problem = f"words may be skipped: {shown}"
+            failures.append(Failure("skipped", len(skipped), f"{problem}. {advice}"))
     jumps = focus[:-1] - focus[1:]
     if len(jumps) and jumps.max() > JUMP_BACK:
         step = int(jumps.argmax())
-        what = f"attention jumps back {jumps[step]} symbols at step {step + 1}"
         again = [start for start, _ in spans if focus[step + 1] <= start <= focus[step]]
-        message = f"{what}: words may be repeated: {fix}"
-        faults.append(Fault("repeated", max(1, len(again)), message))
-    if statistics is not None and sharpness >= FORMED and end.is_found:
-        faults += _pace_faults(seconds, len(words), statistics, fix)
-    return faults
+        jump = f"attention jumps back {jumps[step]} symbols at decoder step {step + 1}"
+        problem = f"words may be repeated: {jump}"
+        failures.append(Failure("repeated", max(1, len(again)), f"{problem}. {advice}"))
+    if statistics is not None and focus_rate >= FORMED and reason.is_found:
+        seconds = _seconds(len(alignment), settings)
+        failures += _rate_failures(seconds, len(ids), statistics, advice)
+    return failures
 
 
-def _place_of(start: int, stop: int) -> slice:
-    """The symbols whose attention counts for a word: of one letter those beside it too, since
-    attention may pass it half on the blanks. Of 100 texts 21 had an "a" so, and a recognizer heard
-    it in 20."""
-    return slice(start, stop) if stop - start > 1 else slice(max(start - 1, 0), stop + 1)
+def severity(failures: Sequence[Failure]) -> tuple[int, int, int]:
+    """Return a key that compares attempts; the best attempt has the smallest.
+
+    An end that was not found is worst, then come wrong words, then the speaking rate.
+    """
+    counts = {failure.kind: failure.count for failure in failures}
+    without_end = ("no stop" in counts) + ("stuck" in counts)
+    wrong_words = sum(counts.get(kind, 0) for kind in ("missing", "skipped", "repeated"))
+    wrong_rate = ("fast" in counts) + ("slow" in counts)
+    return without_end, wrong_words, wrong_rate
 
 
-def _fix(words: Sequence[int], table: SymbolTable) -> str:
-    """What helps, first what helps most; a mark only where there is none."""
-    marked = last_symbol(table.symbols[i] for i in words) in MARKS
-    return f"train longer,{'' if marked else ' end the text with a mark,'} or try another --seed"
+def _seconds(num_steps: int, settings: VoiceSettings) -> float:
+    step_time = settings.n_frames_per_step * settings.hop_length / settings.sampling_rate
+    return num_steps * step_time
 
 
-def _pace_faults(
-    seconds: float, num_symbols: int, statistics: SpeechStatistics, fix: str
-) -> list[Fault]:
+def _no_stop(
+    num_steps: int,
+    ids: Sequence[int],
+    settings: VoiceSettings,
+    statistics: SpeechStatistics | None,
+    advice: str,
+) -> Failure:
+    """Return the failure of speech that ran to its limit, with the setting or the text behind it."""
+    seconds = _seconds(num_steps, settings)
+    problem = f"no stop within {seconds:.1f} s"
+    longest = statistics.longest_time(len(ids)) if statistics else 0.0
+    if num_steps == settings.max_decoder_steps and seconds < longest:
+        limit = f"the limit max_decoder_steps={settings.max_decoder_steps}"
+        expected = f"{len(ids)} symbols take up to {longest:.1f} s"
+        return Failure("no stop", 1, f"{problem}, {limit} ({expected})")
+    limit = f"the limit for {len(ids)} symbols"
+    return Failure("no stop", 1, f"{problem}, {limit}. {advice} Or lower gate_threshold.")
+
+
+def _skipped_words(
+    alignment: np.ndarray,
+    ids: Sequence[int],
+    spans: Sequence[tuple[int, int]],
+    table: SymbolTable,
+) -> list[str]:
+    """Return the quoted words of `spans` that attention never was on."""
+    skipped = []
+    for start, stop in spans:
+        weight = alignment[:, _symbols_of_word(start, stop)].sum(axis=1).max()
+        if weight < ATTENDED:
+            skipped.append(repr(sequence_to_text(ids[start:stop], table)))
+    return skipped
+
+
+def _symbols_of_word(start: int, stop: int) -> slice:
+    """Return the symbols whose attention counts for a word.
+
+    For a word of one letter, its neighbors count too, because half of the attention may be on the
+    spaces around it. Of 100 texts 21 had such an "a", and a recognizer transcribed it in 20.
+    """
+    if stop - start > 1:
+        return slice(start, stop)
+    return slice(max(start - 1, 0), stop + 1)
+
+
+def _advice(ids: Sequence[int], table: SymbolTable) -> str:
+    """Return what helps, the most effective first."""
+    has_mark = last_symbol(table.symbols[i] for i in ids) in MARKS
+    if has_mark:
+        return "Train longer, or try another --seed."
+    return "Train longer, end the text with a punctuation mark, or try another --seed."
+
+
+def _rate_failures(
+    seconds: float, num_symbols: int, statistics: SpeechStatistics, advice: str
+) -> list[Failure]:
+    """Return the failure of speech that is faster or slower than the training clips."""
     spoken = f"{num_symbols} symbols in {seconds:.1f} s"
-    least, most = statistics.shortest_time(num_symbols), statistics.longest_time(num_symbols)
-    if seconds < least:
-        rule = f"expected at least {least:.1f} s by the pace of the training clips"
-        return [Fault("fast", 1, f"too fast: {spoken}, {rule}; words may be missing: {fix}")]
-    if seconds > most:
-        rule = f"expected at most {most:.1f} s by the pace of the training clips"
-        return [Fault("slow", 1, f"too slow: {spoken}, {rule}: {fix}")]
+    shortest = statistics.shortest_time(num_symbols)
+    longest = statistics.longest_time(num_symbols)
+    if seconds < shortest:
+        problem = f"too fast: {spoken} (expected at least {shortest:.1f} s)"
+        return [Failure("fast", 1, f"{problem}. Words may be missing. {advice}")]
+    if seconds > longest:
+        problem = f"too slow: {spoken} (expected at most {longest:.1f} s)"
+        return [Failure("slow", 1, f"{problem}. {advice}")]
     return []
-
-
-def badness(faults: Sequence[Fault]) -> tuple[int, int, int]:
-    """To compare tries by, the best lowest: no end found, then words that are wrong, then pace."""
-    counts = {fault.kind: fault.count for fault in faults}
-    unended = ("no stop" in counts) + ("stuck" in counts)
-    wrong = sum(counts.get(kind, 0) for kind in ("missing", "skipped", "repeated"))
-    return unended, wrong, ("fast" in counts) + ("slow" in counts)

@@ -1,4 +1,7 @@
-"""What synthesize.py and `python -m synthesis` do: options, texts, output, messages."""
+"""Implement the command `speak`: options, texts, output and messages.
+
+synthesize.py runs it with a checkpoint or a voice, `tacotron2-voice speak` with a voice.
+"""
 
 import argparse
 import importlib.util
@@ -8,207 +11,265 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from export.loading import load_synthesizer
-from hparams import HParams
-from tacotron2_voice.outputs import FileFolder, GrowingWav, Output, Stream
-from tacotron2_voice.resume_log import key_of, settings_key
+from tacotron2_voice.outputs import FolderOutput, Output, StreamOutput, WavOutput
+from tacotron2_voice.resume_log import hash_of, options_hash
 from tacotron2_voice.speakers import chosen_index
-from tacotron2_voice.speech_end import End
-from tacotron2_voice.synthesizer import Synthesizer
-from tacotron2_voice.texts import Text, add_text_options, read_texts, speaking_options
+from tacotron2_voice.speech_end import StopReason
+from tacotron2_voice.synthesizer import SpeechStream, Synthesizer
+from tacotron2_voice.texts import InputText, add_text_options, read_texts, speaking_options
 from tacotron2_voice.utils.arguments import checked, output_file, thread_count
 from tacotron2_voice.utils.console import print_without_failing, progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import refuse_no_folder
 from tacotron2_voice.vocoder import load_vocoder
-from tacotron2_voice.voice import SETTINGS
+from tacotron2_voice.voice import DESCRIPTION_FILE
 
-MAX_UNENDED = 20  # texts in a row that run to their limit
-# What is not written, but would be taken for the name of a folder.
-SOUNDS = set(
+MAX_WITHOUT_END = 20  # consecutive texts that run to their limit
+# Suffixes of files that are not written, so that they would become names of folders.
+FILE_SUFFIXES = set(
     ".mp3 .flac .ogg .oga .opus .m4a .m4b .aac .wma .aif .aiff .aifc .au .caf .amr .mp2 .mp4 .mka "
     ".webm .wave .w64 .raw .pcm .gz .zip .npy .png".split()
 )
+SHOWN_LETTERS = 60  # of a text in a message
 
 
 def output_path(text: str) -> Path:
-    """The type of a WAV or folder to write."""
+    """Convert the argument of -o: a WAV or a folder."""
     if Path(text).suffix.lower() == ".wav":
         return output_file(text)
     if text == "-":
-        raise argparse.ArgumentTypeError("'-': standard output is --stream wav; leave -o out")
-    convert = "other formats can be made of a WAV: ffmpeg -i out.wav out.mp3"
-    expected = f"a folder, or a name that ends in .wav; {convert}"
-    return checked(Path, expected, lambda x: bool(text) and x.suffix.lower() not in SOUNDS)(text)
+        raise argparse.ArgumentTypeError("'-': expected a file or folder; see --stream")
+    expected = "a folder, or a name that ends in .wav"
+    return checked(
+        Path, expected, lambda path: bool(text) and path.suffix.lower() not in FILE_SUFFIXES
+    )(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `speak_texts`, all but the speaker's path."""
+    """Add the options of `speak_texts`, except the path of the model."""
     add_text_options(parser)
     target = parser.add_mutually_exclusive_group()
-    out_help = "a WAV for all texts (NAME.wav), or a folder with files for each (out)"
     target.add_argument(
-        "-o", "--out", "--output_directory", type=output_path, metavar="OUT", help=out_help
+        "-o",
+        "--out",
+        "--output_directory",
+        type=output_path,
+        metavar="OUT",
+        help="write all texts to this WAV, or files for each text to this folder (default: out)",
     )
-    stream_help = "write 16-bit samples to standard output; raw: without a header"
-    target.add_argument("--stream", choices=["wav", "raw"], help=stream_help)
-    mel_help = "write the log-mel as .npy too, in a folder"
-    parser.add_argument("--save-mel", action="store_true", help=mel_help)
-    threads_help = "of the computing; default: 1 for a voice, PyTorch's for a checkpoint"
-    parser.add_argument("--threads", type=thread_count, metavar="N", help=threads_help)
-    parser.add_argument("--time", action="store_true", help="print how long it took")
+    target.add_argument(
+        "--stream",
+        choices=["wav", "raw"],
+        help="write 16-bit samples to standard output; raw: without a header",
+    )
+    parser.add_argument(
+        "--save-mel", action="store_true", help="write log-mels as .npy too, in a folder"
+    )
+    parser.add_argument(
+        "--threads",
+        type=thread_count,
+        metavar="N",
+        help="number of CPU threads (default: 1 for a voice, PyTorch's for a checkpoint)",
+    )
+    parser.add_argument("--time", action="store_true", help="print the times and the RTF")
 
 
-def speak_texts(path: Path, args: argparse.Namespace) -> None:
-    """Speak the texts with a checkpoint or a voice folder, and say what was made of them.
+def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthesizer]) -> None:
+    """Speak the texts of the command line.
 
-    Texts that are complete from an earlier time are not spoken again. What is wrong is printed on
-    standard error, a line for each warning; standard output has what was written, or the sound.
+    Standard output gets the names of the files, or the audio. Standard error gets the warnings.
+
+    Args:
+        path: of the model.
+        load: loads the model.
     """
     if args.list_speakers:
-        print(list_speakers(load_synthesizer(path, args.hparams)))
+        print(list_speakers(load()))
         return
     if not args.stream:
-        print_without_failing()  # `| head` must not keep files from being written
-    _refuse_unusable(args)
+        print_without_failing()  # `| head` must not stop the writing of files
+    _check_output_options(args)
     timer = Timer()
-    speaker = load_synthesizer(path, args.hparams, args.threads)
-    h = speaker.hparams
-    index = chosen_index(args.speaker, h.speakers, str(path))
-    args.speaker = None if index is None else h.speakers[index]  # as it is spelled there
-    texts, num_skipped = read_texts(args, h)
+    synthesizer = load()
+    settings = synthesizer.settings
+    index = chosen_index(args.speaker, settings.speakers, str(path))
+    if index is not None:
+        args.speaker = settings.speakers[index]  # in the spelling of the model
+    texts, num_skipped = read_texts(args, settings)
     if args.vocoder:
-        speaker.vocoder = load_vocoder(args.vocoder, h, args.threads or 1)
-    output = _open_output(path, texts, args, h)
-    timer.is_loaded()
-    num_before = sum(output.has(text.name) for text in texts)
+        synthesizer.vocoder = load_vocoder(args.vocoder, settings, args.threads or 1)
+    if synthesizer.rules_note():
+        print(synthesizer.rules_note(), file=sys.stderr, flush=True)
+    output = _open_output(args, path, texts, synthesizer)
+    timer.stop_loading()
+    num_before = sum(output.is_complete(text.name) for text in texts)
     if num_before:
         print(f"{num_before:,} of {len(texts):,} texts were spoken before", flush=True)
-    one_bar = args.stream or len(texts) == 1 or num_before == len(texts)
-    bar = progress_bar("Speaking", len(texts), " texts", initial=num_before, disable=one_bar)
-    speaker.shows_progress = not args.stream and len(texts) == 1
-    unended = list[Text]()
     try:
-        with output, bar:
-            for text in texts:
-                if not output.has(text.name):
-                    for num_samples in output.add(speaker, text, speaking_options(args)):
-                        timer.count(num_samples / h.sampling_rate)
-                    report(text, output.made, speaker, bar.write, numbered=args.text is None)
-                    bar.update()
-                    has_ended = any(x.end is not End.LIMIT for x in speaker.attempts)
-                    unended = [] if has_ended else [*unended, text]
-                    if len(unended) == MAX_UNENDED:
-                        raise _unended(path, unended)
+        with output:
+            _speak_rest(output, texts, args, path, timer)
     except KeyboardInterrupt:
-        if kept := output.kept(len(texts)):
-            raise KeyboardInterrupt(f"interrupted: {kept}; the same command resumes") from None
-        raise
-    if description := output.describe(len(texts), num_before):
+        kept = output.describe_stop(len(texts))
+        if not kept:
+            raise
+        raise KeyboardInterrupt(f"interrupted: {kept}; the same command resumes") from None
+    description = output.describe(len(texts), num_before)
+    if description:
         print(description + summary(num_before, num_skipped, output.num_warnings))
     if args.time and timer.seconds:
         print(timer, file=sys.stderr)
 
 
-def list_speakers(speaker: Synthesizer) -> str:
-    """A line for each speaker that a model knows: the name and, where they are known, the minutes
-    of its training speech."""
-    names = speaker.hparams.speakers
+def _speak_rest(
+    output: Output, texts: list[InputText], args: argparse.Namespace, path: Path, timer: "Timer"
+) -> None:
+    """Speak the texts that are not complete, with a bar for the texts, or for one text's chunks."""
+    rest = [text for text in texts if not output.is_complete(text.name)]
+    has_one_text = len(texts) == 1
+    bar = progress_bar(
+        "Speaking",
+        len(texts),
+        " chunks" if has_one_text else " texts",
+        initial=len(texts) - len(rest),
+        disable=bool(args.stream) or not rest,
+    )
+    without_end: list[InputText] = []
+    rate = output.sampling_rate
+    with bar:
+        for text in rest:
+            stream = output.start(text)
+            if has_one_text:
+                bar.total = stream.report.num_chunks
+            for num_samples in output.write(text, stream):
+                timer.add(num_samples / rate)
+                if has_one_text:
+                    bar.update(len(stream.chunks) - bar.n)
+            print_report(text, output.written, stream, bar.write, numbered=args.text is None)
+            if not has_one_text:
+                bar.update()
+            if all(chunk.stop_reason is StopReason.LIMIT for chunk in stream.chunks):
+                without_end.append(text)
+            else:
+                without_end.clear()
+            if len(without_end) == MAX_WITHOUT_END:
+                first = int(without_end[0].name)
+                lines = f"lines {first} to {int(text.name)}"
+                problem = f"{MAX_WITHOUT_END} consecutive texts ran to their limit ({lines})"
+                advice = "Train longer, or lower gate_threshold with --hparams."
+                raise UserError(f"{path}: {problem}. {advice}")
+
+
+def list_speakers(synthesizer: Synthesizer) -> str:
+    """Return one line per speaker: the name and, if they are known, the minutes of speech."""
+    names = synthesizer.settings.speakers
+    statistics = synthesizer.training.speaker_statistics
     if not names:
-        return f"{speaker.source} has one voice, without a name"
-    if not speaker.speaker_statistics:
+        return f"{synthesizer.source} has one speaker without a name"
+    if not statistics:
         return "\n".join(names)
     width = max(map(len, names))
-    return "\n".join(
-        f"{x.name:{width}}  {x.minutes:8,.1f} min" + " in the last lists" * (not x.minutes)
-        for x in speaker.speaker_statistics
-    )
+    lines = []
+    for one in statistics:
+        remark = "" if one.minutes else " in the last filelists"
+        lines.append(f"{one.name:{width}}  {one.minutes:8,.1f} min{remark}")
+    return "\n".join(lines)
 
 
-def _unended(path: Path, texts: list[Text]) -> UserError:
-    lines = f"lines {int(texts[0].name)} to {int(texts[-1].name)}"
-    what = f"{len(texts)} texts in a row ran to their limit without an end ({lines})"
-    fix = "train it longer, or lower gate_threshold by --hparams"
-    return UserError(f"{path}: {what}: the voice does not know when to stop; {fix}")
+def print_report(
+    text: InputText,
+    written: str,
+    stream: SpeechStream,
+    write: Callable[..., object],
+    *,
+    numbered: bool,
+) -> None:
+    """Print what was written for a text, its notes and its warnings.
+
+    Args:
+        write: prints a line, by default to standard output.
+        numbered: whether messages name the text's line.
+    """
+    if written:
+        # A text may contain what a terminal takes for commands.
+        line = "".join(x if x.isprintable() else " " for x in text.text)
+        write(f"{written}  {textwrap.shorten(line, SHOWN_LETTERS, placeholder='...')}")
+    line_number = f"line {int(text.name)}, " if numbered else ""
+    place = f"{line_number}{text.text[:SHOWN_LETTERS]!r}"
+    for note in stream.notes:
+        write(f"note: {place}: {note}", sys.stderr)
+    for warning in stream.warnings:
+        write(f"warning: {place}: {warning}", sys.stderr)
 
 
-def _refuse_unusable(args: argparse.Namespace) -> None:
-    """Settle where the output goes; UserError before anything is loaded."""
+def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
+    """Return the end of the last line: what else happened."""
+    phrases = []
+    if num_before:
+        phrases.append(f"{num_before:,} spoken before")
+    if num_skipped:
+        phrases.append(f"{num_skipped:,} line{'s' * (num_skipped > 1)} skipped")
+    if num_warnings:
+        phrases.append(f"{num_warnings:,} warning{'s' * (num_warnings > 1)}")
+    return f"; {', '.join(phrases)}" if phrases else ""
+
+
+def _check_output_options(args: argparse.Namespace) -> None:
+    """Set the default output, and check it before a model is loaded."""
     if not args.stream and args.out is None:
         args.out = Path("out")
     writes_folder = args.out is not None and args.out.suffix.lower() != ".wav"
     if args.save_mel and not writes_folder:
-        raise UserError("--save-mel: needs a folder for the files of each text, such as -o out")
+        raise UserError("--save-mel: expected a folder for the files of each text, such as -o out")
     if writes_folder:
         refuse_no_folder(args.out, "-o")
         if importlib.util.find_spec("matplotlib") is None:
-            fix = "pip install matplotlib, or name a WAV, such as -o out.wav"
-            raise UserError(f"-o {args.out}: matplotlib is missing, which draws alignments; {fix}")
+            problem = "matplotlib is not installed, which plots the alignments in a folder"
+            raise UserError(f"-o {args.out}: {problem}. Install it, or use -o NAME.wav.")
 
 
-def _open_output(path: Path, texts: list[Text], args: argparse.Namespace, h: HParams) -> Output:
+def _open_output(
+    args: argparse.Namespace, path: Path, texts: list[InputText], synthesizer: Synthesizer
+) -> Output:
+    options = speaking_options(args)
     if args.stream:
-        return Stream(args.stream, h.sampling_rate)
-    content = path / SETTINGS if path.is_dir() else path
-    settings = settings_key(args, h, [content, args.vocoder])
-    keys = {text.name: key_of(settings, *text) for text in texts}
+        return StreamOutput(args.stream, synthesizer, options)
+    content = path / DESCRIPTION_FILE if path.is_dir() else path
+    key = options_hash(args, synthesizer.settings, [content, args.vocoder])
+    keys = {text.name: hash_of(key, text.name, text.text) for text in texts}
     if args.out.suffix.lower() == ".wav":
-        return GrowingWav(args.out, h.sampling_rate, keys)
+        return WavOutput(args.out, synthesizer, options, keys)
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        problem = f"the folder cannot be made ({error.strerror}); choose another -o"
+        problem = f"the folder cannot be created ({error.strerror})"
         raise UserError(f"-o {args.out}: {problem}") from None
-    return FileFolder(args.out, keys, save_mel=args.save_mel)
-
-
-def report(
-    text: Text, made: str, speaker: Synthesizer, write: Callable[..., object], *, numbered: bool
-) -> None:
-    """Print what was made of a text, how it was spoken, and what is wrong with it."""
-    if made:
-        # A text from elsewhere may hold what a terminal takes for commands.
-        line = "".join(x if x.isprintable() else " " for x in text.text)
-        write(f"{made}  {textwrap.shorten(line, 60, placeholder='...')}")
-    where = f"line {int(text.name)}, " if numbered else ""
-    for note in speaker.notes:
-        write(f"{where}{text.text[:60]!r}: {note}", sys.stderr)
-    for warning in speaker.warnings:
-        write(f"warning: {where}{text.text[:60]!r}: {warning}", sys.stderr)
-
-
-def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
-    """What the last line adds to what was written."""
-    counts = {
-        f"{num_before:,} spoken before": num_before,
-        f"{num_skipped:,} line{'s' * (num_skipped > 1)} skipped": num_skipped,
-        f"{num_warnings:,} warning{'s' * (num_warnings > 1)}": num_warnings,
-    }
-    phrases = [words for words, count in counts.items() if count]
-    return f"; {', '.join(phrases)}" if phrases else ""
+    return FolderOutput(args.out, synthesizer, options, keys, save_mel=args.save_mel)
 
 
 class Timer:
-    """Measures how long loading and speaking take."""
+    """Measure how long loading and speaking take."""
 
     def __init__(self) -> None:
-        self.began = self.loaded = time.perf_counter()
-        self.first: float | None = None  # when the first sound was there
-        self.seconds = 0.0  # of sound
+        self.began = time.perf_counter()
+        self.loaded = self.began
+        self.first: float | None = None  # time of the first audio
+        self.seconds = 0.0  # of audio
 
-    def is_loaded(self) -> None:
+    def stop_loading(self) -> None:
         self.loaded = time.perf_counter()
 
-    def count(self, seconds: float) -> None:
-        self.first = self.first or time.perf_counter()
+    def add(self, seconds: float) -> None:
+        """Add seconds of audio."""
+        if seconds and self.first is None:
+            self.first = time.perf_counter()
         self.seconds += seconds
 
     def __str__(self) -> str:
         assert self.first is not None
-        took = time.perf_counter() - self.loaded
+        elapsed = time.perf_counter() - self.loaded
         return (
             f"loaded in {self.loaded - self.began:.2f} s, "
-            f"first sound after {self.first - self.loaded:.2f} s, "
-            f"{self.seconds:.2f} s of sound in {took:.2f} s: "
-            f"real-time factor {took / self.seconds:.3f}"
+            f"first audio after {self.first - self.loaded:.2f} s, "
+            f"{self.seconds:.2f} s of audio in {elapsed:.2f} s: "
+            f"real-time factor {elapsed / self.seconds:.3f}"
         )

@@ -1,9 +1,11 @@
-"""Where speech goes: a folder of files, one WAV that grows, or standard output.
+"""Write speech: files for each text in a folder, one WAV for all texts, or standard output.
 
 with output:
     for text in texts:
-        if not output.has(text.name):
-            for num_samples in output.add(speaker, text, options): ...
+        if not output.is_complete(text.name):
+            stream = output.start(text)
+            for num_samples in output.write(text, stream): ...
+write_speech(Path("out/evening"), voice.synthesize(text), voice.settings.table)
 """
 
 import os
@@ -17,43 +19,57 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tacotron2_voice.resume_log import Log, sums_of, write_all
-from tacotron2_voice.synthesizer import Synthesizer
-from tacotron2_voice.texts import Text
-from tacotron2_voice.utils.audio_files import encode
+from tacotron2_voice.resume_log import ResumeLog, checksums_of, write_all
+from tacotron2_voice.synthesizer import Speech, SpeechStream, Synthesizer
+from tacotron2_voice.text import SymbolTable
+from tacotron2_voice.texts import InputText
+from tacotron2_voice.utils.audio_files import encode, write_mel, write_wav
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import naming, open_to_append, remove_leftovers
+from tacotron2_voice.utils.files import naming, remove_leftovers, write_atomically
 
-MAX_WAV_BYTES = 2**32 + 7  # the header's 32 bits count those after the first eight
+MAX_WAV_BYTES = 2**32 + 7  # the header counts the bytes after the first eight with 32 bits
 
 
 class Output(ABC):
-    """Takes texts one after another. Those that are complete from an earlier time are not spoken
-    again.
+    """Synthesize texts one after another and write them. Texts that are complete from an earlier
+    call of the same command are skipped.
+
+    Args:
+        synthesizer: of the texts.
+        options: of Synthesizer.stream.
 
     Attributes:
-        num_warnings: of all texts that are complete.
-        made: what `add` made last, in a phrase; empty if that is not to be said.
+        num_warnings: of all complete texts.
+        written: a phrase about the last text, or "".
     """
 
     num_warnings = 0
-    made = ""
+    written = ""
+
+    def __init__(self, synthesizer: Synthesizer, options: dict[str, Any]):
+        self.synthesizer = synthesizer
+        self.options = options
+        self.sampling_rate = synthesizer.settings.sampling_rate
+
+    def is_complete(self, name: str) -> bool:
+        """Return whether the text with this name was written before."""
+        return False
+
+    def start(self, text: InputText) -> SpeechStream:
+        """Return the speech of a text as a stream that `write` reads."""
+        return self.synthesizer.stream(text.utterance, **self.options)
 
     @abstractmethod
-    def has(self, name: str) -> bool:
-        """Whether the text of this name is complete."""
+    def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
+        """Write a text. Yield numbers of samples, as they are synthesized; at the end the text is
+        complete."""
 
-    @abstractmethod
-    def add(self, speaker: Synthesizer, text: Text, options: dict[str, Any]) -> Iterator[int]:
-        """Speak a text and write it. Yields the numbers of samples as they are written; when it
-        ends, the text is complete."""
-
-    def kept(self, num_texts: int) -> str:
-        """What is left after a stop, in a phrase; empty if nothing is."""
+    def describe_stop(self, num_texts: int) -> str:
+        """Return a phrase about what is left after a stop, or ""."""
         return ""
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        """What was written, in a phrase, with `num_before` of the texts spoken before."""
+        """Return a phrase about what was written, or "". `num_before`: texts of earlier calls."""
         return ""
 
     def __enter__(self) -> "Output":
@@ -63,149 +79,264 @@ class Output(ABC):
         return None
 
 
-class FileFolder(Output):
-    """Files of each text, named by its line, in a folder that is there: a WAV, a picture of the
-    alignment and, with `save_mel`, the log-mel. `keys`: of all texts, by their names."""
+# ---------------------------------------------------------------------------- a folder
 
-    def __init__(self, folder: Path, keys: dict[str, str], *, save_mel: bool):
-        self.folder, self.keys, self.save_mel = folder, keys, save_mel
-        self.log = Log(folder / "spoken.jsonl")
-        remove_leftovers(folder, ".[0-9]*.tmp")  # nobody else writes here now
-        before = {name: self.log.find(key, self._paths(name)) for name, key in keys.items()}
-        self.complete = {name for name, spoken in before.items() if spoken}
-        self.num_warnings = sum(len(spoken.warnings) for spoken in before.values() if spoken)
 
-    def _paths(self, name: str) -> list[Path]:
-        kinds = ["wav", "png", "npy"][: 3 if self.save_mel else 2]
-        return [self.folder / f"{name}.{kind}" for kind in kinds]
+class FolderOutput(Output):
+    """Write files for each text, named by its line: a WAV, a plot of the alignment and, with
+    `save_mel`, the log-mel. The folder exists.
 
-    def has(self, name: str) -> bool:
+    Args:
+        keys: hashes of all texts and options, by the names of the texts.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        synthesizer: Synthesizer,
+        options: dict[str, Any],
+        keys: dict[str, str],
+        *,
+        save_mel: bool = False,
+    ):
+        super().__init__(synthesizer, options)
+        self.folder = folder
+        self.keys = keys
+        self.save_mel = save_mel
+        self.log = ResumeLog(folder / "spoken.jsonl")
+        remove_leftovers(folder, ".[0-9]*.tmp")
+        self.complete = set[str]()
+        for name, key in keys.items():
+            entry = self.log.find(key, self._paths_of(name))
+            if entry:
+                self.complete.add(name)
+                self.num_warnings += len(entry.warnings)
+
+    def is_complete(self, name: str) -> bool:
         return name in self.complete
 
-    def add(self, speaker: Synthesizer, text: Text, options: dict[str, Any]) -> Iterator[int]:
-        speech = speaker.speak_text(text.utterance, **options)
+    def start(self, text: InputText) -> SpeechStream:
+        return self.synthesizer.stream_mels(text.utterance, **self.options)
+
+    def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
+        mels = []
+        for mel in stream:
+            mels.append(mel)
+            yield 0
+        speech = self.synthesizer.speech_of(np.concatenate(mels, axis=1), stream.report)
         base = self.folder / text.name
-        seconds = speaker.write_speech(base, speech, save_mel=self.save_mel)
-        self.made = f"{base.name}.wav  {seconds:5.2f} s"
-        yield round(seconds * speaker.hparams.sampling_rate)
-        self.log.add(self.keys[text.name], sums_of(self._paths(text.name)), speech.warnings)
+        write_speech(base, speech, self.synthesizer.settings.table, save_mel=self.save_mel)
+        self.written = f"{base.name}.wav  {speech.seconds:5.2f} s"
+        yield len(speech.audio)
+        checksums = checksums_of(self._paths_of(text.name))
+        self.log.add(self.keys[text.name], checksums, speech.warnings)
         self.complete.add(text.name)
         self.num_warnings += len(speech.warnings)
 
-    def kept(self, num_texts: int) -> str:
+    def describe_stop(self, num_texts: int) -> str:
         return f"the files of {len(self.complete):,} of {num_texts:,} texts are in {self.folder}"
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        num_made = num_texts - num_before
-        made = f"{num_made:,} text{'s' * (num_made != 1)}"
-        return f"wrote the files of {made} to {self.folder}"
+        count = num_texts - num_before
+        return f"wrote the files of {count:,} text{'s' * (count != 1)} to {self.folder}"
 
     def __exit__(self, *details: object) -> None:
         self.log.__exit__(*details)
 
-
-def add_samples(
-    output: "GrowingWav | Stream", speaker: Synthesizer, text: Text, options: dict[str, Any]
-) -> Iterator[int]:
-    """Write the samples of a text as they are made, after a pause if there is a text before it."""
-    if output.done:
-        output.write(bytes(2 * round(options["pause"] * speaker.hparams.sampling_rate)))
-    for samples in speaker.stream(text.utterance, **options):
-        output.write(np.rint(32767 * samples).astype("<i2").tobytes())
-        yield len(samples)
+    def _paths_of(self, name: str) -> list[Path]:
+        suffixes = ["wav", "png", "npy"] if self.save_mel else ["wav", "png"]
+        return [self.folder / f"{name}.{suffix}" for suffix in suffixes]
 
 
-class Stream(Output):
-    """Standard output: 16-bit samples, `wav` with a header that leaves the length open, `raw`
-    without one."""
+def write_speech(base: Path, speech: Speech, table: SymbolTable, *, save_mel: bool = False) -> None:
+    """Write `base`.wav, a plot of the alignment as `base`.png and, with `save_mel`, `base`.npy.
 
-    def __init__(self, kind: Literal["wav", "raw"], sampling_rate: int):
-        self.done = 0
+    Args:
+        table: the symbols of the model, for the plot.
+
+    Raises:
+        UserError: if a file cannot be written. Files that exist are complete.
+    """
+    from tacotron2_voice.utils.plots import draw_alignment
+
+    texts = [[table.symbols[i] for i in chunk.ids] for chunk in speech.report.chunks]
+    figure = draw_alignment(*speech.alignments, texts=texts)
+    try:
+        write_wav(base.with_suffix(".wav"), speech.audio, speech.sampling_rate)
+        write_atomically(base.with_suffix(".png"), lambda path: figure.savefig(path, format="png"))
+        if save_mel:
+            write_mel(base.with_suffix(".npy"), speech.mel)
+    except OSError as error:
+        raise UserError(f"{base}.*: the files cannot be written ({error})") from None
+
+
+# ---------------------------------------------------------------------------- standard output
+
+
+def to_int16(samples: np.ndarray) -> bytes:
+    """Return samples in [-1, 1] as 16-bit integers."""
+    return np.rint(32767 * samples).astype("<i2").tobytes()
+
+
+def silence(seconds: float, sampling_rate: int) -> bytes:
+    return bytes(2 * round(seconds * sampling_rate))
+
+
+class StreamOutput(Output):
+    """Write 16-bit samples to standard output: "wav" with a header of unknown length, "raw" without
+    a header. A pause separates the texts."""
+
+    def __init__(
+        self, kind: Literal["wav", "raw"], synthesizer: Synthesizer, options: dict[str, Any]
+    ):
+        super().__init__(synthesizer, options)
+        self.num_written = 0
         if kind == "wav":
-            self.write(wav_header(sampling_rate))
+            self._send(wav_header(self.sampling_rate))
 
-    def write(self, samples: bytes) -> None:
-        sys.stdout.buffer.write(samples)
+    def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
+        if self.num_written:
+            self._send(silence(self.options["pause"], self.sampling_rate))
+        for samples in stream:
+            self._send(to_int16(samples))
+            yield len(samples)
+        self.num_written += 1
+
+    def _send(self, content: bytes) -> None:
+        sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-
-    def has(self, name: str) -> bool:
-        return False
-
-    def add(self, speaker: Synthesizer, text: Text, options: dict[str, Any]) -> Iterator[int]:
-        yield from add_samples(self, speaker, text, options)
-        self.done += 1
 
 
 def wav_header(sampling_rate: int, num_bytes: int | None = None) -> bytes:
-    """Of 16-bit samples; without their number of bytes, of a WAV that goes on until it ends."""
+    """Return the header of a WAV of 16-bit samples. Without `num_bytes`, the length is unknown, and
+    players read to the end of the file."""
     header = bytes(encode(np.zeros(0), sampling_rate))
-    after = 2**32 - 1 if num_bytes is None else len(header) - 8 + num_bytes
-    size = 2**32 - 1 if num_bytes is None else num_bytes
-    return header[:4] + struct.pack("<I", after) + header[8:-4] + struct.pack("<I", size)
+    rest = 2**32 - 1
+    size = 2**32 - 1
+    if num_bytes is not None:
+        rest = len(header) - 8 + num_bytes
+        size = num_bytes
+    return header[:4] + struct.pack("<I", rest) + header[8:-4] + struct.pack("<I", size)
 
 
-class GrowingWav(Output):
-    """A WAV of 16-bit samples that grows text by text as `NAME.part.wav`, which players read too,
-    and becomes `NAME.wav` at the end of a `with` block. An error leaves the part with the texts
-    that are complete, and the next time `done` of them are there.
+# ---------------------------------------------------------------------------- one WAV
+
+
+class WavOutput(Output):
+    """Write all texts into one WAV of 16-bit samples, with a pause between them.
+
+    `NAME.part.wav` grows text by text, and players can read it too. At the end of a `with` block it
+    becomes `NAME.wav`. After an error it keeps the complete texts, and the next call continues
+    after them. A text that has changed since, and all texts after it, are synthesized again.
 
     Args:
-        keys: of all texts, by their names; a text with another key than the last time is not done,
-            nor are those after it.
+        keys: hashes of all texts and options, by the names of the texts.
 
-    Errors as `Log`; UserError, too, for samples that a WAV has no room for: then `NAME.wav` has the
-    texts before.
+    Raises:
+        BlockingIOError: if another process writes the same WAV.
+        UserError: if NAME.part.wav is not a file of this program, or the WAV is full.
     """
 
-    def __init__(self, path: Path, sampling_rate: int, keys: dict[str, str]):
-        self.path, self.sampling_rate, self.texts = path, sampling_rate, list(keys.items())
-        self.places = {name: place for place, name in enumerate(keys)}
+    def __init__(
+        self, path: Path, synthesizer: Synthesizer, options: dict[str, Any], keys: dict[str, str]
+    ):
+        super().__init__(synthesizer, options)
+        self.path = path
+        self.keys = [*keys.items()]
+        self.positions = {name: position for position, name in enumerate(keys)}
         self.part = path.with_name(f"{path.stem}.part{path.suffix}")
         log = path.with_name(f"{path.stem}.part.jsonl")
-        if os.path.lexists(self.part) and not os.path.lexists(log):
-            raise UserError(f"{self.part}: no file of {log.name}, which is missing; move it away")
-        self.log, self.file = Log(log), open_to_append(self.part)
-        header = wav_header(sampling_rate)
-        self.done, self.end = 0, len(header)  # in bytes, of the texts that are complete
-        self.size, self.checksum = 0, 0  # of the one that is written
+        if self.part.exists() and not log.exists():
+            raise UserError(f"{self.part}: already exists, but not {log.name} (expected both)")
+        self.log = ResumeLog(log)
+        with naming(self.part):
+            self.file = open(self.part, "ab+", buffering=0)  # noqa: SIM115
+        header = wav_header(self.sampling_rate)
+        self.num_complete = 0
+        self.end = len(header)  # of the complete texts, in bytes
+        self.size = 0  # of the text that is being written, in bytes
+        self.checksum = 0  # of that text
         begin = os.pread(self.file.fileno(), len(header), 0)
-        if begin[8:-4] == header[8:-4]:  # but for lengths: the end may have been stopped
-            while self._is_there():
-                self.end += self.log.spoken[self.done].files[self.texts[self.done][0]][0]
-                self.done += 1
-        if self.done < len(self.log.spoken):
-            self.log.keep(self.done)
-        self.num_warnings = sum(len(x.warnings) for x in self.log.spoken[: self.done])
-        os.ftruncate(self.file.fileno(), self.end if self.done else 0)
-        if not self.done:
+        if begin[8:-4] == header[8:-4]:  # the lengths may differ after a stop at the very end
+            while self._next_is_complete():
+                name = self.keys[self.num_complete][0]
+                self.end += self.log.entries[self.num_complete].files[name][0]
+                self.num_complete += 1
+        if self.num_complete < len(self.log.entries):
+            self.log.truncate(self.num_complete)
+        for entry in self.log.entries[: self.num_complete]:
+            self.num_warnings += len(entry.warnings)
+        os.ftruncate(self.file.fileno(), self.end if self.num_complete else 0)
+        if not self.num_complete:
             self._append(header)
 
     @property
     def seconds(self) -> float:
-        """Of the texts that are complete, with the pauses between them."""
-        return (self.end - len(wav_header(self.sampling_rate))) / 2 / self.sampling_rate
+        """The time of the complete texts and the pauses between them."""
+        num_bytes = self.end - len(wav_header(self.sampling_rate))
+        return num_bytes / 2 / self.sampling_rate
 
-    def has(self, name: str) -> bool:
-        return self.places[name] < self.done
+    def is_complete(self, name: str) -> bool:
+        return self.positions[name] < self.num_complete
 
-    def add(self, speaker: Synthesizer, text: Text, options: dict[str, Any]) -> Iterator[int]:
-        yield from add_samples(self, speaker, text, options)
-        self.end_text(speaker.warnings)
+    def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
+        if self.num_complete:
+            self.add_samples(silence(self.options["pause"], self.sampling_rate))
+        for samples in stream:
+            self.add_samples(to_int16(samples))
+            yield len(samples)
+        self.end_text(stream.warnings)
 
-    def kept(self, num_texts: int) -> str:
-        return f"{self.done:,} of {num_texts:,} texts are in {self.part}" if self.done else ""
+    def describe_stop(self, num_texts: int) -> str:
+        if not self.num_complete:
+            return ""
+        return f"{self.num_complete:,} of {num_texts:,} texts are in {self.part}"
 
     def describe(self, num_texts: int, num_before: int) -> str:
         of_texts = f" of {num_texts:,} texts" if num_texts > 1 else ""
         return f"wrote {self.path}, {self.seconds:.2f} s{of_texts}"
 
-    def _is_there(self) -> bool:
-        """Whether the next text is complete in the part."""
-        if self.done == min(len(self.texts), len(self.log.spoken)):
+    def add_samples(self, samples: bytes) -> None:
+        """Append samples of the next text."""
+        if self.end + self.size + len(samples) > MAX_WAV_BYTES:
+            line = int(self.keys[self.num_complete][0])
+            problem = f"line {line} does not fit (expected at most 4 GiB per WAV)"
+            raise UserError(f"{self.path}: {problem}. Split the text file.")
+        self._append(samples)
+        self.size += len(samples)
+        self.checksum = zlib.crc32(samples, self.checksum)
+
+    def end_text(self, warnings: list[str]) -> None:
+        """Record that the next text is complete."""
+        name, key = self.keys[self.num_complete]
+        self.log.add(key, {name: (self.size, self.checksum)}, warnings)
+        self.num_complete += 1
+        self.end += self.size
+        self.size = 0
+        self.checksum = 0
+        self.num_warnings += len(warnings)
+
+    def __enter__(self) -> "WavOutput":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self.log:
+            os.ftruncate(self.file.fileno(), self.end)
+            self.file.close()
+            if error[0] is None:
+                self._finish()
+            elif not self.num_complete:
+                self.part.unlink(missing_ok=True)
+
+    def _next_is_complete(self) -> bool:
+        """Return whether the part contains the next text as the log describes it."""
+        if self.num_complete == min(len(self.keys), len(self.log.entries)):
             return False
-        (name, key), spoken = self.texts[self.done], self.log.spoken[self.done]
-        size, checksum = spoken.files.get(name, (0, 0))
-        if spoken.key != key or not 0 < size <= os.fstat(self.file.fileno()).st_size - self.end:
+        name, key = self.keys[self.num_complete]
+        entry = self.log.entries[self.num_complete]
+        size, checksum = entry.files.get(name, (0, 0))
+        left = os.fstat(self.file.fileno()).st_size - self.end
+        if entry.key != key or not 0 < size <= left:
             return False
         return zlib.crc32(os.pread(self.file.fileno(), size, self.end)) == checksum
 
@@ -213,42 +344,8 @@ class GrowingWav(Output):
         with naming(self.part):
             write_all(self.file.fileno(), content)
 
-    def write(self, samples: bytes) -> None:
-        """More of the next text."""
-        if self.end + self.size + len(samples) > MAX_WAV_BYTES:
-            self._finish()
-            line = int(self.texts[self.done][0])
-            full = f"4 GiB, the most that a WAV holds, with the lines before {line}"
-            raise UserError(f"{self.path}: {full}; speak the others into another file")
-        self._append(samples)
-        self.size += len(samples)
-        self.checksum = zlib.crc32(samples, self.checksum)
-
-    def end_text(self, warnings: list[str]) -> None:
-        """The text is complete."""
-        name, key = self.texts[self.done]
-        self.log.add(key, {name: (self.size, self.checksum)}, warnings)
-        self.done, self.end = self.done + 1, self.end + self.size
-        self.size, self.checksum = 0, 0
-        self.num_warnings += len(warnings)
-
-    def __enter__(self) -> "GrowingWav":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with self.log:
-            if error[0] is None:
-                self._finish()
-            elif not self.file.closed:  # by _finish
-                os.ftruncate(self.file.fileno(), self.end)
-                if not self.done:
-                    self.part.unlink(missing_ok=True)
-                self.file.close()
-
     def _finish(self) -> None:
-        """The whole texts, under the name of the WAV."""
-        os.ftruncate(self.file.fileno(), self.end)
-        self.file.close()
+        """Write the lengths into the header, and rename the part."""
         header = wav_header(self.sampling_rate)
         with naming(self.part), open(self.part, "rb+") as file:
             file.write(wav_header(self.sampling_rate, self.end - len(header)))
@@ -256,4 +353,4 @@ class GrowingWav(Output):
             os.fsync(file.fileno())
         with naming(self.path):
             os.replace(self.part, self.path)
-        self.log.keep(0)  # and so it is removed
+        self.log.truncate(0)  # an empty log is removed

@@ -1,12 +1,13 @@
-"""Where speech ends: by the gate, or by attention that rests on the last symbols.
+"""Detect where speech ends: by the stop-token predictor, or by attention that rests at the end.
 
-    end = EndFinder(words, hparams, table, max_steps)
-    while not end.add(frames, gate, weights):  # of the next decoder step
+    detector = EndDetector(ids, settings, table, max_steps)
+    while not detector.add(frame, gate, weights):    # of the next decoder step
         ...
-    end.num_steps, end.reason                  # how many of the steps are speech, and why it ended
+    detector.num_steps, detector.reason              # how many steps are speech, and why it ended
 
-A gate alone is not enough: trained on one stop a clip, it may peak below its threshold, and the
-model then hums until the limit, or reads the text again (docs/training.md has figures).
+The stop-token predictor ("gate") is not enough: it is trained on one stop frame per clip, so its
+probability may peak below the threshold. The model then hums until the limit, or reads the text
+again (docs/background/end-of-speech.md has figures).
 """
 
 from collections.abc import Sequence
@@ -14,132 +15,154 @@ from enum import Enum
 
 import numpy as np
 
-from hparams import HParams
 from tacotron2_voice.griffin_lim import MAX_LOG_MEL
+from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.text.words import word_spans
 
-FORMED = 0.3  # attention weight from which a step's alignment counts as sharp
-JUMP_BACK = 4  # symbols; attention further back than this reads words again
-RESTS = 0.5  # share of the attention on the last symbols from which it rests there
-# Levels in dB below the part's loud frames (their 95th percentile). At the gate's stop, 9,726 of
-# the demo's numbers were at -46 to -25.9, the median at -41.
+FORMED = 0.3  # attention weight from which the alignment of a step counts as formed
+JUMP_BACK = 4  # symbols; attention that moves back further reads words again
+RESTING_SHARE = 0.5  # share of the attention on the last symbols from which attention rests
+# Levels in dB relative to the loud frames of a chunk (their 95th percentile). At the stop token,
+# 9,726 numbers of the demo had levels from -46 to -25.9, with a median of -41.
 DIED_AWAY = -25.0
 NEARLY_QUIETEST = 3.0  # dB above the quietest step at rest
-DYING = 0.25  # seconds in which a sound may still die away after the gate has fired
-STUCK = 2.0  # seconds without progress through the text; the longest of the demo's was 0.19
+DYING_SECONDS = 0.25  # in which the audio may still die away after the stop token
+STUCK_SECONDS = 2.0  # without progress through the text; the longest of the demo was 0.19
 DECIBELS = 20 / np.log(10)
 
 
-class End(Enum):
+class StopReason(Enum):
     """Why speech ended."""
 
-    GATE = "the gate fired"
+    GATE = "the stop probability exceeded its threshold"
     REST = "attention rested on the last symbols"
     STUCK = "attention stopped inside the text"
-    LIMIT = "the limit of steps was reached"
+    LIMIT = "the limit of decoder steps was reached"
 
     @property
     def is_found(self) -> bool:
-        return self in (End.GATE, End.REST)
+        """Whether this is the end of the text."""
+        return self in (StopReason.GATE, StopReason.REST)
 
 
-class EndFinder:
-    """Is told of every decoder step, and says when the speech of a part has ended.
+class EndDetector:
+    """Decide after every decoder step whether the speech of a chunk has ended.
 
-    The end is the first of these:
-    - The gate's probability passes `gate_threshold`, once attention has reached the last word (or
-      is blurred, and says nothing). If the sound then dies away within DYING seconds, speech ends
+    The end is the first of these events:
+    - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
+      while the alignment is blurred. If the audio dies away within DYING_SECONDS, speech ends
       there.
-    - Attention has been on the last symbols for `attention_rest_time`, or has left them for a place
-      further back. The end is then the step at rest, among the quiet ones, at which the gate was
-      highest: it peaks at the right place even where it stays below its threshold.
-    - Attention has made no progress for STUCK seconds, or `max_steps` steps were made.
+    - Attention has been on the last symbols for `attention_rest_time`, or has moved from them back
+      into the text. Speech then ends at the quiet step at rest with the highest stop probability:
+      it peaks at the right step even where it stays below its threshold.
+    - Attention has made no progress for STUCK_SECONDS, or `max_steps` steps were made.
 
     Attributes:
-        reason: why it ended; None before.
-        num_steps: steps of speech; with REST fewer than were made.
-        gates: of all steps that were told.
-        is_quiet: whether the sound has died away at the last of them.
+        reason: why speech ended; None before.
+        num_steps: steps of speech. After StopReason.REST there are fewer than were added.
+        gates: the stop probabilities of all steps that were added.
+        is_quiet: whether the audio has died away at the last step of speech.
     """
 
-    def __init__(self, words: Sequence[int], hparams: HParams, table: SymbolTable, max_steps: int):
-        """`words`: the ids of the part's symbols, one of them at least to be spoken."""
-        self._step_time = hparams.n_frames_per_step * hparams.hop_length / hparams.sampling_rate
-        self._gate_threshold, self._max_steps = hparams.gate_threshold, max_steps
-        self._rest_steps = hparams.attention_rest_time / 1000 / self._step_time
-        spans = word_spans(words, table) or [(0, len(words))]
+    def __init__(
+        self, ids: Sequence[int], settings: VoiceSettings, table: SymbolTable, max_steps: int
+    ):
+        """`ids`: of the chunk's symbols, of which at least one can be spoken."""
+        frame_time = settings.hop_length / settings.sampling_rate
+        self._step_time = settings.n_frames_per_step * frame_time
+        self._gate_threshold = settings.gate_threshold
+        self._max_steps = max_steps
+        self._rest_steps = settings.attention_rest_time / 1000 / self._step_time
+        spans = word_spans(ids, table) or [(0, len(ids))]
         start, end = spans[-1]
-        # Attention often skips silent letters at a word's end: it is reached from its middle on.
+        # Attention often skips silent letters at the end of a word, so its middle counts.
         self._last_word = (start + end - 1) // 2
-        self._last_symbols = max(0, min(end - 1, len(words) - 2))
+        self._last_symbols = max(0, min(end - 1, len(ids) - 2))
         self._levels: list[float] = []
         self.gates: list[float] = []
-        self._furthest = -1  # symbol attended so far
-        self._progress = 0  # step at which attention came there
-        self._rest_began: int | None = None
+        self._furthest = -1  # furthest symbol attended so far
+        self._progress = 0  # step at which attention reached that symbol
+        self._rest_began: int | None = None  # first step on the last symbols
         self._rested = 0  # steps on the last symbols
-        self._fired: int | None = None  # step at which the gate passed its threshold
-        self.reason: End | None = None
+        self._fired: int | None = None  # step at which the stop probability exceeded its threshold
+        self.reason: StopReason | None = None
         self.num_steps = 0
 
     def add(self, frame: np.ndarray, gate: float, weights: np.ndarray) -> bool:
-        """Take the next step: its last log-mel frame [n_mels] (before the postnet), the gate's
-        probability and the attention weights [symbols]. Returns whether speech has ended."""
+        """Add the next decoder step, and return whether speech has ended.
+
+        Args:
+            frame: the last log-mel frame [n_mels] of the step, before the postnet.
+            gate: the stop probability.
+            weights: the attention weights [symbols].
+        """
         step = len(self.gates)
-        loud = np.minimum(frame, MAX_LOG_MEL)  # what no sound has is refused later
-        self._levels.append(DECIBELS * float(np.log(np.exp(loud).sum())))
+        bounded = np.minimum(frame, MAX_LOG_MEL)  # Griffin-Lim rejects louder frames later
+        self._levels.append(DECIBELS * float(np.log(np.exp(bounded).sum())))
         self.gates.append(gate)
         focus = int(weights.argmax())
         if focus > self._furthest:
-            self._furthest, self._progress = focus, step
+            self._furthest = focus
+            self._progress = step
         has_left = False
-        if self._rest_steps and weights[self._last_symbols :].sum() >= RESTS:
-            self._rest_began = step if self._rest_began is None else self._rest_began
+        if self._rest_steps and weights[self._last_symbols :].sum() >= RESTING_SHARE:
+            if self._rest_began is None:
+                self._rest_began = step
             self._rested += 1
         elif self._rest_began is not None:
             has_left = focus < self._last_symbols - JUMP_BACK
-        reads = self._furthest < self._last_word and weights[focus] >= FORMED
-        if gate > self._gate_threshold and not reads and self._fired is None:
+        is_inside = self._furthest < self._last_word and weights[focus] >= FORMED
+        if gate > self._gate_threshold and not is_inside and self._fired is None:
             self._fired = step
 
+        has_rested = self._rest_began is not None and self._rested >= self._rest_steps
         if self._fired is not None and self._is_quiet(step):
-            self._end(End.GATE, step)
-        elif self._fired is not None and (step - self._fired) * self._step_time >= DYING:
-            self._end(End.GATE, self._fired)
-        elif has_left or (self._rest_began is not None and self._rested >= self._rest_steps):
-            self._end(End.REST, self._best_at_rest())
-        elif (step - self._progress) * self._step_time >= STUCK:
-            self._end(End.STUCK, step)
+            self._end(StopReason.GATE, step)
+        elif self._fired is not None and self._seconds_since(self._fired) >= DYING_SECONDS:
+            self._end(StopReason.GATE, self._fired)
+        elif has_left or has_rested:
+            self._end(StopReason.REST, self._best_at_rest())
+        elif self._seconds_since(self._progress) >= STUCK_SECONDS:
+            self._end(StopReason.STUCK, step)
         elif step + 1 >= self._max_steps and self._fired is not None:
-            self._end(End.GATE, self._fired)
+            self._end(StopReason.GATE, self._fired)
         elif step + 1 >= self._max_steps:
-            self._end(End.LIMIT, step)
+            self._end(StopReason.LIMIT, step)
         return self.reason is not None
 
     @property
     def num_certain(self) -> int:
-        """Steps that are speech whatever follows: a stream may send these."""
+        """The number of first steps that are speech, whatever follows. A stream may send them."""
         if self.reason is not None:
             return self.num_steps
-        bounds = [self._rest_began, None if self._fired is None else self._fired + 1]
-        return min((bound for bound in bounds if bound is not None), default=len(self.gates))
+        count = len(self.gates)
+        if self._rest_began is not None:
+            count = min(count, self._rest_began)
+        if self._fired is not None:
+            count = min(count, self._fired + 1)
+        return count
 
     @property
     def is_quiet(self) -> bool:
         return self._is_quiet(self.num_steps - 1)
 
-    def _end(self, reason: End, step: int) -> None:
-        self.reason, self.num_steps = reason, step + 1
+    def _seconds_since(self, step: int) -> float:
+        return (len(self.gates) - 1 - step) * self._step_time
 
-    def _loud(self) -> float:
+    def _end(self, reason: StopReason, step: int) -> None:
+        self.reason = reason
+        self.num_steps = step + 1
+
+    def _loud_level(self) -> float:
         return float(np.percentile(self._levels, 95))
 
     def _is_quiet(self, step: int) -> bool:
-        return self._levels[step] <= self._loud() + DIED_AWAY
+        return self._levels[step] <= self._loud_level() + DIED_AWAY
 
     def _best_at_rest(self) -> int:
         assert self._rest_began is not None
-        levels, gates = (np.array(x[self._rest_began :]) for x in (self._levels, self.gates))
-        limit = max(levels.min() + NEARLY_QUIETEST, self._loud() + DIED_AWAY)
+        levels = np.array(self._levels[self._rest_began :])
+        gates = np.array(self.gates[self._rest_began :])
+        limit = max(levels.min() + NEARLY_QUIETEST, self._loud_level() + DIED_AWAY)
         return self._rest_began + int(np.where(levels <= limit, gates, -1).argmax())

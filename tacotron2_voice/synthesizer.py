@@ -1,15 +1,18 @@
-"""From a text to speech, the same for a checkpoint (torch_speaker) and for an exported voice
-(voice).
+"""Synthesize speech from text, with an exported voice or a checkpoint.
 
-    speaker = load_synthesizer(path)                      # of export.loading
-    samples = speaker.speak("It was a quiet evening.")  # float32 [N] in [-1, 1]
-    samples = speaker.speak(text, speaker="anna")       # where hparams.speakers names several
-    for samples in speaker.stream(text): ...            # the first before the text is finished
-    speech = speaker.speak_text(utterance_of(text, speaker.hparams))
-    speaker.write_speech(Path("out/evening"), speech)   # a sound, and a picture of the alignment
+    voice = Voice("voices/english")                        # a Synthesizer
+    speech = voice.synthesize("It was a quiet evening.", speaker="linda")
+    speech.audio                                           # float32 [N] in [-1, 1]
+    speech.sampling_rate, speech.mel, speech.alignments, speech.failures, speech.warnings
 
-A text is spoken in parts. Each part ends where its speech ends (speech_end), and is spoken again if
-it went wrong (alignment_faults).
+    stream = voice.stream("A long text.", speaker="linda")
+    for audio in stream: ...                               # the first before the text is finished
+    stream.warnings, stream.chunks                         # complete after the loop
+
+A text is synthesized in chunks. Each chunk ends where its speech ends (speech_end.py). A chunk that
+went wrong is synthesized again with another seed (alignment_failures.py).
+
+A synthesizer writes no files and prints nothing; outputs.py writes files.
 """
 
 import itertools
@@ -17,339 +20,511 @@ import math
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hparams import HParams
-from tacotron2_voice.alignment_failures import Fault, badness, find_faults
+from tacotron2_voice.alignment_failures import Failure, find_failures, severity
 from tacotron2_voice.griffin_lim import SILENCE, GriffinLim, windowed
+from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.speakers import chosen_index
-from tacotron2_voice.speech_end import End, EndFinder
+from tacotron2_voice.speech_end import EndDetector, StopReason
 from tacotron2_voice.speech_statistics import (
     MARKS,
     SpeakerStatistics,
     SpeechStatistics,
     last_symbol,
 )
-from tacotron2_voice.text import sequence_to_text
+from tacotron2_voice.text import rules_version, sequence_to_text, uses_english_rules
 from tacotron2_voice.text.unspoken import left_out
-from tacotron2_voice.utils.audio_files import write_mel, write_wav
-from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import write_atomically
-from tacotron2_voice.utterance import Utterance, parts_of, utterance_of
+from tacotron2_voice.utterance import (
+    Chunk,
+    Segment,
+    Utterance,
+    prepare_utterance,
+    split_into_chunks,
+)
 
-RETRIES = 3  # times that a part is spoken again at most
-MAX_PART_SECONDS = 120.0  # of sound, whatever max_decoder_steps, or a voice's statistics, may be
+RETRIES = 3  # most times that a chunk is synthesized again
+MAX_CHUNK_SECONDS = 120.0  # of audio, whatever the settings and the statistics say
 PAUSE = 0.3  # seconds after a sentence
-FIRST_PIECE, MAX_PIECE = 16, 128  # frames; each piece is twice as long as the one before
-FADE = 0.1  # seconds in which a sound that has not died away by itself is faded out
-MAX_VOCODER_FRAMES = 1024  # at once: HiFi-GAN takes some 0.3 MB of memory for each
-VOCODER_CONTEXT = 32  # frames on either side that a vocoder's sample may depend on
+FIRST_PIECE = 16  # frames in the first piece of a chunk; each piece has twice as many
+MAX_PIECE = 128  # frames in a piece
+FADE = 0.1  # seconds in which audio that has not died away is faded out
+MAX_VOCODER_FRAMES = 1024  # per call, because HiFi-GAN needs about 0.3 MB per frame
+VOCODER_CONTEXT = 32  # frames on each side that a vocoder's sample may depend on
 
-Vocoder = Callable[[np.ndarray], np.ndarray]  # from log-mel [n_mels, T] to sound [T * hop_length]
+Vocoder = Callable[[np.ndarray], np.ndarray]  # from log-mel [n_mels, T] to audio [T * hop_length]
+Text = str | Utterance | Sequence[int]  # a text, a prepared text, or ids of symbols
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """Contain what a synthesizer uses from the training of its model, as far as it is known."""
+
+    statistics: SpeechStatistics | None = None  # of the training clips
+    speaker_statistics: Sequence[SpeakerStatistics] = ()  # of each speaker
+    longest_text: int | None = None  # of the training clips, in symbols
+    epochs: int = 0  # 0: unknown
+    text_rules: str = ""  # the version of the rules that read the texts; "": unknown
+
+
+class DecoderSteps(NamedTuple):
+    """Contain the output of consecutive decoder steps for one text."""
+
+    frames: np.ndarray  # [steps, n_frames_per_step, n_mels], before the postnet
+    gate: np.ndarray  # [steps], the stop probabilities
+    alignments: np.ndarray  # [steps, symbols]
+
+
+@dataclass(frozen=True)
+class SpokenChunk:
+    """Describe how a chunk was synthesized."""
+
+    ids: list[int]  # of its symbols
+    seed: int  # of the prenet dropout
+    alignment: np.ndarray  # [steps, symbols]
+    stop_reason: StopReason
+    failures: list[Failure]
+    died_away: bool  # whether the audio died away by itself at the end
+    gates: list[float]  # stop probabilities of all decoder steps, including those after the end
+    attempts: int = 1  # how often the chunk was synthesized
+    causes: Sequence[str] = ()  # the kinds of failures in all attempts, if there were several
+
+    @property
+    def can_improve(self) -> bool:
+        """Whether another seed may give better speech; not if the model has not learned to align."""
+        is_blurred = any(failure.kind == "blurred" for failure in self.failures)
+        return any(severity(self.failures)) and not is_blurred
+
+
+@dataclass
+class Report:
+    """Describe how a text was synthesized. While a stream is read, its report grows."""
+
+    num_chunks: int = 0  # of the whole text, known from the start
+    chunks: list[SpokenChunk] = field(default_factory=list)  # finished
+    warnings: list[str] = field(default_factory=list)  # possible mistakes in the speech
+    notes: list[str] = field(default_factory=list)  # other facts, such as retries
 
 
 @dataclass(frozen=True)
 class Speech:
-    mel: np.ndarray  # [n_mels, frames], float32
-    alignments: list[np.ndarray]  # [steps, symbols] of each part
-    warnings: list[str]  # what is wrong with it, empty if it looks well
-    notes: list[str]  # how it was spoken: in how many parts, what was spoken again
+    """Contain the speech of a text."""
+
+    audio: np.ndarray  # float32 [N] in [-1, 1]
+    sampling_rate: int  # Hz
+    mel: np.ndarray  # log-mel, float32 [n_mels, frames]
+    report: Report
+
+    @property
+    def seconds(self) -> float:
+        return len(self.audio) / self.sampling_rate
+
+    @property
+    def alignments(self) -> list[np.ndarray]:
+        """The attention weights [steps, symbols] of each chunk."""
+        return [chunk.alignment for chunk in self.report.chunks]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The failures that are left after all retries."""
+        return [failure for chunk in self.report.chunks for failure in chunk.failures]
+
+    @property
+    def warnings(self) -> list[str]:
+        return self.report.warnings
+
+    @property
+    def notes(self) -> list[str]:
+        return self.report.notes
 
 
-class DecoderSteps(NamedTuple):
-    """What some steps of the decoder made of one text."""
+class SpeechStream:
+    """Iterate over pieces of speech as soon as they are computed: audio [N] or log-mels.
 
-    frames: np.ndarray  # [steps, n_frames_per_step, n_mels], before the postnet
-    gate: np.ndarray  # [steps] probabilities that the step is the last
-    alignments: np.ndarray  # [steps, symbols]
+    `chunks`, `warnings` and `notes` grow meanwhile, and are complete after the last piece.
+    """
+
+    def __init__(self, pieces: Iterator[np.ndarray], report: Report):
+        self._pieces = pieces
+        self.report = report
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return self
+
+    def __next__(self) -> np.ndarray:
+        return next(self._pieces)
+
+    @property
+    def chunks(self) -> list[SpokenChunk]:
+        return self.report.chunks
+
+    @property
+    def warnings(self) -> list[str]:
+        return self.report.warnings
+
+    @property
+    def notes(self) -> list[str]:
+        return self.report.notes
 
 
 class Synthesizer(ABC):
-    """Speaks one text at a time. After `mels` has ended, `warnings` and `notes` are those of its
-    text, as in `Speech`, and `attempts` the one that was kept of each part."""
+    """Synthesize texts. Threads can share a synthesizer, because it keeps no state between texts.
 
-    source: str | Path = "the model"  # as messages name it
+    Attributes:
+        settings: of the model.
+        training: what is known about its training.
+        source: the file or folder of the model, for messages.
+        vocoder: replaces Griffin-Lim, if it is set.
+    """
 
-    warnings: list[str]
-    notes: list[str]
-    attempts: list["Attempt"]
-    vocoder: Vocoder | None = None  # in place of Griffin-Lim
-    shows_progress = False
+    vocoder: Vocoder | None = None
 
     def __init__(
         self,
-        hparams: HParams,
+        settings: VoiceSettings,
         filters: np.ndarray,
-        statistics: SpeechStatistics | None,
-        longest_text: int | None,
-        epochs: int,
-        speaker_statistics: Sequence[SpeakerStatistics] = (),
+        training: TrainingFacts | None = None,
+        source: str | Path = "the model",
     ):
-        """`filters` as audio.mel_filters. Of the training: the statistics of its clips and the
-        longest text in symbols, None where they are not known, and the epochs, 0 where they are
-        not; the statistics of each of hparams.speakers, none where they are not known."""
-        self.hparams, self.statistics = hparams, statistics
-        self.speaker_statistics = speaker_statistics
-        self.longest_text, self.epochs = longest_text, epochs
-        self.griffin_lim = GriffinLim(hparams, filters)
+        """`filters` [n_mels, filter_length / 2 + 1] are the mel filters of the training."""
+        self.settings = settings
+        self.training = training or TrainingFacts()
+        self.source = source
+        self.griffin_lim = GriffinLim(settings, filters)
 
     @abstractmethod
     def decode(
-        self, words: Sequence[int], seed: int, max_steps: int, index: int | None = None
+        self, ids: Sequence[int], seed: int, max_steps: int, speaker: int | None = None
     ) -> Iterator[DecoderSteps]:
-        """The decoder's steps for ids of symbols, with prenet dropout from `seed`, as they are
-        asked for. `index`: of the speaker in hparams.speakers; None where there are none."""
+        """Yield decoder steps for ids of symbols, computed when they are asked for.
+
+        Args:
+            seed: of the prenet dropout.
+            speaker: index in settings.speakers; None if there are no names.
+        """
 
     @abstractmethod
     def refine(self, mel: np.ndarray) -> np.ndarray:
-        """The log-mel [n_mels, frames] after the postnet."""
+        """Return the log-mel [n_mels, frames] after the postnet."""
 
-    def mels(
+    # ------------------------------------------------------------------------ speak
+
+    def synthesize(self, text: Text, **options: Any) -> Speech:
+        """Return the speech of a text. `options` are those of `stream_mels`.
+
+        The audio is computed from the whole log-mel. With Griffin-Lim, its samples differ slightly
+        from those of `stream`, which computes them piece by piece.
+
+        Raises:
+            UserError: as `stream`.
+        """
+        stream = self.stream_mels(text, **options)
+        mel = np.concatenate([*stream], axis=1)
+        return self.speech_of(mel, stream.report)
+
+    def speech_of(self, mel: np.ndarray, report: Report) -> Speech:
+        """Return a log-mel [n_mels, frames] as speech. Audio louder than 1 is scaled down."""
+        audio = self.audio_of(mel)
+        self._check_audio(audio)
+        peak = float(np.abs(audio).max(initial=1.0))
+        return Speech(audio / peak, self.settings.sampling_rate, mel, report)
+
+    def stream(self, text: Text, **options: Any) -> SpeechStream:
+        """Return a stream of audio pieces, float32 [N] in [-1, 1], of up to two seconds each.
+
+        The same text with the same options, which are those of `stream_mels`, gives the same bytes.
+
+        Raises:
+            UserError: if there is nothing to speak, or (from the stream) if the model or its audio
+                is broken.
+        """
+        stream = self.stream_mels(text, **options)
+        return SpeechStream(self._audio_pieces(stream), stream.report)
+
+    def stream_mels(
         self,
-        text: Utterance | Sequence[int],
+        text: Text,
+        *,
+        speaker: str | None = None,
         seed: int = 0,
-        max_symbols: int | None = None,
+        speed: float = 1.0,
         pause: float = PAUSE,
         retries: int = RETRIES,
-        speed: float = 1.0,
-        speaker: str | None = None,
-    ) -> Iterator[np.ndarray]:
-        """Log-mels [n_mels, frames] that follow one another, of a text, or of ids of symbols, in
-        parts of at most `max_symbols` symbols (by default the longest training text's, if known),
-        each as if it were alone. Silence joins them, so that Griffin-Lim smooths the joins: `pause`
-        seconds after a sentence, less after other endings (PAUSES), or what the text asks for.
-        Speech is `speed` times as fast, the silence as long. `speaker` is one of hparams.speakers:
-        UserError for another name, and without one where there are several.
+        max_symbols: int | None = None,
+    ) -> SpeechStream:
+        """Return a stream of consecutive log-mels [n_mels, frames].
 
-        A part whose alignment shows a fault is spoken again with the next seed, at most `retries`
-        times, and the best is kept. So the first frames of a part come when its decoder has ended;
-        without retries they come as they are made, for nothing is taken back.
+        Chunks are synthesized separately and joined by silence, so that Griffin-Lim smooths the
+        joins. A chunk whose alignment shows a failure is synthesized again with the next seed, and
+        the best attempt is kept. So the first frames of a chunk come after its last decoder step.
+        Without retries, frames come while the decoder runs.
+
+        Args:
+            speaker: one of settings.speakers; needed if there are several.
+            seed: of the prenet dropout.
+            speed: factor of the speaking rate; pauses keep their length.
+            pause: seconds after a sentence. Other endings get less, and pause tags their own time.
+            retries: most times that a chunk is synthesized again.
+            max_symbols: longest chunk, by default the longest training text, if it is known.
+
+        Raises:
+            UserError: for a text that cannot be spoken, or a wrong speaker.
         """
-        h, self.warnings, self.notes, self.attempts = self.hparams, [], [], []
-        index = chosen_index(speaker, h.speakers, str(self.source))
-        limit = max_symbols or self.longest_text or math.inf
-        utterance = text if isinstance(text, Utterance) else Utterance([([*text], None)])
+        settings = self.settings
+        index = chosen_index(speaker, settings.speakers, str(self.source))
+        if isinstance(text, str):
+            utterance = prepare_utterance(text, settings)
+        elif isinstance(text, Utterance):
+            utterance = text
+        else:
+            utterance = Utterance([Segment([*text])])
+        limit = max_symbols or self.training.longest_text or math.inf
+        chunks = split_into_chunks(utterance, limit, settings.table, pause)
+        report = Report(num_chunks=len(chunks))
         if utterance.text:
-            self.warnings += left_out(utterance.text, h.text_cleaners, h.table, h.language)
-        parts = parts_of(utterance, limit, h.table, pause)
-        if any(len(symbols) > limit for symbols, _ in utterance.pieces):
-            longest = max(len(symbols) for symbols, _ in parts)
-            but = f"; the longest word has {longest}" if longest > limit else ""
-            of_parts = f"{len(parts)} part{'s' * (len(parts) > 1)}"
-            self.notes.append(f"in {of_parts}, to keep to {limit} symbols each{but}")
-        parts_with_bar: Iterable[tuple[list[int], float]] = parts
-        if self.shows_progress:
-            parts_with_bar = progress_bar("Speaking", len(parts), " parts", iterable=parts)
-        for number, (words, seconds) in enumerate(parts_with_bar, 1):
-            if words:
-                words = self.with_final_mark(words)
-                start = textwrap.shorten(sequence_to_text(words, h.table), 30, placeholder="...")
-                where = f"part {number} of {len(parts)} ({start!r}): " if len(parts) > 1 else ""
-                kept = yield from self._speak_part(words, seed, retries, speed, index, where)
-                self.warnings += [where + fault.message for fault in kept.faults]
-                self.attempts.append(kept)
-            if silence := round(seconds * h.sampling_rate / h.hop_length):
-                yield np.full((h.n_mel_channels, silence), SILENCE, np.float32)
+            report.warnings += left_out(
+                utterance.text, settings.text_cleaners, settings.table, settings.language
+            )
+        if any(len(segment.ids) > limit for segment in utterance.segments):
+            longest = max(len(chunk.ids) for chunk in chunks)
+            exception = f"; the longest word has {longest}" if longest > limit else ""
+            count = f"{len(chunks)} chunk{'s' * (len(chunks) > 1)}"
+            report.notes.append(f"split into {count} of at most {limit} symbols{exception}")
+        pieces = self._mel_pieces(chunks, report, index, seed, retries, speed)
+        return SpeechStream(pieces, report)
 
-    def with_final_mark(self, words: Sequence[int]) -> list[int]:
-        """The ids of a part, ended as the training's texts are: where nearly all of these end with
-        a mark and the part has none, with the commonest mark."""
-        table, words = self.hparams.table, list(words)
-        mark = self.statistics.final_mark if self.statistics else ""
-        ends = last_symbol(table.symbols[i] for i in words)
-        # A voice from elsewhere may name a mark that it does not know.
-        return words if ends in MARKS or mark not in table.ids else [*words, table.ids[mark]]
+    def audio_of(self, mel: np.ndarray) -> np.ndarray:
+        """Return samples [N] of a log-mel [n_mels, frames], by the vocoder or Griffin-Lim."""
+        return np.concatenate([*self._audio_of_mels([mel])])
 
-    def pace_of(self, index: int | None) -> SpeechStatistics | None:
-        """The statistics of a speaker's clips; the corpus's where there are no speakers, or where
-        theirs are not known."""
-        if index is None or not self.speaker_statistics:
-            return self.statistics
-        return self.speaker_statistics[index].statistics
+    # ------------------------------------------------------------------------ limits of a text
 
-    def max_steps(self, num_symbols: int, index: int | None = None) -> int:
-        """Steps that a part takes at most: the time of the speaker's slowest speech, and that in
-        which attention rests at the end; never more than MAX_PART_SECONDS. `index` as in
-        `decode`."""
-        h, seconds, statistics = self.hparams, MAX_PART_SECONDS, self.pace_of(index)
+    def with_final_mark(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids of a chunk, with a final mark like that of the training texts.
+
+        If nearly all training texts end with a mark but the chunk does not, the most frequent mark
+        is added.
+        """
+        table = self.settings.table
+        ids = list(ids)
+        statistics = self.training.statistics
+        mark = statistics.final_mark if statistics else ""
+        ending = last_symbol(table.symbols[i] for i in ids)
+        if ending in MARKS or mark not in table.ids:
+            return ids
+        return [*ids, table.ids[mark]]
+
+    def statistics_of(self, speaker: int | None) -> SpeechStatistics | None:
+        """Return the statistics of a speaker's clips, or of all clips if these are not known."""
+        if speaker is None or not self.training.speaker_statistics:
+            return self.training.statistics
+        return self.training.speaker_statistics[speaker].statistics
+
+    def max_steps(self, num_symbols: int, speaker: int | None = None) -> int:
+        """Return the most decoder steps of a chunk.
+
+        They last as long as the slowest speech of the speaker, plus the time in which attention
+        rests at the end, but at most MAX_CHUNK_SECONDS.
+        """
+        settings = self.settings
+        seconds = MAX_CHUNK_SECONDS
+        statistics = self.statistics_of(speaker)
         if statistics is not None:
-            slowest = statistics.longest_time(num_symbols) + h.attention_rest_time / 1000
+            slowest = statistics.longest_time(num_symbols) + settings.attention_rest_time / 1000
             seconds = min(slowest, seconds)
-        steps = seconds * h.sampling_rate / (h.hop_length * h.n_frames_per_step)
-        return min(math.ceil(steps), h.max_decoder_steps)
+        frames_per_step = settings.hop_length * settings.n_frames_per_step
+        steps = math.ceil(seconds * settings.sampling_rate / frames_per_step)
+        return min(steps, settings.max_decoder_steps)
 
-    def _speak_part(
+    def rules_note(self) -> str:
+        """Return a note if the model was trained with other rules of reading English, or ""."""
+        trained = self.training.text_rules
+        is_same = trained in ("", rules_version())
+        if is_same or not uses_english_rules(self.settings.text_cleaners):
+            return ""
+        return (
+            f"note: {self.source} was trained with other rules of reading English ({trained}, "
+            f"here {rules_version()}), so it may pronounce some words differently"
+        )
+
+    # ------------------------------------------------------------------------ chunks
+
+    def _mel_pieces(
         self,
-        words: list[int],
+        chunks: Sequence[Chunk],
+        report: Report,
+        speaker: int | None,
         seed: int,
         retries: int,
         speed: float,
-        index: int | None,
-        where: str,
-    ) -> Generator[np.ndarray, None, "Attempt"]:
-        """Log-mels of a part, and the attempt that they are of."""
-        h = self.hparams
-        context = h.postnet_n_convolutions * (h.postnet_kernel_size // 2)
+    ) -> Iterator[np.ndarray]:
+        """Yield the log-mels of chunks and of the silence after them."""
+        settings = self.settings
+        for number, chunk in enumerate(chunks, 1):
+            if chunk.ids:
+                ids = self.with_final_mark(chunk.ids)
+                place = ""
+                if len(chunks) > 1:
+                    text = sequence_to_text(ids, settings.table)
+                    start = textwrap.shorten(text, 30, placeholder="...")
+                    place = f"chunk {number} of {len(chunks)} ({start!r}): "
+                spoken = yield from self._speak_chunk(ids, speaker, seed, retries, speed)
+                if spoken.attempts > 1:
+                    tried = f"synthesized {spoken.attempts} times ({', '.join(spoken.causes)})"
+                    report.notes.append(f"{place}{tried}, kept seed {spoken.seed}")
+                report.warnings += [place + failure.message for failure in spoken.failures]
+                report.chunks.append(spoken)
+            frames = round(chunk.pause * settings.sampling_rate / settings.hop_length)
+            if frames:
+                yield np.full((settings.n_mel_channels, frames), SILENCE, np.float32)
+
+    def _speak_chunk(
+        self, ids: list[int], speaker: int | None, seed: int, retries: int, speed: float
+    ) -> Generator[np.ndarray, None, SpokenChunk]:
+        """Yield the log-mels of the best attempt, and return its description."""
+        settings = self.settings
+        context = settings.postnet_n_convolutions * (settings.postnet_kernel_size // 2)
         if retries == 0:
-            attempt = Attempt(self, words, seed, index)
-            yield from stretched(windowed(attempt.frames(), self.refine, context), speed)
-            return attempt
-        attempts, made = [], []
+            frames = _ResultKeeper(self._attempt(ids, speaker, seed))
+            yield from stretched(windowed(frames, self.refine, context), speed)
+            return frames.result
+        attempts: list[tuple[SpokenChunk, list[np.ndarray]]] = []
         for number in range(retries + 1):
-            attempts.append(Attempt(self, words, (seed + number) % 2**64, index))
-            made.append([*attempts[-1].frames()])
-            if not attempts[-1].is_to_repeat:
+            frames = _ResultKeeper(self._attempt(ids, speaker, (seed + number) % 2**64))
+            mels = [*frames]
+            attempts.append((frames.result, mels))
+            if not frames.result.can_improve:
                 break
-        best = min(range(len(attempts)), key=lambda i: badness(attempts[i].faults))
-        if len(attempts) > 1:
-            kept = f"kept the one with seed {attempts[best].seed}"
-            kinds = dict.fromkeys(fault.kind for one in attempts for fault in one.faults)
-            tried = f"spoken {len(attempts)} times ({', '.join(kinds)}), {kept}"
-            self.notes.append(f"{where}{tried}")
-        attempts[best].tries = len(attempts)
-        yield from stretched(windowed(made[best], self.refine, context), speed)
-        return attempts[best]
+        best, mels = min(attempts, key=lambda attempt: severity(attempt[0].failures))
+        yield from stretched(windowed(mels, self.refine, context), speed)
+        if len(attempts) == 1:
+            return best
+        kinds = [failure.kind for spoken, _ in attempts for failure in spoken.failures]
+        return replace(best, attempts=len(attempts), causes=[*dict.fromkeys(kinds)])
 
-    def speak_text(self, text: Utterance | Sequence[int], **options: Any) -> Speech:
-        """All that `mels` makes, with the same options."""
-        mel = np.concatenate([*self.mels(text, **options)], axis=1)
-        alignments = [attempt.alignment for attempt in self.attempts]
-        return Speech(mel, alignments, self.warnings, self.notes)
+    def _attempt(
+        self, ids: list[int], speaker: int | None, seed: int
+    ) -> Generator[np.ndarray, None, SpokenChunk]:
+        """Yield log-mels [n_mels, frames] before the postnet, as they are computed, and return how
+        they came about. Frames that may be after the end of speech wait until it is known."""
+        settings = self.settings
+        max_steps = self.max_steps(len(ids), speaker)
+        detector = EndDetector(ids, settings, settings.table, max_steps)
+        waiting: list[np.ndarray] = []  # frames of steps that were not yielded yet
+        weights: list[np.ndarray] = []  # attention weights of all steps
+        num_sent = 0
+        size = FIRST_PIECE
+        for steps in self.decode(ids, seed, max_steps, speaker):
+            for frames, gate, alignment in zip(*steps, strict=True):
+                waiting.append(frames)
+                weights.append(alignment)
+                if detector.add(frames[-1], float(gate), alignment):
+                    break
+                ready = detector.num_certain - num_sent
+                if ready * settings.n_frames_per_step >= size:
+                    yield np.concatenate(waiting[:ready]).T
+                    del waiting[:ready]
+                    num_sent += ready
+                    size = min(2 * size, MAX_PIECE)
+            if detector.reason is not None:
+                break
+        reason = detector.reason
+        assert reason is not None  # the detector stops after max_steps at the latest
+        rest = waiting[: detector.num_steps - num_sent]
+        if rest:
+            mel = np.concatenate(rest).T
+            # At the stop token speech may be loud, as the training clips are at their end.
+            ends_well = detector.is_quiet or reason is StopReason.GATE
+            yield mel if ends_well else self._faded_out(mel)
+        alignment = np.array(weights[: detector.num_steps])
+        statistics = self.statistics_of(speaker)
+        failures = find_failures(alignment, ids, reason, settings, settings.table, statistics)
+        return SpokenChunk(
+            ids, seed, alignment, reason, failures, detector.is_quiet, detector.gates
+        )
 
-    def speak(self, text: str | Utterance | Sequence[int], **options: Any) -> np.ndarray:
-        """Samples of a text, float32 [N] in [-1, 1], those of `stream` with the same options."""
-        return np.concatenate([*self.stream(text, **options)])
+    def _faded_out(self, mel: np.ndarray) -> np.ndarray:
+        """Return a mel whose last frames fall to silence, so that it does not end with a click."""
+        mel = mel.copy()
+        frames_per_second = self.settings.sampling_rate / self.settings.hop_length
+        count = min(mel.shape[1], round(FADE * frames_per_second))
+        share = np.arange(1, count + 1, dtype=np.float32) / count
+        start = mel.shape[1] - count
+        mel[:, start:] *= 1 - share
+        mel[:, start:] += share * np.float32(SILENCE)
+        return mel
 
-    def stream(self, text: str | Utterance | Sequence[int], **options: Any) -> Iterator[np.ndarray]:
-        """The samples of a text, an utterance or ids of symbols as soon as they are there, float32
-        [N] in [-1, 1], in pieces of up to a second or two. `options` are those of `mels`; a text
-        with a seed is the same bytes each time. UserError if there is nothing to speak, or if the
-        model or its sound is broken."""
-        if isinstance(text, str):
-            text = utterance_of(text, self.hparams)
-        for samples in self.sound(self.mels(text, **options)):
-            if not np.isfinite(samples).all():
-                fix = "export the voice again, or use an earlier checkpoint"
-                raise UserError(f"{self.source}: the sound holds nan or infinity; {fix}")
+    # ------------------------------------------------------------------------ audio
+
+    def _audio_pieces(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield checked samples in [-1, 1] of consecutive log-mels."""
+        for samples in self._audio_of_mels(mels):
+            self._check_audio(samples)
             yield np.clip(samples, -1, 1)
 
-    def sound(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Samples [N] in pieces, of log-mels [n_mels, frames] that follow one another."""
-        if self.vocoder:
-            pieces = (
-                mel[:, start : start + MAX_VOCODER_FRAMES]
-                for mel in mels
-                for start in range(0, mel.shape[1], MAX_VOCODER_FRAMES)
-            )
-            return windowed(pieces, self.vocoder, VOCODER_CONTEXT, self.hparams.hop_length)
-        return self.griffin_lim.stream(mels)
-
-    def write_speech(self, base: Path, speech: Speech, *, save_mel: bool = False) -> float:
-        """Write `base`.wav, the alignment as `base`.png and, if asked, the mel as .npy. Returns the
-        seconds of sound; UserError if a file cannot be written."""
-        from tacotron2_voice.utils.plots import draw_alignment
-
-        samples, rate = np.concatenate([*self.sound([speech.mel])]), self.hparams.sampling_rate
-        texts = [[self.hparams.table.symbols[i] for i in x.words] for x in self.attempts]
-        picture = draw_alignment(*speech.alignments, texts=texts)
-        try:
-            write_wav(base.with_suffix(".wav"), samples, rate)
-            draw = lambda file: picture.savefig(file, format="png")  # noqa: E731
-            write_atomically(base.with_suffix(".png"), draw)
-            if save_mel:
-                write_mel(base.with_suffix(".npy"), speech.mel)
-        except OSError as error:
+    def _check_audio(self, samples: np.ndarray) -> None:
+        if not np.isfinite(samples).all():
             raise UserError(
-                f"the files {base}.* could not be written ({error}): make room, or choose another "
-                "folder with -o; every file that is there is complete"
-            ) from None
-        return len(samples) / rate
+                f"{self.source}: the audio contains NaN or infinity, because the training has "
+                "diverged. Use an earlier checkpoint."
+            )
+
+    def _audio_of_mels(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield samples [N] of consecutive log-mels [n_mels, frames]."""
+        if self.vocoder is None:
+            return self.griffin_lim.stream(mels)
+        pieces = (
+            mel[:, start : start + MAX_VOCODER_FRAMES]
+            for mel in mels
+            for start in range(0, mel.shape[1], MAX_VOCODER_FRAMES)
+        )
+        return windowed(pieces, self.vocoder, VOCODER_CONTEXT, self.settings.hop_length)
+
+
+class _ResultKeeper:
+    """Iterate over a generator, and keep the value that it returns in `result`."""
+
+    result: SpokenChunk
+
+    def __init__(self, generator: Generator[np.ndarray, None, SpokenChunk]):
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        self.result = yield from self.generator
 
 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
-    """Log-mels [n_mels, frames] in pieces, `speed` times as fast: each new frame lies between two
-    old ones, by linear interpolation. The pieces' sizes change nothing."""
+    """Yield consecutive log-mels [n_mels, frames] with a speaking rate of `speed` times theirs.
+
+    Each new frame is interpolated linearly between two old frames. The sizes of the pieces do not
+    change the result.
+    """
     if speed == 1:
         yield from mels
         return
-    held, start, total, made = np.empty((0, 0), np.float32), 0, 0, 0  # `start`: of what is held
+    waiting = np.empty((0, 0), np.float32)  # old frames that new frames may still need
+    start = 0  # index of the first waiting frame
+    total = 0  # old frames so far
+    made = 0  # new frames so far
     for piece in itertools.chain(mels, [None]):
-        if piece is not None:
-            held = np.concatenate([held, piece], axis=1) if held.size else piece
+        if piece is None:
+            count = round(total / speed)  # the last new frames repeat the last old frame
+        else:
+            waiting = np.concatenate([waiting, piece], axis=1) if waiting.size else piece
             total += piece.shape[1]
-        # A frame needs the two around it; the last ones repeat the last.
-        count = math.floor((total - 2) / speed) + 1 if piece is not None else round(total / speed)
+            count = math.floor((total - 2) / speed) + 1  # frames with two old frames around them
         if count > made:
-            places = np.minimum(np.arange(made, count) * speed, total - 1)
-            before = places.astype(np.int64)
-            share = (places - before).astype(np.float32)
+            positions = np.minimum(np.arange(made, count) * speed, total - 1)
+            before = positions.astype(np.int64)
+            share = (positions - before).astype(np.float32)
             after = np.minimum(before + 1, total - 1)
-            yield (1 - share) * held[:, before - start] + share * held[:, after - start]
-            made, kept = count, max(int(count * speed), start)
-            held, start = held[:, min(kept, total) - start :], min(kept, total)
-
-
-class Attempt:
-    """One way in which a part is spoken. After `frames` has ended, `alignment` [steps, symbols],
-    `end`, `faults`, `died_away` and `gates` say how."""
-
-    alignment: np.ndarray
-    end: End
-    faults: list[Fault]
-    died_away: bool  # the sound, at the end, without fading it out
-    gates: list[float]  # probabilities of all steps made, also of those after the end
-    tries = 1  # how often its part was spoken in all
-
-    def __init__(self, speaker: Synthesizer, words: list[int], seed: int, index: int | None):
-        """`index` as in `Synthesizer.decode`."""
-        self.speaker, self.words, self.seed, self.index = speaker, words, seed, index
-
-    @property
-    def is_to_repeat(self) -> bool:
-        """Whether another dropout may do better: a model that has not learnt to align does not."""
-        return any(badness(self.faults)) and all(x.kind != "blurred" for x in self.faults)
-
-    def frames(self) -> Iterator[np.ndarray]:
-        """Log-mels [n_mels, frames] before the postnet, as they are made. What may lie behind the
-        end is held back, so nothing has to be taken back."""
-        speaker, h = self.speaker, self.speaker.hparams
-        max_steps = speaker.max_steps(len(self.words), self.index)
-        finder = EndFinder(self.words, h, h.table, max_steps)
-        held, weights, sent, size = list[np.ndarray](), list[np.ndarray](), 0, FIRST_PIECE
-        for steps in speaker.decode(self.words, self.seed, max_steps, self.index):
-            for frames, gate, alignment in zip(*steps, strict=True):
-                held.append(frames)
-                weights.append(alignment)
-                if finder.add(frames[-1], float(gate), alignment):
-                    break
-                ready = finder.num_certain - sent
-                if ready * h.n_frames_per_step >= size:
-                    yield np.concatenate(held[:ready]).T
-                    del held[:ready]
-                    sent, size = sent + ready, min(2 * size, MAX_PIECE)
-            if finder.reason is not None:
-                break
-        assert finder.reason is not None  # at the latest after max_steps
-        left = held[: finder.num_steps - sent]  # none if all that is certain was sent
-        self.alignment, self.end = np.array(weights[: finder.num_steps]), finder.reason
-        self.died_away, self.gates = finder.is_quiet, finder.gates
-        # What the gate ends may be loud there, as the clips are that it learnt from.
-        if left:
-            mel = np.concatenate(left).T
-            yield mel if self.died_away or self.end is End.GATE else self._faded(mel)
-        facts = h, h.table, speaker.pace_of(self.index)
-        self.faults = find_faults(self.alignment, self.words, self.end, *facts)
-
-    def _faded(self, mel: np.ndarray) -> np.ndarray:
-        """A mel whose last frames fall to silence, so that it does not end in a click."""
-        h, mel = self.speaker.hparams, mel.copy()
-        count = min(mel.shape[1], round(FADE * h.sampling_rate / h.hop_length))
-        share = np.arange(1, count + 1, dtype=np.float32) / count
-        mel[:, mel.shape[1] - count :] *= 1 - share
-        mel[:, mel.shape[1] - count :] += share * np.float32(SILENCE)
-        return mel
+            yield (1 - share) * waiting[:, before - start] + share * waiting[:, after - start]
+            made = count
+            kept = max(int(count * speed), start)
+            waiting = waiting[:, min(kept, total) - start :]
+            start = min(kept, total)

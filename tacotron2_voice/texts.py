@@ -1,106 +1,163 @@
-"""The texts that a program is to speak, and the options of how they are spoken."""
+"""Define the options of the speaking programs, and read the texts to speak."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hparams import HParams
+from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.synthesizer import PAUSE, RETRIES
 from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
 from tacotron2_voice.utils.arguments import at_least_one, checked, whole_number
 from tacotron2_voice.utils.errors import MAX_LINES_SHOWN, UserError, about_lines, lines_refused
 from tacotron2_voice.utils.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
-from tacotron2_voice.utterance import NothingToSpeak, UnknownSymbols, Utterance, utterance_of
+from tacotron2_voice.utterance import (
+    NothingToSpeak,
+    UnknownSymbols,
+    Utterance,
+    prepare_utterance,
+)
 
-MAX_FILE_BYTES = 2**26  # of a file of texts, or what a pipe gives; some hundred books
-
-
-def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """What is spoken, and how: for `read_texts` and `speaking_options`."""
-    add = parser.add_argument
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--text", help="one text")
-    file_help = "one text per line, UTF-8; - for standard input"
-    source.add_argument("--text-file", metavar="FILE", help=file_help)
-    list_help = "print whom the model knows, and the minutes of speech that it learnt from"
-    source.add_argument("--list-speakers", action="store_true", help=list_help)
-    speaker_help = "who speaks, where the model has several speakers; see --list-speakers"
-    add("--speaker", metavar="NAME", help=speaker_help)
-    seed = checked(int, "a whole number from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
-    add("--seed", type=seed, default=0, help="of the prenet's dropout")
-    limit_help = "split longer texts into parts; default: the longest training text"
-    add("--max-symbols", type=at_least_one, metavar="N", help=limit_help)
-    seconds = checked(float, "seconds from 0 to 60", lambda value: 0 <= value <= 60)
-    pause_help = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
-    add("--pause", type=seconds, default=PAUSE, metavar="SECONDS", help=pause_help)
-    retries_help = "times that a part is spoken again if it went wrong (%(default)s)"
-    retries = whole_number(0, 100)
-    add("--retries", type=retries, default=RETRIES, metavar="N", help=retries_help)
-    speed = checked(float, "a number from 0.7 to 1.5", lambda value: 0.7 <= value <= 1.5)
-    speed_help = "times as fast, 0.7 to 1.5 (%(default)s)"
-    add("--speed", type=speed, default=1.0, metavar="FACTOR", help=speed_help)
-    unknown_help = "leave out symbols that the voice does not know"
-    add("--drop-unknown", action="store_true", help=unknown_help)
-    numbers_help = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
-    add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers_help)
-    vocoder_help = "in place of Griffin-Lim; docs/voices.md"
-    add("--vocoder", type=Path, metavar="FILE", help=vocoder_help)
-    add("--hparams", default="", help="for example gate_threshold=0.4")
+MAX_FILE_BYTES = 2**26  # of a text file or a pipe; that is about a hundred books
 
 
-def speaking_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_text_options` that `Synthesizer.mels` takes."""
-    names = ("seed", "max_symbols", "pause", "retries", "speed", "speaker")
-    return {name: getattr(args, name) for name in names}
-
-
-class Text(NamedTuple):
-    name: str  # the number of its line, with zeros before it so that the names of a file sort
+class InputText(NamedTuple):
+    name: str  # the number of its line, with leading zeros, so that the names of files sort
     text: str
     utterance: Utterance
 
 
-def read_texts(args: argparse.Namespace, hparams: HParams) -> tuple[list[Text], int]:
-    """The texts to speak, and how many lines are skipped, with a warning, because they leave
-    nothing to speak. UserError if all do, or with all the lines that have another fault."""
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `read_texts` and `speaking_options` use."""
+    add = parser.add_argument
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--text", help="speak this text")
+    source.add_argument(
+        "--text-file",
+        metavar="FILE",
+        help="speak every line of this UTF-8 text file; - is standard input",
+    )
+    source.add_argument(
+        "--list-speakers",
+        action="store_true",
+        help="print the speakers of the model, with the minutes of their training speech",
+    )
+    add("--speaker", metavar="NAME", help="speak as this speaker, if the model has several")
+    seed = checked(int, "an integer from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
+    add("--seed", type=seed, default=0, help="draw the prenet dropout from this seed (default: 0)")
+    add(
+        "--max-symbols",
+        type=at_least_one,
+        metavar="N",
+        help="split longer texts into chunks (default: the longest training text)",
+    )
+    seconds = checked(float, "seconds from 0 to 60", lambda value: 0 <= value <= 60)
+    add(
+        "--pause",
+        type=seconds,
+        default=PAUSE,
+        metavar="SECONDS",
+        help="pause after a sentence; a clause gets less (default: %(default)s)",
+    )
+    add(
+        "--retries",
+        type=whole_number(0, 100),
+        default=RETRIES,
+        metavar="N",
+        help="synthesize a failed chunk again, at most N times (default: %(default)s)",
+    )
+    speed = checked(float, "a number from 0.7 to 1.5", lambda value: 0.7 <= value <= 1.5)
+    add(
+        "--speed",
+        type=speed,
+        default=1.0,
+        metavar="FACTOR",
+        help="change the speaking rate by this factor, from 0.7 to 1.5 (default: %(default)s)",
+    )
+    add(
+        "--drop-unknown",
+        action="store_true",
+        help="leave out symbols that the model does not have",
+    )
+    add(
+        "--numbers",
+        nargs="?",
+        const=ENGLISH,
+        metavar="LANGUAGE",
+        help=f"accept only numbers, for the demo's model (default language: {ENGLISH})",
+    )
+    add(
+        "--vocoder",
+        type=Path,
+        metavar="FILE",
+        help="use this ONNX vocoder instead of Griffin-Lim (docs/guides/deploy.md)",
+    )
+    add("--hparams", default="", help="change settings, such as gate_threshold=0.4")
+
+
+def speaking_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `add_text_options` that `Synthesizer.stream` accepts."""
+    names = ("seed", "max_symbols", "pause", "retries", "speed", "speaker")
+    return {name: getattr(args, name) for name in names}
+
+
+def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[InputText], int]:
+    """Return the texts to speak, and the number of skipped lines.
+
+    Lines with nothing to speak are skipped with a warning.
+
+    Raises:
+        UserError: listing all lines with another problem; or if no line can be spoken.
+    """
     source, lines = _read_lines(args)
-    texts, silent, problems, unknown = list[Text](), list[str](), list[str](), dict[str, None]()
+    texts: list[InputText] = []
+    silent: list[str] = []  # problems of lines with nothing to speak
+    problems: list[str] = []
+    unknown: dict[str, None] = {}  # symbols, in order
     digits = max(4, len(str(lines[-1][0])))
     for number, line in lines:
+        place = source if args.text is not None else f"{source}:{number}"
         try:
             text = sentence_of(line, args.numbers) if args.numbers else line.strip()
-            utterance = utterance_of(text, hparams, drop_unknown=args.drop_unknown)
-            texts.append(Text(f"{number:0{digits}}", text, utterance))
+            utterance = prepare_utterance(text, settings, drop_unknown=args.drop_unknown)
         except UserError as error:
-            where = source if args.text is not None else f"{source}:{number}"
-            # The words of numbers have letters: "* * *" is no wrong number, it is none.
-            nothing = isinstance(error, NothingToSpeak) or not any(map(str.isalnum, line))
-            (silent if nothing else problems).append(f"{where}: {error}")
+            # A line without letters and digits, such as "* * *", is not a wrong number.
+            has_words = any(character.isalnum() for character in line)
+            is_silent = isinstance(error, NothingToSpeak) or not has_words
+            (silent if is_silent else problems).append(f"{place}: {error}")
             if isinstance(error, UnknownSymbols):
                 unknown |= dict.fromkeys(error.symbols)
+            continue
+        texts.append(InputText(f"{number:0{digits}}", text, utterance))
     if problems or not texts:
-        if len(lines) == 1:
-            raise UserError((problems or silent)[0])
-        refused = lines_refused(source, problems or silent, len(lines))
-        if unknown and len(problems) > MAX_LINES_SHOWN and not args.numbers:
-            names = ", ".join(map(repr, [*unknown][:MAX_LINES_SHOWN]))
-            refused = UserError(f"{refused}\n  unknown in these lines: {names}")
-        raise refused
+        raise _rejected(source, problems or silent, len(lines), [*unknown])
     if silent:
         skipped = about_lines(source, silent, len(lines), "skipped", one_by_one=3)
         print(f"warning: {skipped}", file=sys.stderr, flush=True)
     return texts, len(silent)
 
 
+def _rejected(source: str, problems: list[str], num_lines: int, unknown: list[str]) -> UserError:
+    """Return the error about lines that cannot be spoken."""
+    if num_lines == 1:
+        return UserError(problems[0])
+    error = lines_refused(source, problems, num_lines)
+    if unknown and len(problems) > MAX_LINES_SHOWN:
+        symbols = ", ".join(repr(symbol) for symbol in unknown[:MAX_LINES_SHOWN])
+        return UserError(f"{error}\n  unknown symbols in these lines: {symbols}")
+    return error
+
+
 def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
-    """What messages call the source of the texts, and its lines with their numbers."""
+    """Return the name of the source for messages, and its lines with their numbers."""
     if args.text is not None:
-        source, lines = "--text", [(1, args.text.replace("\n", " "))]
+        source = "--text"
+        lines = [(1, args.text.replace("\n", " "))]
     else:
         content = read_stream(args.text_file, MAX_FILE_BYTES)
-        source = STANDARD_INPUT if args.text_file in STANDARD_INPUTS else str(args.text_file)
+        is_standard_input = args.text_file in STANDARD_INPUTS
+        source = STANDARD_INPUT if is_standard_input else str(args.text_file)
         lines = numbered_lines(source, content=content)
     if not lines:
-        raise UserError(f"{source}: no text in it; write one per line")
+        raise UserError(f"{source}: no text (expected one per line)")
     return source, lines

@@ -1,127 +1,157 @@
-"""Makes a text ready to be spoken: the ids of its symbols, its pauses, its parts.
+"""Prepare a text for synthesis: symbol ids, pauses, chunks.
 
-utterance = utterance_of("Wait. [pause 0.5] Now.", speaker.hparams)
-speech = speaker.speak_text(utterance)
+utterance = prepare_utterance("Wait. [pause 0.5] Now.", settings)
+chunks = split_into_chunks(utterance, 188, settings.table, pause=0.3)
 """
 
 from dataclasses import dataclass
 
-from hparams import HParams
+from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.text import SymbolTable, can_be_spoken, clean, in_words, unknown_symbols
 from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.tags import Pause, split_tags
 from tacotron2_voice.utils.errors import UserError
 
-MAX_CHARACTERS = 20_000  # of a text: some 20 minutes of speech, which are in memory together
-MAX_SYMBOLS = 40_000  # after cleaning, which makes sixteen of each "½"
-MAX_PAUSES_SECONDS = 300.0  # of a text together, for they are in memory too
-# Shares of `Synthesizer.mels`'s pause after the parts of a text, by what they end with.
+MAX_CHARACTERS = 20_000  # per text; that is about 20 minutes of speech, in memory together
+MAX_SYMBOLS = 40_000  # after cleaning, which makes sixteen symbols of each "½"
+MAX_PAUSE_SECONDS = 300.0  # per text in total, because pauses are in memory too
+# The pause after a chunk, as a share of the pause after a sentence, by the chunk's ending.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
 
 @dataclass(frozen=True)
-class Utterance:
-    """A text that is ready to be spoken."""
+class Segment:
+    """Contain what is spoken up to the next pause that the text asks for."""
 
-    pieces: list[tuple[list[int], float | None]]  # ids of symbols, and seconds of silence after
-    # them; None: what `Synthesizer.mels` gives their ending
-    text: str = ""  # as it was given, to warn of what is left out
+    ids: list[int]  # of the symbols; [] if the segment is a pause only
+    pause: float | None = None  # seconds after it; None: as usual after such an ending
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """Contain a text that is ready to be spoken."""
+
+    segments: list[Segment]
+    text: str = ""  # as it was given, for warnings about unknown symbols
 
     def __len__(self) -> int:
-        return sum(len(symbols) for symbols, _ in self.pieces)
+        """The number of symbols."""
+        return sum(len(segment.ids) for segment in self.segments)
 
     @property
     def pause_seconds(self) -> float:
-        """Of the pauses that the text asks for."""
-        return sum(seconds or 0 for _, seconds in self.pieces)
+        """The total time of the pauses that the text asks for."""
+        return sum(segment.pause or 0 for segment in self.segments)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Contain symbols that are synthesized together."""
+
+    ids: list[int]  # [] if the chunk is a pause only
+    pause: float  # seconds of silence after it
 
 
 class NothingToSpeak(UserError):
-    """A text of which cleaning leaves no letter, phone or digit, such as "* * *"."""
+    """Report a text without any letter, phone or digit after cleaning, such as "* * *"."""
 
     def __init__(self, text: str):
-        super().__init__(f"{_shortened(text)} leaves nothing to synthesize after cleaning")
+        super().__init__(f"{_quoted(text)}: nothing to speak after cleaning")
 
 
 class UnknownSymbols(UserError):
-    """A text with `symbols` that the voice does not know."""
+    """Report a text with `symbols` that the voice does not have."""
 
     def __init__(self, message: str, symbols: list[str]):
         super().__init__(message)
         self.symbols = symbols
 
 
-def utterance_of(text: str, hparams: HParams, *, drop_unknown: bool = False) -> Utterance:
-    """A text with pauses (tacotron2_voice/text/tags.py), ready to be spoken; UserError as `sequence_to_speak`, and
-    for other tags."""
-    _refuse_too_long(text)
-    pieces: list[tuple[list[int], float | None]] = []
+def prepare_utterance(
+    text: str, settings: VoiceSettings, *, drop_unknown: bool = False
+) -> Utterance:
+    """Return a text with pause tags (text/tags.py) as an utterance.
+
+    Raises:
+        UserError: if the text is too long, contains other tags, has nothing to speak, or contains
+            unknown symbols, as `text_to_ids`.
+    """
+    _check_length(text)
+    segments: list[Segment] = []
     for piece in split_tags(text):
         if isinstance(piece, Pause):
-            symbols, before = pieces.pop() if pieces else ([], None)
-            pieces.append((symbols, (before or 0) + piece.seconds))
+            before = segments.pop() if segments else Segment([])
+            segments.append(Segment(before.ids, (before.pause or 0) + piece.seconds))
         else:
-            symbols = _symbols_of(piece, hparams, drop_unknown)
-            if can_be_spoken(symbols, hparams.table):
-                pieces.append((symbols, None))
-    if not any(symbols for symbols, _ in pieces):
+            ids = _ids_of(piece, settings, drop_unknown)
+            if can_be_spoken(ids, settings.table):
+                segments.append(Segment(ids))
+    if not any(segment.ids for segment in segments):
         raise NothingToSpeak(text)
-    utterance = Utterance(pieces, text)
-    for what, value, most in (
-        ("symbols after cleaning", len(utterance), MAX_SYMBOLS),
-        ("seconds of pauses", utterance.pause_seconds, MAX_PAUSES_SECONDS),
-    ):
-        if value > most:
-            fix = "give it in several lines of --text-file"
-            raise UserError(
-                f"{_shortened(text)}: {value:,.9g} {what}, expected at most {most:,g}; {fix}"
-            )
+    utterance = Utterance(segments, text)
+    if len(utterance) > MAX_SYMBOLS:
+        problem = f"{len(utterance):,} symbols after cleaning (expected at most {MAX_SYMBOLS:,})"
+        raise UserError(f"{_quoted(text)}: {problem}")
+    if utterance.pause_seconds > MAX_PAUSE_SECONDS:
+        seconds = f"{utterance.pause_seconds:,.9g} seconds of pauses"
+        raise UserError(f"{_quoted(text)}: {seconds} (expected at most {MAX_PAUSE_SECONDS:g})")
     return utterance
 
 
-def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False) -> list[int]:
-    """The ids of a text's symbols, tags unknown; UserError if they leave nothing to speak, or for
-    symbols that the voice does not know, which are left out in English and with `drop_unknown`."""
-    sequence = _symbols_of(text, hparams, drop_unknown)
-    if not can_be_spoken(sequence, hparams.table):
+def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:
+    """Return the ids of a text's symbols, without support for tags.
+
+    English texts, and all texts with `drop_unknown`, lose symbols that the voice does not have.
+
+    Raises:
+        UserError: if there is nothing to speak, or the text contains unknown symbols.
+    """
+    ids = _ids_of(text, settings, drop_unknown)
+    if not can_be_spoken(ids, settings.table):
         raise NothingToSpeak(text)
-    return sequence
+    return ids
 
 
-def _shortened(text: str) -> str:
+def split_into_chunks(
+    utterance: Utterance, limit: float, table: SymbolTable, pause: float
+) -> list[Chunk]:
+    """Split an utterance into chunks of at most `limit` symbols. `pause`: seconds after a sentence.
+
+    A chunk has more symbols only if a single word has more. No pause follows the last chunk, unless
+    the text asks for it.
+    """
+    chunks: list[Chunk] = []
+    for segment in utterance.segments:
+        if not segment.ids:
+            chunks.append(Chunk([], segment.pause or 0.0))
+            continue
+        for span in split_sequence(segment.ids, limit, table):
+            ids = segment.ids[span.start : span.end]
+            chunks.append(Chunk(ids, pause * PAUSES[span.ending]))
+        if segment.pause is not None:
+            chunks[-1] = Chunk(chunks[-1].ids, segment.pause)
+    if utterance.segments[-1].pause is None:
+        chunks[-1] = Chunk(chunks[-1].ids, 0.0)
+    return chunks
+
+
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
-def _refuse_too_long(text: str) -> None:
+def _check_length(text: str) -> None:
     if len(text) > MAX_CHARACTERS:
-        most = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
-        fix = "give its paragraphs as lines of --text-file"
-        raise UserError(f"{_shortened(text)}: {most}; {fix}")
+        expected = f"expected at most {MAX_CHARACTERS:,}; put each paragraph on its own line"
+        raise UserError(f"{_quoted(text)}: {len(text):,} characters ({expected})")
 
 
-def _symbols_of(text: str, hparams: HParams, drop_unknown: bool) -> list[int]:
-    _refuse_too_long(text)  # before cleaning, which takes long then
-    table = hparams.table
-    cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
+def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]:
+    _check_length(text)  # first, because cleaning a long text takes long
+    table = settings.table
+    cleaned = clean(text, settings.text_cleaners, table, settings.language)
     unknown = unknown_symbols(cleaned, table)
-    if unknown and not (table.is_english or drop_unknown):
-        named = in_words(unknown, table, text, hparams.text_cleaners, hparams.language)
-        fix = "write what it knows, or leave them out (--drop-unknown)"
-        message = f"{_shortened(text)}: the voice does not know {named}; {fix}"
-        raise UnknownSymbols(message, unknown)
+    if unknown and not table.is_english and not drop_unknown:
+        described = in_words(unknown, table, text, settings.text_cleaners, settings.language)
+        message = f"{_quoted(text)}: the voice has no symbol for {described}"
+        raise UnknownSymbols(f"{message}; --drop-unknown leaves it out", unknown)
     return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
-
-
-def parts_of(
-    utterance: Utterance, limit: float, table: SymbolTable, pause: float
-) -> list[tuple[list[int], float]]:
-    """The parts of a text, of at most `limit` symbols, and the seconds of silence after each."""
-    parts: list[tuple[list[int], float]] = []
-    for symbols, asked in utterance.pieces:
-        for part in split_sequence(symbols, limit, table) if symbols else ():
-            parts.append((symbols[part.start : part.end], pause * PAUSES[part.ending]))
-        if asked is not None:
-            parts = [*parts[:-1], (parts[-1][0], asked)] if symbols else [*parts, ([], asked)]
-    if utterance.pieces[-1][1] is None:
-        parts[-1] = (parts[-1][0], 0.0)  # nothing follows it
-    return parts

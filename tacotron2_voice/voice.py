@@ -1,15 +1,13 @@
-"""Speaks with an exported voice, a folder that needs no PyTorch. scripts/export_voice.py makes one
-of a checkpoint.
+"""Synthesize speech with an exported voice: a folder that needs ONNX Runtime, not PyTorch.
 
-    voice = Voice("voice/")
-    samples = voice.speak("It was a quiet evening.")  # float32 [N] in [-1, 1]
-    for samples in voice.stream(text): ...            # the first before the text is finished
-    samples = voice.speak(text, speaker="anna")       # where voice.hparams.speakers names several
+    voice = Voice("voices/english")
+    voice.settings.speakers                                # names, if there are several speakers
+    speech = voice.synthesize("It was a quiet evening.", speaker="linda")
+    for audio in voice.stream(text, speaker="linda"): ...  # the first before the text is finished
 
-It holds `voice.json` (`About`), ONNX graphs of encoder, decoder step and postnet, which may be
-packed by LZMA, and the mel filters. Everything is checked before it is used: a folder from
-elsewhere can do no more than speak badly, or slowly, within the bounds of memory and time of
-bounds.py. What is needed is requirements/onnx.txt and the text rules.
+The folder contains `voice.json` (`VoiceDescription`), the mel filters, and ONNX graphs of the
+encoder, the decoder step and the postnet, which may be compressed by LZMA. Before a graph is used,
+its checksum, operators and shapes are checked, and that it reads no other files.
 """
 
 import hashlib
@@ -21,24 +19,27 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from hparams import (
+from tacotron2_voice.onnx_graph import MAX_GRAPH_BYTES, OnnxGraph, check_operators
+from tacotron2_voice.settings import (
+    GRAPH_SETTINGS,
     WINDOW_BACK,
-    HParams,
+    VoiceSettings,
+    change_speaking_settings,
     check_text_settings,
-    hparams_from_dict,
     limits,
+    settings_from_dict,
 )
-from tacotron2_voice.onnx_graph import MAX_GRAPH_BYTES, Graph, refuse_operators
 from tacotron2_voice.speakers import problem_of_names
 from tacotron2_voice.speech_statistics import SpeakerStatistics, SpeechStatistics
-from tacotron2_voice.synthesis_settings import SIZES, speaking_hparams
-from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer
+from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer, TrainingFacts
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_as, read_bytes
 
-SETTINGS, FILTERS = "voice.json", "mel_filters.f32"  # the latter [n_mels, filter_length / 2 + 1]
-MEMORY, STATE = ["memory", "processed_memory"], ["frames", "state", "alignments"]
-GRAPHS = {  # inputs and outputs, in order; `inputs_of` has the encoder's of several speakers
+DESCRIPTION_FILE = "voice.json"
+FILTERS_FILE = "mel_filters.f32"  # float32 [n_mels, filter_length / 2 + 1]
+MEMORY = ["memory", "processed_memory"]
+STATE = ["frames", "state", "alignments"]
+GRAPHS = {  # inputs and outputs, in order; `inputs_of` adds the speaker
     "encoder": (["symbols"], MEMORY),
     "decoder": (
         [*MEMORY, "outside", "keep", *STATE],
@@ -46,198 +47,239 @@ GRAPHS = {  # inputs and outputs, in order; `inputs_of` has the encoder's of sev
     ),
     "postnet": (["mel"], ["refined"]),
 }
-FILES = {FILTERS, *(f"{name}.onnx" for name in GRAPHS)}
-PACKED = ".xz"  # added to the names of the graphs of a packed voice
-MAX_UNPACKING_BYTES = 2**27  # of memory; what scripts/export_voice.py packs needs 9 MB
-# What the graphs of scripts/export_voice.py consist of: none runs others, loops, or knows files.
+FILES = {FILTERS_FILE, *(f"{name}.onnx" for name in GRAPHS)}
+COMPRESSED_SUFFIX = ".xz"  # appended to the names of compressed graphs
+MAX_LZMA_BYTES = 2**27  # of memory; the voices of scripts/export_voice.py need 9 MB
+# The operators of the graphs of scripts/export_voice.py. They exclude loops and other graphs.
 OPERATORS = set(
     "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
     "Gemm LSTM MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze "
     "Tanh Transpose Unsqueeze Where".split()
 )
-
-
-def inputs_of(graph: str, h: HParams) -> list[str]:
-    """The names of a graph's inputs, in order."""
-    return [*GRAPHS[graph][0], *(h.labels if graph == "encoder" else [])]
-
-
-def shape_of(name: str, h: HParams) -> list[int | None]:
-    """Of a graph's input or output, for one text; None: as many as there are symbols, or frames.
-    All are float32, but the symbols' ids int64."""
-    rnns = 2 * h.attention_rnn_dim + 2 * h.decoder_rnn_dim
-    sizes: dict[str, list[int | None]] = {
-        "symbols": [1, None],
-        # 1 at the speaker's index, else 0: so the graph says how many speakers it knows.
-        "speaker": [1, len(h.speakers)],
-        "memory": [1, None, h.memory_dim],
-        "processed_memory": [1, None, h.attention_dim],
-        "outside": [1, None],  # of the attention's window: 1 where it may not be
-        "keep": [2, h.prenet_dim],  # of the prenet's two layers: 0, or 1 / (1 - p)
-        "frames": [1, h.n_mel_channels * h.n_frames_per_step],
-        "state": [1, rnns + h.memory_dim],  # of the LSTMs, and the attention's context
-        "alignments": [2, None],  # of the last step, and of all together
-        "gate": [1],  # the probability that the step is the last
-        "mel": [1, h.n_mel_channels, None],
-        "refined": [1, h.n_mel_channels, None],
-    }
-    return sizes[name.removeprefix("next_")]
+EXPORT_AGAIN = "Export the voice again."
+COPY_AGAIN = "Copy the voice again."
 
 
 @dataclass(frozen=True)
-class About:
-    """What voice.json says. `hparams` are the run's: sampling rate, mel settings, cleaners,
-    language and eSpeak's version, frames a step, gate threshold, the lists it was trained on, the
-    names of the speakers."""
+class VoiceDescription:
+    """Contain the values of voice.json."""
 
     format: Literal[2]
-    weights: Literal["int8", "fp32", "packed"]
-    checkpoint: str  # the file's name
-    epochs: int  # that it was trained, 0 where it is not known
+    weights: Literal["int8", "fp32", "packed"]  # packed: int8, with compressed graphs
+    checkpoint: str  # name of the checkpoint's file
+    epochs: int  # of the training; 0: unknown
     longest_text: Annotated[int, limits(ge=1)] | None  # of the training, in symbols
-    statistics: SpeechStatistics | None  # of its clips
+    statistics: SpeechStatistics | None  # of the training clips
     symbols: list[str]  # in the order of their ids
-    hparams: dict[str, Any]
-    recipe: str  # its version
-    versions: dict[str, str]
-    files: dict[str, str]  # their SHA-256
-    # Of each of the speakers; none of one voice, or where they are not known.
+    hparams: dict[str, Any]  # all settings of the run
+    recipe: str  # version of the recipe
+    versions: dict[str, str]  # of the packages that exported the voice
+    files: dict[str, str]  # SHA-256 by name
     speaker_statistics: list[SpeakerStatistics] = field(default_factory=list)
-
-
-def open_graph(path: Path, content: bytes, h: HParams, threads: int) -> Graph:
-    """The graph in GRAPHS that has the name of a file; UserError for another, before it runs."""
-    refuse_operators(content, OPERATORS, "no voice needs", "export the voice again")
-    graph, outputs = Graph(path, content, threads), GRAPHS[path.stem][1]
-    shapes = {x.name: [n if type(n) is int else None for n in x.shape] for x in graph.inputs}
-    expected = {x: shape_of(x, h) for x in inputs_of(path.stem, h)}
-    if shapes != expected or [x.name for x in graph.outputs] != outputs:
-        names = ", ".join(x.name for x in graph.outputs)
-        known = f"expected {expected} to {', '.join(outputs)}; export the voice again"
-        raise UserError(f"a graph from {shapes!s:.400} to {names!r:.200}, {known}")
-    return graph
-
-
-def unpacked(content: bytes) -> bytes:
-    """The bytes that a file packed by LZMA holds; UserError if it holds none or too many."""
-    unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, MAX_UNPACKING_BYTES)
-    try:
-        content = unpacker.decompress(content, MAX_GRAPH_BYTES)
-    except lzma.LZMAError as error:
-        raise UserError(f"cannot be unpacked ({error}); copy the voice again") from None
-    if not unpacker.eof:
-        raise UserError("not whole, or unpacks to over 1 GiB; copy the voice again")
-    return content
+    text_rules: str = ""  # version of the rules that read the training texts; "": unknown
 
 
 class Voice(Synthesizer):
-    """Speaks with the graphs of a folder, one text at a time."""
+    """Synthesize texts with the graphs of a folder."""
 
     def __init__(self, folder: str | Path, overrides: str = "", threads: int = 1):
-        """Load and check a folder. `overrides` are settings as in --hparams; each graph has
-        `threads`, and one is the fastest for 8-bit weights on two cores. UserError for what is
-        missing, damaged or not as voice.json says."""
-        self.folder = self.source = Path(folder)
-        path = self.folder / SETTINGS
-        files = [SETTINGS, *sorted(FILES), *(f"{name}.onnx{PACKED}" for name in GRAPHS)]
-        for link in filter(Path.is_symlink, (self.folder / x for x in files)):
-            raise UserError(f"{link}: a link, expected a file of the voice; copy the voice again")
-        missing = "no voice here; scripts/export_voice.py makes one"
-        self.about = read_as(path, About, missing, "export or copy the voice again")
+        """Load and check a voice.
+
+        Args:
+            folder: the folder, or the voice.json in it.
+            overrides: settings such as "gate_threshold=0.4,attention_window=6".
+            threads: CPU threads per graph. One is the fastest for 8-bit weights on two cores.
+
+        Raises:
+            UserError: if a file is missing, damaged, or does not fit voice.json.
+        """
+        folder = Path(folder)
+        self.folder = folder.parent if folder.name == DESCRIPTION_FILE else folder
+        path = self.folder / DESCRIPTION_FILE
+        missing = "no such file (expected the folder of an exported voice)"
+        self.description = read_as(path, VoiceDescription, missing, EXPORT_AGAIN)
         with naming(path):
-            if self.about.files.keys() != FILES:
-                names, expected = ", ".join(self.about.files), ", ".join(sorted(FILES))
-                raise UserError(f"files: {names!r:.200}, expected {expected}; export it again")
-            kept = hparams_from_dict(self.about.hparams)
-            if self.about.symbols != list(kept.table.symbols):
-                raise UserError("symbols: not those of its hparams; export the voice again")
-            if problem := self._problem_of_speakers(kept):
-                raise UserError(f"{problem}; export the voice again")
-        h = speaking_hparams(overrides, kept, SIZES)
+            trained = self._check_description()
+        settings = change_speaking_settings(trained, overrides, GRAPH_SETTINGS)
         with naming(path):
-            h = check_text_settings(h)
+            settings = check_text_settings(settings)
         self.graphs = {}
         for name in GRAPHS:
-            path = self.folder / f"{name}.onnx"
-            with naming(self._file(path.name)):
-                self.graphs[name] = open_graph(path, self._read(path.name), h, threads)
-        with naming(self.folder / FILTERS):
-            content, bins = self._read(FILTERS), h.filter_length // 2 + 1
-            filters = np.frombuffer(content[: len(content) // 4 * 4], "<f4")
-            if len(content) != h.n_mel_channels * bins * 4 or not np.isfinite(filters).all():
-                expected = f"{h.n_mel_channels} x {bins} finite float32"
-                raise UserError(f"{len(content)} bytes, expected {expected}; export it again")
-        filters = filters.reshape(h.n_mel_channels, bins)
-        about = self.about
-        known = about.statistics, about.longest_text, about.epochs, about.speaker_statistics
-        super().__init__(h, filters, *known)
-
-    def _problem_of_speakers(self, kept: HParams) -> str:
-        """What is wrong with what voice.json says of speakers; "" if nothing is."""
-        names, dim = list(kept.speakers), kept.speaker_embedding_dim
-        if bool(names) != bool(dim):
-            return f"speakers: {len(names)} names, but speaker_embedding_dim={dim}"
-        statistics = self.about.speaker_statistics
-        if statistics and [one.name for one in statistics] != names:
-            return "speaker_statistics: other names than hparams has in speakers"
-        return problem_of_names(names)
-
-    def _file(self, name: str) -> Path:
-        """Where the content of a file lies, packed or not."""
-        is_packed = self.about.weights == "packed" and name != FILTERS
-        return self.folder / (f"{name}{PACKED}" if is_packed else name)
-
-    def _read(self, name: str) -> bytes:
-        """A file of the folder, if it is the one that voice.json describes."""
-        path = self._file(name)
-        content = read_bytes(path, MAX_GRAPH_BYTES, "missing; copy the voice again")
-        if path.suffix == PACKED:
-            content = unpacked(content)
-        if hashlib.sha256(content).hexdigest() != self.about.files[name]:
-            raise UserError(f"not the file that {SETTINGS} describes; copy the voice again")
-        return content
-
-    def _run(
-        self, name: str, length: int, inputs: Mapping[str, np.ndarray], frames: int
-    ) -> list[np.ndarray]:
-        """What a graph gives for so many symbols or frames, in the shapes that it should have, in
-        the time that it may take for so many `frames`."""
-        seconds = frames * self.hparams.hop_length / self.hparams.sampling_rate
-        with naming(self.folder / f"{name}.onnx"):
-            arrays = self.graphs[name].run(inputs, seconds)
-            for output, array in zip(GRAPHS[name][1], arrays, strict=True):
-                expected = tuple(size or length for size in shape_of(output, self.hparams))
-                if (array.shape, array.dtype) != (expected, np.float32):
-                    wrong = f"{output} is {array.shape}, {array.dtype}"
-                    fix = "export the voice again"
-                    raise UserError(f"{wrong}, expected {expected}, float32; {fix}")
-            if not np.isfinite(arrays[0]).all():
-                raise UserError(f"{GRAPHS[name][1][0]} holds nan or infinity; export it again")
-        return arrays
-
-    def refine(self, mel: np.ndarray) -> np.ndarray:
-        return self._run("postnet", mel.shape[1], {"mel": mel[None]}, mel.shape[1])[0][0]
+            with naming(self._path_of(f"{name}.onnx")):
+                content = self._read(f"{name}.onnx")
+                self.graphs[name] = load_graph(name, content, settings, threads)
+        training = TrainingFacts(
+            statistics=self.description.statistics,
+            speaker_statistics=self.description.speaker_statistics,
+            longest_text=self.description.longest_text,
+            epochs=self.description.epochs,
+            text_rules=self.description.text_rules,
+        )
+        filters = self._read_filters(settings)
+        super().__init__(settings, filters, training, self.folder)
 
     def decode(
-        self, words: Sequence[int], seed: int, max_steps: int, index: int | None = None
+        self, ids: Sequence[int], seed: int, max_steps: int, speaker: int | None = None
     ) -> Iterator[DecoderSteps]:
-        h, rng, length = self.hparams, np.random.default_rng(seed), len(words)
-        p, shape = h.p_prenet_dropout, (1, h.n_frames_per_step, h.n_mel_channels)
-        text: dict[str, np.ndarray] = {"symbols": np.array([words], np.int64)}
-        if index is not None:
-            text["speaker"] = np.zeros((1, len(h.speakers)), np.float32)
-            text["speaker"][0, index] = 1
-        memory = self._run("encoder", length, text, length)  # a frame or more is made of each
-        shapes = [[size or length for size in shape_of(name, h)] for name in STATE]
-        state = [np.zeros(shape, np.float32) for shape in shapes]
-        outside, furthest = np.zeros((1, length), np.float32), 0
+        settings = self.settings
+        rng = np.random.default_rng(seed)
+        length = len(ids)
+        p = settings.p_prenet_dropout
+        frames_shape = (1, settings.n_frames_per_step, settings.n_mel_channels)
+        text: dict[str, np.ndarray] = {"symbols": np.array([ids], np.int64)}
+        if speaker is not None:
+            text["speaker"] = np.zeros((1, len(settings.speakers)), np.float32)
+            text["speaker"][0, speaker] = 1
+        memory = self._run("encoder", length, text)
+        state = []
+        for name in STATE:
+            shape = [size or length for size in shape_of(name, settings)]
+            state.append(np.zeros(shape, np.float32))
+        outside = np.zeros((1, length), np.float32)
+        furthest = 0  # furthest symbol attended so far
         for _ in range(max_steps):
-            keep = (rng.random((2, h.prenet_dim)) >= p).astype(np.float32) / np.float32(1 - p)
-            if h.attention_window:  # as model.outside_window
+            kept = rng.random((2, settings.prenet_dim)) >= p
+            keep = kept.astype(np.float32) / np.float32(1 - p)
+            if settings.attention_window:  # the same window as model.outside_window
+                first = max(0, furthest - WINDOW_BACK)
                 outside[:] = 1
-                outside[:, max(0, furthest - WINDOW_BACK) : furthest + h.attention_window + 1] = 0
-            given = [*memory, outside, keep, *state]
-            inputs = dict(zip(GRAPHS["decoder"][0], given, strict=True))
-            gate, *state = self._run("decoder", length, inputs, h.n_frames_per_step)
-            furthest = max(furthest, int(state[2][0].argmax()))
-            yield DecoderSteps(state[0].reshape(shape), gate, state[2][:1])
+                outside[:, first : furthest + settings.attention_window + 1] = 0
+            arrays = [*memory, outside, keep, *state]
+            inputs = dict(zip(GRAPHS["decoder"][0], arrays, strict=True))
+            gate, *state = self._run("decoder", length, inputs)
+            frames, _, alignments = state
+            furthest = max(furthest, int(alignments[0].argmax()))
+            yield DecoderSteps(frames.reshape(frames_shape), gate, alignments[:1])
+
+    def refine(self, mel: np.ndarray) -> np.ndarray:
+        return self._run("postnet", mel.shape[1], {"mel": mel[None]})[0][0]
+
+    def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Run a graph for `length` symbols or frames, and check the shapes of its outputs."""
+        with naming(self.folder / f"{name}.onnx"):
+            arrays = self.graphs[name].run(inputs)
+            outputs = GRAPHS[name][1]
+            for output, array in zip(outputs, arrays, strict=True):
+                expected = tuple(size or length for size in shape_of(output, self.settings))
+                if (array.shape, array.dtype) != (expected, np.float32):
+                    problem = f"{output} has the shape {array.shape} and type {array.dtype}"
+                    raise UserError(f"{problem} (expected {expected}, float32). {EXPORT_AGAIN}")
+            if not np.isfinite(arrays[0]).all():
+                raise UserError(f"{outputs[0]} contains NaN or infinity. {EXPORT_AGAIN}")
+        return arrays
+
+    def _check_description(self) -> VoiceSettings:
+        """Return the settings of voice.json. UserError if it contradicts itself."""
+        description = self.description
+        if description.files.keys() != FILES:
+            names = ", ".join(description.files)
+            expected = ", ".join(sorted(FILES))
+            raise UserError(f"files: {names!r:.200} (expected {expected}). {EXPORT_AGAIN}")
+        settings = settings_from_dict(VoiceSettings, description.hparams)
+        if description.symbols != list(settings.table.symbols):
+            raise UserError(f"symbols: not the symbols of its hparams. {EXPORT_AGAIN}")
+        speakers = settings.speakers
+        if bool(speakers) != bool(settings.speaker_embedding_dim):
+            width = f"speaker_embedding_dim={settings.speaker_embedding_dim}"
+            raise UserError(f"speakers: {len(speakers)} names, but {width}. {EXPORT_AGAIN}")
+        statistics = description.speaker_statistics
+        if statistics and tuple(one.name for one in statistics) != speakers:
+            problem = "speaker_statistics: other names than the speakers of its hparams"
+            raise UserError(f"{problem}. {EXPORT_AGAIN}")
+        problem = problem_of_names(speakers)
+        if problem:
+            raise UserError(f"{problem}. {EXPORT_AGAIN}")
+        return settings
+
+    def _path_of(self, name: str) -> Path:
+        """Return the path of a file, which may be compressed."""
+        if self.description.weights == "packed" and name != FILTERS_FILE:
+            return self.folder / f"{name}{COMPRESSED_SUFFIX}"
+        return self.folder / name
+
+    def _read(self, name: str) -> bytes:
+        """Return the content of a file. UserError if its checksum is not that of voice.json."""
+        path = self._path_of(name)
+        content = read_bytes(path, MAX_GRAPH_BYTES, f"no such file. {COPY_AGAIN}")
+        if path.suffix == COMPRESSED_SUFFIX:
+            content = decompress(content)
+        if hashlib.sha256(content).hexdigest() != self.description.files[name]:
+            raise UserError(f"not the file that {DESCRIPTION_FILE} describes. {COPY_AGAIN}")
+        return content
+
+    def _read_filters(self, settings: VoiceSettings) -> np.ndarray:
+        shape = (settings.n_mel_channels, settings.filter_length // 2 + 1)
+        with naming(self.folder / FILTERS_FILE):
+            content = self._read(FILTERS_FILE)
+            expected = shape[0] * shape[1] * 4
+            if len(content) != expected:
+                sizes = f"{len(content):,} bytes (expected {expected:,})"
+                raise UserError(f"wrong size, {sizes}. {EXPORT_AGAIN}")
+            filters = np.frombuffer(content, "<f4").reshape(shape)
+            if not np.isfinite(filters).all():
+                raise UserError(f"contains NaN or infinity. {EXPORT_AGAIN}")
+        return filters
+
+
+def inputs_of(graph: str, settings: VoiceSettings) -> list[str]:
+    """Return the names of a graph's inputs, in order."""
+    inputs = GRAPHS[graph][0]
+    return [*inputs, *settings.labels] if graph == "encoder" else [*inputs]
+
+
+def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
+    """Return the shape of a graph's input or output for one text.
+
+    None stands for the number of symbols or frames. All types are float32, except the int64 ids of
+    symbols.
+    """
+    rnns = 2 * settings.attention_rnn_dim + 2 * settings.decoder_rnn_dim
+    shapes: dict[str, list[int | None]] = {
+        "symbols": [1, None],
+        # 1 at the speaker's index, otherwise 0. So the graph shows how many speakers it has.
+        "speaker": [1, len(settings.speakers)],
+        "memory": [1, None, settings.memory_dim],
+        "processed_memory": [1, None, settings.attention_dim],
+        "outside": [1, None],  # 1 outside of the attention window
+        "keep": [2, settings.prenet_dim],  # dropout of two prenet layers: 0, or 1 / (1 - p)
+        "frames": [1, settings.n_mel_channels * settings.n_frames_per_step],
+        "state": [1, rnns + settings.memory_dim],  # of the LSTMs, and the attention context
+        "alignments": [2, None],  # of the last step, and the sum of all steps
+        "gate": [1],  # the stop probability
+        "mel": [1, settings.n_mel_channels, None],
+        "refined": [1, settings.n_mel_channels, None],
+    }
+    return shapes[name.removeprefix("next_")]
+
+
+def load_graph(name: str, content: bytes, settings: VoiceSettings, threads: int) -> OnnxGraph:
+    """Load the graph `name` of GRAPHS.
+
+    Raises:
+        UserError: if it has other operators, inputs, outputs or shapes, or reads other files.
+    """
+    check_operators(content, OPERATORS, "a voice")
+    graph = OnnxGraph(content, threads)
+    shapes = {}
+    for one in graph.inputs:
+        shapes[one.name] = [size if type(size) is int else None for size in one.shape]
+    outputs = [one.name for one in graph.outputs]
+    expected_shapes = {one: shape_of(one, settings) for one in inputs_of(name, settings)}
+    expected_outputs = GRAPHS[name][1]
+    if shapes != expected_shapes or outputs != expected_outputs:
+        problem = f"a graph from {shapes!s:.400} to {', '.join(outputs):.200}"
+        expected = f"expected {expected_shapes} to {', '.join(expected_outputs)}"
+        raise UserError(f"{problem} ({expected}). {EXPORT_AGAIN}")
+    return graph
+
+
+def decompress(content: bytes) -> bytes:
+    """Return the content of an LZMA file. UserError if it is damaged or too large."""
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, MAX_LZMA_BYTES)
+    try:
+        content = decompressor.decompress(content, MAX_GRAPH_BYTES)
+    except lzma.LZMAError as error:
+        raise UserError(f"cannot be decompressed ({error}). {COPY_AGAIN}") from None
+    if not decompressor.eof:
+        raise UserError(f"cut off, or larger than 1 GiB. {COPY_AGAIN}")
+    return content

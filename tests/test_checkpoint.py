@@ -190,7 +190,7 @@ def test_checkpoint_that_would_run_code_is_refused(tmp_path):
             return (os.mkdir, (str(tmp_path / "ran"),))
 
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pt")
-    with pytest.raises(UserError, match="it holds more than tensors and plain values"):
+    with pytest.raises(UserError, match="more than tensors and plain values"):
         checkpoint.load_checkpoint(tmp_path / "evil.pt")
     (tmp_path / "old.pt").write_bytes(pickle.dumps({"state_dict": Evil()}, protocol=4))
     with (
@@ -205,11 +205,11 @@ def test_checkpoint_that_would_run_code_is_refused(tmp_path):
     ("make", "message"),
     [
         (lambda path: None, "no such checkpoint"),
-        (os.mkfifo, "a named pipe, expected a file"),
-        (lambda path: torch.save([1, 2], path), "holds no state_dict"),
-        (lambda path: path.write_text("no checkpoint at all"), "damaged, or no checkpoint"),
-        (huge, "damaged, or no checkpoint, by its first byte or its size"),
-        (expanded, "state_dict: w: 1,000,000,000,000 values, more than the file holds"),
+        (os.mkfifo, "a named pipe"),
+        (lambda path: torch.save([1, 2], path), "no state_dict"),
+        (lambda path: path.write_text("no checkpoint at all"), "damaged"),
+        (huge, "damaged"),
+        (expanded, "state_dict: w: 1,000,000,000,000 values, more than the file"),
         (
             lambda path: zipfile.ZipFile(path, "w", 8).writestr("a", "b"),
             "damaged.* a is a folder or compressed",
@@ -255,10 +255,10 @@ def test_weights_that_do_not_fit_are_listed():
     with pytest.raises(UserError, match=r"some\.pt does not fit") as refusal:
         checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt")
     message = str(refusal.value)
-    assert "lacks decoder.gate_layer.linear_layer.bias" in message
-    assert "has decoder.extra, which this model lacks" in message
-    assert "embedding.weight is [10, 8], the model's is [148, 8]" in message
-    assert "is torch.int64, the model's is torch.float32" in message
+    assert "decoder.gate_layer.linear_layer.bias is missing" in message
+    assert "decoder.extra is unknown" in message
+    assert "embedding.weight is [10, 8] (expected [148, 8])" in message
+    assert "is torch.int64 (expected torch.float32)" in message
     assert_same(dict(model.state_dict()), dict(random_model(2).state_dict()))
 
 
@@ -292,7 +292,7 @@ def test_settings_of_another_size_are_named(sizes):
     with pytest.raises(UserError) as refusal:
         checkpoint_file.load_weights(Tacotron2(ours), saved, "some.pt")
     _, *lines, advice = str(refusal.value).splitlines()
-    expected = {f"  {x}={value} there, {getattr(ours, x)} here" for x, value in sizes.items()}
+    expected = {f"  {x}={value} (expected {getattr(ours, x)})" for x, value in sizes.items()}
     assert set(lines) <= expected | {"  ... and 5 more"}
     assert len(lines) == min(len(sizes), 11)
     advised = advice.partition(" --hparams ")[2]

@@ -8,8 +8,8 @@ from helpers import SPEAKER
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import create_hparams
 from model import Tacotron2, free_running
-from tacotron2_voice.alignment_failures import find_faults
-from tacotron2_voice.speech_end import FORMED, End
+from tacotron2_voice.alignment_failures import find_failures
+from tacotron2_voice.speech_end import FORMED, StopReason
 from tacotron2_voice.speech_statistics import LJSPEECH
 from tacotron2_voice.text import ENGLISH, symbols, text_to_sequence
 from tacotron2_voice.text.words import word_spans
@@ -26,9 +26,11 @@ def symbols_of(text: str) -> list[int]:
     return text_to_sequence(text, ["english_cleaners"])
 
 
-def warnings_of(alignment: np.ndarray, sequence: list[int], end: End = End.GATE) -> list[str]:
-    faults = find_faults(alignment, sequence, end, create_hparams(), ENGLISH)
-    return [fault.message for fault in faults]
+def warnings_of(
+    alignment: np.ndarray, sequence: list[int], end: StopReason = StopReason.GATE
+) -> list[str]:
+    failures = find_failures(alignment, sequence, end, create_hparams(), ENGLISH)
+    return [failure.message for failure in failures]
 
 
 TWENTY = symbols_of("she was the last one")
@@ -87,7 +89,7 @@ def test_blurred_cut_and_repeated_speech_is_warned_of():
     assert any("0.05" in w and str(FORMED) in w for w in blurred)
     (cut,) = warnings_of(diagonal(60, 20)[:47], TWENTY)
     where = "attention reached word 4 of 5 (symbol 16 of 20)"
-    assert cut.startswith(f"words are missing at the end: {where}: train longer")
+    assert cut.startswith(f"words are missing at the end: {where}")
     alignment = diagonal(60, 20)
     alignment[30] = 0
     alignment[30, 5] = 1  # from symbol 9 back to 5: 4 is still allowed
@@ -95,12 +97,12 @@ def test_blurred_cut_and_repeated_speech_is_warned_of():
     alignment[30] = 0
     alignment[30, 4] = 1
     (warning,) = warnings_of(alignment, TWENTY)
-    assert "jumps back 5 symbols at step 30" in warning
+    assert "jumps back 5 symbols at decoder step 30" in warning
 
 
 def test_seed_decides_the_dropout(checkpoint_path):
     speaker = load_checkpoint_synthesizer(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
-    first, again, other = (speaker.speak_text([40, 41, 42], seed=seed).mel for seed in (1, 1, 2))
+    first, again, other = (speaker.synthesize([40, 41, 42], seed=seed).mel for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -120,29 +122,25 @@ def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("sampling_rate=44100", "sampling_rate=44100: it was trained with 22050; leave it out"),
-        ("win_time=20", "win_length=441 by win_time=20.0: it was trained with 1024; leave it out"),
-        ("mel_fmax=7000,seed=5", "seed=5: of the training; the option is --seed"),
+        ("sampling_rate=44100", "sampling_rate=44100: expected 22050"),
+        ("win_time=20", "win_length=441: expected 1024"),
+        ("seed=5", "seed=5: use --seed instead"),
+        ("drop_unknown=True", "drop_unknown=True: use --drop-unknown instead"),
     ],
 )
 def test_settings_of_the_training_stay(overrides, message, checkpoint_path):
-    with pytest.raises(
-        UserError, match=r"^--hparams: a model speaks as it was trained:\n"
-    ) as error:
+    with pytest.raises(UserError, match=message):
         load_checkpoint_synthesizer(checkpoint_path, overrides)
-    assert message in str(error.value)
     same = "sampling_rate=22050,max_decoder_steps=5,attention_window=3,batch_size=2"
-    assert load_checkpoint_synthesizer(checkpoint_path, same).hparams.max_decoder_steps == 5
+    assert load_checkpoint_synthesizer(checkpoint_path, same).settings.max_decoder_steps == 5
 
 
-def test_settings_that_ask_for_terabytes_are_refused(checkpoint_path, tmp_path):
+def test_settings_that_ask_for_terabytes_are_rejected(checkpoint_path, tmp_path):
     """Before a model of that size is made."""
     saved = torch.load(checkpoint_path, weights_only=True)
     saved["hparams"] |= {"postnet_embedding_dim": 8192, "postnet_kernel_size": 999}
     torch.save(saved, tmp_path / "huge.pt")
-    with pytest.raises(
-        UserError, match=r"huge\.pt does not fit .*\n  postnet_embedding_dim=\d+ there"
-    ):
+    with pytest.raises(UserError, match=r"huge\.pt .*\n  postnet_embedding_dim=16 \(expected 8192"):
         load_checkpoint_synthesizer(tmp_path / "huge.pt")
 
 
@@ -160,10 +158,10 @@ def test_nvidias_checkpoints_speak_at_ljspeechs_pace(tmp_path):
     torch.manual_seed(0)
     torch.save({"state_dict": Tacotron2(create_hparams()).state_dict()}, tmp_path / "nvidia.pt")
     speaker = load_checkpoint_synthesizer(tmp_path / "nvidia.pt", "", torch.device("cpu"))
-    assert speaker.statistics is LJSPEECH
-    assert speaker.longest_text == 188
-    assert speaker.hparams.text_cleaners == ("english_cleaners",)
-    speech = speaker.speak_text(symbols_of("Hello there."))
+    assert speaker.training.statistics is LJSPEECH
+    assert speaker.training.longest_text == 188
+    assert speaker.settings.text_cleaners == ("english_cleaners",)
+    speech = speaker.synthesize(symbols_of("Hello there."))
     seconds = speech.mel.shape[1] * 256 / 22050
     assert seconds < LJSPEECH.longest_time(12) + 1  # not 11.6 s, the limit of 1,000 steps
-    assert any("blurred" in warning for warning in speech.warnings)
+    assert "blurred" in [failure.kind for failure in speech.failures]

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +32,7 @@ from evaluation.recordings import read_recordings
 from evaluation.results import Intelligibility, Measures, Reference, Transcript, read_result
 from hparams import HParams, create_hparams
 from scripts import evaluate as program
+from tacotron2_voice.synthesizer import TrainingFacts
 from tacotron2_voice.text.spoken_numbers import WORDS, in_words
 from tacotron2_voice.utils.audio_files import write_wav
 
@@ -102,26 +103,29 @@ class StandIn:
     """A synthesizer; `say` returns the samples of a text."""
 
     say: Callable[[str], np.ndarray]
-    hparams: HParams
-    epochs: int = 2
+    settings: HParams
+    training: TrainingFacts = field(default_factory=lambda: TrainingFacts(epochs=2))
     vocoder: Callable[[np.ndarray], np.ndarray] | None = None
 
-    def speak_text(self, text, speaker=None):
-        return SimpleNamespace(mel=text if speaker is None else f"{speaker}: {text}")
+    def synthesize(self, text, speaker=None):
+        samples = self.say(text if speaker is None else f"{speaker}: {text}")
+        return SimpleNamespace(audio=samples, sampling_rate=self.settings.sampling_rate)
 
-    def sound(self, mels):
-        """Yield samples for the stand-in's texts, and silence for the mels of recordings."""
-        silence = np.zeros(100, np.float32)
-        return (self.say(mel) if isinstance(mel, list | str) else silence for mel in mels)
+    def audio_of(self, mel):
+        """Return silence for the mel of a recording."""
+        return np.zeros(100, np.float32)
 
-    def write_speech(self, base, speech):
-        write_wav(base.with_suffix(".wav"), self.say(speech.mel), self.hparams.sampling_rate)
+
+def write_audio(base, speech, table):
+    """Write speech without a plot."""
+    write_wav(base.with_suffix(".wav"), speech.audio, speech.sampling_rate)
 
 
 @pytest.fixture
 def recordings(tmp_path, monkeypatch):
     """Return a folder with three tones of at least 4,000 samples."""
     monkeypatch.setattr(module, "make_recognizer", lambda *_: StandInRecognizer())
+    monkeypatch.setattr(module, "write_speech", write_audio)
     folder = make_corpus(tmp_path / "unseen", 3)
     lines = "".join(f"c{i:02}|{i}|{text}\n" for i, text in enumerate(TEXTS))
     (folder / "metadata.csv").write_text(lines)
@@ -164,7 +168,7 @@ def test_evaluate_measures_a_checkpoint_and_its_recordings(
 
     speaker = StandIn(sound, create_hparams("n_frames_per_step=4"))
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     checkpoint, speech = tmp_path / "checkpoint_60.pt", tmp_path / "speech"
     out = tmp_path / "intelligibility.json"
     arguments = ["--checkpoint", checkpoint, "--recordings", recordings, "-o", out]
@@ -190,7 +194,7 @@ def test_evaluate_uses_and_reports_the_vocoder(recordings, tmp_path, monkeypatch
     speaker, vocoder = StandIn(lambda _: np.full(4000, 0.5), HPARAMS), tmp_path / "hifigan.onnx"
     vocoder.write_bytes(b"1")
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     monkeypatch.setattr(module, "load_vocoder", lambda path, _: path)
     heard = evaluate(tmp_path / "checkpoint_1.pt", recordings, WORDS_ONLY, vocoder=vocoder)
     assert speaker.vocoder == vocoder
@@ -249,7 +253,7 @@ def with_speakers(recordings, tmp_path, monkeypatch):
     hparams = replace(HPARAMS, speaker_embedding_dim=4, speakers=("anna", "bert", "carl"))
     sound = lambda text: np.full(4000, 0.5 if text.startswith("bert: ") else 0.0, np.float32)  # noqa: E731
     monkeypatch.setattr(module, "load_synthesizer", lambda _: StandIn(sound, hparams))
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     return filelist
 
 
@@ -316,7 +320,7 @@ def test_evaluate_uses_the_chosen_speaker_when_recordings_have_no_speakers(
     assert heard.word_error_rate == 2 / 4
     assert heard.speakers == {}
     for options, message in (
-        ({}, "knows 3 speakers, 'anna', 'bert', 'carl': choose one, by --speaker anna"),
+        ({}, "has 3 speakers; --speaker is missing"),
         ({"speaker": "Bert"}, "did you mean 'bert'?"),
     ):
         assert message in refusal(evaluate, checkpoint_path, recordings, **options)
@@ -374,7 +378,7 @@ def with_voices(with_speakers, tmp_path, monkeypatch):
         lines += f"{tmp_path / text}.wav|{text}.||{name}\n"
     filelist = tmp_path / "voices.txt"
     filelist.write_text(lines)
-    hparams = module.load_synthesizer(None).hparams
+    hparams = module.load_synthesizer(None).settings
     say = lambda spoken: voice("anna" if spoken == "bert: 3." else spoken.split(":")[0])  # noqa: E731
     monkeypatch.setattr(module, "load_synthesizer", lambda _: StandIn(say, hparams))
     monkeypatch.setattr(module, "Resemblyzer", StandInEncoder)
@@ -429,7 +433,7 @@ def test_speaker_accuracy_is_rejected_before_synthesis_when_speakers_are_missing
 def test_evaluate_pads_speech_that_stops_at_once(recordings, tmp_path, monkeypatch):
     speaker = StandIn(lambda _: np.zeros(50, np.float32), HPARAMS)
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     assert evaluate(tmp_path / "checkpoint_1.pt", recordings).word_error_rate == 1
 
 
@@ -446,7 +450,7 @@ def test_evaluate_measures_only_identification_when_language_has_no_recognizer(
 
     speaker = StandIn(sound, create_hparams())
     monkeypatch.setattr(module, "load_synthesizer", lambda *_: speaker)
-    monkeypatch.setattr(module, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     arguments = ["--checkpoint", "best.pt", "--recordings", folder, "-o", out, "--language", "de"]
     program.main(list(map(str, arguments)))
     found = read_result(out, Intelligibility)

@@ -204,8 +204,8 @@ def test_kept_table_belongs_to_its_list_and_settings(sounds, monkeypatch):
     assert cached_table(filelist, create_hparams("batch_size=3,seed=4,mel_fmax=7000"))
     with monkeypatch.context() as patch:
         (sounds / "text").mkdir()
-        (sounds / "text" / "symbols.py").write_text("other code")
-        patch.setattr("corpus.filelist.TEXT_FOLDER", sounds / "text")
+        (sounds / "text" / "symbols.py").write_text("other = 1")
+        patch.setattr("tacotron2_voice.text.rules.FOLDER", sounds / "text")
         assert cached_table(filelist, H) is None
     write_list(sounds, *lines, "")
     assert cached_table(filelist, H) is None

@@ -85,6 +85,6 @@ def test_griffin_lim_takes_a_few_frames(frames, h):
 
 
 @pytest.mark.parametrize("loudest", [21, np.inf, np.nan])
-def test_mel_of_diverged_weights_is_refused(loudest):
-    with pytest.raises(UserError, match=f"reaches {loudest:g}, expected at most 20: .* diverged"):
+def test_mel_of_diverged_weights_is_rejected(loudest):
+    with pytest.raises(UserError, match=rf"{loudest:g} \(expected at most 20\)"):
         sound_of(torch.full((80, 9), float(loudest)), REFERENCE)

@@ -16,7 +16,7 @@ from helpers import metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tacotron2_voice.speech_end import End
+from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.utils.errors import UserError
 from training.logging import Example, FreeTake, OutputFolder, RunLogger, Take, figures_of
 
@@ -48,7 +48,9 @@ def example(frames: int = 12, text: str = "a dog") -> Example:
     mel = rng.normal(-5, 2, (10, frames)).astype(np.float32)
     target = np.eye(1, frames, frames - 1, dtype=np.float32)[0]
     forced = Take([*text], uniform(frames, len(text)), mel, uniform(frames))
-    spoken = FreeTake([*text, "."], uniform(9, len(text) + 1), mel[:, :9], uniform(15), End.REST)
+    spoken = FreeTake(
+        [*text, "."], uniform(9, len(text) + 1), mel[:, :9], uniform(15), StopReason.REST
+    )
     sounds = dict.fromkeys(("predicted", "spoken", "recording"), sound)
     return Example("", mel, target, forced, [], 0.5, 22050, spoken, sounds)
 

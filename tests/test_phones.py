@@ -73,10 +73,8 @@ def test_a_missing_package_is_named_with_its_file(monkeypatch):
     monkeypatch.setattr(phones, "COMMAND", [sys.executable, "-S", *phones.COMMAND[1:]])
     monkeypatch.setattr(phones, "_espeak", phones.Espeak())
     message = refusal(to_phones, ["eins"], "de")
-    assert message.startswith("phones: No module named 'espeakng_loader'; ")
-    assert message.endswith(
-        "; pip install espeakng-loader phonemizer, or all of requirements/phones.txt"
-    )
+    assert message.startswith("phones: No module named 'espeakng_loader'")
+    assert "requirements/phones.txt" in message
 
 
 def test_the_version_is_that_of_the_library():
@@ -116,8 +114,7 @@ def fragile(monkeypatch):
 
 def test_a_text_that_crashes_espeak_is_named(fragile):
     message = refusal(to_phones, ["eins", "fünf, sechs!", "acht"], "de")
-    fix = "write it otherwise, or leave it out"
-    assert message == f"'fünf, sechs!': eSpeak NG crashes on 'sechs'; {fix}"
+    assert message == "'fünf, sechs!': eSpeak NG crashes on 'sechs'"
     assert to_phones(["eins"], "de") == ["ˈaɪns"]
     assert refusal(to_phones, ["sieben"], "de").startswith("'sieben': eSpeak NG crashes on")
 
@@ -162,7 +159,7 @@ def phones_and_process(text):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_of_espeak_is_left_behind(number, tmp_path):
     """No process, and no copy of its library in the temporary folder."""
-    script = "import os, tacotron2_voice.utils.environment; from text import phones\n"
+    script = "import os; from tacotron2_voice.text import phones\n"
     script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
     script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"
     environment = os.environ | {"TMPDIR": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""speaker.py: what went wrong is spoken again, the best is kept; how texts and speech end."""
+"""tacotron2_voice/synthesizer.py: failed chunks are synthesized again, and the best is kept."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from test_checkpoint_synthesizer import diagonal
 from audio import mel_filters
 from hparams import create_hparams
 from tacotron2_voice.speech_statistics import LJSPEECH
-from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer
+from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer, TrainingFacts
 from tacotron2_voice.text import ENGLISH, sequence_to_text, text_to_sequence
 
 H = create_hparams("n_frames_per_step=2,n_mel_channels=4")
@@ -36,13 +36,19 @@ ENDLESS = through(stops=False)
 
 
 class Scripted(Synthesizer):
-    """Makes these readings of any text, by seed."""
+    """Return these readings for any text, by seed."""
 
     def __init__(self, *readings, settings=H):
-        super().__init__(settings, mel_filters(settings).numpy(), LJSPEECH, None, 1)
-        self.readings, self.seeds, self.steps_made = readings, list[int](), 0
+        filters = mel_filters(settings).numpy()
+        super().__init__(settings, filters, TrainingFacts(statistics=LJSPEECH, epochs=1))
+        self.readings = readings
+        self.seeds = list[int]()
+        self.steps_made = 0
 
-    def decode(self, words, seed, max_steps, index=None):
+    def set_statistics(self, statistics):
+        self.training = replace(self.training, statistics=statistics)
+
+    def decode(self, ids, seed, max_steps, speaker=None):
         self.seeds.append(seed)
         alignment, gates = self.readings[seed % len(self.readings)]
         for step in range(max_steps):
@@ -61,43 +67,44 @@ def mel_of(seed: int) -> np.float32:
 
 def test_a_good_reading_is_kept_at_once():
     speaker = Scripted(GOOD, SKIPS)
-    assert speaker.speak_text(TEXT).warnings == speaker.notes == []
+    speech = speaker.synthesize(TEXT)
+    assert speech.warnings == speech.notes == speech.failures == []
     assert speaker.seeds == [0]
 
 
-def test_the_next_seed_is_tried_after_a_fault():
+def test_the_next_seed_is_tried_after_a_failure():
     speaker = Scripted(SKIPS, REPEATS, GOOD)
-    speech = speaker.speak_text(TEXT)
+    speech = speaker.synthesize(TEXT)
     assert speaker.seeds == [0, 1, 2]
     assert speech.warnings == []
     assert speech.mel[0, 0] == mel_of(2)
-    assert speech.notes == ["spoken 3 times (skipped, repeated, slow), kept the one with seed 2"]
-    assert [attempt.tries for attempt in speaker.attempts] == [3]
+    assert "3 times (skipped, repeated, slow), kept seed 2" in speech.notes[0]
+    assert [chunk.attempts for chunk in speech.report.chunks] == [3]
 
 
 def test_the_best_of_bad_readings_is_kept():
     speaker = Scripted(REPEATS, SKIPS, REPEATS)
-    speech = speaker.speak_text(TEXT, retries=2)
+    speech = speaker.synthesize(TEXT, retries=2)
     assert speech.mel[0, 0] == mel_of(1)
-    (warning,) = speech.warnings
-    assert "words may be left out: 'two'" in warning
+    assert [failure.kind for failure in speech.failures] == ["skipped"]
+    assert "'two'" in speech.warnings[0]
 
 
 def test_no_retries_keep_the_first_reading():
     speaker = Scripted(SKIPS, GOOD)
-    assert speaker.speak_text(TEXT, retries=0).mel[0, 0] == mel_of(0)
+    assert speaker.synthesize(TEXT, retries=0).mel[0, 0] == mel_of(0)
     assert speaker.seeds == [0]
 
 
 def test_an_untrained_model_is_not_asked_again():
     speaker = Scripted(BLURRED, GOOD)
-    assert "alignment is blurred" in speaker.speak_text(TEXT).warnings[0]
+    assert speaker.synthesize(TEXT).failures[0].kind == "blurred"
     assert speaker.seeds == [0]
 
 
 def test_the_last_seed_is_followed_by_the_first():
     speaker = Scripted(SKIPS)
-    speaker.speak_text(TEXT, seed=2**64 - 1, retries=1)
+    speaker.synthesize(TEXT, seed=2**64 - 1, retries=1)
     assert speaker.seeds == [2**64 - 1, 0]
 
 
@@ -105,14 +112,14 @@ def test_the_last_seed_is_followed_by_the_first():
 def test_frames_come_early_only_without_retries(retries):
     """Nothing that was sent is taken back."""
     speaker = Scripted(SKIPS, GOOD)
-    next(speaker.mels(TEXT, retries=retries))
+    next(speaker.stream_mels(TEXT, retries=retries))
     assert speaker.steps_made < 30 if retries == 0 else speaker.steps_made == 2 * 60
 
 
 @pytest.mark.parametrize("retries", [0, 3])
 def test_pieces_join_to_the_same_bytes(retries):
-    whole = Scripted(GOOD).speak_text(TEXT, retries=retries).mel
-    pieces = np.concatenate([*Scripted(GOOD).mels(TEXT, retries=retries)], axis=1)
+    whole = Scripted(GOOD).synthesize(TEXT, retries=retries).mel
+    pieces = np.concatenate([*Scripted(GOOD).stream_mels(TEXT, retries=retries)], axis=1)
     assert pieces.tobytes() == whole.tobytes()
     assert whole.shape == (4, 120)
 
@@ -131,8 +138,9 @@ def test_any_reading_gives_whole_steps(steps, gates, loud):
             step._replace(frames=np.zeros((1, 2, 4), np.float32))
             for step in Scripted.decode(speaker, *given)
         )
-    mel = speaker.speak_text(TEXT, retries=0).mel
-    assert mel.shape == (4, 2 * len(speaker.attempts[0].alignment))
+    stream = speaker.stream_mels(TEXT, retries=0)
+    mel = np.concatenate([*stream], axis=1)
+    assert mel.shape == (4, 2 * len(stream.chunks[0].alignment))
 
 
 def test_the_limit_of_steps_follows_from_the_text():
@@ -142,9 +150,9 @@ def test_the_limit_of_steps_follows_from_the_text():
     longest = LJSPEECH.longest_time(LETTERS) + 0.8
     assert speaker.max_steps(LETTERS) == pytest.approx(longest / step, abs=1)
     assert speaker.max_steps(2 * LETTERS) < 2 * speaker.max_steps(LETTERS)
-    speaker.hparams = create_hparams("max_decoder_steps=5,n_frames_per_step=2,n_mel_channels=4")
+    speaker.settings = create_hparams("max_decoder_steps=5,n_frames_per_step=2,n_mel_channels=4")
     assert speaker.max_steps(LETTERS) == 5
-    speaker.statistics = None
+    speaker.set_statistics(None)
     assert speaker.max_steps(LETTERS) == 5
 
 
@@ -160,16 +168,17 @@ def test_a_text_without_a_mark_gets_one(text, ended):
 def test_no_mark_where_the_corpus_has_none():
     speaker = Scripted(GOOD)
     unknown = [replace(LJSPEECH, final_mark=mark) for mark in ("", "é")]
-    for speaker.statistics in (None, *unknown):
+    for statistics in (None, *unknown):
+        speaker.set_statistics(statistics)
         assert speaker.with_final_mark(TEXT[:3]) == TEXT[:3]
 
 
-def test_no_part_takes_longer_than_two_minutes():
+def test_no_chunk_takes_longer_than_two_minutes():
     """Whatever the settings say, and a voice of its corpus."""
     settings = create_hparams("n_frames_per_step=2,n_mel_channels=4,max_decoder_steps=100000")
     speaker = Scripted(GOOD, settings=settings)
     most = 120 * settings.sampling_rate / (2 * settings.hop_length)
-    speaker.statistics = None
+    speaker.set_statistics(None)
     assert speaker.max_steps(LETTERS) == pytest.approx(most, abs=1)
-    speaker.statistics = replace(LJSPEECH, seconds_per_symbol=1e9)
+    speaker.set_statistics(replace(LJSPEECH, seconds_per_symbol=1e9))
     assert speaker.max_steps(LETTERS) == pytest.approx(most, abs=1)

@@ -17,8 +17,9 @@ from corpus.cache import LABELS, MAX_NAMES, ClipTable, cache_path, read_cache
 from corpus.clips import Clip
 from corpus.filelist import ListedClip, read_filelist, split_filelist_line
 from data_utils import TextMelDataset, collate, synthetic_batch
-from hparams import TYPES, HParams, create_hparams
+from hparams import HParams, create_hparams
 from model import Tacotron2
+from tacotron2_voice.settings import types_of
 from tacotron2_voice.speakers import chosen_index, speaker_index
 
 NAMES = ("anna", "bert", "carl")
@@ -53,7 +54,9 @@ def test_fourth_field_names_the_speaker():
 def test_every_label_has_its_fields_and_settings():
     """A line's are told by their order, so another order would mix them up silently."""
     assert ListedClip._fields[3:] == LABELS
-    assert all({f"{label}s", f"{label}_embedding_dim"} <= TYPES.keys() for label in LABELS)
+    assert all(
+        {f"{label}s", f"{label}_embedding_dim"} <= types_of(HParams).keys() for label in LABELS
+    )
     known = replace(TINY_MODEL, **{f"{label}s": (label,) for label in LABELS})
     assert known.labels == {label: (label,) for label in LABELS}
 
@@ -91,15 +94,16 @@ def test_too_many_speakers_are_texts(tmp_path):
 
 def test_chosen_names_may_begin_with_hyphens():
     message = refusal(chosen_index, None, ("--x y", "b"), "voice/")
-    assert message.endswith("choose one, by --speaker='--x y'")
+    assert "--speaker is missing (expected one of '--x y', 'b')" in message
 
 
 def test_unknown_speaker_is_answered_with_nearest():
     assert speaker_index(" bert", NAMES, "voice/") == 1
     message = refusal(speaker_index, "Karl", NAMES, "voice/")
-    assert message.startswith("speaker 'Karl': voice/ does not know it; did you mean 'carl'? It ")
+    assert "speaker 'Karl': " in message
+    assert "did you mean 'carl'? " in message
     message = refusal(speaker_index, "dave", NAMES, "voice/")
-    assert message == "speaker 'dave': voice/ does not know it; it knows 'anna', 'bert', 'carl'"
+    assert message.endswith("it has 'anna', 'bert', 'carl'")
     many = [f"speaker {i}" for i in range(30)]
     assert "'speaker 9' and 20 more" in refusal(speaker_index, "", many, "voice/")
 
@@ -213,7 +217,7 @@ def test_lists_must_agree_on_speakers(lists):
 
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.||Karl\n")
     assert "val.txt:1: speaker 'Karl': " in message()
-    assert "did you mean 'carl'? It knows 'anna', 'bert', 'carl'. 1 of 1 lines have" in message()
+    assert "did you mean 'carl'? It has 'anna', 'bert', 'carl'. 1 of 1 lines have" in message()
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.\n")
     assert "val.txt: names no speakers; write its lines as path|text|seconds|speaker" in message()
     assert "names no speakers; write its lines as" in message(training_files=lists / "val.txt")
@@ -237,7 +241,7 @@ def test_resumed_run_refuses_new_speakers(lists, allowed):
         file.write(f"{lists}/0.wav|Clip.||dora\n" * 2)
     again = flags(lists / "run", "epochs=2", "--resume", *allowed)
     message = refusal(train.main, again, error=SystemExit)
-    assert "train.txt:10: speaker 'dora': the checkpoint" in message
+    assert "train.txt:10: speaker 'dora': " in message
     assert "2 of 11 lines have such names" in message
     advised = message.partition("start another run with ")[2].split()
     assert "--warm_start" in advised
@@ -278,7 +282,7 @@ def test_speakers_without_clips_are_still_known(lists, capsys):
     train.main(flags(lists / "run", "epochs=2", "--resume", "--new-clips"))
     assert "without clips now, with the voices they have learnt: 'carl'" in capsys.readouterr().out
     synthesize.main(["--checkpoint", str(newest(lists / "run")), "--list-speakers"])
-    assert "carl       0.0 min in the last lists" in capsys.readouterr().out
+    assert "carl       0.0 min in the last filelists" in capsys.readouterr().out
 
 
 def test_another_speaker_of_a_clip_is_a_change(lists):

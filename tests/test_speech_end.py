@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hparams import create_hparams
-from tacotron2_voice.speech_end import DYING, STUCK, End, EndFinder
+from tacotron2_voice.speech_end import DYING_SECONDS, STUCK_SECONDS, EndDetector, StopReason
 from tacotron2_voice.text import ENGLISH, text_to_sequence
 
 STEP = 0.05  # seconds
@@ -22,9 +22,9 @@ def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
     return weights
 
 
-def run(steps, max_steps=100, settings=H) -> tuple[EndFinder, int]:
+def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
     """The finder at its end, and how many steps it was told of."""
-    finder, certain = EndFinder(WORDS, settings, ENGLISH, max_steps), 0
+    finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
         assert certain <= finder.num_certain  # what was sent stays speech
@@ -43,19 +43,19 @@ def through(gates=(), frames=(), after=()) -> list:
 
 def test_the_gate_ends_speech_at_once():
     finder, told = run(through([0.1, 0.6, 0.1], [LOUD, QUIET, QUIET]))
-    assert (finder.reason, finder.num_steps, told) == (End.GATE, 9, 9)
+    assert (finder.reason, finder.num_steps, told) == (StopReason.GATE, 9, 9)
     assert finder.is_quiet
 
 
 def test_a_loud_end_may_die_away():
     finder, _ = run(through([0.6, 0.1, 0.1, 0.1], [LOUD, LOUD, QUIET, QUIET]))
-    assert (finder.reason, finder.num_steps) == (End.GATE, 10)
+    assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)
 
 
 def test_the_gate_is_believed_where_sound_stays():
     finder, told = run(through([0.6] + [0.1] * 6))
-    assert (finder.reason, finder.num_steps) == (End.GATE, 8)
-    assert told == 8 + DYING / STEP
+    assert (finder.reason, finder.num_steps) == (StopReason.GATE, 8)
+    assert told == 8 + DYING_SECONDS / STEP
 
 
 def test_a_gate_inside_the_text_is_ignored():
@@ -68,7 +68,7 @@ def test_a_gate_inside_the_text_is_ignored():
 def test_rest_ends_where_the_gate_peaked():
     gates = [0.1, 0.2, 0.45, 0.3, 0.2, 0.1, 0.1, 0.1]
     finder, told = run(through(gates, [LOUD] + [QUIET] * 7))
-    assert (finder.reason, finder.num_steps) == (End.REST, 7 + 3)
+    assert (finder.reason, finder.num_steps) == (StopReason.REST, 7 + 3)
     assert told <= 7 + REST
     assert finder.is_quiet
 
@@ -76,31 +76,31 @@ def test_rest_ends_where_the_gate_peaked():
 def test_rest_ends_in_a_quiet_step():
     gates = [0.45, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
     finder, _ = run(through(gates, [LOUD, LOUD, QUIET, *[LOUD] * 5]))
-    assert (finder.reason, finder.num_steps) == (End.REST, 10)
+    assert (finder.reason, finder.num_steps) == (StopReason.REST, 10)
 
 
 def test_attention_that_leaves_the_end_ends_speech():
     finder, told = run(through([0.1, 0.3, 0.1], after=[(LOUD, 0.1, at(0))]))
-    assert (finder.reason, finder.num_steps, told) == (End.REST, 9, 11)
+    assert (finder.reason, finder.num_steps, told) == (StopReason.REST, 9, 11)
 
 
 def test_without_rest_time_the_gate_alone_ends():
     h = create_hparams("sampling_rate=20000,hop_length=1000,attention_rest_time=0,mel_fmax=8000")
     finder, told = run(through([0.1] * 30), max_steps=20, settings=h)
-    assert (finder.reason, told) == (End.LIMIT, 20)
+    assert (finder.reason, told) == (StopReason.LIMIT, 20)
 
 
 def test_attention_without_progress_ends_speech():
     finder, told = run([(LOUD, 0.1, at(2))] * 99)
-    assert finder.reason is End.STUCK
+    assert finder.reason is StopReason.STUCK
     assert not finder.reason.is_found
-    assert told == pytest.approx(STUCK / STEP + 1, abs=1)
+    assert told == pytest.approx(STUCK_SECONDS / STEP + 1, abs=1)
 
 
 def test_a_text_without_words_ends_by_its_limit():
-    finder = EndFinder([1], H, ENGLISH, 3)
+    finder = EndDetector([1], H, ENGLISH, 3)
     assert [finder.add(LOUD, 0.0, np.zeros(1, np.float32)) for _ in range(3)][2]
-    assert finder.reason is End.LIMIT
+    assert finder.reason is StopReason.LIMIT
 
 
 FRAMES = st.sampled_from([LOUD, QUIET])

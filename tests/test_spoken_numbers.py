@@ -71,12 +71,12 @@ def test_words_are_read_as_the_number(number):
 )
 def test_other_languages_have_their_own_words(language, expected):
     assert sentence_of("42,007", language) == expected
-    with pytest.raises(UserError, match="only numbers: give one in digits"):
+    with pytest.raises(UserError, match="expected a number in digits"):
         sentence_of(expected, language)
 
 
-def test_languages_without_number_words_are_refused(monkeypatch):
-    with pytest.raises(UserError, match=r"language=kok: num2words has no words for it; it has am,"):
+def test_languages_without_number_words_are_rejected(monkeypatch):
+    with pytest.raises(UserError, match=r"language=kok: .*am,"):
         in_words(7, "kok")  # Konkani, and ko is Korean
     monkeypatch.setitem(sys.modules, "num2words", None)
     with pytest.raises(UserError, match=r"num2words.*requirements/phones\.txt"):
@@ -91,7 +91,7 @@ def test_numbers_are_distinct_and_mostly_long():
     assert drawn[:50] != draw_numbers(2000, seed=5)[:50]
 
 
-def test_too_many_numbers_are_refused(monkeypatch):
+def test_too_many_numbers_are_rejected(monkeypatch):
     monkeypatch.setattr("tacotron2_voice.text.spoken_numbers.WEIGHTS", {1: 1})
     assert sorted(draw_numbers(9, seed=0)) == list(range(1, 10))
     with pytest.raises(UserError, match="10 different numbers: too many"):
@@ -111,11 +111,11 @@ def test_digits_and_words_are_spoken_alike(text):
     [
         ("0", "expected a number from 1 to 999,999"),
         ("9" * 5000, "expected a number from 1"),
-        ("...", "in digits or in words"),
-        ("four score and seven", "it does not know score"),
+        ("...", "not a number"),
+        ("four score and seven", "unknown words score"),
     ],
 )
-def test_other_words_are_refused(text, problem):
+def test_other_words_are_rejected(text, problem):
     with pytest.raises(UserError, match=re.escape(problem)):
         sentence_of(text)
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacotron2_voice import text
-from tacotron2_voice.text import ENGLISH, SymbolTable, symbols, text_to_sequence
+from tacotron2_voice.text import ENGLISH, SymbolTable, sequences, symbols, text_to_sequence
 from tacotron2_voice.text.symbols import table_of
 from tacotron2_voice.text.unspoken import dropped_symbols, left_out
 
@@ -64,9 +63,9 @@ def test_characters_left_out_are_named_with_columns():
 @pytest.fixture
 def cleanings(monkeypatch):
     """The pieces that are cleaned, which takes the time."""
-    cleaned, clean_pieces = [], text.clean_pieces
+    cleaned, clean_pieces = [], sequences.clean_pieces
     count = lambda pieces, *facts: cleaned.append(pieces) or clean_pieces(pieces, *facts)  # noqa: E731
-    monkeypatch.setattr(text, "clean_pieces", count)
+    monkeypatch.setattr(sequences, "clean_pieces", count)
     return cleaned
 
 
@@ -99,5 +98,5 @@ def test_what_espeak_leaves_out_is_named():
     assert dropped["⅛"] == [12]
     assert "ъ" not in dropped
     [warning] = left_out("Пять €", *facts, "ru")
-    assert "eSpeak NG says nothing for it" in warning
+    assert "eSpeak NG has no phones for it" in warning
     assert "'€' at column 6" in warning

@@ -239,25 +239,26 @@ def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, monke
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
     printed = capsys.readouterr().out
     speaker = load_checkpoint_synthesizer(out / "best.pt", device=torch.device("cpu"))
-    clips = read_filelist(corpus.val, speaker.hparams)
+    clips = read_filelist(corpus.val, speaker.settings)
     clip = clips[plan_epoch(clips.num_frames, 3, "random", seed=0)[0][0]]
-    mel = speaker.speak_text(clip.symbols, seed=0, retries=0).mel
-    [attempt] = speaker.attempts
+    speech = speaker.synthesize(clip.symbols, seed=0, retries=0)
+    mel = speech.mel
+    [attempt] = speech.report.chunks
     [take] = takes
     assert np.array_equal(take.mel, mel)
     assert np.array_equal(take.alignment, attempt.alignment)
-    assert take.symbols == [speaker.hparams.table.symbols[i] for i in attempt.words]
-    decoded = speaker.decode(attempt.words, 0, speaker.max_steps(len(attempt.words)))
+    assert take.symbols == [speaker.settings.table.symbols[i] for i in attempt.ids]
+    decoded = speaker.decode(attempt.ids, 0, speaker.max_steps(len(attempt.ids)))
     gates = [steps.gate for steps in decoded]  # also of those after the end
     assert np.array_equal(take.gate, np.concatenate(gates)[: len(take.gate)])
     assert len(take.gate) >= len(take.alignment)
     [record] = metrics(out, "validation")
-    assert record["spoken_stopped"] == attempt.end.is_found == (not settings)
+    assert record["spoken_stopped"] == attempt.stop_reason.is_found == (not settings)
     assert record["spoken_seconds_ratio"] == mel.shape[1] / clip.num_frames
     coverage = np.mean(attempt.alignment.max(axis=0) >= NOTICED)
     assert record["spoken_coverage"] == coverage
     seconds, recorded = (frames * HOP / SAMPLING_RATE for frames in (mel.shape[1], clip.num_frames))
-    how = f"did not stop: {attempt.end.value}" if settings else "stopped"
+    how = f"did not stop: {attempt.stop_reason.value}" if settings else "stopped"
     expected = f"{how} after {seconds:.1f} s (the recording has {recorded:.1f}), coverage"
     assert f"  spoken freely: {expected} {coverage:.2f}\n" in printed
     assert {f"validation/{name}" for name in record if "spoken" in name} <= curves(out).keys()

@@ -1,5 +1,5 @@
-"""tacotron2_voice/voice.py, export.py, vocoder.py: a voice says what its checkpoint says, the same each
-time, and a folder that is not whole says nothing."""
+"""tacotron2_voice/voice.py, vocoder.py and export/voice_export.py: a voice speaks like its checkpoint,
+and a damaged folder is rejected."""
 
 import hashlib
 import importlib
@@ -23,15 +23,16 @@ from onnx import TensorProto, helper, numpy_helper
 import synthesize
 from export import voice_export as export
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
-from hparams import WINDOW_BACK, create_hparams, with_table
+from hparams import create_hparams, with_table
 from model import DropoutMasks
 from tacotron2_voice import onnx_graph, vocoder
 from tacotron2_voice import synthesizer as speaker
 from tacotron2_voice import voice as voice_module
 from tacotron2_voice.griffin_lim import SILENCE
+from tacotron2_voice.settings import WINDOW_BACK
 from tacotron2_voice.utils import files
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utterance import sequence_to_speak
+from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.voice import GRAPHS, Voice
 
 export_voice = importlib.import_module("scripts.export_voice")
@@ -42,11 +43,11 @@ def speak(*arguments: object) -> None:
     synthesize.main([str(argument) for argument in arguments])
 
 
-def test_parts_have_the_mels_of_torch(voices, monkeypatch):
+def test_chunks_have_the_mels_of_torch(voices, monkeypatch):
     monkeypatch.setattr(speaker, "FADE", 0)  # of what does not end
     exact = Voice(voices.fp32[0], "gate_threshold=2")
-    sequence = sequence_to_speak(TEXT, exact.hparams)
-    found, parts = exact.speak_text(sequence, seed=3, retries=0), []
+    sequence = text_to_ids(TEXT, exact.settings)
+    found, parts = exact.synthesize(sequence, seed=3, retries=0), []
     model = load_checkpoint_synthesizer(voices.checkpoint[0], "gate_threshold=2").model
     kept = torch.from_numpy(np.random.default_rng(3).random((40, 2, 1, 8)) >= 0.5)
     masks = DropoutMasks((kept[:, 0], kept[:, 1]), None, None)
@@ -54,15 +55,18 @@ def test_parts_have_the_mels_of_torch(voices, monkeypatch):
         outputs = model.infer(torch.tensor([words]), torch.tensor([len(words)]), masks)
         parts += [outputs.mel_postnet[0].numpy(), np.full((80, 26), SILENCE)]  # 0.3 s
     np.testing.assert_allclose(found.mel, np.concatenate(parts[:-1], axis=1), atol=1e-4)
-    assert found.warnings[1].startswith("part 1 of 2 ('a dog came.'): no stop within 0.9 s")
-    assert [part.shape for part in found.alignments] == [(40, 11), (40, len(sequence) - 12)]
+    assert found.warnings[1].startswith("chunk 1 of 2 ('a dog came.'): no stop within 0.9 s")
+    assert [alignment.shape for alignment in found.alignments] == [
+        (40, 11),
+        (40, len(sequence) - 12),
+    ]
     np.testing.assert_allclose(np.concatenate(found.alignments, axis=1).sum(1), 2, atol=1e-4)
 
 
 def test_the_attention_window_is_that_of_torch(voices):
     settings = "p_prenet_dropout=0,attention_window=2"
     exact = Voice(voices.fp32[0], settings)
-    words = sequence_to_speak("It sat down, and it ate.", exact.hparams)
+    words = text_to_ids("It sat down, and it ate.", exact.settings)
     speaker = load_checkpoint_synthesizer(voices.checkpoint[0], settings, torch.device("cpu"))
     made = [[*x.decode(words, 0, 30)] for x in (exact, speaker)]
     for one, other in zip(*made, strict=True):
@@ -82,9 +86,9 @@ def test_the_attention_window_is_that_of_torch(voices):
 def test_int8_is_smaller_and_says_what_it_costs(voices):
     sizes = [(x[0] / "decoder.onnx").stat().st_size for x in (voices.int8, voices.fp32)]
     assert sizes[0] < 0.5 * sizes[1]
-    assert "int8 beside fp32, 2 texts" in voices.int8[1]
+    assert "int8 compared with fp32 on 2 texts" in voices.int8[1]
     assert "int8" not in voices.fp32[1]
-    about = Voice(voices.int8[0]).about
+    about = Voice(voices.int8[0]).description
     assert (about.weights, about.checkpoint, about.longest_text) == ("int8", "best.pt", 24)
 
 
@@ -120,9 +124,9 @@ def test_a_packed_voice_is_smaller_and_speaks(voices):
     ]
     assert sizes[0] < 0.8 * sizes[1]
     voice = Voice(voices.packed[0])
-    assert voice.about.weights == "packed"
-    assert "packed beside fp32, 2 texts" in voices.packed[1]
-    exact, words = Voice(voices.fp32[0]), sequence_to_speak("A dog came.", voice.hparams)
+    assert voice.description.weights == "packed"
+    assert "packed compared with fp32 on 2 texts" in voices.packed[1]
+    exact, words = Voice(voices.fp32[0]), text_to_ids("A dog came.", voice.settings)
     made, expected = ([*x.decode(words, 0, 10)] for x in (voice, exact))
     for one, other in zip(made[:2], expected[:2], strict=True):  # later rounding has grown
         np.testing.assert_allclose(one.frames, other.frames, atol=0.1)
@@ -131,32 +135,34 @@ def test_a_packed_voice_is_smaller_and_speaks(voices):
         graph = onnx.load_from_string(lzma.decompress(content)).graph
         weights = [numpy_helper.to_array(x) for x in graph.initializer]
         largest = [np.abs(x.astype(int)).max() for x in weights if x.dtype == np.int8 and x.any()]
-        assert max(largest) == export.PACKED_LARGEST
+        assert max(largest) == export.COMPRESSED_LARGEST
 
 
 def test_the_recipes_own_voice_speaks_and_stops():
     folder = ROOT / "voices" / "english"
     assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
     voice = Voice(folder)
-    assert voice.hparams.speakers == ("hibari", "kathleen", "linda")
-    assert "/" not in voice.hparams.training_files  # of a machine
-    for name in voice.hparams.speakers:
-        sound = voice.speak("It was a quiet evening.", speaker=name)
-        assert {attempt.end.name for attempt in voice.attempts} == {"GATE"}
-        assert 1 < len(sound) / 22050 < 2.5
-        assert np.abs(sound[-1000:]).max() < 0.1 < np.abs(sound).max()
+    assert voice.settings.speakers == ("hibari", "kathleen", "linda")
+    assert "/" not in voice.description.hparams["training_files"]  # of a machine
+    for name in voice.settings.speakers:
+        speech = voice.synthesize("It was a quiet evening.", speaker=name)
+        assert [chunk.stop_reason.name for chunk in speech.report.chunks] == ["GATE"]
+        assert speech.failures == []
+        assert 1 < speech.seconds < 2.5
+        audio = np.abs(speech.audio)
+        assert audio[-1000:].max() < 0.1 < audio.max()
 
 
 @pytest.mark.parametrize(
     ("change", "answer"),
     [
-        (lambda content: content[:-9], "not whole, or unpacks to over 1 GiB; copy the voice again"),
-        (lambda content: b"no" + content, "cannot be unpacked"),
+        (lambda content: content[:-9], "cut off, or larger than 1 GiB"),
+        (lambda content: b"no" + content, "cannot be decompressed"),
         (lambda content: lzma.compress(b"other"), "not the file that voice.json describes"),
     ],
     ids=["cut off", "not packed", "another file"],
 )
-def test_damaged_packed_graphs_are_refused(voices, tmp_path, change, answer):
+def test_damaged_packed_graphs_are_rejected(voices, tmp_path, change, answer):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
     path = folder / "postnet.onnx.xz"
     path.write_bytes(change(path.read_bytes()))
@@ -176,27 +182,24 @@ def test_packed_decoder_weights_are_the_int8_ones_rounded(voices):
         assert (np.abs(wrong) <= 0.501 * scale).all()
 
 
-def test_packed_graphs_are_no_links(voices, tmp_path):
-    folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
-    with_a_link(folder, "decoder.onnx.xz")
-    assert "decoder.onnx.xz: a link, expected a file of the voice" in refusal(Voice, folder)
-
-
 def test_packed_graphs_cannot_fill_the_memory(voices, monkeypatch):
     packed = (voices.packed[0] / "decoder.onnx.xz").read_bytes()  # the largest
     assert len(packed) < len(lzma.decompress(packed))
     monkeypatch.setattr(voice_module, "MAX_GRAPH_BYTES", len(packed))
-    assert "unpacks to over 1 GiB" in refusal(Voice, voices.packed[0])
+    assert "larger than 1 GiB" in refusal(Voice, voices.packed[0])
 
 
 def test_a_seed_gives_the_same_bytes_each_time(voices):
     one, again = (Voice(voices.int8[0]) for _ in range(2))
-    sound = one.speak(TEXT, seed=1)
+    sound = one.synthesize(TEXT, seed=1).audio
+    streamed_before = np.concatenate([*one.stream(TEXT, seed=1)])
     assert sound.dtype == np.float32
     assert np.abs(sound).max() <= 1
     streamed = np.concatenate([*again.stream(TEXT, seed=1)])
-    assert sound.tobytes() == one.speak(TEXT, seed=1).tobytes() == streamed.tobytes()
-    assert sound.tobytes() != one.speak(TEXT, seed=2).tobytes()
+    assert sound.tobytes() == again.synthesize(TEXT, seed=1).audio.tobytes()
+    assert streamed.tobytes() == streamed_before.tobytes()
+    assert sound.shape == streamed.shape
+    assert sound.tobytes() != one.synthesize(TEXT, seed=2).audio.tobytes()
 
 
 def test_sound_begins_before_the_decoder_has_ended(voices, monkeypatch):
@@ -217,7 +220,7 @@ def test_voices_import_no_torch_and_stream_the_same(voices, tmp_path):
     written, streamed = (soundfile.read(tmp_path / f"{x}.wav", dtype="int16") for x in "ab")
     np.testing.assert_array_equal(streamed[0], written[0])
     assert written[1] == streamed[1] == 22050
-    assert b"first sound after" in run.stderr
+    assert b"first audio after" in run.stderr
 
 
 def test_a_voice_of_another_language_knows_its_symbols(tmp_path):
@@ -230,9 +233,9 @@ def test_a_voice_of_another_language_knows_its_symbols(tmp_path):
     export_voice.main([*arguments, "-o", str(out)])
     about = json.loads((out / "voice.json").read_text())
     assert (about["symbols"], about["hparams"]["language"]) == (list(table), "de")
-    assert len(Voice(out).speak("groß.")) > 0
-    with pytest.raises(UserError, match=r"does not know 'c'.*--drop-unknown"):
-        Voice(out).speak("groch.")
+    assert len(Voice(out).synthesize("groß.").audio) > 0
+    with pytest.raises(UserError, match="'c'"):
+        Voice(out).synthesize("groch.")
 
 
 def about(folder, **changes) -> None:
@@ -279,42 +282,38 @@ def with_a_function(folder) -> None:
     postnet(folder, functions=[helper.make_function("own", "Relu", ["x"], ["y"], [relu], opset)])
 
 
-def with_a_link(folder, name="encoder.onnx") -> None:
-    (folder / name).rename(folder.parent / "x")
-    (folder / name).symlink_to(folder.parent / "x")
-
-
 def with_another_graph(folder) -> None:
     described(folder, "postnet.onnx", (folder / "encoder.onnx").read_bytes())
 
 
-FAULTS = {
-    "no voice": (lambda f: (f / "voice.json").unlink(), "voice.json: no voice here"),
-    "format": (lambda f: about(f, format=1), "voice.json: format=1, .*; export or copy the voice"),
+DAMAGES = {
+    "no voice": (lambda f: (f / "voice.json").unlink(), "voice.json: no such file"),
+    "format": (lambda f: about(f, format=1), "voice.json: format=1"),
     "symbols": (lambda f: about(f, symbols=["a"]), "voice.json: symbols: "),
-    "elsewhere": (lambda f: about(f, files={"../encoder.onnx": "0"}), "voice.json: files: .*, exp"),
+    "elsewhere": (
+        lambda f: about(f, files={"../encoder.onnx": "0"}),
+        "voice.json: files: .*expected",
+    ),
     "setting": (lambda f: settings(f, hop_length=-1), "(?s)voice.json: .*hop_length"),
     "width": (lambda f: settings(f, decoder_rnn_dim=64), "decoder.onnx: a graph .*304.*exp.*176"),
     "terabytes": (lambda f: settings(f, n_mel_channels=10**13), "n_mel_channels"),
-    "missing": (lambda f: (f / "decoder.onnx").unlink(), "decoder.onnx: missing"),
+    "missing": (lambda f: (f / "decoder.onnx").unlink(), "decoder.onnx: no such file"),
     "cut": (lambda f: os.truncate(f / "postnet.onnx", 900), "postnet.onnx: not the file that"),
-    "link": (with_a_link, "encoder.onnx: a link"),
-    "settings link": (lambda f: with_a_link(f, "voice.json"), "voice.json: a link"),
     "another graph": (with_another_graph, "postnet.onnx: a graph from {'symbols'.*expected"),
     "huge graph": (lambda f: postnet(f, frames=2**40), r"postnet.onnx: .*\[1, 80, 1099511627776\]"),
-    "noise": (lambda f: described(f, "postnet.onnx", bytes(99)), "postnet.onnx: no ONNX graph"),
-    "reads": (reading_a_file, "postnet.onnx: a graph that reads other files"),
-    "loop": (with_a_loop, "postnet.onnx: operators that no voice needs: Loop, subgraph;"),
-    "function": (with_a_function, "postnet.onnx: operators that no voice needs: function;"),
-    "filters": (lambda f: described(f, "mel_filters.f32", bytes(63)), "f32: 63 bytes, expected"),
+    "noise": (lambda f: described(f, "postnet.onnx", bytes(99)), "postnet.onnx: not an ONNX graph"),
+    "reads": (reading_a_file, "postnet.onnx: .*other files"),
+    "loop": (with_a_loop, "postnet.onnx: operators .*: Loop, subgraph"),
+    "function": (with_a_function, "postnet.onnx: operators .*: function"),
+    "filters": (lambda f: described(f, "mel_filters.f32", bytes(63)), "f32: .*63 bytes .expected"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_damaged_or_hostile_folder_is_refused(fault, voices, tmp_path, monkeypatch):
-    folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), FAULTS[fault]
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_or_hostile_folder_is_rejected(damage, voices, tmp_path, monkeypatch):
+    folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), DAMAGES[damage]
     spoil(folder)
-    monkeypatch.setattr(onnx_graph.Graph, "run", None)  # nothing is run before
+    monkeypatch.setattr(onnx_graph.OnnxGraph, "run", None)  # nothing is run before
     with pytest.raises(UserError, match=message) as stop:
         Voice(folder)
     assert str(stop.value).count(str(folder)) == 1
@@ -323,9 +322,9 @@ def test_a_damaged_or_hostile_folder_is_refused(fault, voices, tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("factors", "message"),
-    [([1, 2**40, 2**9], "the graph cannot be run"), ([1, 0, 1], r"refined is \(1, 0, .*expected")],
+    [([1, 2**40, 2**9], "the graph cannot run"), ([1, 0, 1], r"refined .*\(1, 0, .*expected")],
 )
-def test_shapes_that_only_running_shows_are_refused(factors, message, voices, tmp_path):
+def test_shapes_that_only_running_shows_are_rejected(factors, message, voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     nodes = [
         helper.make_node("Shape", ["mel"], ["size"]),
@@ -334,7 +333,7 @@ def test_shapes_that_only_running_shows_are_refused(factors, message, voices, tm
     ]
     postnet(folder, *nodes, weights=[numpy_helper.from_array(np.array(factors), "factors")])
     with pytest.raises(UserError, match=rf"postnet\.onnx: {message}"):
-        Voice(folder).speak(TEXT)
+        Voice(folder).synthesize(TEXT)
 
 
 @pytest.mark.parametrize(
@@ -343,40 +342,40 @@ def test_shapes_that_only_running_shows_are_refused(factors, message, voices, tm
         (
             helper.make_node("Cast", ["mel"], ["refined"], to=8),
             8,
-            r"\(1, 80, 16\), object, expected",
+            r"\(1, 80, 16\) and type object \(expected",
         ),
         (
             helper.make_node("Cast", ["mel"], ["refined"], to=7),
             7,
-            r"\(1, 80, 16\), int64, expected",
+            r"\(1, 80, 16\) and type int64 \(expected",
         ),
-        (helper.make_node("Mul", ["mel", "nan"], ["refined"]), 1, "holds nan or infinity"),
+        (helper.make_node("Mul", ["mel", "nan"], ["refined"]), 1, "contains NaN or infinity"),
     ],
 )
-def test_other_values_than_finite_floats_are_refused(node, kind, message, voices, tmp_path):
+def test_other_values_than_finite_floats_are_rejected(node, kind, message, voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     weight = numpy_helper.from_array(np.array(np.nan, np.float32), "nan")
     postnet(folder, node, kind=kind, weights=[weight])
     with pytest.raises(UserError, match=rf"postnet\.onnx: refined .*{message}"):
-        Voice(folder).speak(TEXT)
+        Voice(folder).synthesize(TEXT)
 
 
-def test_the_format_of_onnx_runtime_is_refused(voices, tmp_path):
+def test_the_format_of_onnx_runtime_is_rejected(voices, tmp_path):
     """Its operators cannot be seen, and a file may be a graph in both formats."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(tmp_path / "x.ort")
     options.add_session_config_entry("session.save_model_format", "ORT")
     onnxruntime.InferenceSession(voices.fp32[0] / "postnet.onnx", options)
-    with pytest.raises(UserError, match=r"x\.ort: neither ONNX nor weights"):
+    with pytest.raises(UserError, match=r"x\.ort: not an ONNX file"):
         vocoder.load_vocoder(tmp_path / "x.ort", create_hparams())
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("n_mel_channels=40", "n_mel_channels=40: it was trained with 80; leave it out"),
-        ("hop_length=1", "hop_length=1: it was trained with 256; leave it out"),
+        ("n_mel_channels=40", "n_mel_channels=40: expected 80"),
+        ("hop_length=1", "hop_length=1: expected 256"),
         ("nonsense", "'nonsense': expected name=value"),
     ],
 )
@@ -392,34 +391,34 @@ def test_paths_of_the_settings_are_not_opened(voices, tmp_path, monkeypatch):
     settings(folder, symbols="/dev/zero", training_files="/dev/zero")
     really = files.open_file
     monkeypatch.setattr(files, "open_file", lambda x, *more: opened.append(x) or really(x, *more))
-    Voice(folder).speak(TEXT)
+    Voice(folder).synthesize(TEXT)
     assert {path.parent for path in opened} == {folder}
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("damage", "message"),
     [
         ("other weights", "differ from torch by"),
         ("damaged", "best.pt: damaged"),
         ("not empty", "not empty"),
-        ("no texts", "val.txt: no such file; name one .* by --text-file"),
+        ("no texts", "val.txt: no such file.*--text-file"),
     ],
 )
-def test_export_writes_a_whole_voice_or_none(fault, message, voices, tmp_path, monkeypatch):
+def test_export_writes_a_whole_voice_or_none(damage, message, voices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = shutil.copy(voices.checkpoint[0], tmp_path / "best.pt")
-    if fault == "other weights":
+    if damage == "other weights":
         other, write = load_checkpoint_synthesizer(path), export.write_graphs
         next(other.model.postnet.parameters()).data *= 1.01
         monkeypatch.setattr(export, "write_graphs", lambda _, folder: write(other, folder))
-    elif fault == "damaged":
+    elif damage == "damaged":
         path.write_bytes(path.read_bytes()[:-99])
-    elif fault == "not empty":
+    elif damage == "not empty":
         (tmp_path / "voice" / "mine").mkdir(parents=True)
-    option = [] if fault == "no texts" else ["--fp32"]
+    option = [] if damage == "no texts" else ["--fp32"]
     with pytest.raises(UserError, match=message):
         export_voice.main(["--checkpoint", str(path), "-o", "voice", *option])
-    assert [x.name for x in tmp_path.glob("voice/*")] == ["mine"] * (fault == "not empty")
+    assert [x.name for x in tmp_path.glob("voice/*")] == ["mine"] * (damage == "not empty")
 
 
 class Hold(torch.nn.Module):
@@ -452,7 +451,7 @@ def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
     np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
     speak("--voice", voices.fp32[0], *spoken, "-o", tmp_path / "a.wav")
     held = Voice(voices.fp32[0])
-    mel = held.speak_text(sequence_to_speak(TEXT, held.hparams)).mel
+    mel = held.synthesize(text_to_ids(TEXT, held.settings)).mel
     sound = soundfile.read(tmp_path / "a.wav")[0]
     np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
 
@@ -461,29 +460,29 @@ def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ({"hop": 300}, r"\(1, 1, 4800\) of 16 frames, expected \(1, 1, 4096\)"),
+        ({"hop": 300}, r"\(1, 1, 4800\) for 16 frames \(expected \(1, 1, 4096\)"),
         (
             {"sampling_rate": 16000},
-            "a vocoder for sampling_rate=16000, but the voice has sampling_rate=22050; take",
+            r"sampling_rate=16000 \(expected 22050\)",
         ),
     ],
 )
-def test_a_vocoder_that_does_not_fit_is_refused(made, message, tmp_path):
+def test_a_vocoder_that_does_not_fit_is_rejected(made, message, tmp_path):
     write_vocoder(tmp_path / "hold.onnx", **made)
     with pytest.raises(UserError, match=rf"hold\.onnx: .*{message}"):
         vocoder.load_vocoder(tmp_path / "hold.onnx", create_hparams())
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older exporter
-def test_a_vocoder_of_other_inputs_is_refused(tmp_path):
+def test_a_vocoder_of_other_inputs_is_rejected(tmp_path):
     """In our words: a fixed length is what an export without dynamic_axes gives."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [
         (
             80,
-            r"of 16 frames, .*; give torch.onnx.export dynamic_axes={\"\S+\": {2: \"frames\"}}",
+            "exactly 16 frames .*dynamic axis",
         ),
-        (40, r"an input \[1, 40, 16\] of tensor\(float\), expected one, log-mel \[1, 80, T\]"),
+        (40, r"tensor\(float\) \[1, 40, 16\] \(expected .*\[1, 80, T\]"),
     ]:
         torch.onnx.export(held, (torch.zeros(1, bands, 16),), path, dynamo=False)
         with pytest.raises(UserError, match=advice):
@@ -495,10 +494,10 @@ def test_a_vocoder_of_other_inputs_is_refused(tmp_path):
     vocoder.load_vocoder(path, h)
     model.graph.input.append(helper.make_tensor_value_info("noise", 1, [1]))
     onnx.save(model, path)
-    with pytest.raises(UserError, match=r"2 inputs \(mel, noise\), expected one, log-mel"):
+    with pytest.raises(UserError, match=r"2 inputs: mel, noise"):
         vocoder.load_vocoder(path, h)
     whole = lambda mel: np.zeros((1, 1, mel.shape[1] * 256), np.int32)  # noqa: E731
-    with pytest.raises(UserError, match="makes int32, expected floats"):
+    with pytest.raises(UserError, match=r"int32 \(expected floats"):
         vocoder.checked_vocoder(path, whole, h)
 
 
@@ -525,21 +524,15 @@ def test_what_can_run_code_is_no_vocoder(tmp_path):
     header = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
     content = len(header).to_bytes(8, "little") + header + bytes(4)
     (tmp_path / "model.safetensors").write_bytes(content)
-    convert = "expected an ONNX file; convert it to ONNX, as docs/voices.md says"
-    weights = "a file of weights (torch.save), expected an ONNX file; the recipe makes one of "
-    command = (
-        f"HiFi-GAN's: python scripts/export_vocoder.py --weights {tmp_path}/{{}} -o vocoder.onnx"
-    )
     for name, kind in {
-        "thief.pt": f"a TorchScript module, {convert}",
-        "generator_v1": f"{weights}{command.format('generator_v1')} (docs/voices.md)",
-        "g_02500000": f"{weights}{command.format('g_02500000')} (docs/voices.md)",
-        "model.safetensors": "a file of weights (safetensors), expected an ONNX file; export its "
-        "model to ONNX (docs/voices.md)",
-        "sound.wav": f"neither ONNX nor weights, {convert}",
+        "thief.pt": "a TorchScript module",
+        "generator_v1": "a file that torch saved",
+        "g_02500000": "a file that torch saved",
+        "model.safetensors": "a file of weights (safetensors)",
+        "sound.wav": "not an ONNX file",
     }.items():
         message = refusal(vocoder.load_vocoder, tmp_path / name, create_hparams())
-        assert message == f"{tmp_path / name}: {kind}"
+        assert message.startswith(f"{tmp_path / name}: {kind}")
     assert (tmp_path / "precious").read_text() == "gold"
 
 
@@ -557,12 +550,12 @@ def test_a_vocoder_is_checked_as_a_voice_is(tmp_path):
         model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]))
         (tmp_path / "x.onnx").write_bytes(model.SerializeToString())
         message = refusal(vocoder.load_vocoder, tmp_path / "x.onnx", create_hparams())
-        fix = "export it without them"
-        assert message == f"{tmp_path / 'x.onnx'}: operators that no vocoder needs: {named}; {fix}"
+        assert message.startswith(f"{tmp_path / 'x.onnx'}: operators ")
+        assert message.endswith(f": {named}")
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older exporter
-def test_a_vocoder_that_fails_later_is_refused(tmp_path):
+def test_a_vocoder_that_fails_later_is_rejected(tmp_path):
     write_vocoder(tmp_path / "late.onnx")
     model, table = onnx.load(tmp_path / "late.onnx"), np.zeros(18, np.int64)
     model.graph.initializer.append(numpy_helper.from_array(table, "table"))
@@ -573,13 +566,13 @@ def test_a_vocoder_that_fails_later_is_refused(tmp_path):
     model.graph.output.append(helper.make_tensor_value_info("late", 7, []))
     onnx.save(model, tmp_path / "late.onnx")
     mel = np.zeros((80, 20), np.float32)
-    with pytest.raises(UserError, match=r"late\.onnx: the graph cannot be run \(indices element"):
+    with pytest.raises(UserError, match=r"late\.onnx: the graph cannot run \(indices element"):
         vocoder.load_vocoder(tmp_path / "late.onnx", create_hparams())(mel)
     short = lambda mel: np.zeros((1, 1, 256 * min(mel.shape[1], 17)), np.float32)  # noqa: E731
-    with pytest.raises(UserError, match=r"x: a vocoder that makes \(1, 1, 4352\) of 20 frames"):
+    with pytest.raises(UserError, match=r"x: .*\(1, 1, 4352\) for 20 frames"):
         vocoder.checked_vocoder("x", short, create_hparams())(mel)
     nan = np.full((1, 1, 16 * 256), np.nan, np.float32)
-    with pytest.raises(UserError, match="y: a vocoder that gives nan"):
+    with pytest.raises(UserError, match=r"y: .*NaN"):
         vocoder.checked_vocoder("y", lambda mel: nan, create_hparams())
     ends = helper.make_tensor_value_info("sound", 1, [1])
     value = numpy_helper.from_array(np.zeros(1, np.float32))

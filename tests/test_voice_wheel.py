@@ -1,39 +1,47 @@
-"""The wheel tacotron2-voice: what it holds, and that it speaks where nothing else is installed."""
+"""The wheel tacotron2-voice: its content, and that it speaks where nothing else is installed."""
 
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 from helpers import ROOT
 from packaging.requirements import Requirement
 from test_wheel import build
 
-NEED_TORCH = {"checkpoint_file.py", "export.py", "hifi_gan.py", "torch_speaker.py"}
-PROJECT = tomllib.loads((ROOT / "synthesis" / "pyproject.toml").read_text(encoding="utf-8"))
+from tacotron2_voice.voice import Voice
+
+FOLDER = ROOT / "tacotron2_voice"
+PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
 TEXT = "A dog came. It sat down, and it ate."
 PROGRAM = f"""
 import sys
-from tacotron2_voice.voice import Voice
+import tacotron2_voice
+assert "numpy" not in sys.modules
+from tacotron2_voice import Voice
 voice = Voice(sys.argv[1])
-print(len(voice.speak({TEXT!r})), "torch" in sys.modules)
+print(len(voice.synthesize({TEXT!r}).audio), "torch" in sys.modules)
 """
+COLLIDING = ("common.py", "text.py", "hparams.py", "synthesis.py", "export.py", "settings.py")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     pytest.importorskip("hatchling", reason="pip install -r requirements/dev.txt")
-    folder = tmp_path_factory.mktemp("wheel")
-    return folder / build("wheel", ROOT / "synthesis", folder)
+    folder = tmp_path_factory.mktemp("a wheel")
+    return folder / build("wheel", FOLDER, folder)
 
 
 def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
-    """Distributions by name: these, and what they need."""
+    """Return distributions by name: these, and what they need."""
     needed: dict[str, metadata.Distribution] = {}
     waiting = list(names)
     while waiting:
@@ -47,9 +55,9 @@ def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory) -> Path:
-    """The Python of an environment that has the wheel and its dependencies alone, as pip would
-    install them; these are links to the packages of this environment."""
-    folder = tmp_path_factory.mktemp("environment")
+    """The Python of an environment, in a path with a space, that has only the wheel and its
+    dependencies, as pip would install them. The dependencies are links to this environment's."""
+    folder = tmp_path_factory.mktemp("an environment")
     command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
     subprocess.run(command, check=True)
     [site] = (folder / "lib").glob("python*/site-packages")
@@ -72,47 +80,98 @@ def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_wheel_speaks_the_bytes_of_synthesize(python, voices, tmp_path):
+def test_wheel_writes_the_bytes_of_synthesize(python, voices, tmp_path):
     options = voices.int8[0], "--text", TEXT, "--seed", 3
-    spoken = run(python, "-m", "synthesis", *options, "-o", "wheel.wav", folder=tmp_path)
+    command = python, "-m", "tacotron2_voice", "speak"
+    spoken = run(*command, *options, "-o", "wheel.wav", folder=tmp_path)
     assert spoken.stdout.startswith("wrote wheel.wav"), spoken.stderr
     here = sys.executable, ROOT / "synthesize.py", "--voice"
     assert run(*here, *options, "-o", "recipe.wav", folder=tmp_path).returncode == 0
     assert (tmp_path / "wheel.wav").read_bytes() == (tmp_path / "recipe.wav").read_bytes()
 
 
-def test_the_class_speaks_without_torch(python, voices, tmp_path):
-    spoken = run(python, "-c", PROGRAM, voices.int8[0], folder=tmp_path)
+def test_wheel_speaks_beside_files_of_the_same_names(python, voices, tmp_path):
+    """A user's own modules must not replace the library's, and torch is not imported."""
+    for name in COLLIDING:
+        (tmp_path / name).write_text("raise ImportError('a file of the user')\n")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    spoken = run(python, "program.py", voices.int8[0], folder=tmp_path)
     assert re.fullmatch(r"\d{4,} False\n", spoken.stdout), spoken.stderr
 
 
-def test_what_the_wheel_lacks_is_said(python, voices, tmp_path):
-    """One line for a checkpoint, and for pictures without matplotlib."""
+def test_console_command_is_the_module(python, voices, tmp_path):
+    name, _, function = PROJECT["project"]["scripts"]["tacotron2-voice"].partition(":")
+    program = f"import sys; from {name} import {function}; {function}()"
+    listed = run(python, "-c", program, "speak", voices.int8[0], "--list-speakers", folder=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert str(voices.int8[0]) in listed.stdout
+
+
+def test_wheel_reports_what_it_cannot_load(python, voices, tmp_path):
+    """In one line, for a checkpoint, and for plots without matplotlib."""
     checkpoint, voice = voices.checkpoint[0], voices.int8[0]
     for path, out, message in (
-        (checkpoint, "a.wav", f"{checkpoint}: no voice; name the folder of one; checkpoints need "),
-        (voice, "folder", "-o folder: matplotlib is missing, which draws alignments; pip install "),
+        (checkpoint, "a.wav", str(checkpoint)),
+        (voice, "folder", "-o folder: matplotlib"),
     ):
         options = path, "--text", TEXT, "-o", out
-        refused = run(python, "-m", "synthesis", *options, folder=tmp_path)
-        assert refused.stderr.startswith(f"synthesis: {message}")
+        refused = run(python, "-m", "tacotron2_voice", "speak", *options, folder=tmp_path)
+        assert refused.returncode == 1
+        assert f"error: {message}" in refused.stderr
         assert refused.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_wheel_holds_all_that_needs_no_torch(wheel):
+def test_archives_contain_the_whole_package_and_nothing_else(wheel, tmp_path):
+    modules = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py")} | {"py.typed"}
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    for folder, left_out in (("synthesis", NEED_TORCH), ("text", set())):
-        modules = {path.name for path in (ROOT / folder).glob("*.py")} - left_out
-        held = {name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/")}
-        assert held - {"LICENSE"} == modules
-    tops = {name.split("/")[0] for name in names if "dist-info" not in name}
-    assert tops == {"synthesis", "text", "common", "hparams.py"}
+        names = {name for name in archive.namelist() if "dist-info" not in name}
+        licenses = [name for name in archive.namelist() if name.endswith("LICENSE")]
+    assert names == {f"tacotron2_voice/{name}" for name in modules}
+    assert len(licenses) == 1
+    with tarfile.open(tmp_path / build("sdist", FOLDER, tmp_path)) as archive:
+        sdist = {name.partition("/")[2] for name in archive.getnames()} - {".gitignore"}
+    assert sdist == modules | {"LICENSE", "README.md", "PKG-INFO", "pyproject.toml"}
+
+
+def test_license_is_that_of_the_recipe():
+    assert (FOLDER / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_dependencies_are_the_pinned_ones():
     pinned = (ROOT / "requirements" / "onnx.txt").read_text(encoding="utf-8")
-    names = set(re.findall(r"^([\w-]+)==", pinned, re.M)) - {"onnx"}  # of the export
+    names = set(re.findall(r"^([\w-]+)==", pinned, re.M)) - {"onnx"}  # which the export needs
     dependencies = {Requirement(x).name for x in PROJECT["project"]["dependencies"]}
     assert dependencies == names
+
+
+def test_voices_are_shared_by_threads(voices):
+    """Two streams that alternate give the same bytes as one after the other."""
+    voice = Voice(voices.int8[0])
+    texts = [TEXT, "It sat down, and it ate. A dog came."]
+    expected = [np.concatenate([*voice.stream(text, seed=1)]) for text in texts]
+    streams = [voice.stream(text, seed=1) for text in texts]
+    pieces: list[list[np.ndarray]] = [[], []]
+    is_running = True
+    while is_running:
+        is_running = False
+        for stream, found in zip(streams, pieces, strict=True):
+            piece = next(stream, None)
+            if piece is not None:
+                found.append(piece)
+                is_running = True
+    for found, whole in zip(pieces, expected, strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), whole)
+
+
+def test_speech_is_written_by_outputs(voices, tmp_path):
+    from tacotron2_voice import write_speech
+
+    voice = Voice(voices.int8[0])
+    speech = voice.synthesize(TEXT, seed=1)
+    write_speech(tmp_path / "a", speech, voice.settings.table, save_mel=True)
+    samples, rate = soundfile.read(tmp_path / "a.wav", dtype="float32")
+    assert rate == speech.sampling_rate
+    np.testing.assert_allclose(samples, speech.audio, atol=1e-4)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), speech.mel)
+    assert (tmp_path / "a.png").stat().st_size > 0

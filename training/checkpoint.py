@@ -23,16 +23,17 @@ from export.checkpoint_file import (
     CountFrom1,
     DamagedCheckpoint,
     brief,
+    checkpoint_error,
     first_line,
     is_of_this_recipe,
     load_weights,
     problems_of,
     read_checkpoint,
-    refused,
     tensor_problem,
 )
-from hparams import HParams, limits
+from hparams import HParams
 from length_batching import BatchingError, LengthBatchSampler
+from tacotron2_voice.settings import limits
 from tacotron2_voice.speech_statistics import EXACTLY, SpeakerStatistics, SpeechStatistics
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import unused_name, write_atomically
@@ -420,7 +421,7 @@ def restore(
     path, saved = source
     load_weights(trainer.model, saved, path)
     if problems := _optimizer_problems(saved["optimizer"], trainer.optimizer):
-        raise refused(path, problems)
+        raise checkpoint_error(path, problems)
     trainer.optimizer.load_state_dict(  # the other settings of Adam are those of this command
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )

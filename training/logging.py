@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
-from tacotron2_voice.speech_end import End
+from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import (
     METRICS_FILE,
@@ -61,7 +61,7 @@ class Take:
 class FreeTake(Take):
     """A clip spoken in free running: each step saw the model's own frames before it."""
 
-    end: End
+    end: StopReason
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,6 @@ from corpus.speaker_names import check_lookalikes
 from data_utils import HOW_TO_CHANGE_CLIPS
 from export import checkpoint_file
 from hparams import (
-    HAS_PYDANTIC,
-    MAX_DECODER_STEPS,
     HParams,
     check_text_settings,
     create_hparams,
@@ -45,6 +43,7 @@ from hparams import (
     symbols_path,
 )
 from machine import describe_environment, fingerprint_of_code, versions
+from tacotron2_voice.settings import HAS_PYDANTIC, MAX_DECODER_STEPS
 from tacotron2_voice.speakers import listed, speaker_index
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_bytes, remove_leftovers, write_bytes

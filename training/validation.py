@@ -21,6 +21,7 @@ from loss import sums_of_clips
 from model import DropoutMasks, Outputs
 from tacotron2_voice.griffin_lim import GriffinLim
 from tacotron2_voice.speech_end import FORMED
+from tacotron2_voice.synthesizer import TrainingFacts
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from training.alignment import NOTICED, alignment_sums
@@ -237,13 +238,13 @@ def speak_freely(run: Run, ids: list[int], speaker: str | None = None) -> FreeTa
     """Synthesize the symbols of a text once, as `speaker` where there are several. The model must
     be in evaluation mode; no global random state changes. The text's length limits the steps, and
     attention without progress ends it."""
-    known = run.statistics, run.speaker_statistics
-    model = CheckpointSynthesizer(run.trainer.model, run.hparams, *known)
-    model.shows_progress = False
-    mel = model.speak_text(ids, seed=VALIDATION_SEED, retries=0, speaker=speaker).mel
-    [attempt] = model.attempts
-    symbols = [run.hparams.table.symbols[i] for i in attempt.words]
-    return FreeTake(symbols, attempt.alignment, mel, np.array(attempt.gates), attempt.end)
+    training = TrainingFacts(run.statistics, run.speaker_statistics)
+    synthesizer = CheckpointSynthesizer(run.trainer.model, run.hparams, training)
+    stream = synthesizer.stream_mels(ids, seed=VALIDATION_SEED, retries=0, speaker=speaker)
+    mel = np.concatenate([*stream], axis=1)
+    [chunk] = stream.chunks
+    symbols = [run.hparams.table.symbols[i] for i in chunk.ids]
+    return FreeTake(symbols, chunk.alignment, mel, np.array(chunk.gates), chunk.stop_reason)
 
 
 def spoken_numbers(example: Example) -> dict[str, float]:

@@ -1,11 +1,16 @@
-"""Cleaners: what happens to a text before its characters become symbols.
+"""Clean texts before their characters become symbols.
 
-`english_cleaners_corrected` reads English as a person does (tacotron2_voice/text/english/__init__.py). `english_cleaners` is
-NVIDIA/tacotron2's, mistakes included, because its checkpoints were trained with it: "£10" becomes
-"psten", "Mrs." "misess". `transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners`
-(any alphabet as it is, for symbols=corpus) leave numbers as digits, which have no English symbols,
-so write numbers out for them. `phones` writes a text of any language in the International Phonetic
-Alphabet.
+    clean_pieces(["Mrs. Brown paid $5."], ["english_cleaners_corrected"])
+
+- `english_cleaners_corrected` reads English like a person (english/__init__.py).
+- `english_cleaners` are NVIDIA/tacotron2's, including their mistakes, because NVIDIA's checkpoints
+  were trained with them: "£10" becomes "psten", "Mrs." becomes "misess".
+- `transliteration_cleaners` convert any alphabet to ASCII.
+- `basic_cleaners` keep any alphabet, for symbols=corpus.
+- `phones` converts a text of any language to the International Phonetic Alphabet.
+
+Transliteration and basic cleaners keep numbers as digits, which have no English symbols, so write
+numbers in words for them.
 """
 
 import functools
@@ -45,19 +50,19 @@ def _abbreviation_rules(abbreviations: dict[str, str]) -> list[Rule]:
 
 
 _WHITESPACE_RULES: list[Rule] = [(re.compile(r"\s+"), " ")]
-# What has no symbol separates two words ("and/or") or else is removed ("[he]").
+# Other characters separate two words ("and/or") or are removed ("[he]").
 _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
     (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),
 ]
-# Invisible: controls, marks of the direction of writing, soft hyphens. The joiners of Persian and
-# of the Indic scripts are letters in effect, and stay.
+# Invisible characters: controls, marks of the writing direction, soft hyphens. The joiners of
+# Persian and of the Indic scripts stay, because they act as letters.
 _INVISIBLE = "\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 _INVISIBLE_RULES: list[Rule] = [(re.compile(f"[{_INVISIBLE}]"), "")]
 
 
 def to_ascii(text: str) -> str:
-    """Transliterate with unidecode, which is not imported if the text is ASCII already."""
+    """Transliterate with unidecode, which is imported only if the text is not ASCII."""
     if text.isascii():
         return text
     from unidecode import unidecode
@@ -65,8 +70,8 @@ def to_ascii(text: str) -> str:
     return unidecode(text)
 
 
-# Alphabets that unidecode transliterates letter by letter. Other scripts stay as they are, and a
-# warning names them when they are dropped: unidecode would guess their language ("Han" for 漢).
+# Unidecode transliterates these alphabets letter by letter. Other scripts stay unchanged and are
+# dropped with a warning, because unidecode would guess their language ("Han" for 漢).
 _ALPHABETS = ("LATIN", "GREEK", "CYRILLIC", "MODIFIER", "COMBINING")
 
 
@@ -84,13 +89,13 @@ def _character_to_ascii(character: str) -> str:
 
 @dataclass(frozen=True)
 class Cleaner:
-    """What a cleaner does to each piece of a text, in this order. `language` is eSpeak's name."""
+    """Contain the steps of a cleaner for each piece of a text. `language` is eSpeak's name."""
 
-    read: Callable[[str, str], str]  # read(text, language): other characters, or words for them
-    rules: Sequence[Rule]  # each applied to the result of the one before, in lower case
-    keeps_case: bool = False
-    finish: Callable[[str, str], str] | None = None  # finish(text, language), after the rules
-    strips_ends: bool = False  # of the whole text; inside, a space separates words from phones
+    read: Callable[[str, str], str]  # read(text, language), first
+    rules: Sequence[Rule]  # then these rules in order, in lower case
+    keeps_case: bool = False  # True: the rules get the original case
+    finish: Callable[[str, str], str] | None = None  # finish(text, language), last
+    strips_ends: bool = False  # remove spaces at both ends of the whole text
 
 
 def _as_it_is(text: str, language: str) -> str:
@@ -102,21 +107,21 @@ def _ascii(text: str, language: str) -> str:
 
 
 def _read_as_english(text: str, language: str) -> str:
-    """Numbers, abbreviations and so on in words, letters in ASCII."""
+    """Return numbers, abbreviations and so on in words, and letters in ASCII."""
     text = read_english(text)
     return text if text.isascii() else "".join(map(_character_to_ascii, text))
 
 
 def _turkish(text: str, language: str) -> str:
-    """Lower the capitals that Python gets wrong: it makes two characters of İ, and in Turkish and
-    Azerbaijani I is the capital of ı."""
+    """Convert the capitals that Python converts wrongly: it makes two characters of İ, and in Turkish
+    and Azerbaijani I is the capital of ı."""
     text = text.replace("\u0130", "i")
     return text.replace("I", "\u0131") if language in ("tr", "az") else text
 
 
-@functools.lru_cache(2**16)  # prepare cleans texts twice: to count symbols, then for their ids
+@functools.lru_cache(2**16)  # prepare cleans texts twice: to count symbols, and for their ids
 def _phones(text: str, language: str) -> str:
-    """The phones of a text, with the blanks around it and its punctuation."""
+    """Return the phones of a text, with its punctuation and the spaces around it."""
     bare = text.strip()
     if not any(unicodedata.category(character)[0] in "LN" for character in bare):
         return text  # nothing to speak
@@ -135,7 +140,7 @@ CLEANERS: dict[str, Cleaner] = {
     ),
     "transliteration_cleaners": Cleaner(_ascii, _WHITESPACE_RULES),
     "basic_cleaners": Cleaner(_turkish, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
-    # eSpeak reads capitals: "US" is not "us".
+    # eSpeak needs the case: "US" is not "us".
     "phones": Cleaner(
         _as_it_is, [*_WHITESPACE_RULES, *_INVISIBLE_RULES], keeps_case=True, finish=_phones
     ),
@@ -145,15 +150,20 @@ CLEANERS: dict[str, Cleaner] = {
 def clean_pieces(
     pieces: Sequence[str], cleaner_names: Sequence[str], language: str = ""
 ) -> list[str]:
-    """Clean the pieces of one text, each by itself, with every named cleaner in turn. `language`,
-    eSpeak's name of it, decides the phones, and in Turkish the lower case of I.
+    """Clean the pieces of one text separately, with the named cleaners in order.
 
-    Raises UserError for an unknown cleaner, ModuleNotFoundError for a missing package.
+    Args:
+        language: eSpeak's name; it decides the phones, and in Turkish the lower case of I.
+
+    Raises:
+        UserError: if a cleaner is unknown.
+        ModuleNotFoundError: if a package is missing.
     """
     pieces = list(pieces)
     for name in cleaner_names:
         if name not in CLEANERS:
-            raise UserError(f"unknown text cleaner {name!r}; there are {', '.join(CLEANERS)}")
+            expected = ", ".join(CLEANERS)
+            raise UserError(f"unknown text cleaner {name!r} (expected one of {expected})")
         cleaner = CLEANERS[name]
         pieces = [_cleaned(piece, cleaner, language) for piece in pieces]
         if cleaner.strips_ends:

@@ -1,13 +1,13 @@
-"""Run eSpeak NG for phones.py, in a process of its own because eSpeak may crash on odd text.
+"""Run eSpeak NG for phones.py, in a separate process because eSpeak may crash on unusual text.
 
-    python -P tacotron2_voice/text/espeak.py  # -P: keep this folder off the module path
+    python -P tacotron2_voice/text/espeak.py  # -P: without this folder in the module path
 
 Each line of standard input is a request in JSON, and each line of standard output its answer:
 
     {}                                          {"version": "1.52.0", "languages": {"de": "German"}}
     {"language": "de", "texts": ["eins"]}       {"phones": ["ˈaɪns"]}
 
-An answer {"missing": ...} or {"fault": ...} says what is missing, or what eSpeak complains of.
+An answer {"missing": ...} is the message of a missing package, {"problem": ...} is eSpeak's.
 """
 
 import functools
@@ -19,11 +19,11 @@ import signal
 import sys
 from typing import Any
 
-MAX_SECONDS = 30  # for one text; a process that takes longer is ended, as if it had crashed
+MAX_SECONDS = 30  # per text; a process that takes longer is ended, like a crashed process
 
 
 def _backends() -> Any:
-    """phonemizer's class of backends, with the library of espeakng-loader."""
+    """Return phonemizer's class of backends, with the library of espeakng-loader."""
     import espeakng_loader
     from phonemizer.backend import EspeakBackend
     from phonemizer.backend.espeak.wrapper import EspeakWrapper
@@ -36,7 +36,7 @@ def _backends() -> Any:
 @functools.cache
 def _backend(language: str) -> Any:
     logger = logging.getLogger("phonemizer")
-    logger.setLevel(logging.ERROR)  # it warns of each word that is spoken as in another language
+    logger.setLevel(logging.ERROR)  # it warns about every word of another language
     return _backends()(
         language,
         punctuation_marks=re.compile(
@@ -49,7 +49,7 @@ def _backend(language: str) -> Any:
 
 
 def _phones(text: str, language: str) -> str:
-    backend = _backend(language)  # loaded before the time of the text begins
+    backend = _backend(language)  # loading does not count as time of the text
     signal.alarm(MAX_SECONDS)
     [phones] = backend.phonemize([text], strip=True)
     signal.alarm(0)
@@ -66,13 +66,13 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     except ImportError as error:
         return {"missing": str(error)}
     except RuntimeError as error:
-        return {"fault": str(error)}
+        return {"problem": str(error)}
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it here too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to this process too
     answers = open(os.dup(1), "w", encoding="ascii")  # noqa: SIM115
-    os.dup2(2, 1)  # whatever else is printed
+    os.dup2(2, 1)  # other prints must not be taken for answers
     for line in sys.stdin.buffer:
         print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
 

@@ -2,8 +2,8 @@
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
-eSpeak runs in a process of its own (tacotron2_voice/text/espeak.py), which is started when it is needed, and anew
-after a crash. The packages of requirements/phones.txt are imported only there.
+eSpeak runs in a separate process (espeak.py), which is started when it is needed, and again after a
+crash. Only this process imports the packages of requirements/phones.txt.
 """
 
 import atexit
@@ -22,10 +22,10 @@ from typing import Any
 
 from tacotron2_voice.utils.errors import UserError
 
-ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # what eSpeak has under another name
-SPOKEN = "%&@#*/\\_§‰"  # punctuation by Unicode's categories, but eSpeak reads words for it
+ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # usual names and eSpeak's names
+SPOKEN = "%&@#*/\\_§‰"  # punctuation that eSpeak reads as words
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24ea\u3251-\u325f\u32b1-\u32bf"
-GRACE_SECONDS = 1  # to end by itself
+GRACE_SECONDS = 1  # for the process to end by itself
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
 
@@ -33,12 +33,14 @@ COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
 
 class Crashed(Exception):
-    """eSpeak's process ended in place of an answer."""
+    """Report that eSpeak's process ended without an answer."""
 
 
 class Espeak:
-    """The process that runs eSpeak, for all threads of this one. It ends when this one does,
-    however that ends; a fork of this one starts its own."""
+    """Run eSpeak's process for all threads of this process.
+
+    eSpeak's process ends together with this process. A fork of this process starts its own.
+    """
 
     def __init__(self) -> None:
         self.process: subprocess.Popen | None = None
@@ -47,7 +49,11 @@ class Espeak:
         os.register_at_fork(after_in_child=self._forget)
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """The answer to a request. Crashed if the process ends; the next request starts another."""
+        """Return the answer to a request.
+
+        Raises:
+            Crashed: if eSpeak's process ends. The next request starts another.
+        """
         line = json.dumps(request).encode() + b"\n"
         with self._lock:
             if self.process is None:
@@ -67,7 +73,7 @@ class Espeak:
                         break
             except BrokenPipeError:
                 pass
-            except BaseException:  # Ctrl-C: the answer would be taken for that of the next request
+            except BaseException:  # such as Ctrl-C: the answer would be taken for the next one
                 self.close()
                 raise
             if not answer.endswith(b"\n"):
@@ -75,20 +81,19 @@ class Espeak:
                 raise Crashed
         answered = json.loads(answer)
         if "missing" in answered:
-            fix = "pip install espeakng-loader phonemizer, or all of requirements/phones.txt"
-            raise UserError(f"phones: {answered['missing']}; {fix}")
-        if "fault" in answered:
-            raise UserError(f"phones: eSpeak NG says {answered['fault']:.200}")
+            raise UserError(f"phones: {answered['missing']} (requirements/phones.txt)")
+        if "problem" in answered:
+            raise UserError(f"phones: eSpeak NG reports {answered['problem']:.200}")
         return answered
 
     def close(self) -> None:
         """End the process."""
         process, self.process = self.process, None
         if process is not None:
-            self._close_pipes(process)  # at which it ends, and deletes phonemizer's copy of eSpeak
+            self._close_pipes(process)  # then it ends and deletes phonemizer's copy of eSpeak
             try:
                 process.wait(GRACE_SECONDS)
-            except subprocess.TimeoutExpired:  # a text takes long
+            except subprocess.TimeoutExpired:  # it still works on a text
                 process.kill()
                 process.wait()
 
@@ -98,11 +103,11 @@ class Espeak:
             pipe.close()
 
     def _forget(self) -> None:
-        """In a fork: the process belongs to the parent, and ends when it closes its pipe."""
+        """Forget the process in a fork. It belongs to the parent and ends with the parent's pipe."""
         process, self.process, self._lock = self.process, None, threading.Lock()
         if process is not None:
             self._close_pipes(process)
-            process.returncode = 0  # nobody waits for it here
+            process.returncode = 0  # this process does not wait for it
 
 
 _espeak = Espeak()
@@ -110,20 +115,22 @@ _espeak = Espeak()
 
 @functools.cache
 def _about() -> dict[str, Any]:
-    """eSpeak's version, and its names of languages with what they stand for."""
+    """Return eSpeak's version and its languages by name."""
     try:
         return _espeak.ask()
     except Crashed:
-        fix = "pip install --force-reinstall espeakng-loader phonemizer"
-        raise UserError(f"phones: eSpeak NG crashes when it is started; {fix}") from None
+        raise UserError("phones: eSpeak NG crashes at its start. Install it again.") from None
 
 
 # ---------------------------------------------------------------------------- languages
 
 
 def check_language(language: str) -> str:
-    """Return eSpeak's name of a language, such as fr-fr for fr. UserError if eSpeak does not know
-    it or a package is missing."""
+    """Return eSpeak's name of a language, such as fr-fr for fr.
+
+    Raises:
+        UserError: if eSpeak does not have the language, or a package is missing.
+    """
     known, name = _about()["languages"], language.lower().replace("_", "-")
     name = ALIASES.get(name, name)
     if name in known:
@@ -133,24 +140,24 @@ def check_language(language: str) -> str:
     base = name.partition("-")[0]
     meant = base if base in known else names.get(near, near)
     raise UserError(
-        f"language={language[:40]}: eSpeak NG does not know it; did you mean {meant} "
-        f"({known[meant]})? There are {', '.join(sorted(known))}"
+        f"language={language[:40]}: not in eSpeak NG; did you mean {meant} ({known[meant]})? "
+        f"It has {', '.join(sorted(known))}"
     )
 
 
 def espeak_version() -> str:
-    """The version of the eSpeak library, such as 1.52.0. UserError if a package is missing."""
+    """Return the version of eSpeak, such as 1.52.0. UserError if a package is missing."""
     return _about()["version"]
 
 
 def version_of_phones(recorded: str) -> str:
-    """Return the version that made a run's phones: the `recorded` one, or the installed one if none
-    is recorded. Prints a warning if they differ."""
+    """Return the version of eSpeak that produced the phones of a run: the `recorded` version, or the
+    installed version if `recorded` is empty. Print a warning if they differ."""
     here = espeak_version()
     if recorded not in ("", here):
         print(
-            f"warning: the phones were made by eSpeak NG {recorded}, here is {here}: "
-            "the same text may become other phones"
+            f"warning: eSpeak NG {recorded} produced the phones of the training, but version {here} "
+            "is installed, so a text may become other phones"
         )
     return recorded or here
 
@@ -159,12 +166,14 @@ def version_of_phones(recorded: str) -> str:
 
 
 def to_phones(texts: Sequence[str], language: str) -> list[str]:
-    """Convert each text to phones with stress, in Unicode's form NFC. Punctuation stays in place,
-    blanks become one space; a text without words has no phones. Errors as `check_language`, and
-    UserError for a text with which eSpeak crashes.
+    """Convert each text to phones with stress, in Unicode's form NFC.
 
-    phonemizer can keep punctuation itself, but after an empty text it gives a text its neighbour's,
-    and it loses full-width marks. Here eSpeak gets only what is between the marks.
+    Punctuation stays in place, and several spaces become one. A text without words has no phones.
+    eSpeak gets only the words between the marks: phonemizer can keep punctuation too, but it loses
+    full-width marks, and after an empty text it confuses neighboring texts.
+
+    Raises:
+        UserError: as `check_language`, and if eSpeak crashes on a text.
     """
     language = check_language(language)
     plain = [re.sub(r"\s+", " ", with_plain_numbers(text, language)) for text in texts]
@@ -185,9 +194,11 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 
 
 def with_plain_numbers(text: str, language: str) -> str:
-    """A text with digits as 0 to 9 unless eSpeak reads those of their script in this language, and
-    with Roman and circled numbers as letters and digits: it says nothing for the digits of most
-    scripts, and reads Ⅷ as "letter 2177"."""
+    """Return a text whose numbers eSpeak can read.
+
+    Digits become 0 to 9, unless eSpeak reads their script in this language; it skips the digits of
+    most scripts. Roman and circled numbers become letters and digits; it reads Ⅷ as "letter 2177".
+    """
     if text.isascii():
         return text
     text = re.sub(rf"(?<=\w)(?=[{CIRCLED}])|(?<=[{CIRCLED}])(?=\w)", " ", text)
@@ -199,14 +210,17 @@ def with_plain_numbers(text: str, language: str) -> str:
 def _plain_digit(digit: str, language: str) -> str:
     value = unicodedata.decimal(digit)
     zero = ord(digit) - value
-    # Two of them, for a single one of another script may be read by its name, "Bengali digit".
+    # Two digits, because eSpeak may read a single digit by its name, "Bengali digit three".
     number = chr(zero + 3) + chr(zero + 4)
     return digit if _speak({number: number}, language)[number] else str(value)
 
 
 def is_silent(character: str, language: str) -> bool:
-    """Whether eSpeak says nothing for a letter, number or sign, such as € in Russian. Errors as
-    `to_phones`."""
+    """Return whether a letter, number or sign has no phones, such as € in Russian.
+
+    Raises:
+        UserError: as `to_phones`.
+    """
     is_read = unicodedata.category(character)[0] in "LNS"
     return is_read and not _phones_of_character(character, check_language(language))
 
@@ -217,25 +231,27 @@ def _phones_of_character(character: str, language: str) -> str:
 
 
 def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
-    """The phones of words, which have no blanks around them; of which text they are is said where
-    eSpeak crashes."""
+    """Return the phones of words without spaces around them.
+
+    Args:
+        origin: the text that contains the words, by words, for the message about a crash.
+    """
     words = [*origin]
     try:
         phones = _espeak.ask(language=language, texts=words)["phones"] if words else []
     except Crashed:
-        if len(words) > 1:  # one of them is at fault, or none if the crash was another's
+        if len(words) > 1:  # find the words on which eSpeak crashes
             return {
                 x: y for word in words for x, y in _speak({word: origin[word]}, language).items()
             }
-        fix = "write it otherwise, or leave it out"
         raise UserError(
-            f"{origin[words[0]]!r:.60}: eSpeak NG crashes on {words[0]!r:.60}; {fix}"
+            f"{origin[words[0]]!r:.60}: eSpeak NG crashes on {words[0]!r:.60}"
         ) from None
     return dict(zip(words, phones, strict=True))
 
 
 def _put(words: str, phones: dict[str, str]) -> str:
-    """The phones in the place of words, with the blanks around them."""
+    """Return phones instead of words, with the spaces around them."""
     if not (bare := words.strip()):
         return words
     return words.replace(bare, unicodedata.normalize("NFC", phones[bare]).strip(), 1)

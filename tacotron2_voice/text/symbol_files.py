@@ -1,4 +1,4 @@
-"""Read tables of symbols from files, which `prepare` writes beside the filelists of a corpus.
+"""Read symbol tables from files, which `prepare` writes next to the filelists of a corpus.
 
 table = read_table(Path("filelists") / SYMBOLS_FILE)
 """
@@ -12,13 +12,11 @@ SYMBOLS_FILE = "symbols.json"  # a list of strings
 
 
 def read_table(path: Path) -> SymbolTable:
-    """Read the table in a file. UserError if it cannot be read or holds no table of symbols."""
+    """Return the table in a file. UserError if it cannot be read or contains no symbol table."""
     symbols = read_json(
         path,
-        "no such table of symbols; scripts/prepare.py --hparams symbols=corpus makes it "
-        "beside the filelists, or name a .json by symbols=",
-        "expected a list of strings, as prepare.py --hparams symbols=corpus writes it; "
-        "name that file, or leave symbols= out for English",
+        "no such symbol table; scripts/prepare.py --hparams symbols=corpus writes it",
+        "expected a list of strings",
     )
     with naming(path):
         return SymbolTable(symbols)

@@ -1,9 +1,9 @@
-"""Tables of input symbols; a symbol's place in its table is its id, a row of the embedding.
+"""Define tables of input symbols. The position of a symbol is its id, a row of the embedding.
 
 `ENGLISH` has the 148 symbols of NVIDIA/tacotron2 in their order, which the rows of trained
-embeddings follow. Its phones begin with "@", so that the ARPAbet phone B and the letter B are two
-symbols. Tables for other languages are made from a corpus's texts (`table_of`) and saved with a
-run.
+embeddings follow. Its phones begin with "@", so that the ARPAbet phone B and the letter B are
+different symbols. Tables for other languages are made from the texts of a corpus (`table_of`) and
+saved with a run.
 """
 
 import functools
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tacotron2_voice.utils.errors import UserError
 
-PADDING = "_"  # id 0, which fills up a batch
-MAX_SYMBOLS = 10_000  # Chinese written as it is has some thousands
+PADDING = "_"  # id 0, which pads the texts of a batch
+MAX_SYMBOLS = 10_000  # Chinese characters need several thousand
 _PUNCTUATION = "-!'(),.:;? "
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PHONES = (
@@ -23,7 +23,7 @@ _PHONES = (
 ).split()
 
 
-# A vowel comes bare and with stress 0 (none), 1 (primary) and 2 (secondary).
+# A vowel has four forms: without stress mark, and with 0 (none), 1 (primary), 2 (secondary).
 _STRESSES = {phone: ["", "0", "1", "2"] if phone[0] in "AEIOU" else [""] for phone in _PHONES}
 _ARPABET = {f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]}
 
@@ -37,12 +37,12 @@ symbols: list[str] = [
 
 @dataclass(frozen=True)
 class SymbolTable:
-    """Symbols in the order of their ids.
+    """Contain symbols in the order of their ids.
 
     Raises:
-        UserError: if this is no list of 2 to MAX_SYMBOLS symbols that begins with the padding "_",
-            or if a symbol is a duplicate, not a single character (or phone of the ARPAbet after an
-            "@"), a control character, or not in form NFC.
+        UserError: if there are not 2 to MAX_SYMBOLS symbols, the first is not the padding "_", or a
+            symbol is a duplicate, a control character, not in form NFC, or neither one character
+            nor "@" and a phone of the ARPAbet.
     """
 
     symbols: tuple[str, ...]
@@ -57,7 +57,7 @@ class SymbolTable:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """Ids by symbol, without the padding: only NVIDIA's code accepts it in a text."""
+        """Ids by symbol. The padding is a symbol of texts only in English, as in NVIDIA's code."""
         return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
 
     @functools.cached_property
@@ -66,38 +66,40 @@ class SymbolTable:
 
     @functools.cached_property
     def has_phones(self) -> bool:
-        """Whether phones of the ARPAbet can be given in braces."""
+        """Whether a text may contain phones of the ARPAbet in braces."""
         return any(len(symbol) > 1 for symbol in self.symbols)
 
     @functools.cached_property
     def spoken_ids(self) -> set[int]:
-        """Ids of letters, phones, and digits, which may be tones."""
+        """Ids of letters, phones, and digits, which may stand for tones."""
         return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
 
 
 def _problem_of(table: object) -> str:
-    """The first fault of a table's symbols; empty if there is none."""
-    if not isinstance(table, list | tuple) or not 2 <= len(table) <= MAX_SYMBOLS:
-        count = f"{len(table):,} of them" if isinstance(table, list | tuple) else "no list"
-        return f"{count}, expected a list of 2 to {MAX_SYMBOLS:,}, the padding '_' first"
+    """Return the first problem of a table's symbols, or ""."""
+    expected = f"expected a list of 2 to {MAX_SYMBOLS:,}, with the padding '_' first"
+    if not isinstance(table, list | tuple):
+        return f"not a list ({expected})"
+    if not 2 <= len(table) <= MAX_SYMBOLS:
+        return f"{len(table):,} symbols ({expected})"
     seen: set[str] = set()
     for i, symbol in enumerate(table):
         where = f"number {i + 1}, {str(symbol)[:20]!r}"
         if not isinstance(symbol, str) or (len(symbol) != 1 and symbol not in _ARPABET):
             return f"{where}: expected one character, or a phone of the ARPAbet such as '@AA1'"
         if not can_be_symbol(symbol):
-            return f"{where}: a control or no character; remove it"
+            return f"{where}: a control character (expected a printable one)"
         if (composed := unicodedata.normalize("NFC", symbol)) != symbol:
-            return f"{where}: not in Unicode's form NFC; write {composed!r}"
+            return f"{where}: not in Unicode's form NFC (expected {composed!r})"
         if (i == 0) != (symbol == PADDING) or symbol in seen:
-            return f"{where}: expected every symbol once, and the padding '_' first"
+            return f"{where}: expected every symbol once, with the padding '_' first"
         seen.add(symbol)
     return ""
 
 
 def can_be_symbol(symbol: str) -> bool:
-    """Whether this is a phone of the ARPAbet, or one character that is no control, line break or
-    unassigned code point."""
+    """Return whether this is a phone of the ARPAbet, or one character except controls, line breaks
+    and unassigned code points."""
     is_control = unicodedata.category(symbol[0]) in ("Cc", "Cs", "Cn", "Zl", "Zp")
     return symbol in symbols or (len(symbol) == 1 and not is_control)
 
@@ -107,10 +109,10 @@ ENGLISH = SymbolTable(tuple(symbols))
 
 @functools.lru_cache(8)
 def table_with(symbols: tuple[str, ...]) -> SymbolTable:
-    """The table of these symbols; the English one for (), as in checkpoints without a table."""
+    """Return the table of these symbols, or the English table for ()."""
     return SymbolTable(symbols) if symbols else ENGLISH
 
 
 def table_of(characters: Iterable[str]) -> SymbolTable:
-    """Make a table: the padding, then the characters of texts, sorted."""
+    """Return a table of the padding and the sorted characters of texts."""
     return SymbolTable((PADDING, *sorted(set(characters) - {PADDING})))

@@ -1,4 +1,4 @@
-"""What of a text a model is never given, because it has no symbol for it.
+"""Find the characters of a text that do not reach the model, because it has no symbol for them.
 
 left_out("A * dog.", ["english_cleaners"])
 # ["left out, because the model has no symbol for it: '*' at column 3"]
@@ -23,34 +23,37 @@ from tacotron2_voice.text import (
 )
 from tacotron2_voice.text.tags import without_pauses
 
-CONTEXT = 40  # characters on either side that decide how one is read
-MAX_NAMED = 20  # symbols of a text; to find out about one takes as long as to clean the text
-# Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
-# accents written after their letter. Any of them may vanish.
+CONTEXT = 40  # characters on each side that decide how a character is read
+MAX_SHOWN = 20  # characters of a text; each check takes as long as cleaning the text
+# Characters that nobody speaks: dashes, brackets, quotation marks, spaces, invisible characters,
+# and accents that are written after their letter.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
-UNSPOKEN = {"english_cleaners_corrected": '"/'}  # it reads "and/or" as two words
+UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" as two words
 
 
 def left_out(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> list[str]:
-    """A warning for who has a text spoken, if there are `dropped_symbols`; pauses are none."""
+    """Return a warning about the dropped characters of a text, or []. Pause tags do not count."""
     dropped = dropped_symbols(without_pauses(text), cleaner_names, table, language)
     reason = "the model has no symbol for it"
     if PHONES in cleaner_names:
-        reason = "eSpeak NG says nothing for it, or the model has no symbol"
+        reason = "eSpeak NG has no phones for it, or the model has no symbol"
     return [f"left out, because {reason}: {with_columns(dropped)}"] if dropped else []
 
 
 def _without_phones(text: str, language: str) -> dict[str, list[int]]:
-    """Characters for which eSpeak says nothing, and their columns; phones between slashes are none,
-    and letters that change how others are said, as the hard sign of Russian."""
+    """Return the characters without phones, and their columns.
+
+    Phones between slashes do not count, nor do letters that change other phones, such as the hard
+    sign of Russian.
+    """
     from tacotron2_voice.text.phones import is_silent, to_phones
 
     spans = [range(*span.span()) for span in IPA_SPAN.finditer(text)]
     dropped: dict[str, list[int]] = {}
     for character in dict.fromkeys(text):
-        if len(dropped) > MAX_NAMED:
+        if len(dropped) > MAX_SHOWN:
             break
         if (character.isascii() and character.isalnum()) or not is_silent(character, language):
             continue
@@ -65,38 +68,40 @@ def _without_phones(text: str, language: str) -> dict[str, list[int]]:
 
 
 def with_columns(dropped: Mapping[str, list[int]]) -> str:
-    """Symbols and their places, as in "'*' at column 3"; MAX_NAMED of them."""
+    """Return characters and columns for a message, such as "'*' at column 3"."""
     named = [f"{symbol!r}{at_columns(columns)}" for symbol, columns in dropped.items()]
-    return ", ".join(named[:MAX_NAMED]) + ", and others" * (len(named) > MAX_NAMED)
+    return ", ".join(named[:MAX_SHOWN]) + ", and others" * (len(named) > MAX_SHOWN)
 
 
 def dropped_symbols(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> dict[str, list[int]]:
-    """What of `text` reaches the model in no form, in the order of the text, and its columns there,
-    counted in characters from 1. At most MAX_NAMED + 1: texts in another script have thousands.
+    """Return the characters of `text` that do not reach the model, and their columns, from 1.
 
-    With a table that is not English, that is what the table lacks. In English, it is characters
-    without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
-    phones in braces that are not in the ARPAbet. Where a text becomes phones, it is letters,
-    numbers and signs that have none ("€" in Russian) too. Quotation marks, brackets and dashes
-    never count: LJSpeech has hundreds, and nobody speaks them.
+    The result has at most MAX_SHOWN + 1 characters, in the order of the text, because a text in
+    another script has thousands. Quotation marks, brackets and dashes never count: LJSpeech has
+    hundreds, and nobody speaks them. These characters count:
+
+    - with a table that is not English: characters without a symbol;
+    - in English: characters without which the symbols stay the same, except for spaces ("$", unless
+      an amount follows), and phones in braces that are not in the ARPAbet;
+    - if texts become phones: letters, numbers and signs without phones too ("€" in Russian).
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)
-        unknown = unknown[: MAX_NAMED + 1]
+        unknown = unknown[: MAX_SHOWN + 1]
         lacking = {x: columns_of(x, text, cleaner_names, table, language) for x in unknown}
         silent = _without_phones(text, language) if PHONES in cleaner_names else {}
         return lacking | silent
 
-    def letters(part: str) -> list[int]:  # spaces may take the place of what is dropped
+    def letters(part: str) -> list[int]:  # a space may replace a dropped character
         return [i for i in text_to_sequence(part, cleaner_names) if symbols[i] != " "]
 
-    @functools.cache  # of "x^2" often the same
+    @functools.cache  # a text may repeat "x^2" often
     def is_silent_between(before: str, character: str, after: str) -> bool:
         return letters(before + character + after) == letters(f"{before} {after}")
 
-    def is_silent(column: int) -> bool:  # where it is: "#5" is read, and "a # b" is not
+    def is_silent(column: int) -> bool:  # in its context: "#5" is read, "a # b" is not
         start = max(0, column - 1 - CONTEXT)
         before, after = text[start : column - 1], text[column : column + CONTEXT]
         return is_silent_between(before, text[column - 1], after)
@@ -104,7 +109,7 @@ def dropped_symbols(
     whole = letters(text)
     dropped: dict[str, list[int]] = {}
     for character in dict.fromkeys(text):
-        if len(dropped) > MAX_NAMED:
+        if len(dropped) > MAX_SHOWN:
             break
         if character in symbols or character in UNSPOKEN.get(cleaner_names[-1], '"'):
             continue

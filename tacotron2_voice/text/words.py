@@ -1,4 +1,4 @@
-"""Words in a sequence of symbol ids: where each begins and ends."""
+"""Find the words in a sequence of symbol ids."""
 
 import re
 from collections.abc import Sequence
@@ -9,6 +9,9 @@ _WORD = re.compile(r"(?:[^\W_]|@)(?:[^\W_]|[@'])*")
 
 
 def word_spans(sequence: Sequence[int], table: SymbolTable = ENGLISH) -> list[tuple[int, int]]:
-    """Find (first, last + 1) of every word: letters, phones, digits if the table has them, and
-    apostrophes, which cannot come first."""
+    """Return (first, last + 1) of every word.
+
+    Words consist of letters, phones, digits if the table has them, and apostrophes, except as the
+    first character.
+    """
     return [match.span() for match in _WORD.finditer(one_character_each(sequence, table))]

@@ -27,11 +27,13 @@ def run_program(main: Callable[[], object]) -> None:
     - UserError, system errors and missing packages: one line, exit code 1.
     - Everything else is a bug: a traceback, exit code 1.
     """
-    if sys.stdout.errors == "strict":  # a terminal's encoding may lack characters of a path
+    # A terminal's encoding may lack characters of a path. A closed output is None (>&-).
+    if sys.stdout is not None and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         main()
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt as error:
         _end(str(error) or "interrupted", 128 + signal.SIGINT)
     except BrokenPipeError:

@@ -1,10 +1,10 @@
-"""English as a person reads it aloud: `read_english` writes out what is not a word.
+"""Convert English to words as a person reads it aloud.
 
     read_english("At 3:45 pm on Nov. 25, 5 kg cost $3.50.")
 
-Rules run one after another, each on the result of the one before. A rule that has read something
-leaves words in small letters, which no later rule changes. A rule that only reads what surrounds a
-number leaves its digits, which the last rules spell. Comments in `RULES` explain the order.
+Rules run in order, each on the result of the rule before. A rule that has converted something
+leaves words in lower case, which no later rule changes. A rule that only converts the surroundings
+of a number leaves its digits, which the last rules spell. Comments in `RULES` explain the order.
 """
 
 import re
@@ -57,8 +57,10 @@ Match = re.Match[str]
 
 
 def read_english(text: str) -> str:
-    """Write out numbers, times, dates, abbreviations, signs and so on in words. Whatever no rule
-    reads stays as it is."""
+    """Return a text with numbers, times, dates, abbreviations, signs and so on in words.
+
+    Everything without a rule stays unchanged.
+    """
     text = _plain_characters(text)
     if not any(character.islower() for character in text):
         text = _without_shouting(text)
@@ -69,7 +71,7 @@ def read_english(text: str) -> str:
 
 # ---------------------------------------------------------------------------- characters
 
-_BLANKS = "\u00a0\u2007\u2009\u202f"  # of fixed width: between thousands, and before units
+_BLANKS = "\u00a0\u2007\u2009\u202f"  # spaces of fixed width, between thousands and before units
 _THOUSANDS = re.compile(rf"(?<![\d+.,])\d{{1,3}}(?:[{_BLANKS}]\d{{3}})+(?![{_BLANKS}]?\d)")
 _ALIKE = {
     **dict.fromkeys("‘’ʼ′‛", "'"),
@@ -81,8 +83,8 @@ _ALIKE = {
 
 
 def _plain_characters(text: str) -> str:
-    """One character for all that look alike or mean the same: apostrophes, hyphens, blanks, digits
-    of every script, fractions, Roman numerals."""
+    """Replace characters that look alike or mean the same by one character: apostrophes, hyphens,
+    spaces, digits of every script, fractions, Roman numerals."""
     if text.isascii():
         return text
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
@@ -105,7 +107,7 @@ def _plain_character(character: str) -> str:
 
 
 def _roman_characters(match: Match) -> str:
-    """The characters from Ⅰ to ⅿ: capitals after the name of a king, else a number for sure."""
+    """Convert the characters from Ⅰ to ⅿ: to capitals after the name of a king, else to digits."""
     letters = unicodedata.normalize("NFKC", match[0]).upper()
     before = re.search(r"(\w+)\s$", match.string[max(0, match.start() - 20) : match.start()])
     value = roman_value(letters)
@@ -117,7 +119,7 @@ _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000
 
 
 def roman_value(letters: str) -> int | None:
-    """Read a Roman numeral: XIV -> 14. None if it is not one in its usual form."""
+    """Return the value of a Roman numeral, XIV -> 14, or None if it does not have the usual form."""
     if not letters or not _ROMAN_NUMERAL.fullmatch(letters):
         return None
     values = [_ROMAN_DIGITS[letter] for letter in letters]
@@ -129,8 +131,10 @@ def roman_value(letters: str) -> int | None:
 
 
 def _without_shouting(text: str) -> str:
-    """A text of capitals, in capitals and small letters if it has two words of them or more: where
-    all is in capitals they say nothing about a word. Known initials stay, and Roman numerals."""
+    """Convert a text of two or more words in capitals to capitalized words.
+
+    In such a text, capitals do not distinguish initials. Known initials and Roman numerals stay.
+    """
     pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # between, word, between, ...
     if len(pieces) < 5:
         return text
@@ -156,9 +160,11 @@ def _letters(letters: str) -> str:
 
 
 def _read_capitals(match: Match) -> str:
-    """FBI as letters, NASA as a word; TVs and TV's get the same apostrophe. A word is what has four
-    letters or is in a table, unless it is in the other table, has no vowel, or begins as no English
-    word does."""
+    """Read FBI as letters and NASA as a word; TVs and TV's get the same apostrophe.
+
+    Capitals are a word if they have four or more letters or are in WORDS_IN_CAPITALS. They are
+    letters if they are in INITIALISMS, have no vowel, or begin as no English word does.
+    """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
     a_word = len(word) > 3 or word in WORDS_IN_CAPITALS
@@ -173,8 +179,10 @@ def _read_capitals(match: Match) -> str:
 
 
 def _read_address(match: Match) -> str:
-    """www.example.com/docs, info@example.org, README.md; punctuation at the end is not part of it,
-    nor is a last slash read."""
+    """Read www.example.com/docs, info@example.org, README.md.
+
+    Punctuation at the end is not part of the address, and a last slash is not read.
+    """
     address = match[0].rstrip(".,;:!?'\")]}")
     rest = match[0][len(address) :]
     words = []
@@ -218,7 +226,7 @@ _NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
 
 
 def _read_street(match: Match) -> str:
-    """Main St., Elm Dr.; but "Ask Dr. Brown" and "St. is short" are left to the next rules."""
+    """Read Main St., Elm Dr.; but leave "Ask Dr. Brown" and "St. is short" to the next rules."""
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
     name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())
@@ -274,7 +282,7 @@ def _either_case(words: list[str]) -> str:
 
 
 def _read_sign(match: Match) -> str:
-    """With a blank between it and a word beside it."""
+    """Read a sign, with a space between it and a neighboring word."""
     before = match.string[match.start() - 1 : match.start()]
     after = match.string[match.end() : match.end() + 1]
     left = " " if match[0][0].isspace() or before.isalnum() or before in SIGNS else ""

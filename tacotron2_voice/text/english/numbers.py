@@ -1,7 +1,7 @@
-"""Numbers to English words, as rules that are applied in order.
+"""Convert numbers to English words, with rules that are applied in order.
 
-`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, in a text of small ASCII letters;
-`CORRECTED_NUMBER_RULES` as a person would, after the other rules of tacotron2_voice/text/english/__init__.py.
+`NUMBER_RULES` read numbers as NVIDIA/tacotron2 does, in a text of lower-case ASCII letters.
+`CORRECTED_NUMBER_RULES` read them like a person, after the other rules of english/__init__.py.
 """
 
 import re
@@ -20,7 +20,7 @@ def rule(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> Rul
 
 @lru_cache(maxsize=1)
 def _inflect_engine() -> Any:
-    """Import inflect on first use: it takes about a second, and only numbers need it."""
+    """Import inflect on first use, because the import takes about a second."""
     import inflect
 
     return inflect.engine()
@@ -28,7 +28,7 @@ def _inflect_engine() -> Any:
 
 @lru_cache(maxsize=16384)
 def spell_number(number: str, andword: str = "") -> str:
-    """Spell a number: 12 -> twelve, 12th -> twelfth. Numbers without a name go digit by digit."""
+    """Spell a number: 12 -> twelve, 12th -> twelfth. A number without a name is spelled by digits."""
     digits = number.rstrip("dhnrst").lstrip("0") or "0"
     suffix = number.lstrip("0123456789")
     if len(digits) > _MAX_NAMED_DIGITS:
@@ -37,7 +37,7 @@ def spell_number(number: str, andword: str = "") -> str:
 
 
 def spell_number_or_year(digits: str) -> str:
-    """Spell 1001 to 2999 as years, in pairs, except 2000 to 2009; others as numbers."""
+    """Spell 1001 to 2999 as years, in pairs of digits, except 2000 to 2009; others as numbers."""
     digits = digits.lstrip("0") or "0"
     value = int(digits) if len(digits) == 4 else 0
     if not 1000 < value < 3000 or 2000 <= value < 2010:
@@ -53,7 +53,7 @@ def _dollars_in_digits(match: re.Match[str]) -> str:
     dollars, _, cents = amount.partition(".")
     if "." in cents:  # not an amount: $1.2.3
         return f"{amount} dollars"
-    # A stray comma, as in "$,5", is an error in NVIDIA's code; here it is ignored.
+    # NVIDIA's code fails for a stray comma, such as in "$,5"; here the comma is ignored.
     dollars, cents = (part.replace(",", "").lstrip("0") for part in (dollars, cents))
     units = [(dollars, "dollar"), (cents, "cent")]
     parts = [f"{count} {unit}{'' if count == '1' else 's'}" for count, unit in units if count]
@@ -70,12 +70,12 @@ NUMBER_RULES: list[Rule] = [
 
 
 def spell_digits(digits: str) -> str:
-    """0187 -> zero one eight seven."""
+    """Spell digit by digit: 0187 -> zero one eight seven."""
     return " ".join(map(spell_number, digits))
 
 
 def spell_fraction(fraction: str) -> str:
-    """2/3 -> two thirds; the denominator is 2 or more."""
+    """Spell a fraction with a denominator of 2 or more: 2/3 -> two thirds."""
     above, below = fraction.split("/")
     name = {2: "half", 4: "quarter"}.get(int(below)) or spell_number(f"{int(below)}th")
     if int(above) == 1:
@@ -84,7 +84,7 @@ def spell_fraction(fraction: str) -> str:
 
 
 def plural_of(number: str) -> str:
-    """nineteen ninety -> nineteen nineties."""
+    """Return the plural: nineteen ninety -> nineteen nineties."""
     if number.endswith("y"):
         return f"{number[:-1]}ies"
     return f"{number}es" if number.endswith("x") else f"{number}s"
@@ -101,7 +101,8 @@ _CURRENCIES = {
 
 
 def _spell_decimal(whole: str, fraction: str) -> str:
-    """3, .14 -> three point one four; of a version, 3, .11.4 -> three point eleven point four."""
+    """Spell 3, .14 as three point one four, and the version 3, .11.4 as three point eleven point
+    four."""
     parts = fraction.split(".")[1:]
     spell = spell_digits if len(parts) == 1 else _spell_whole
     words = [f"point {spell(part)}" for part in parts]
@@ -109,7 +110,7 @@ def _spell_decimal(whole: str, fraction: str) -> str:
 
 
 def _spell_whole(digits: str) -> str:
-    """Digit by digit after a zero, 007, which is no amount."""
+    """Spell a number; digit by digit if it begins with a zero, such as 007."""
     return spell_digits(digits) if digits[0] == "0" else spell_number(digits)
 
 

@@ -1,5 +1,5 @@
-"""Rules of tacotron2_voice/text/english/__init__.py for what numbers are part of: dates, times, telephone numbers, ranges,
-amounts of money and of units, fractions, arithmetic, decades."""
+"""Define rules for expressions with numbers: dates, times, telephone numbers, ranges, amounts of
+money and of units, fractions, arithmetic, decades. english/__init__.py applies them."""
 
 import re
 
@@ -26,7 +26,7 @@ _SENTENCE_ENDS = re.compile(
 
 
 def full_stop(match: Match) -> str:
-    """The full stop of an abbreviation, where it ends a sentence too."""
+    """Return the full stop of an abbreviation if it ends a sentence too, or ""."""
     return "." if match[0].endswith(".") and _SENTENCE_ENDS.match(match.string, match.end()) else ""
 
 
@@ -60,7 +60,7 @@ def _with_year(words: str, year: str | None) -> str:
 
 
 def _read_numeric_date(match: Match) -> str:
-    """11/25/2026 as in America, where it can be; 25.11.2026 as in Europe"""
+    """Read 11/25/2026 as in America, if possible, and 25.11.2026 as in Europe."""
     first, sign, second, year = match.groups()
     day_first = sign == "." or int(first) > 12
     month, day = (second, first) if day_first else (first, second)
@@ -77,13 +77,13 @@ def _read_iso_date(match: Match) -> str:
 
 
 def _read_month_first(match: Match) -> str:
-    """Nov. 25, 2026; July 4th; May 3-5"""
+    """Read Nov. 25, 2026; July 4th; May 3-5."""
     last = f" to {_ordinal(match[3])}" if match[3] else ""
     return _with_year(f"{_month(match[1])} {_ordinal(match[2])}{last}", match[4])
 
 
 def _read_day_first(match: Match) -> str:
-    """25 November 2026; the 4th of July; 3-5 May"""
+    """Read 25 November 2026; the 4th of July; 3-5 May."""
     first = f"{_ordinal(match[2])} to the " if match[2] else ""
     words = f"{match[1] or 'the '}{first}{_ordinal(match[3])} of {_month(match[4])}"
     return _with_year(words, match[5])
@@ -115,7 +115,7 @@ DATE_RULES: list[Rule] = [
 
 
 def _read_groups(match: Match) -> str:
-    """Digit by digit, with a pause between groups."""
+    """Read digit by digit, with a pause between groups."""
     groups = ", ".join(map(spell_digits, re.findall(r"\d+", match[0])))
     return f"plus {groups}" if match[0].startswith("+") else groups
 
@@ -138,7 +138,7 @@ PHONE_RULES: list[Rule] = [
 
 
 def _read_range(match: Match) -> str:
-    """10-12, 1914–1918, 2007-08, $5-10; "9 - 4" is a subtraction, "50-50" neither"""
+    """Read 10-12, 1914–1918, 2007-08, $5-10, and the subtraction "9 - 4"; but not "50-50"."""
     start, sign, end = match.groups()
     if start == end:
         return match[0]
@@ -146,7 +146,7 @@ def _read_range(match: Match) -> str:
     if spaced_hyphen and start.isdigit() and end.isdigit() and int(start) > int(end):
         return f"{start} minus {end}"
     currency = re.match(CURRENCY, start)
-    if currency and end[0].isdigit():  # said once, at the end
+    if currency and end[0].isdigit():  # the currency is read once, at the end
         return f"{start[currency.end() :]} to {currency[0]}{end}"
     if re.fullmatch(r"\d{4}", start) and re.fullmatch(r"0\d", end):
         end = f"oh {spell_number(end)}"
@@ -165,7 +165,7 @@ RANGE_RULES: list[Rule] = [
 
 
 def _read_time(match: Match) -> str:
-    """3:45 pm, 10:05, 12:00, 15:30, 7pm, 10.30 am, 12:30:15"""
+    """Read 3:45 pm, 10:05, 12:00, 15:30, 7pm, 10.30 am, 12:30:15."""
     hour, minute = int(match["hour"]), match["minute"] or match["after_dot"]
     half = match["half"] or match["bare_half"]
     if hour > 24 or (half and not 1 <= hour <= 12):
@@ -210,7 +210,7 @@ _PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
-# "a 5 kg bag": the noun that an amount describes, not a word that continues the sentence.
+# A noun that an amount describes, as in "a 5 kg bag", not a word that continues the sentence.
 _NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)\b)[a-z])"
 _NOUN_FOLLOWS = re.compile(_NOUN)
 
@@ -221,7 +221,7 @@ def _read_bill(match: Match) -> str:
 
 
 def _read_unit(match: Match) -> str:
-    """5 kg, 1 1/2 ft, 3/4 mi, 100 m², 3 km/h, a 5 kg bag"""
+    """Read 5 kg, 1 1/2 ft, 3/4 mi, 100 m², 3 km/h, a 5 kg bag."""
     article, whole, fraction = match["article"] or "", match["whole"], match["fraction"] or ""
     noun_follows = _NOUN_FOLLOWS.match(match.string, match.end())
     describes = noun_follows and (article or match["join"] == "-")
@@ -239,7 +239,7 @@ def _read_unit(match: Match) -> str:
 
 
 def _read_fraction(match: Match) -> str:
-    """2/3, 1 1/2; also 24/7, 20/20 and 120/80, which are none"""
+    """Read 2/3 and 1 1/2; also 24/7, 20/20 and 120/80, which are not fractions."""
     whole, above, below = match.groups()
     numerator, denominator = int(above), int(below)
     words = spell_fraction(f"{above}/{below}") if numerator and denominator > 1 else ""
@@ -253,7 +253,7 @@ def _read_fraction(match: Match) -> str:
 
 
 AMOUNT_RULES: list[Rule] = [
-    # What has a currency comes first: "$5 m" is five million dollars, no five metres.
+    # Amounts with a currency come first: "$5 m" is five million dollars, not five meters.
     rule(rf"\b({'|'.join(_CODES)})\s?(?=\d)", lambda match: _CODES[match[1]]),
     rule(
         rf"(?<![\w.,])({NUMBER})\s?({'|'.join(_CODES)})\b",
@@ -332,7 +332,7 @@ ARITHMETIC_RULES: list[Rule] = [
 
 
 def _read_plural(match: Match) -> str:
-    """1990s, '90s, 80's, 747s"""
+    """Read 1990s, '90s, 80's, 747s."""
     if match[1] in ("100", "1000"):
         return "hundreds" if match[1] == "100" else "thousands"
     return plural_of(spell_number_or_year(match[1]))

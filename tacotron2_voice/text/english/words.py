@@ -1,4 +1,4 @@
-"""Tables of words for tacotron2_voice/text/english/__init__.py: what is written, and how it is said."""
+"""Define tables of words for the rules of english/__init__.py: spelling and reading."""
 
 MONTHS = dict(
     pair.split(":")
@@ -15,8 +15,8 @@ DAYS = dict(
     ).split()
 )
 
-# Words that begin a sentence and are no names: after an abbreviation they show that its full stop
-# ends a sentence too ("at 5 p.m. He left"), and before "St." or "Dr." that no street is meant.
+# Words that begin a sentence and are not names. After an abbreviation they show that its full stop
+# ends a sentence too ("at 5 p.m. He left"). Before "St." or "Dr." they show that it is not a street.
 OPENERS = set(
     "A After All An And As At Before But By Each Every For From He Her Here His How I If In It Its "
     "Many My No Not Now On Once One Or Our She So Some That The Their Then There These They This "
@@ -60,7 +60,7 @@ STREETS = {
     "Sq": "square",
     "Hwy": "highway",
 }
-# Wherever they are, with a full stop.
+# Everywhere, with a full stop.
 ABBREVIATIONS = {
     "etc": "et cetera",
     "e.g": "for example",
@@ -112,13 +112,13 @@ BEFORE_NUMBERS = {
     "c": "circa",
 }
 
-# Before a Roman numeral that is said as a number: "Chapter IV". After the second line's, one letter
-# is a letter: "Appendix C".
+# Before a Roman numeral that is read as a number: "Chapter IV". After COUNTED_OR_LETTERED, a single
+# letter is a letter: "Appendix C".
 COUNTED = "Act Article Book Canto Chapter Part Phase Scene Stage Title Volume".split()
 COUNTED_OR_LETTERED = (
     "Annex Appendix Bowl Class Figure Level Mark Number Section Table Type".split()
 )
-# Before one that is said as an ordinal: "Louis XIV", "Pope Pius XII".
+# Before a Roman numeral that is read as an ordinal: "Louis XIV", "Pope Pius XII".
 MONARCHS = (
     "Alexander Alfonso Benedict Boniface Carlos Catherine Charles Christian Clement Constantine "
     "Edward Elizabeth Emmanuel Ferdinand Francis Frederick George Gregory Gustav Haakon Harald "
@@ -138,7 +138,7 @@ BIBLE = (
     "Peter Jude Revelation"
 ).split()
 
-# After a number: of one, and of more.
+# After a number: singular and plural.
 UNITS = {
     short: (names.split("|")[0], names.split("|")[-1])
     for short, names in {
@@ -230,7 +230,7 @@ PER = {word: word for word in "second minute hour day night week month year pers
 PER |= {"hr": "hour", "mo": "month", "yr": "year", "wk": "week", "min": "minute", "sec": "second"}
 PER |= {unit: UNITS[unit][0] for unit in "kg g lb oz l L km m ft".split()}
 
-# Signs that are said wherever they are.
+# Signs that are read everywhere.
 SIGNS = {
     "&": "and",
     "%": "percent",
@@ -261,7 +261,7 @@ SIGNS = {
     "₹": "rupee",
     "¢": "cent",
 }
-# In addresses of the web.
+# Signs in web addresses.
 ADDRESS_SIGNS = {
     ".": "dot",
     "/": "slash",
@@ -277,7 +277,7 @@ ADDRESS_SIGNS = {
     "@": "at",
     "+": "plus",
 }
-# Ends of domain names, and of names of files, that are no English words.
+# Ends of domain names and of file names that are not English words.
 DOMAINS = (
     "com org net edu gov mil int io ai app dev info biz tv eu uk de fr nl ch ca au jp cn ru"
 ).split()
@@ -287,15 +287,15 @@ FILE_ENDINGS = (
 ).split()
 SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif", "de", "py"}
 
-# Capitals that are letters, even in a text of capitals alone.
+# Capitals that are read as letters, even in a text that has only capitals.
 INITIALISMS = set(
     "ABC AC ACLU ADHD AI ASAP BA BBC CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
     "GPS GPU HD HIV IBM ID IEEE IMF IOU IQ IRA ISBN MIT MP NAACP NBA NBC NCAA NFL NGO NHS NSA NY "
     "NYPD NYSE OECD OK PC PM PR RSVP SPCA TV UAE UCLA UFO UK UN UNHCR URL USA USAF USB USPS USSR "
     "VIP WWW YMCA YWCA".split()
 )
-# Short ones that are said as words, among them English words that are put in capitals for stress.
-# Longer ones are said as words anyway: NASA, UNESCO.
+# Short capitals that are read as words, such as English words in capitals for stress. Longer capitals
+# are always read as words: NASA, UNESCO.
 WORDS_IN_CAPITALS = set(
     "AM AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH ON OR SO TO UP WE AH OX "
     "ACT ADD AGE AIR ALL AND ANY ARE ARM ART ASK BAD BAG BED BIG BOX BOY BUS BUT BUY CAN CAR CAT "
@@ -307,7 +307,7 @@ WORDS_IN_CAPITALS = set(
     "WIN WON WOW YES YET YOU HEY AGO END TRY ZOO "
     "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
 )
-# What two or three consonants an English word begins with; others are letters: NCAA, HDMI.
+# Two or three consonants that begin English words. Other beginnings are read as letters: NCAA, HDMI.
 ONSETS = (
     "BL BR CH CHR CL CR DR DW FL FR GH GL GN GR KN KR PH PL PR PS PN RH SC SCH SCR SH SHR SK SL SM "
     "SN SP SPH SPL SPR SQ ST STR SW TH THR TR TW WH WR"

@@ -1,0 +1,560 @@
+"""Define the settings that a voice is spoken with, and parse, check and describe settings.
+
+    trained = settings_from_dict(VoiceSettings, saved)      # the settings that a voice stores
+    settings = change_settings(trained, "gate_threshold=0.4")
+    settings = change_settings(trained, "@settings.txt,attention_window=6")  # from a file first
+    print(describe(settings))
+
+`VoiceSettings` contains what the synthesis needs: text, audio, and the sizes of the graphs. The
+training recipe extends this class with the settings of a training run and gives every setting a
+default.
+
+An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value
+counts. `@PATH` stands for the overrides in a file, one per line; `#` at the start of a line or
+after a space begins a comment. All problems are reported together, with the file and the line.
+"""
+
+import difflib
+import functools
+import importlib.util
+import math
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from tacotron2_voice.utils.errors import UserError, grouped
+from tacotron2_voice.utils.files import numbered_lines
+
+if TYPE_CHECKING:
+    from tacotron2_voice.text.symbols import SymbolTable
+
+HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
+if HAS_PYDANTIC:
+    import pydantic
+
+# The limits of a setting's values. Pydantic checks them where it is installed.
+limits: Any = pydantic.Field if HAS_PYDANTIC else lambda **bounds: None
+
+# The upper limits are far above every useful value and below values that exhaust the machine.
+MAX_DECODER_STEPS = 10**5
+Count = Annotated[int, limits(ge=1, le=10**12)]
+CountOrZero = Annotated[int, limits(ge=0, le=10**12)]
+DecoderSteps = Annotated[int, limits(ge=1, le=MAX_DECODER_STEPS)]
+SamplingRate = Annotated[int, limits(ge=1, le=10**7)]
+Samples = Annotated[int, limits(ge=1, le=2**14)]
+FilterLength = Annotated[int, limits(ge=2, le=2**14)]
+MelChannels = Annotated[int, limits(ge=1, le=10_000)]
+SymbolCount = Annotated[int, limits(ge=1, le=10**5)]
+Width = Annotated[int, limits(ge=1, le=2**13)]
+WidthOrZero = Annotated[int, limits(ge=0, le=2**13)]
+EvenWidth = Annotated[int, limits(ge=2, le=2**13, multiple_of=2)]
+Kernel = Annotated[int, limits(ge=1, le=999)]
+PostnetLayers = Annotated[int, limits(ge=2, le=100)]
+Positive = Annotated[float, limits(gt=0)]
+PositiveOrZero = Annotated[float, limits(ge=0)]
+Milliseconds = Annotated[float, limits(gt=0, le=60_000)]
+MillisecondsOrZero = Annotated[float, limits(ge=0, le=60_000)]
+Dropout = Annotated[float, limits(ge=0, lt=1)]
+Share = Annotated[float, limits(ge=0, le=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoiceSettings:
+    """Contain the settings that synthesis needs. Objects are immutable.
+
+    Raises:
+        UserError: if values have a wrong type, are out of range, or contradict each other.
+    """
+
+    # text
+    text_cleaners: tuple[str, ...]  # cleaners that turn a text into symbols, in order
+    language: str  # eSpeak's name of the language, such as de
+    symbols: str  # english, corpus, or the file that the symbol table was read from
+    symbol_table: tuple[str, ...]  # all symbols in the order of their ids; (): English
+    espeak_version: str  # the version of eSpeak that produced the phones of the training
+    speakers: tuple[str, ...]  # names of the speakers; (): one speaker without a name
+
+    # audio
+    sampling_rate: SamplingRate  # Hz
+    filter_length: FilterLength  # samples per Fourier transform
+    hop_length: Samples  # samples between two frames
+    win_length: Samples  # samples under the Hann window
+    win_time: Milliseconds | None  # length of the window in ms, where it was given so
+    hop_time: Milliseconds | None  # hop in ms, where it was given so
+    n_mel_channels: MelChannels  # mel bands
+    mel_fmin: PositiveOrZero  # Hz, lower edge of the lowest band
+    mel_fmax: Positive  # Hz, upper edge of the highest band
+
+    # sizes of the graphs
+    n_symbols: SymbolCount  # rows of the symbol embedding
+    encoder_embedding_dim: EvenWidth  # width of the encoder's output
+    speaker_embedding_dim: WidthOrZero  # width of the speaker embedding; 0: one speaker
+    n_frames_per_step: Width  # frames per decoder step (the reduction factor)
+    decoder_rnn_dim: Width  # width of the decoder LSTM
+    prenet_dim: Width  # width of the two prenet layers
+    attention_rnn_dim: Width  # width of the attention LSTM
+    attention_dim: Width  # width in which query and memory are compared
+    postnet_kernel_size: Kernel  # frames per postnet kernel
+    postnet_n_convolutions: PostnetLayers  # postnet convolutions
+
+    # synthesis
+    p_prenet_dropout: Dropout  # prenet dropout, which is active in synthesis too
+    max_decoder_steps: DecoderSteps  # most decoder steps per chunk
+    gate_threshold: Positive  # speech ends when the stop probability exceeds this value
+    attention_rest_time: MillisecondsOrZero  # ms of attention at rest that end speech; 0: never
+    attention_window: CountOrZero  # symbols that attention may move ahead per step; 0: any
+
+    # Settings that no user can set, by name, with the reason.
+    not_settable: ClassVar[Mapping[str, str]] = {
+        "symbol_table": "a run reads it from the file that symbols= names",
+        "espeak_version": "a run detects it",
+        "speakers": "a run reads them from its filelists",
+    }
+    # Settings that contain paths. A settings file may give them relative to its own folder.
+    path_settings: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        values = values_of(self)
+        problems = [*_field_problems(type(self), values).values()]
+        _raise_problems(problems or [*self.contradictions(self)])
+
+    @classmethod
+    def contradictions(cls, values: Any) -> Iterator[str]:
+        """Yield the contradictions between settings. `values` has them as attributes."""
+        yield from _contradictions(values)
+
+    @functools.cached_property
+    def table(self) -> "SymbolTable":
+        """The symbol table of the model."""
+        from tacotron2_voice.text.symbols import table_with
+
+        return table_with(self.symbol_table)
+
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The names that the model has an embedding of, by label; {} for one speaker."""
+        names = {"speaker": self.speakers}
+        return {label: known for label, known in names.items() if known}
+
+    @property
+    def memory_dim(self) -> int:
+        """Width of the decoder's memory: the encoder's output and the speaker embedding."""
+        return self.encoder_embedding_dim + self.speaker_embedding_dim
+
+
+Settings = TypeVar("Settings", bound=VoiceSettings)
+
+LOG_FLOOR = 1e-5  # smaller mel magnitudes are raised to this value before the logarithm
+MEL_SETTINGS = (  # the settings that a log-mel depends on
+    "sampling_rate",
+    "filter_length",
+    "hop_length",
+    "win_length",
+    "n_mel_channels",
+    "mel_fmin",
+    "mel_fmax",
+)
+WINDOW_BACK = 2  # symbols behind the furthest attended symbol that stay in the attention window
+BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
+MIN_SIMILARITY = 0.72  # of an unknown name and the name that the message suggests
+
+# A model speaks correctly only with the audio settings and the speakers of its training.
+FIXED_SETTINGS = (
+    "sampling_rate",
+    "filter_length",
+    "hop_length",
+    "win_length",
+    "mel_fmin",
+    "mel_fmax",
+    "speaker_embedding_dim",
+    "speakers",
+)
+# The sizes that are built into the graphs of an exported voice.
+GRAPH_SETTINGS = (
+    "n_mel_channels",
+    "n_symbols",
+    "encoder_embedding_dim",
+    "n_frames_per_step",
+    "decoder_rnn_dim",
+    "prenet_dim",
+    "attention_rnn_dim",
+    "attention_dim",
+    "postnet_kernel_size",
+    "postnet_n_convolutions",
+    "symbols",
+)
+
+
+# ---------------------------------------------------------------------------- create and change
+
+
+def settings_from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Restore settings that were saved with a checkpoint or a voice. Unknown names are ignored.
+
+    Raises:
+        UserError: if a setting without a default is missing, or a value is not valid.
+    """
+    known: dict[str, Any] = {}
+    for name in types_of(kind):
+        if name in values:
+            value = values[name]
+            known[name] = tuple(value) if isinstance(value, list) else value
+        elif not hasattr(kind, name):  # a class has the defaults of its fields as attributes
+            raise UserError(f"{name}: this setting is missing")
+    return kind(**known)
+
+
+def change_settings(base: Settings, overrides: str) -> Settings:
+    """Return the settings `base` with overrides, such as "gate_threshold=0.4,attention_window=6".
+
+    `win_time` and `hop_time` (in ms) become lengths of ceil(time x rate) samples, and the filter
+    length becomes the next power of two.
+
+    Raises:
+        UserError: listing every problem, with the file and line of overrides from a file.
+    """
+    kind = type(base)
+    changes: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    entries, problems = _split_overrides(overrides, kind.path_settings)
+    for place, entry in entries:
+        try:
+            name, value = _parse(entry, kind)
+        except ValueError as error:
+            problems.append(f"{place}{error}")
+            continue
+        changes[name] = value
+        places[name] = place
+    wrong = []
+    for time, length in TIMES:
+        if changes.get(time) is not None and length in changes:
+            wrong.append(f"{time} and {length} are both given (expected one of them)")
+    values = values_of(base) | changes
+    if "phones" in values["text_cleaners"] and "symbols" not in changes:
+        values["symbols"] = "corpus" if base.symbols == "english" else base.symbols
+    field_problems = _field_problems(kind, values)
+    valid = values | {name: getattr(base, name) for name in field_problems}
+    valid = _resolve_times(valid, changes)
+    wrong += field_problems.values()
+    wrong += kind.contradictions(types.SimpleNamespace(**valid))
+    for problem in wrong:
+        problems.append(_place_of(problem, places) + problem)
+    _raise_problems(problems)
+    return kind(**valid)
+
+
+def change_speaking_settings(
+    trained: Settings, overrides: str, fixed: Iterable[str] = ()
+) -> Settings:
+    """Return the settings of a trained model with overrides for the synthesis.
+
+    Args:
+        fixed: names of settings that cannot change, in addition to FIXED_SETTINGS.
+
+    Raises:
+        UserError: listing the overrides that contradict the training, and as `change_settings`.
+    """
+    settings = change_settings(trained, overrides)
+    problems = []
+    for name in (*FIXED_SETTINGS, *fixed):
+        value = getattr(settings, name)
+        trained_value = getattr(trained, name)
+        if value != trained_value:
+            problems.append(f"{name}={value!s:.200}: expected {trained_value!s:.200}")
+    if problems:
+        title = "--hparams: a model keeps these settings of its training:"
+        raise UserError("\n  ".join([title, *problems]))
+    return settings
+
+
+def override_lines(overrides: str, path_settings: tuple[str, ...] = ()) -> list[str]:
+    """Split overrides into the lines of a settings file. `@PATH` becomes the lines of that file."""
+    return [entry for _, entry in _split_overrides(overrides, path_settings)[0]]
+
+
+def check_text_settings(settings: Settings) -> Settings:
+    """Check the settings of text processing. Return them with the version of eSpeak, if texts
+    become phones.
+
+    Raises:
+        UserError: if a cleaner or the language is unknown, the model has fewer symbols than the
+            table, or packages are missing.
+    """
+    from tacotron2_voice.text import ENGLISH, text_to_sequence
+
+    text_to_sequence("", settings.text_cleaners)
+    if settings.symbols == "english" and settings.n_symbols < len(ENGLISH):
+        least = f"at least {len(ENGLISH)}, the number of English symbols"
+        raise UserError(f"n_symbols={settings.n_symbols}: expected {least}")
+    if "phones" not in settings.text_cleaners:
+        return replace(settings, espeak_version="")
+    from tacotron2_voice.text.phones import check_language, version_of_phones
+
+    check_language(settings.language)
+    return replace(settings, espeak_version=version_of_phones(settings.espeak_version))
+
+
+# ---------------------------------------------------------------------------- look at settings
+
+
+def values_of(settings: VoiceSettings) -> dict[str, Any]:
+    """Return the values of all settings by name."""
+    return {field.name: getattr(settings, field.name) for field in fields(settings)}
+
+
+def types_of(kind: type[VoiceSettings]) -> dict[str, Any]:
+    """Return the types of all settings by name, without limits, in the order of the class."""
+    hints = get_type_hints(kind)
+    own = [name for name in kind.__annotations__ if get_origin(hints[name]) is not ClassVar]
+    inherited = [field.name for field in fields(kind) if field.name not in own]
+    return {name: hints[name] for name in (*own, *inherited)}
+
+
+def describe(settings: VoiceSettings) -> str:
+    """List all settings, one `name = value` per line. `*` marks values other than the default."""
+    lines = []
+    for name in types_of(type(settings)):
+        value = getattr(settings, name)
+        is_default = value == getattr(type(settings), name, value)
+        if name == "symbol_table" and value:
+            value = f"{len(value)} symbols: {''.join(value):.200}"
+        if isinstance(value, tuple):
+            value = list(value)
+        lines.append(f"{' ' if is_default else '*'} {name} = {value}")
+    return "\n".join(lines)
+
+
+def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
+    """Return ceil(time x rate), without the rounding error of the product."""
+    return math.ceil(round(milliseconds * sampling_rate / 1000, 6))
+
+
+# ---------------------------------------------------------------------------- parse
+
+
+def _split_overrides(
+    overrides: str, path_settings: tuple[str, ...]
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return (place, `name=value`) of every override, and the problems of files that cannot be
+    read. The place is "FILE:LINE: " for an override from a file, otherwise empty."""
+    entries = []
+    problems = []
+    for piece in re.split(r",(?![^\[]*\])", overrides):  # a comma inside [...] belongs to a list
+        piece = piece.strip()
+        if not piece.startswith("@"):
+            if piece:
+                entries.append(("", piece))
+            continue
+        path = Path(piece[1:])
+        try:
+            lines = numbered_lines(path, "no such file of settings")
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        for number, line in lines:
+            entry = re.sub(r"(^|\s)#.*", "", line).strip()
+            if entry:
+                entry = _relative_to(entry, path.parent, path_settings)
+                entries.append((f"{path}:{number}: ", entry))
+    return entries, problems
+
+
+def _relative_to(entry: str, folder: Path, path_settings: tuple[str, ...]) -> str:
+    """Return an override from a file in `folder`. A path that exists there is made complete."""
+    name, _, value = (part.strip() for part in entry.partition("="))
+    if name in path_settings and value and (folder / value).is_file():
+        return f"{name}={folder / value}"
+    return entry
+
+
+def _parse(override: str, kind: type[VoiceSettings]) -> tuple[str, Any]:
+    """Return the name and the converted value of `name=value`. Raise ValueError if it is wrong."""
+    name, equals, text = (part.strip() for part in override.partition("="))
+    known = types_of(kind)
+    if not equals:
+        raise ValueError(f"{name[:60]!r}: expected name=value, such as gate_threshold=0.4")
+    is_empty_list = name in known and not text.strip("[]")
+    if name in kind.not_settable and not is_empty_list:
+        raise ValueError(f"{name}: cannot be set; {kind.not_settable[name]}")
+    if name not in known:
+        raise ValueError(f"{name}: unknown setting{_suggestion(name, known)}")
+    if name in kind.path_settings and text.lower() == "none":
+        text = ""
+    try:
+        return name, _convert(text, known[name])
+    except ValueError as error:
+        raise ValueError(f"{name}={text[:60]}: {error}") from None
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    """Return a known name that resembles `name`, as the end of a message."""
+    plain = name.lower().strip("-").replace("-", "_")
+    names = list(known)
+    longer = [one for one in names if plain and one.startswith(plain)]
+    similar = difflib.get_close_matches(plain, names, n=1, cutoff=MIN_SIMILARITY)
+    candidates = longer + similar
+    return f" (did you mean {candidates[0]}?)" if candidates else ""
+
+
+def _convert(text: str, kind: Any) -> Any:
+    """Convert `text` to a setting's type: int, float, bool, str, `X | None`, tuple[str, ...]."""
+    if types.NoneType in get_args(kind):
+        if text.lower() in ("none", ""):
+            return None
+        kind = get_args(kind)[0]
+    if get_origin(kind) is tuple:
+        inside = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+        return tuple(item.strip().strip("'\"") for item in inside.split(",") if item.strip())
+    if kind is bool:
+        if text.lower() not in BOOLS:
+            raise ValueError("expected True or False")
+        return BOOLS[text.lower()]
+    if kind is int:
+        return _convert_integer(text)
+    if kind is float:
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError("expected a number") from None
+    return text
+
+
+def _convert_integer(text: str) -> int:
+    try:
+        if re.fullmatch(r"[+-]?\d+", text):
+            return int(text)
+        number = float(text)  # 1e6 is an integer too
+    except ValueError:  # also for an integer of more digits than Python converts
+        raise ValueError("expected an integer") from None
+    if not number.is_integer():  # also true of infinity
+        raise ValueError("expected an integer")
+    return int(number)
+
+
+def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
+    """Convert times in ms to lengths in samples. A length in `changes` replaces a saved time."""
+    values = dict(values)
+    for time, length in TIMES:
+        if length in changes:
+            values[time] = None
+        elif values[time] is not None:
+            values[length] = milliseconds_to_samples(values[time], values["sampling_rate"])
+    window_changed = "win_time" in changes or "sampling_rate" in changes
+    if values["win_time"] is not None and window_changed and "filter_length" not in changes:
+        values["filter_length"] = 1 << (values["win_length"] - 1).bit_length()
+    return values
+
+
+# ---------------------------------------------------------------------------- check
+
+
+def _place_of(problem: str, places: Mapping[str, str]) -> str:
+    """Return the place of the first setting that a problem names; "" if it has no place."""
+    for name in re.findall(r"\w+", problem):
+        if places.get(name):
+            return places[name]
+    return ""
+
+
+def _raise_problems(problems: list[str]) -> None:
+    if problems:
+        raise UserError("\n  ".join(["settings that are not valid:", *grouped(problems)]))
+
+
+def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dict[str, str]:
+    """Return problems, by name, of values that have a wrong type or are out of range."""
+    schema = _schema(kind)
+    if schema is None:
+        return {}
+    try:
+        schema.model_validate(values)
+    except pydantic.ValidationError as error:
+        found = error.errors()
+    else:
+        return {}
+    problems: dict[str, str] = {}
+    for each in found:
+        name = str(each["loc"][0])
+        value = values[name]
+        if isinstance(value, int) and abs(value) >= 10**30:  # Python may refuse to print it
+            value = f"(about {value.bit_length() * 0.30103:.0f} digits)"
+        problems[name] = f"{name}={value!s:.200}: {each['msg']}"
+    return problems
+
+
+def _schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
+    """Return a pydantic model of the settings, or None without pydantic."""
+    if kind not in _schemas:
+        _schemas[kind] = _make_schema(kind)
+    return _schemas[kind]
+
+
+_schemas: dict[type, "type[pydantic.BaseModel] | None"] = {}
+
+
+def _make_schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
+    if not HAS_PYDANTIC:
+        message = "note: pydantic is not installed, so the ranges of settings are not checked"
+        print(message, file=sys.stderr)
+        return None
+    hints = get_type_hints(kind, include_extras=True)
+    annotated: dict[str, Any] = {name: (hints[name], ...) for name in types_of(kind)}
+    config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
+    return pydantic.create_model(kind.__name__, __config__=config, **annotated)
+
+
+def _contradictions(values: Any) -> Iterator[str]:
+    if values.win_length > values.filter_length:
+        expected = f"at most filter_length={values.filter_length}"
+        yield f"win_length={values.win_length}: expected {expected}"
+    if not values.mel_fmin < values.mel_fmax <= values.sampling_rate / 2:
+        expected = f"mel_fmin < mel_fmax <= {values.sampling_rate / 2:g}, half of sampling_rate"
+        yield f"mel_fmin={values.mel_fmin}, mel_fmax={values.mel_fmax}: expected {expected}"
+    if not values.text_cleaners:
+        yield "text_cleaners=[]: expected at least one, such as [english_cleaners_corrected]"
+    if "phones" in values.text_cleaners:
+        if values.symbols == "english":
+            yield "symbols=english: lacks most phones (expected symbols=corpus)"
+        if not values.language:
+            yield "language: missing; text_cleaners=[phones] needs one, such as language=de"
+    if values.symbol_table:
+        yield from _table_problems(values)
+    if values.postnet_kernel_size % 2 == 0:
+        yield f"postnet_kernel_size={values.postnet_kernel_size}: expected an odd number"
+    for name, length in TIMES:
+        time = getattr(values, name)
+        samples = getattr(values, length)
+        if time is None:
+            continue
+        expected_samples = milliseconds_to_samples(time, values.sampling_rate)
+        if samples != expected_samples:
+            yield f"{name}={time}: {length}={samples}, expected {expected_samples} samples"
+
+
+def _table_problems(values: Any) -> Iterator[str]:
+    from tacotron2_voice.text.symbols import table_with
+
+    if values.symbols == "english":
+        yield "symbols=english: there is a symbol_table, which only other values of symbols have"
+        return
+    try:
+        table = table_with(values.symbol_table)
+    except UserError as error:
+        yield f"symbol_table: {error}"
+        return
+    if values.n_symbols != len(table):
+        yield f"n_symbols={values.n_symbols}: expected {len(table)}, the size of symbol_table"

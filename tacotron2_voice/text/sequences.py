@@ -1,0 +1,86 @@
+"""Convert a text to symbols and ids, and ids to a text."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from tacotron2_voice.text.cleaners import clean_pieces
+from tacotron2_voice.text.symbols import ENGLISH, SymbolTable
+
+PHONES = "phones"  # the cleaner that converts a text to the International Phonetic Alphabet
+ARPABET_SPAN = re.compile(r"\{(.+?)\}")
+IPA_SPAN = re.compile(r"(?<!\w)/(\S(?:[^/\n]*\S)?)/(?!\w)")
+
+
+def clean(
+    text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
+) -> list[str]:
+    """Clean a text and return its symbols in Unicode's form NFC, including unknown symbols.
+
+    `{HH AH0 L OW1}` stands for phones of the ARPAbet, if the table has them. `/hɛlˈoʊ/` stands for
+    phones of the IPA, if the cleaners produce phones. The text around them is cleaned piece by
+    piece. Two quirks of NVIDIA's code are kept: in English an underscore becomes the padding, and a
+    phone span in the first line drops all further lines. So pass single lines.
+
+    Raises:
+        UserError: as `clean_pieces`.
+    """
+    text = unicodedata.normalize("NFC", text)
+    phone_span = None
+    if PHONES in cleaner_names:
+        phone_span = IPA_SPAN
+    elif table.has_phones:
+        phone_span = ARPABET_SPAN
+    pieces = [text]
+    if phone_span is not None:
+        line = text.partition("\n")[0] if phone_span is ARPABET_SPAN else text
+        split = phone_span.split(line)  # text, phones, text, phones, ..., text
+        if len(split) > 1:
+            pieces = split
+    pieces[::2] = clean_pieces(pieces[::2], cleaner_names, language)
+
+    symbols: list[str] = []
+    for i, piece in enumerate(pieces):
+        composed = unicodedata.normalize("NFC", piece)
+        if i % 2 == 1 and phone_span is ARPABET_SPAN:
+            symbols += [f"@{phone}" for phone in piece.split()]
+        else:
+            symbols += composed
+    return symbols
+
+
+def text_to_sequence(
+    text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
+) -> list[int]:
+    """Clean a text and return its ids, each from 0 to len(table) - 1.
+
+    Symbols outside the table are dropped; `unknown_symbols` lists them.
+
+    Raises:
+        UserError: as `clean_pieces`.
+    """
+    cleaned = clean(text, cleaner_names, table, language)
+    return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
+
+
+def sequence_to_text(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> str:
+    """Return the text of ids: phones of the ARPAbet in braces, the padding as "_"."""
+    symbols = (table.symbols[int(i)] for i in sequence)
+    text = "".join(f"{{{symbol[1:]}}}" if len(symbol) > 1 else symbol for symbol in symbols)
+    return text.replace("}{", " ")
+
+
+def can_be_spoken(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> bool:
+    """Return whether ids contain a letter, a phone, or a digit where the table has digits."""
+    return not table.spoken_ids.isdisjoint(sequence)
+
+
+def one_character_each(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> str:
+    """Return one character per id: letters in lower case, "@" for phones of the ARPAbet and for
+    combining marks such as vowel signs, other symbols unchanged."""
+    characters = []
+    for i in sequence:
+        symbol = table.symbols[i]
+        is_part_of_word = len(symbol) > 1 or unicodedata.category(symbol)[0] == "M"
+        characters.append("@" if is_part_of_word else symbol.lower()[0])
+    return "".join(characters)

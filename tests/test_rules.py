@@ -1,0 +1,88 @@
+"""tacotron2_voice/text/rules.py: the version of the reading rules, and where it is stored."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from helpers import SPEAKER, save_speaker
+from test_retries import GOOD, TEXT, Scripted
+
+import synthesize
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
+from hparams import create_hparams
+from tacotron2_voice.text import rules, rules_version, uses_english_rules
+from tacotron2_voice.text.rules import code_of
+from tacotron2_voice.voice import Voice
+
+RULE = 'RULES = [(r"\\bDr\\.", "doctor")]\n'
+
+
+def test_comments_docstrings_and_layout_do_not_change_the_code():
+    documented = f'"""Rules."""\n\n# titles\n{RULE}\ndef f(x):\n    """Return x."""\n    return x\n'
+    bare = 'RULES = [\n    (r"\\bDr\\.",\n     "doctor")\n]\ndef f(x): return x'
+    assert code_of(documented) == code_of(bare)
+
+
+@pytest.mark.parametrize("other", ["drive", "", "doctor "])
+def test_words_change_the_code(other):
+    assert code_of(RULE) != code_of(RULE.replace("doctor", other))
+
+
+def test_version_depends_on_every_rule_file(tmp_path, monkeypatch):
+    shutil.copytree(rules.FOLDER, tmp_path / "text")
+    monkeypatch.setattr(rules, "FOLDER", tmp_path / "text")
+    version = rules_version.__wrapped__
+    versions = {version()}
+    assert versions == {rules_version()}
+    for name in ("english/words.py", "english/numbers.py", "cleaners.py", "sequences.py"):
+        path = tmp_path / "text" / name
+        path.write_text(path.read_text(encoding="utf-8") + "\nADDED = 1\n", encoding="utf-8")
+        versions.add(version())
+    assert len(versions) == 5
+    path = tmp_path / "text" / "unspoken.py"
+    path.write_text(path.read_text(encoding="utf-8") + "\nADDED = 1\n", encoding="utf-8")
+    assert version() in versions
+
+
+@pytest.mark.parametrize(
+    ("trained", "cleaner", "has_note"),
+    [
+        ("", "english_cleaners_corrected", False),  # unknown, as in checkpoints of 0.4.0
+        (rules_version(), "english_cleaners_corrected", False),
+        ("0123456789abcdef", "english_cleaners_corrected", True),
+        ("0123456789abcdef", "english_cleaners", True),
+        ("0123456789abcdef", "basic_cleaners", False),
+    ],
+)
+def test_synthesizer_notes_other_rules(trained, cleaner, has_note):
+    settings = replace(Scripted(GOOD).settings, text_cleaners=(cleaner,))
+    synthesizer = Scripted(GOOD, settings=settings)
+    synthesizer.training = replace(synthesizer.training, text_rules=trained)
+    note = synthesizer.rules_note()
+    assert bool(note) == has_note
+    assert not note or trained in note
+    assert synthesizer.synthesize(TEXT).notes == []
+    assert uses_english_rules(settings.text_cleaners) == cleaner.startswith("english")
+
+
+def test_checkpoint_and_its_voice_note_other_rules_once(tmp_path, capsys):
+    path = save_speaker(tmp_path / "a.pt", create_hparams(SPEAKER), text_rules="0123456789abcdef")
+    assert load_checkpoint_synthesizer(path).training.text_rules == "0123456789abcdef"
+    texts = tmp_path / "texts.txt"
+    texts.write_text("A dog.\nA cat.\n")
+    options = ["--text-file", str(texts), "-o", str(tmp_path / "a.wav")]
+    synthesize.main(["--checkpoint", str(path), *options, "--hparams", "max_decoder_steps=3"])
+    assert capsys.readouterr().err.count("note: ") == 1
+
+
+def test_exported_voice_keeps_the_rules_of_its_training(voices, tmp_path):
+    folder = shutil.copytree(voices.int8[0], tmp_path / "voice")
+    assert Voice(folder).training.text_rules == ""
+    path = folder / "voice.json"
+    description = json.loads(path.read_text())
+    path.write_text(json.dumps(description | {"text_rules": "0123456789abcdef"}))
+    assert "0123456789abcdef" in Voice(folder).rules_note()
+    del description["text_rules"]  # as in voices of 0.4.0
+    path.write_text(json.dumps(description))
+    assert Voice(folder).rules_note() == ""
