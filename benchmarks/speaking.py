@@ -1,8 +1,8 @@
 """How long a model takes to speak: seconds of computing for a second of speech, up to the mel.
 
-    python benchmarks/speaking.py                                  # 1 text, then 16 in one batch
-    python benchmarks/speaking.py --texts 1,64 --steps 300 --json synthesis.json
-    python benchmarks/speaking.py --device cpu --voices --threads 2,1     # beside ONNX Runtime
+    python -m benchmarks.speaking                                  # 1 text, then 16 in one batch
+    python -m benchmarks.speaking --texts 1,64 --steps 300 --json synthesis.json
+    python -m benchmarks.speaking --device cpu --voices --threads 2,1     # beside ONNX Runtime
 
 The full-size model with random weights, in float32 as synthesize.py. Every text has --symbols
 symbols and takes --steps decoder steps: the gate cannot stop it. Timed is all from symbol ids to
@@ -13,8 +13,6 @@ On a GPU the steps one by one and in CUDA graphs (fast_decoder/captured_steps.py
 capture included each time, and their mels are compared. On a CPU they run one by one only, and with
 --voices in turns with the same model as scripts/export_voice.py makes it, one text after another.
 """
-
-import project_root
 
 import argparse
 import contextlib
@@ -33,7 +31,7 @@ import torch
 import model
 from audio import mel_filters
 from benchmarks import options
-from benchmarks.timing import median_and_range, publish, time_in_turns
+from benchmarks.timing import median_and_range, publish, time_interleaved
 from fast_decoder import captured_steps
 from hparams import create_hparams
 from model import Tacotron2
@@ -99,7 +97,7 @@ def measure(
                 voice = Voice(path, endless, threads)
                 tasks[f"{way}/{threads}"] = functools.partial(speak_voice, args, voice, count)
         mels = {name: task() for name, task in tasks.items()}
-        seconds = time_in_turns(tasks, args.repeats, args.device, title=f"{count} at once")
+        seconds = time_interleaved(tasks, args.repeats, args.device, title=f"{count} at once")
         for name, mel in mels.items():
             way, _, threads = name.rpartition("/")
             same = torch.equal(mel, mels[f"{ways[0]}/{threads}"]) if way in WAYS else None
@@ -111,7 +109,7 @@ def measure(
     with contextlib.suppress(ImportError):  # no librosa
         griffin_lim = GriffinLim(args.hparams, mel_filters(args.hparams).numpy())
         invert = functools.partial(griffin_lim.samples, mel.float().cpu().numpy())
-        [times] = time_in_turns({"Griffin-Lim": invert}, args.repeats, mel.device).values()
+        [times] = time_interleaved({"Griffin-Lim": invert}, args.repeats, mel.device).values()
         factors = (times * second / mel.shape[1]).tolist()
     row = {"texts": 1, "way": "Griffin-Lim", "threads": args.threads[0], "bitwise_the_same": None}
     return [*rows, row | {"real_time_factors": factors}]

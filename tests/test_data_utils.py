@@ -15,17 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio import log_mel_spectrogram
+from batch import Batch, collate, synthetic_batch
 from corpus.filelist import (
     read_filelist,
 )
-from data_utils import (
-    Batch,
-    TextMelDataset,
-    collate,
-    collate_and_share,
-    make_loader,
-    synthetic_batch,
-)
+from data_utils import TextMelDataset, collate_and_share, make_loader
 from hparams import HParams, create_hparams
 from tacotron2_voice.text import text_to_sequence
 from tacotron2_voice.utils.errors import UserError

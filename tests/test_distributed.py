@@ -32,7 +32,7 @@ from training_runs import copied_corpus
 
 import train
 from tacotron2_voice.utils.errors import UserError
-from training import distributed, setup, validation
+from training import distributed, start, validation
 from training.trainer import Trainer
 
 # 14 clips in 5 batches of up to 3: an epoch has two updates of two batches, and one of one.
@@ -363,7 +363,7 @@ def refused(ended) -> str:
 
 
 def other_code() -> None:
-    vars(setup)["fingerprint_of_code"] = lambda *_: "0123456789abcdef"
+    vars(start)["fingerprint_of_code"] = lambda *_: "0123456789abcdef"
 
 
 def test_processes_that_differ_are_refused(corpus, tmp_path):

@@ -22,7 +22,7 @@ import model
 from fast_decoder import graphs
 from fast_decoder.encoder import bidirectional_lstm, plain_lstm_loops
 from fast_decoder.parity import EncoderProblem, relative_errors
-from training.trainer import AUTOCAST_DTYPES
+from training.precision import AUTOCAST_DTYPES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,8 +9,8 @@ from helpers import assert_same, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batch import synthetic_batch
 from corpus.clip_table import Clip, ClipTable
-from data_utils import synthetic_batch
 from hparams import create_hparams
 from length_batching import STRATEGIES, plan_epoch
 from tacotron2_voice.utils.errors import UserError

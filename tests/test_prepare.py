@@ -35,7 +35,7 @@ from corpus.preparation import Preparation, prepare
 from data_utils import TextMelDataset
 from hparams import create_hparams
 from scripts.prepare import main
-from training.setup import read_clips
+from training.clips import read_clips
 
 pytestmark = pytest.mark.usefixtures("no_picture")
 

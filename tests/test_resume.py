@@ -40,7 +40,7 @@ import train
 from export import checkpoint_file
 from hparams import create_hparams
 from model import Tacotron2
-from training import checkpoint, setup
+from training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("clean_process")
 
@@ -467,7 +467,7 @@ def let_the_other_end_once_the_checkpoint_is_found(told: Path, last: Path) -> No
         told.touch()
         wait_for(last)
 
-    act_at(setup, "find_start", let_it_end, after=True)
+    act_at(train, "find_start", let_it_end, after=True)
 
 
 def test_resume_of_a_living_run_is_refused(corpus, whole, tmp_path):
@@ -496,6 +496,6 @@ def test_resume_of_a_living_run_is_refused(corpus, whole, tmp_path):
 def test_run_begun_during_set_up_is_refused(more, corpus, whole, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     arguments = flags(out, corpus.hparams(**LONG))
-    act_at_patched(monkeypatch, setup, "settle_clips", lambda: Child(arguments).end(), 1)
-    assert "started a run in this folder meanwhile" in refused([*arguments, *more], capsys)
+    act_at_patched(monkeypatch, train, "resolve_clips", lambda: Child(arguments).end(), 1)
+    assert f"{out}: another process has started a run" in refused([*arguments, *more], capsys)
     assert_same_run(out, whole)

@@ -18,10 +18,10 @@ from training_runs import act_at_patched, copied_corpus, refused, run
 import train
 from data_utils import TextMelDataset
 from hparams import create_hparams, hparams_from_dict
-from training import checkpoint, setup
+from training import checkpoint, start
 from training.distributed import ALONE
-from training.epoch import Run
-from training.logging import OutputFolder
+from training.run import Run
+from training.run_folder import RunFolder
 from training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -76,7 +76,7 @@ def test_run_line_records_settings_and_machine(corpus, whole):
 def test_resume_command_names_the_folders(logs, tmp_path):
     output = tmp_path / "a run; with signs"
     trainer = SimpleNamespace(processes=ALONE)
-    of_one = Run(OutputFolder(output, logs), *[None] * 4, trainer=trainer)
+    of_one = Run(RunFolder(output, logs), *[None] * 4, trainer=trainer)
     python, script, *arguments = shlex.split(of_one.resume_command)
     assert (python, script) == ("python", "train.py")
     args = train.parse_arguments(arguments)
@@ -106,7 +106,7 @@ def test_full_disk_at_a_checkpoint_loses_nothing(corpus, tmp_path):
 
 
 def kill_a_worker() -> None:
-    vars(setup)["WORKERS_PER_CPU"] = 2
+    vars(start)["WORKERS_PER_CPU"] = 2
     vars(os)["sched_getaffinity"] = lambda _: {0}
 
     def kill() -> None:

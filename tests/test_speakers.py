@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import synthesize
 import train
+from batch import collate, synthetic_batch
 from corpus.clip_table import LABELS, MAX_NAMES, Clip, ClipTable, read_table_file, table_path
 from corpus.filelist import ListedClip, read_filelist, split_filelist_line
-from data_utils import TextMelDataset, collate, synthetic_batch
+from data_utils import TextMelDataset
 from hparams import TYPES, HParams, create_hparams
 from model import Tacotron2
 from tacotron2_voice.speakers import chosen_index, speaker_index

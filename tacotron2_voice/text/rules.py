@@ -1,0 +1,67 @@
+"""Identify the rules by which texts become symbols.
+
+    rules_version()  # such as "8b5d0c3e91f2a764"
+
+Checkpoints, voices and filelist caches store this version. A model that reads a text by other rules
+than in its training may pronounce it differently.
+"""
+
+import ast
+import functools
+import hashlib
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+# The modules that turn an English text into symbols.
+RULE_FILES = ("sequences.py", "cleaners.py", "english/*.py")
+
+
+@functools.cache
+def rules_version() -> str:
+    """Return a hash of the rules. Comments, docstrings and layout do not change it."""
+    digest = hashlib.sha256()
+    for pattern in RULE_FILES:
+        for path in sorted(FOLDER.glob(pattern)):
+            digest.update(code_of(path.read_text(encoding="utf-8")).encode())
+    return digest.hexdigest()[:16]
+
+
+def uses_english_rules(cleaner_names: tuple[str, ...]) -> bool:
+    """Return whether a text with these cleaners is read by the English rules."""
+    return any(name.startswith("english") for name in cleaner_names)
+
+
+def code_of(source: str) -> str:
+    """Return the syntax tree of a module as a text, without docstrings.
+
+    `ast.dump` would do, but its result differs between versions of Python.
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [one for one in body if not _is_text_alone(one)]  # type: ignore[attr-defined]
+    return _as_text(tree)
+
+
+def _is_text_alone(node: ast.AST) -> bool:
+    """Return whether a statement is a text without effect, such as a docstring."""
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+        return False
+    return isinstance(node.value.value, str)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(_as_text(item) for item in value)}]"
+    if isinstance(value, ast.Constant):
+        return repr(value.value)
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    # Newer versions of Python have more fields, which are empty in older code.
+    parts = [
+        f"{name}={_as_text(child)}"
+        for name, child in ast.iter_fields(value)
+        if child is not None and child != []
+    ]
+    return f"{type(value).__name__}({','.join(parts)})"
