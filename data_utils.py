@@ -68,8 +68,8 @@ class TextMelDataset(Dataset):
         is_same_file = Identity.of(clip.path)[:2] == clip.identity[:2]
         if mel.shape[1] != clip.num_frames or not is_same_file:
             raise UserError(
-                f"{name}: the file has changed since the filelist was read: {mel.shape[1]} frames, "
-                f"expected {clip.num_frames}. Put the old file back and add --resume, or prepare "
+                f"{name}: the file has changed since the filelist was read ({mel.shape[1]} frames, "
+                f"before {clip.num_frames}). Put the old file back and add --resume, or prepare "
                 "the filelist again and add --resume --new-clips"
             )
         labels = {

@@ -108,13 +108,13 @@ def test_pictures_name_text_and_end():
         "alignment": "alignment: a dog",
         "mel": "target",
         "gate": "gate",
-        "spoken/alignment": "alignment, spoken freely: a dog.",
+        "spoken/alignment": "alignment, free-running: a dog.",
         "spoken/mel": "spoken",
-        "spoken/gate": "gate, spoken freely: attention rested on the last symbols",
+        "spoken/gate": "stop token, free-running: attention rested on the last symbols",
     }
     end = figures["spoken/gate"].axes[0].get_lines()[-1]
     assert end.get_xdata() == [8.5, 8.5]  # 9 steps of speech, of 15 that were made
-    assert plots_of(replace(example(), spoken=None)).keys() == PICTURES
+    assert plots_of(replace(example(), free_running=None)).keys() == PICTURES
 
 
 def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
@@ -183,7 +183,7 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     logger.log_epoch(EPOCH)
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # no half line
     logger.log_step(1, {str(number): 1.0 for number in range(1000)})
-    logger.writer.file_writer.event_writer._async_writer._worker.join()
+    logger.tensorboard._writer.file_writer.event_writer._async_writer._worker.join()
     logger.log_validation(VALIDATION, [example()])
     state = logger.state()
     printed = capfd.readouterr()
@@ -208,7 +208,7 @@ def test_names_outside_unicode_end_only_the_drawing(tmp_path, capsys):
     logger = RunLogger(folder, folder / "logs")
     logger.log_epoch(EPOCH)
     logger.close()
-    assert "warning: no more for TensorBoard" in capsys.readouterr().out
+    assert "warning: TensorBoard" in capsys.readouterr().out
     assert [line["kind"] for line in metrics(folder)] == ["epoch"]
 
 
@@ -222,7 +222,7 @@ def test_folder_moved_or_unlocked_meanwhile_is_noticed(tmp_path):
     (tmp_path / "out").symlink_to("elsewhere")
     for place in ("nowhere", "elsewhere"):
         (tmp_path / place).mkdir()
-        with pytest.raises(UserError, match="/out: moved or replaced while the run trained"):
+        with pytest.raises(UserError, match="/out: the folder was moved or replaced"):
             out.check_is_same()
 
 

@@ -60,7 +60,11 @@ def in_this_process(facts, device):
     """Return the answer that a fresh process would give."""
     given = json.dumps({"facts": facts, "device": device})
     output = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(output),
+        torch.random.fork_rng(devices=[]),  # as a process of its own
+    ):
         patch.setattr(sys, "stdin", io.StringIO(given))
         self_check.main()
     return json.loads(output.getvalue())

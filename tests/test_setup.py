@@ -87,16 +87,17 @@ ALL = ["train-a", "train-b", "val-a", "val-b"]
 def test_same_list_for_both_is_remarked(lists, capsys):
     read_clips(replace(lists, validation_files=lists.training_files), new_run=True)
     printed = capsys.readouterr().out
-    assert "training_files and validation_files name the same clips, " in printed
-    assert "validate not at all: validation_files=none" in printed
+    assert "training_files and validation_files name the same clips" in printed
+    assert "validation_files=none" in printed
 
 
 def test_shared_clips_are_counted_and_named(lists, tmp_path, capsys):
     """Under whichever path a list names them."""
     (tmp_path / "val.txt").write_text("val-a.wav|Text.\n./train-b.wav|Text.\n")
     read_clips(lists, new_run=True)
-    shared = f"1 of 2 validation clips are trained on too, {tmp_path}/train-b.wav for one"
-    assert f"warning: {shared}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "warning: 1 of 2 validation clips" in printed
+    assert f"{tmp_path}/train-b.wav" in printed
 
 
 def test_sound_with_two_texts_is_remarked(lists, tmp_path, capsys):
@@ -107,8 +108,9 @@ def test_sound_with_two_texts_is_remarked(lists, tmp_path, capsys):
     (tmp_path / "train.txt").write_text("train-a.wav|Text.\n" * 2 + "train-a.wav|Other.\n")
     read_clips(lists, new_run=True)
     name = f"{tmp_path}/train.txt"
-    assert f"warning: {name}: 1 lines name a sound" in (out := capsys.readouterr().out)
-    assert f"with another text, {name}:3 for one" in out
+    printed = capsys.readouterr().out
+    assert f"warning: {name}: 1 lines" in printed
+    assert f"{name}:3" in printed
 
 
 def test_lists_without_validation_are_read(lists, opened):

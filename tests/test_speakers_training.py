@@ -365,7 +365,7 @@ def test_every_speaker_has_an_example(corpus, tmp_path, monkeypatch, capsys):
         loss = record["speakers"][name]["loss_unpadded"]
         [(step, value)] = logged[f"validation_loss_unpadded/{name}"]
         assert (step, value) == (record["iteration"], pytest.approx(loss))
-        assert f"  {name}: unpadded {loss:.4f}; spoken freely: " in printed
+        assert f"  {name}: masked loss {loss:.4f}; free-running: " in printed
     assert "alignment" not in logged
     [layout] = EventAccumulator(str(out / "logs")).Reload().Tensors("custom_scalars__config__")
     [pattern] = re.findall(rb"validation_loss_unpadded/\.\*", layout.tensor_proto.string_val[0])
@@ -446,16 +446,16 @@ def test_ten_lines_say_what_speakers_have():
     lines = describe_speakers(clips, SPEAKERS).splitlines()
     assert len(lines) == MAX_SHOWN + 2 == 10
     assert max(map(len, lines)) <= 100
-    assert lines[0] == "30 speakers, 2 of them without clips for validation:"
-    assert lines[1].endswith("…: 30 clips, 0.6 minutes; 1 for validation")
+    assert lines[0] == "30 speakers, 2 of them without validation clips:"
+    assert lines[1].endswith("…: 30 training clips, 0.6 minutes; 1 validation clips")
     assert lines[-1] == "  22 more: 0.0 to 0.4 minutes"
     balanced = replace(SPEAKERS, speaker_balance=1.0)
     weights = balancing_weights(training.num_frames, training.speaker_numbers, balanced)
     lines = describe_speakers(clips, balanced, weights).splitlines()
-    assert ", each drawn 0.517 times an epoch; " in lines[1]  # 465 clips, 30 speakers, 30 clips
+    assert ", each drawn 0.517 times per epoch; " in lines[1]  # 465 clips, 30 speakers, 30 clips
     assert lines[-1].endswith(", drawn up to 15.5 times")
     assert describe_speakers(Clips(clips_of({"a": 2}), clips_of({"a": 1}), ""), SPEAKERS) == (
-        "1 speaker:\n  a: 2 clips, 0.0 minutes; 1 for validation"
+        "1 speaker:\n  a: 2 training clips, 0.0 minutes; 1 validation clips"
     )
 
 
@@ -492,9 +492,9 @@ def test_many_speakers_have_bounded_curves_and_lines(tmp_path, monkeypatch, caps
     printed = capsys.readouterr().out
     rest = {name: losses[name] for name in "cba"}
     best, worst = (pick(rest, key=rest.get) for pick in (min, max))
-    line = f"  3 more: unpadded {rest[best]:.4f} ({best}) to {rest[worst]:.4f} ({worst})\n"
+    line = f"  3 more: masked loss {rest[best]:.4f} ({best}) to {rest[worst]:.4f} ({worst})\n"
     assert line in printed
-    assert "  c: unpadded" not in printed
+    assert "  c: masked" not in printed
 
 
 # ---------------------------------------------------------------------------- runs
@@ -514,7 +514,7 @@ def test_run_line_says_what_speakers_have(corpus, tmp_path, capsys):
     for name, each in record["speakers"].items():
         assert each["training_minutes"] == pytest.approx(seconds[name] / 60)
     printed = capsys.readouterr().out
-    assert "\n3 speakers:\n  a: 8 clips, 0.1 minutes, each drawn " in printed
+    assert "\n3 speakers:\n  a: 8 training clips, 0.1 minutes, each drawn " in printed
     assert ", speakers balanced by 1: " in printed
     assert record["hparams"]["speaker_balance"] == 1
 

@@ -316,7 +316,7 @@ def test_fused_and_other_optimizers_give_the_same_weights(monkeypatch):
         for i in range(3):
             trainer.step([MicroBatch(tiny_batch(), seed=i)])
         weights.append(torch.nn.utils.parameters_to_vector(trainer.model.parameters()))
-    torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
 
 
 def test_state_entries_name_the_optimizers_state(monkeypatch):

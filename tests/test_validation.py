@@ -126,7 +126,7 @@ def test_alignment_not_formed_is_said_once(corpus, tmp_path, monkeypatch, capsys
     printed = capsys.readouterr().out
     sharpness = metrics(out, "validation")[-1]["alignment_sharpness"]
     assert printed.count("warning: the alignment has not formed after") == 1
-    assert f"sharpness {sharpness:.2f} is below 0.3" in printed
+    assert f"focus rate {sharpness:.2f}, expected at least 0.3" in printed
     for setting in ("--trim-silence", "n_frames_per_step=2", "guided_attention_weight=1"):
         assert setting in printed
     run(out, corpus, "--resume", **settings, epochs=4)
@@ -144,7 +144,7 @@ def test_attention_that_ignores_the_text_is_said_once(corpus, tmp_path, monkeypa
     run(out, corpus, "--resume", **settings, epochs=3)
     printed = capsys.readouterr().out
     effect = max(0, metrics(out, "validation")[-1]["text_effect"])
-    assert printed.count("warning: attention is sharp") == 1
+    assert printed.count("warning: attention is focused") == 1
     assert f"the loss is only {effect:.0%} higher" in printed
     assert "--resume --hparams guided_attention_weight=1,guided_attention_sigma=0.4" in printed
     run(out, corpus, "--resume", **settings, epochs=4)
@@ -164,7 +164,7 @@ def test_training_without_validation_list(nothing, corpus, tmp_path, capsys):
     )
     train.main(flags(out, "", "--resume"))
     printed = capsys.readouterr().out
-    assert "no validation, as validation_files is empty: no validation loss" in printed
+    assert "note: no validation" in printed
     assert f"the newest {TINY['keep_checkpoints']} checkpoints are kept" in printed
     last = newest(out)
     assert f"--checkpoint {last} --text" in printed
@@ -258,16 +258,16 @@ def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, monke
     coverage = np.mean(attempt.alignment.max(axis=0) >= NOTICED)
     assert record["spoken_coverage"] == coverage
     seconds, recorded = (frames * HOP / SAMPLING_RATE for frames in (mel.shape[1], clip.num_frames))
-    how = f"did not stop: {attempt.end.value}" if settings else "stopped"
-    expected = f"{how} after {seconds:.1f} s (the recording has {recorded:.1f}), coverage"
-    assert f"  spoken freely: {expected} {coverage:.2f}\n" in printed
+    end = f"did not stop ({attempt.end.value})" if settings else "stopped"
+    expected = f"{end} after {seconds:.1f} s (recording: {recorded:.1f} s), coverage"
+    assert f"  free-running: {expected} {coverage:.2f}\n" in printed
     assert {f"validation/{name}" for name in record if "spoken" in name} <= curves(out).keys()
 
 
 def test_free_speech_in_half_precision(corpus, tmp_path, capsys):
     run(tmp_path / "out", corpus, epochs=1, epochs_per_validation=1, precision="bf16")
     printed = capsys.readouterr().out
-    assert "  spoken freely: " in printed
+    assert "  free-running: " in printed
     assert "training continues" not in printed
 
 

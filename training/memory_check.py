@@ -156,7 +156,7 @@ def _problems(
     if fitting == 0:
         return [f"{message}A single clip of {asked[0][1]} frames does not fit: remove the longest"]
     value = fitting * longest if setting == "batch_capacity" else fitting
-    return [f"{message}Use --hparams {setting}={value}, which fits"]
+    return [f"{message}Use --hparams {setting}={value}"]
 
 
 def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
