@@ -33,7 +33,7 @@ from machine import describe_environment, measured_on
 from tacotron2_voice.utils.arguments import at_least_one, make_parser
 from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import read_json, write_bytes, write_json
+from tacotron2_voice.utils.files import read_bytes, read_json, write_bytes, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 20  # of a failed part's output in the report
@@ -346,7 +346,7 @@ def target_row(target: Target, results: dict[str, Any]) -> list[str]:
 
 def last_lines(path: Path) -> list[str]:
     """Return the last lines of a part's output, without the names of private folders."""
-    text = path.read_bytes().decode(errors="replace") if path.exists() else ""
+    text = read_bytes(path).decode(errors="replace") if path.exists() else ""
     for private, name in ((ROOT, "."), (Path.home(), "~")):  # Reports are published.
         text = text.replace(str(private), name)
     return text.strip().splitlines()[-MAX_LINES:]

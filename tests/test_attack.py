@@ -113,11 +113,10 @@ ANY_TEXT = {
     "metadata.csv",
     "clips.csv",
     "texts.txt",
-    "parts.tsv",
-    "2-busy.txt",
+    "busy.txt",
     "metrics.jsonl compared",
 }
-OPTIONAL = {"clips.csv", "2-busy.txt"}
+OPTIONAL = {"clips.csv", "busy.txt", "state.json"}
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -133,7 +132,7 @@ def test_what_is_read_is_named_in_a_line(attacked, name):
     else:
         assert (is_small and name in ANY_TEXT) or (not is_there and name in OPTIONAL)
         return
-    assert path.name in message or f"{path.parent} holds" in message
+    assert path.name in message or f"{path.parent} contains" in message
     assert len(message) < 1000
     assert len(message.splitlines()) <= 3
 

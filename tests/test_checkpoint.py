@@ -65,7 +65,7 @@ def test_failed_write_leaves_earlier_checkpoints(error, tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch, "save", fail)
     for iteration in (1, 2):  # over an old one, and a new one
-        with pytest.raises(UserError, match="could not be written") as refusal:
+        with pytest.raises(UserError, match="cannot be written") as refusal:
             checkpoint.write_checkpoint(tmp_path, state(iteration), keep=1)
         assert f"checkpoint_{iteration}.pt" in str(refusal.value)
         assert str(error).splitlines()[0] in str(refusal.value)

@@ -72,7 +72,7 @@ def test_the_encoders_products_follow_autocast(precision):
 def test_lengths_that_do_not_fit_are_refused():
     case = encoder_problem((3, 2))
     for lengths in ((4, 2), (3, 0)):
-        with pytest.raises(ValueError, match="expected 1 to 3"):
+        with pytest.raises(ValueError, match="from 1 to 3"):
             bidirectional_lstm(case.lstm, case.inputs, torch.tensor(lengths))
 
 

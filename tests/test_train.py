@@ -331,8 +331,8 @@ def test_losses_are_read_one_step_late(corpus, tmp_path, monkeypatch, capsys):
         hidden.append((number, shown, losses.values))
         return StepLosses(shown, SimpleNamespace(synchronize=synchronize), None)
 
-    def reading(run, but=0):
-        read(run, but)
+    def reading(run, leave=0):
+        read(run, leave)
         left.append(len(run.pending))
 
     plain, out = tmp_path / "plain", tmp_path / "out"
