@@ -31,6 +31,7 @@ from hparams import HParams
 from machine import peak_memory, reset_peak_memory
 from tacotron2_voice.utils.arguments import whole_number
 from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.utils.program import run_program
 from training.decoders import DECODERS, choose_decoder
 from training.trainer import MicroBatch, Trainer
 
@@ -145,4 +146,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -43,6 +43,7 @@ from length_batching import (
 from tacotron2_voice.utils.arguments import at_least_one, whole_number, whole_numbers
 from tacotron2_voice.utils.console import markdown_table, print_nothing, progress_bar
 from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.program import run_program
 from training.distributed import Processes, join
 from training.memory_check import fit
 from training.trainer import MicroBatch, Trainer
@@ -364,4 +365,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -1,6 +1,6 @@
 """Run every check and benchmark on a GPU, and write one report.
 
-    python -m benchmarks.gpu_report                          # into benchmarks/results/gpu-<date>
+    python -m benchmarks.gpu_report                          # into research/results/gpu-<date>
     python -m benchmarks.gpu_report out --minutes 9          # stop after 9 minutes
     python -m benchmarks.gpu_report out --minutes 9          # continue with what is left
     python -m benchmarks.gpu_report out --only decoder_bf16,busy
@@ -34,6 +34,7 @@ from tacotron2_voice.utils.arguments import at_least_one, make_parser
 from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes, read_json, write_bytes, write_json
+from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 20  # of a failed part's output in the report
@@ -363,7 +364,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         nargs="?",
         type=Path,
         metavar="FOLDER",
-        help="write report.md here (default: benchmarks/results/gpu-<date>)",
+        help="write report.md here (default: research/results/gpu-<date>)",
     )
     add("--minutes", type=at_least_one, help="start no part after this time (default: no limit)")
     add("--only", metavar="NAME,NAME", help="run these parts, even if they succeeded before")
@@ -372,7 +373,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--measure", choices=MEASUREMENTS, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.folder is None:
-        default = ROOT / "benchmarks" / "results" / f"gpu-{date.today().isoformat()}"
+        default = ROOT / "research" / "results" / f"gpu-{date.today().isoformat()}"
         args.folder = Path(tempfile.mkdtemp()) if args.cpu_dry_run else default
     args.folder = args.folder.absolute()
     return args
@@ -408,4 +409,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)
