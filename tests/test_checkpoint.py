@@ -206,7 +206,7 @@ def test_checkpoint_that_would_run_code_is_refused(tmp_path):
     ("make", "message"),
     [
         (lambda path: None, "no such checkpoint"),
-        (os.mkfifo, "a named pipe, expected a file"),
+        (os.mkfifo, "a named pipe .expected a file"),
         (lambda path: torch.save([1, 2], path), "holds no state_dict"),
         (lambda path: path.write_text("no checkpoint at all"), "damaged, or no checkpoint"),
         (huge, "damaged, or no checkpoint, by its first byte or its size"),

@@ -76,7 +76,7 @@ def resolve_clips(
     try:
         training, validation = read_clips(hparams, processes, new_run=is_new)
     except UserError as error:
-        if resumed and "lines refused" in str(error):
+        if resumed and "lines rejected" in str(error):
             error.args = (f"{error}\n{HOW_TO_CHANGE_CLIPS}",)
         if resumed and "no such filelist" in str(error):
             error.args = (f"{error}\n{HOW_TO_NAME_MOVED_LISTS}",)
