@@ -2,7 +2,7 @@
 
     sampler = make_sampler(frames, hparams)   # frames: [clips] the length of each clip
     sampler.set_epoch(epoch)                  # plans the epoch: sampler.plan, a list of batches
-    loader = make_loader(clips, hparams, pin_memory, sampler)  # data_utils.py
+    loader = make_loader(clips, hparams, sampler, num_workers=4, pin_memory=True)
 
 This is where each setting leads, and each equation of Ge et al. 2021, "Speed up training with
 variable length inputs by efficient batching strategies", Interspeech:

@@ -1,5 +1,8 @@
-"""Building blocks of Tacotron 2: initialized layers, prenet, location-sensitive attention, masks.
-Parameter names are those of NVIDIA's recipe. In shapes, B is the batch, T_in symbols, T steps.
+"""Building blocks of Tacotron 2: initialized layers, prenet, attention, masks, dropout.
+
+Parameter names are those of NVIDIA's recipe. In shapes: B clips, T_in symbols, T decoder steps.
+
+To use another attention, write its class here and return it from `make_attention`.
 """
 
 import math
@@ -27,7 +30,7 @@ class Linear(nn.Module):
 
 
 class Conv1d(nn.Module):
-    """A length-keeping convolution (odd kernel) with Xavier-uniform weights."""
+    """A convolution (odd kernel) that keeps the length, with Xavier-uniform weights."""
 
     def __init__(
         self, in_dim: int, out_dim: int, kernel_size: int, bias: bool = True, gain: Gain = "linear"
@@ -41,8 +44,11 @@ class Conv1d(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm that also trains on a batch of one value a channel (one clip of one symbol or
-    frame), whose variance is undefined: the running statistics are used, and stay as they are."""
+    """Batch norm that also trains on a batch of one value per channel.
+
+    One clip of one symbol or frame gives such a batch, and its variance is undefined. The running
+    statistics are then used, and they do not change.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, dim, T] -> [B, dim, T]
         if x.shape[0] * x.shape[2] > 1:
@@ -53,21 +59,25 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy x, of any shape, to `device` without waiting for the GPU: on a CPU x is pinned first."""
+    """Copy x to `device` without waiting for the GPU. A tensor on the CPU is pinned first."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
 
 
 def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -> torch.Tensor:
-    """[B, max_length] bool, True beyond each length."""
+    """Return bool [B, max_length], True beyond each length."""
     return torch.arange(max_length, device=device) >= without_waiting(lengths, device)[:, None]
 
 
 def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the row indices of a batch flattened to [B * max_length], in the order of a
-    PackedSequence (step by step, the longest first), and its `batch_sizes`. ValueError if a length
-    does not fit."""
+    """Return row indices and `batch_sizes` that pack a batch, flattened to [B * max_length].
+
+    The indices have the order of a PackedSequence: step by step, the longest sequence first.
+
+    Raises:
+        ValueError: if a length is not from 1 to max_length.
+    """
     _check_lengths(lengths, max_length)
     order = torch.argsort(lengths, descending=True, stable=True)
     steps = torch.arange(int(lengths.max())).unsqueeze(1)
@@ -76,19 +86,25 @@ def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch
 
 
 def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the row indices [B, max_length] of a batch flattened to [B * max_length] that turn
-    each sequence round and leave its padding where it is, which undo themselves; and the mask of
-    padding, bool of the same shape. ValueError if a length does not fit."""
+    """Return row indices that reverse each sequence of a batch, and the mask of the padding.
+
+    Both have the shape [B, max_length]. The indices refer to the batch flattened to
+    [B * max_length]. They leave padding in its place, so applying them twice restores the batch.
+
+    Raises:
+        ValueError: if a length is not from 1 to max_length.
+    """
     _check_lengths(lengths, max_length)
-    place, length = torch.arange(max_length), lengths.unsqueeze(1)
-    mask = place >= length
-    order = torch.where(mask, place, length - 1 - place)
+    position = torch.arange(max_length)
+    length = lengths.unsqueeze(1)
+    mask = position >= length
+    order = torch.where(mask, position, length - 1 - position)
     return order + max_length * torch.arange(len(lengths)).unsqueeze(1), mask
 
 
 def _check_lengths(lengths: torch.Tensor, max_length: int) -> None:
     if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
-        raise ValueError(f"lengths {lengths.tolist()}: expected 1 to {max_length}, the width")
+        raise ValueError(f"lengths {lengths.tolist()}: expected from 1 to {max_length}")
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
@@ -99,9 +115,12 @@ def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
 def draw_keep_mask(
     shape: tuple[int, ...], p: float, device: torch.device, generator: torch.Generator | None = None
 ) -> torch.Tensor | None:
-    """Draw a bool mask for `drop`, or return None if p is 0. A generator draws on its own device.
-    On a CPU the probability is rounded to 1/65,536: each random word of 64 bits makes four values,
-    three times faster than torch's bernoulli_."""
+    """Draw a bool mask for `drop`, or return None if p is 0.
+
+    A generator draws on its own device. On a CPU the probability is rounded to 1/65,536, because
+    each random word of 64 bits makes four values. This is three times faster than torch's
+    `bernoulli_`.
+    """
     if p == 0:
         return None
     drawn_on = generator.device if generator else device
@@ -112,19 +131,19 @@ def draw_keep_mask(
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
     values = words.view(torch.int16)[:count].view(shape)  # uniform from -2^15 to 2^15 - 1
-    num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # of the 2^16 values
+    num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # how many of the 2^16 values
     return (values < num_kept - 2**15).to(device)
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """F.dropout; on a CPU it uses `draw_keep_mask`, which is five times faster."""
+    """Apply `F.dropout`; on a CPU use `draw_keep_mask` instead, which is five times faster."""
     if x.device.type != "cpu":
         return F.dropout(x, p, training)
     return drop(x, draw_keep_mask(x.shape, p, x.device), p) if training else x
 
 
 class Prenet(nn.Module):
-    """Two bias-free ReLU layers with dropout that stays on in synthesis."""
+    """Two ReLU layers without bias, with dropout that stays on in synthesis."""
 
     def __init__(self, in_dim: int, dim: int, p_dropout: float):
         super().__init__()
@@ -140,7 +159,7 @@ class Prenet(nn.Module):
 
 
 class LocationLayer(nn.Module):
-    """Features of where attention was: a convolution over past alignments, then a linear layer."""
+    """Features of past alignments: a convolution, then a linear layer."""
 
     def __init__(self, n_filters: int, kernel_size: int, attention_dim: int):
         super().__init__()
@@ -152,11 +171,28 @@ class LocationLayer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Location-sensitive attention (Chorowski et al. 2015, as Tacotron 2 uses it).
+    """The interface of every attention: `memory_layer` and `forward`."""
 
-    Without `attention_location_gradient` the past alignments are constants. Through all steps their
-    gradient can grow large and hide the gradients that teach attention to follow the text
-    (docs/training.md).
+    memory_layer: nn.Module  # memory [B, T_in, memory_dim] -> processed memory, once per text
+
+    def forward(
+        self,
+        query: torch.Tensor,  # [B, attention_rnn_dim]
+        memory: torch.Tensor,  # [B, T_in, memory_dim]
+        processed_memory: torch.Tensor,  # [B, T_in, ...], memory_layer(memory)
+        past: torch.Tensor,  # [B, 2, T_in], the previous and the cumulative alignment
+        mask: torch.Tensor,  # [B, T_in] bool, True at padding
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the context [B, memory_dim] and the alignment [B, T_in], which sums to 1."""
+        raise NotImplementedError
+
+
+class LocationSensitiveAttention(Attention):
+    """Location-sensitive attention (Chorowski et al. 2015, in the form that Tacotron 2 uses).
+
+    Without `attention_location_gradient` the past alignments are constants. Their gradient through
+    all decoder steps can grow large. It then hides the gradients that teach attention to follow the
+    text (docs/training.md).
     """
 
     def __init__(self, hparams: HParams):
@@ -171,16 +207,25 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        query: torch.Tensor,  # [B, query_dim]
-        memory: torch.Tensor,  # [B, T_in, memory_dim]
-        processed_memory: torch.Tensor,  # [B, T_in, attention_dim], memory_layer(memory)
-        past: torch.Tensor,  # [B, 2, T_in], the previous and the cumulative alignment
-        mask: torch.Tensor,  # [B, T_in] bool, True at padding
+        query: torch.Tensor,
+        memory: torch.Tensor,
+        processed_memory: torch.Tensor,  # [B, T_in, attention_dim]
+        past: torch.Tensor,
+        mask: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the context [B, memory_dim] and the alignment [B, T_in], which sums to 1."""
+        """Return context and alignment. `Attention` has the shapes."""
         if not self.location_gradient:
             past = past.detach()
         projected = self.query_layer(query).unsqueeze(1)
         energies = self.v(torch.tanh(projected + processed_memory + self.location_layer(past)))
         alignment = torch.softmax(energies.squeeze(2).masked_fill(mask, -torch.inf), dim=1)
         return torch.bmm(alignment.unsqueeze(1), memory).squeeze(1), alignment
+
+
+def make_attention(hparams: HParams) -> Attention:
+    """Return the decoder's attention. This is the only place that chooses it.
+
+    With another class than `LocationSensitiveAttention`, training uses the reference decoder,
+    because the fast decoder computes no other attention (training/decoders.py).
+    """
+    return LocationSensitiveAttention(hparams)

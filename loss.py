@@ -1,7 +1,14 @@
-"""The losses: errors of mel and gate, and attention away from the diagonal.
+"""The losses: errors of mel and stop token, and attention away from the diagonal.
 
-losses = Tacotron2Loss(gate_positive_weight=5)(model(batch), batch)
-losses.total.backward()
+    losses = Tacotron2Loss(gate_positive_weight=5)(model(batch), batch)
+    losses.total.backward()
+
+To add a term to the trained loss:
+1. Write a function of (outputs, batch) here. See `guided_attention_loss` for an example.
+2. Add the term and its weight in `Trainer.losses_of` (training/trainer.py). If its weight changes
+   during a run, add it to `Schedule` (training/optimizer.py).
+3. To log the term, add it to `LossTerms` (training/trainer.py) and to the sums of `LoopState`
+   (training/checkpoint.py).
 """
 
 from typing import NamedTuple
@@ -10,46 +17,54 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from batch import Batch
 from layers import padding_mask, without_waiting
 from model import Outputs
 
 
 class Losses(NamedTuple):
-    """Scalars. The first four are the reference's means over padding too, the others are sums
-    over real frames (gate: real steps) divided by their number."""
+    """Scalars of a batch.
+
+    The first four are the reference's means, which include padding. The masked losses are sums over
+    real frames (gate: real decoder steps), divided by the number of real frames (steps).
+    """
 
     total: torch.Tensor
     mel: torch.Tensor
     mel_postnet: torch.Tensor
     gate: torch.Tensor
-    total_unpadded: torch.Tensor
+    total_unpadded: torch.Tensor  # masked, as the three below
     mel_unpadded: torch.Tensor
     mel_postnet_unpadded: torch.Tensor
     gate_unpadded: torch.Tensor
 
 
 class Tacotron2Loss(nn.Module):
-    """MSE before and after the postnet, and binary cross-entropy of the gate.
+    """MSE before and after the postnet, and binary cross-entropy of the stop token ("gate").
 
-    The padded mean falls as padding grows, because masked padding costs nothing but is counted. Use
-    it to compare with the paper, and the unpadded mean to compare batching strategies.
+    The reference's mean falls when padding grows, because masked padding costs nothing but is
+    counted. Use this mean to compare with the paper. Use the masked loss to compare batching
+    strategies.
 
-    `gate_positive_weight` multiplies the gate's error at a clip's last step, the one positive among
-    hundreds."""
+    Args:
+        gate_positive_weight: weight of the stop token's error at a clip's last decoder step, which
+            is the only positive step among hundreds; 1: unweighted.
+    """
 
     def __init__(self, gate_positive_weight: float = 1.0):
         super().__init__()
         self.gate_positive_weight = gate_positive_weight
 
-    def forward(self, outputs: Outputs, batch) -> Losses:
-        """`batch` is the `data_utils.Batch` that `outputs` were made from."""
+    def forward(self, outputs: Outputs, batch: Batch) -> Losses:
+        """Return the losses of `outputs`, which the model made from `batch`."""
         num_mels, num_frames = batch.mel.shape[1:]
         frames_per_step = num_frames // outputs.gate.shape[1]
         frame_mask, step_mask = _padding_masks(outputs, batch)
         real_values = int(batch.mel_lengths.sum()) * num_mels
-        real_steps = int((-(-batch.mel_lengths // frames_per_step)).sum())
+        real_steps = int(batch.num_steps(frames_per_step).sum())
         mel, mel_postnet, gate = _at_least_float32(outputs)
-        padded, unpadded = [], []
+        padded = []
+        unpadded = []
         for output in (mel, mel_postnet):
             error = F.mse_loss(output, batch.mel, reduction="none")
             padded.append(error.mean())
@@ -61,11 +76,14 @@ class Tacotron2Loss(nn.Module):
         return Losses._make([sum(padded), *padded, sum(unpadded), *unpadded])
 
 
-def sums_of_clips(outputs: Outputs, batch) -> torch.Tensor:
-    """Return float32 [2, B], of each clip: the squared errors of the mel before and after the
-    postnet, means over bands, summed over its real frames; the gate's cross-entropy, without
-    weights, summed over its real steps. Divided by the numbers of frames and steps they add up to
-    the unpadded loss of the clip alone, or of several clips if both are summed before.
+def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
+    """Return float32 [2, B]: sums of the mel's and of the stop token's errors, for each clip.
+
+    The first row is the squared error of the mel before and after the postnet: means over bands,
+    summed over the clip's real frames. The second row is the unweighted cross-entropy of the stop
+    token, summed over the clip's real decoder steps. Divided by the numbers of frames and of steps,
+    both rows add up to the masked loss of the clip alone. For several clips, add their sums and
+    their numbers first.
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)
@@ -80,17 +98,20 @@ def sums_of_clips(outputs: Outputs, batch) -> torch.Tensor:
     )
 
 
-def _padding_masks(outputs: Outputs, batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """bool [B, T_out] and [B, T_out / r], True beyond the end of a clip."""
+def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return bool [B, T_out] and [B, T], True beyond the end of a clip."""
     num_frames = batch.mel.shape[2]
     frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
-    # A step is beyond the end if its first frame is.
-    return frame_mask, frame_mask[:, :: num_frames // outputs.gate.shape[1]]
+    # A decoder step is beyond the end if its first frame is.
+    step_mask = frame_mask[:, :: num_frames // outputs.gate.shape[1]]
+    return frame_mask, step_mask
 
 
 def _at_least_float32(outputs: Outputs) -> list[torch.Tensor]:
-    """Mel, mel after the postnet and gate. Under autocast they have half precision, of which a sum
-    needs more."""
+    """Return mel, mel after the postnet and gate, at least in float32.
+
+    Under autocast they have half precision, which is too coarse for sums.
+    """
     return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in outputs[:3]]
 
 
@@ -102,28 +123,29 @@ SIGMA = 0.2  # width of the diagonal, as a fraction of the text
 def off_diagonal(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float
 ) -> torch.Tensor:
-    """Return float32 [B, T, N], the distance of every step and symbol from the diagonal: 0 on it,
-    near 1 far away.
+    """Return float32 [B, T, N]: how far each decoder step and symbol is from the diagonal.
 
-    W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2)) with a clip's own T steps and N symbols, counted
-    from 0, and g = `sigma`: Tachibana et al., "Efficiently trainable text-to-speech system based on
-    deep convolutional networks with guided attention", 2018, section 4.1.
+    The value is 0 on the diagonal and near 1 far away from it:
+    W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2)), with a clip's own T steps and N symbols, counted
+    from 0, and g = `sigma`. Source: Tachibana et al., "Efficiently trainable text-to-speech system
+    based on deep convolutional networks with guided attention", 2018, section 4.1.
 
     Args:
-        alignments: [B, T, N]. steps, symbols: int64 [B] of each clip, on the CPU.
+        alignments: [B, T, N]; only the shape and the device are used.
+        steps: int64 [B], decoder steps of each clip, on the CPU.
+        symbols: int64 [B], symbols of each clip, on the CPU.
     """
-    t, n = (
-        torch.arange(size, device=alignments.device)
-        / without_waiting(counts, alignments.device)[:, None]
-        for size, counts in zip(alignments.shape[1:], (steps, symbols), strict=True)
-    )
+    device = alignments.device
+    _, max_steps, max_symbols = alignments.shape
+    t = torch.arange(max_steps, device=device) / without_waiting(steps, device)[:, None]
+    n = torch.arange(max_symbols, device=device) / without_waiting(symbols, device)[:, None]
     return 1 - torch.exp(-((n[:, None, :] - t[:, :, None]) ** 2) / (2 * sigma**2))
 
 
 def real_weights(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """Alignments [B, steps, symbols], at least float32, set to 0 beyond each clip's own."""
+    """Return the alignments [B, T, N], at least in float32, with 0 beyond each clip's end."""
     num_steps, num_symbols = alignments.shape[1:]
     beyond_steps = padding_mask(steps, num_steps, alignments.device)[:, :, None]
     beyond = beyond_steps | padding_mask(symbols, num_symbols, alignments.device)[:, None, :]
@@ -134,8 +156,10 @@ def real_weights(
 def guided_attention_loss(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float = SIGMA
 ) -> torch.Tensor:
-    """Penalise attention away from the diagonal: the mean over real steps of sum_n A[t, n] W[t, n],
-    from 0 to 1. `off_diagonal` gives W, and has the source and the arguments.
+    """Return a penalty from 0 to 1 for attention away from the diagonal.
+
+    It is the mean over real decoder steps of sum_n A[t, n] W[t, n], where A are the alignments.
+    `off_diagonal` gives W and describes the arguments.
     """
     weights = off_diagonal(alignments, steps, symbols, sigma)
     return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())

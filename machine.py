@@ -1,4 +1,4 @@
-"""Measure time and memory of runs and benchmarks, and describe the machine they run on."""
+"""Measure time and memory of runs and benchmarks, and describe the machine."""
 
 import ctypes
 import hashlib
@@ -17,13 +17,13 @@ import torch
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has done all its work."""
+    """Wait until the GPU has finished. On a CPU return at once."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any) -> float:
-    """Time `run(*arguments)` in seconds, the device's work included."""
+    """Return the seconds that `run(*arguments)` takes, including the device's work."""
     synchronize(device)
     start = time.perf_counter()
     run(*arguments)
@@ -32,8 +32,10 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Reset the peak of `peak_memory`. Returns False where the system cannot: it then counts from
-    the start of the process."""
+    """Reset the peak of `peak_memory`.
+
+    Returns False if the system cannot do that. The peak is then counted from the process's start.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -49,7 +51,10 @@ def reset_peak_memory(device: torch.device) -> bool:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Peak bytes since `reset_peak_memory`: allocated on the GPU, else resident in this process."""
+    """Return the peak bytes since `reset_peak_memory`.
+
+    On a GPU these are torch's allocations, otherwise the resident memory of this process.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
@@ -59,20 +64,22 @@ def peak_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error means that memory ran out, on the GPU or the machine. Python, torch, cuBLAS,
-    cuDNN and the driver each word it differently."""
+    """Return whether an error means that memory ran out, on the GPU or the machine.
+
+    Python, torch, cuBLAS, cuDNN and the driver have different messages for this.
+    """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     words = (
         *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
-        # where none of cuDNN's convolutions finds room
+        # cuDNN's messages if no convolution fits
         *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
     )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def machine(device: torch.device) -> str:
-    """The GPU's name, or the processor's with its cores and torch's threads."""
+    """Return the GPU's name, or the processor's name with its cores and torch's threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -83,20 +90,21 @@ def machine(device: torch.device) -> str:
 
 
 def versions() -> dict[str, Any]:
+    """Return the versions of Python, torch and CUDA."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "cuda": torch.version.cuda,  # None where torch is built for CPUs
+        "cuda": torch.version.cuda,  # None if torch is built for CPUs
     }
 
 
 def measured_on(device: torch.device) -> dict[str, Any]:
-    """Machine, versions and date, for a benchmark's JSON."""
+    """Return machine, versions and date, for a benchmark's JSON file."""
     return {"device": machine(device), "versions": versions(), "date": date.today().isoformat()}
 
 
 def fingerprint_of_code(*patterns: str) -> str:
-    """Hash of the files of this recipe that match the patterns, by name and content."""
+    """Return a hash of the names and contents of this recipe's files that match the patterns."""
     digest, root = hashlib.sha256(), Path(__file__).resolve().parent
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
@@ -104,13 +112,13 @@ def fingerprint_of_code(*patterns: str) -> str:
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Machine, versions and commit of this recipe, for the `run` line of metrics.jsonl."""
+    """Return machine, versions and commit, for the `run` line of metrics.jsonl."""
     here = Path(__file__).resolve().parent
     git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        commit = None  # a copy without its history
+        commit = None  # This is a copy without its history.
     return {
         "machine": {
             "device": machine(device) if device.type == "cuda" else "cpu",

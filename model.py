@@ -1,10 +1,15 @@
 """Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
 
-The decoder here is the readable one, step by step. `Tacotron2` takes faster functions in its place:
-`training_decoder` with the signature of `teacher_forced`, `speaking_decoder` of `free_running`;
-and `Encoder.run_lstm` one of `packed_lstm`.
+    outputs = model(batch)                        # train: teacher forcing
+    outputs = model.eval().infer(text, lengths)   # synthesize: free-running inference
 
-In shapes: B clips, T_in symbols, T steps of the decoder, T_out = T * r frames, r frames per step;
+The decoder here is the reference: readable, step by step. You can replace three of its functions
+with faster ones of the same signature: `Tacotron2.training_decoder` (`teacher_forced`),
+`Tacotron2.speaking_decoder` (`free_running`) and `Encoder.run_lstm` (`packed_lstm`).
+
+To use another attention, see `layers.make_attention`.
+
+In shapes: B clips, T_in symbols, T decoder steps, r frames per decoder step, T_out = T * r frames.
 memory_dim is the width of the encoder's output and of the speaker's embedding, if there is one.
 """
 
@@ -18,33 +23,36 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 import layers
+from batch import Batch
 from hparams import HParams
-from layers import Attention, BatchNorm, Conv1d, Gain, Linear, Prenet
+from layers import BatchNorm, Conv1d, Gain, Linear, Prenet
 from tacotron2_voice.settings import WINDOW_BACK
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
-PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which costs no loss
-NO_LABELS: Mapping[str, torch.Tensor] = {}  # of a model of one voice
+PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which adds no loss
+NO_LABELS: Mapping[str, torch.Tensor] = {}  # for a model of one speaker
 
 
 class Outputs(NamedTuple):
     mel: torch.Tensor  # [B, n_mels, T_out], before the postnet
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
-    gate: torch.Tensor  # [B, T] logits of "this step is the last"
+    gate: torch.Tensor  # [B, T] logits of the stop token: "this decoder step is the last"
     alignments: torch.Tensor  # [B, T, T_in]
-    mel_lengths: torch.Tensor | None = None  # [B] frames made, on the CPU; from infer only
+    mel_lengths: torch.Tensor | None = None  # [B] frames made, on the CPU; only from `infer`
 
 
 class DropoutMasks(NamedTuple):
-    """The decoder's dropout masks for one batch, from `Decoder.draw_masks`. True keeps a value,
-    None keeps all."""
+    """The decoder's dropout masks for one batch, from `Decoder.draw_masks`.
 
-    prenet: tuple[torch.Tensor | None, torch.Tensor | None]  # one a layer, [T, B, prenet_dim]
+    True keeps a value. A mask that is None keeps all values.
+    """
+
+    prenet: tuple[torch.Tensor | None, torch.Tensor | None]  # one per layer, [T, B, prenet_dim]
     attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
 
     def at(self, t: int) -> "DropoutMasks":
-        """The masks of step t, without the dimension T."""
+        """Return the masks of decoder step t, without the dimension T."""
         masks = (*self.prenet, self.attention_hidden, self.decoder_hidden)
         first, second, *others = (None if mask is None else mask[t] for mask in masks)
         return DropoutMasks((first, second), *others)
@@ -55,7 +63,7 @@ def _convolution(in_dim: int, dim: int, kernel_size: int, gain: Gain) -> nn.Sequ
 
 
 class Encoder(nn.Module):
-    """Convolutions and a bidirectional LSTM over the symbols."""
+    """Convolutions and a bidirectional LSTM over the symbols (Shen et al. 2018, section 2.2)."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -70,8 +78,11 @@ class Encoder(nn.Module):
     def forward(
         self, x: torch.Tensor, lengths: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:  # [B, symbols_embedding_dim, T_in] -> [B, T_in, encoder_embedding_dim]
-        """With `mask` [B, T_in], True at padding, the convolutions see zeros there, as if each text
-        were alone. Without it they see padding, as in the reference's training."""
+        """Encode texts.
+
+        With `mask` [B, T_in], True at padding, the convolutions see zeros there, as if each text
+        were alone. Without a mask they see padding, as in the reference's training.
+        """
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
             x = layers.dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
@@ -79,9 +90,12 @@ class Encoder(nn.Module):
 
 
 def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run an LSTM over each text [B, T_in, in] alone; outputs [B, T_in, out], zeros at padding.
-    ValueError if a length does not fit."""
-    # torch's own packing synchronizes the GPU and launches a copy for every length and, in the
+    """Run an LSTM over each text [B, T_in, in] alone. Outputs [B, T_in, out] are 0 at padding.
+
+    Raises:
+        ValueError: if a length is not from 1 to T_in.
+    """
+    # torch's own packing synchronizes the GPU. It also launches a copy for every length and, in the
     # backward pass, for every symbol.
     places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
     places = layers.without_waiting(places, x.device)
@@ -92,7 +106,7 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
 
 
 class Postnet(nn.Module):
-    """Convolutions over the whole mel, whose output is added to it."""
+    """Convolutions over the whole mel. The model adds their output to the mel."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -104,7 +118,7 @@ class Postnet(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """[B, n_mels, T_out] -> the same shape; `mask` [B, T_out] as in the encoder."""
+        """Map [B, n_mels, T_out] to the same shape. `mask` [B, T_out] works as in the encoder."""
         for i, convolution in enumerate(self.convolutions):
             x = convolution(_without_padding(x, mask))
             if i < len(self.convolutions) - 1:
@@ -118,30 +132,34 @@ def _without_padding(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
 
 
 def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
-    """A learnt vector of each name; None without a width. ValueError for a width without names."""
+    """Return learned vectors, one for each name, or None if `dim` is 0.
+
+    Raises:
+        ValueError: if there is a width but no names.
+    """
     if not dim:
         return None
     if not names:
-        raise ValueError(f"an embedding of width {dim} without the names of its rows")
+        raise ValueError(f"embedding of width {dim}: expected names for its rows, got no names")
     embedding = nn.Embedding(len(names), dim)
     nn.init.xavier_uniform_(embedding.weight)
     return embedding
 
 
 class DecoderState(NamedTuple):
-    """The state that one decoder step passes to the next; all zero before the first."""
+    """The state that a decoder step passes to the next step; all zero before the first step."""
 
     attention_hidden: torch.Tensor  # [B, attention_rnn_dim], after dropout
     attention_cell: torch.Tensor  # [B, attention_rnn_dim]
     decoder_hidden: torch.Tensor  # [B, decoder_rnn_dim], after dropout
     decoder_cell: torch.Tensor  # [B, decoder_rnn_dim]
-    alignment: torch.Tensor  # [B, T_in], where the last step attended
-    cumulative_alignment: torch.Tensor  # [B, T_in], the sum over all steps
+    alignment: torch.Tensor  # [B, T_in], attention weights of the last step
+    cumulative_alignment: torch.Tensor  # [B, T_in], their sum over all steps
     attention_context: torch.Tensor  # [B, memory_dim]
 
 
 class Decoder(nn.Module):
-    """The parameters of the decoder and one step of it."""
+    """The parameters of the decoder, and one decoder step (`step`)."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -152,7 +170,7 @@ class Decoder(nn.Module):
         self.p_decoder_dropout = h.p_decoder_dropout
         self.prenet = Prenet(self.frame_dim, h.prenet_dim, h.p_prenet_dropout)
         self.attention_rnn = nn.LSTMCell(h.prenet_dim + memory_dim, h.attention_rnn_dim)
-        self.attention_layer = Attention(h)
+        self.attention_layer = layers.make_attention(h)
         self.decoder_rnn = nn.LSTMCell(h.attention_rnn_dim + memory_dim, h.decoder_rnn_dim)
         out_dim = h.decoder_rnn_dim + memory_dim
         self.linear_projection = Linear(out_dim, self.frame_dim)
@@ -161,7 +179,10 @@ class Decoder(nn.Module):
     def draw_masks(
         self, num_steps: int, batch_size: int, generator: torch.Generator | None = None
     ) -> DropoutMasks:
-        """Draw masks for `num_steps` steps: the prenet's always, the LSTMs' only in training."""
+        """Draw dropout masks for `num_steps` decoder steps.
+
+        The prenet's masks are always drawn, the LSTMs' masks only in training.
+        """
         device = self.linear_projection.linear_layer.weight.device
 
         def mask(dim: int, p: float) -> torch.Tensor | None:
@@ -182,14 +203,14 @@ class Decoder(nn.Module):
 
     def step(
         self,
-        prenet_output: torch.Tensor,  # [B, prenet_dim], of the previous step's frames
+        prenet_output: torch.Tensor,  # [B, prenet_dim], made from the previous step's frames
         state: DecoderState,
         memory: torch.Tensor,  # [B, T_in, memory_dim]
         processed_memory: torch.Tensor,  # [B, T_in, attention_dim]
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
-        keep: DropoutMasks,  # of this step
+        keep: DropoutMasks,  # masks of this step
     ) -> tuple[torch.Tensor, torch.Tensor, DecoderState]:
-        """Returns the frames [B, n_mels * r], the gate logit [B] and the next state."""
+        """Return the frames [B, n_mels * r], the gate logit [B] and the next state."""
         attention_hidden, attention_cell = self.attention_rnn(
             torch.cat([prenet_output, state.attention_context], dim=1),
             (state.attention_hidden, state.attention_cell),
@@ -222,15 +243,19 @@ class Decoder(nn.Module):
         return self.linear_projection(output), self.gate_layer(output).squeeze(1), next_state
 
     def to_frames(self, steps: torch.Tensor) -> torch.Tensor:
-        """[T, B, n_mels * r] -> [B, n_mels, T_out]: a step's frames follow one another."""
+        """Map [T, B, n_mels * r] to [B, n_mels, T_out]. A step's frames follow one another."""
         frames = steps.transpose(0, 1).unflatten(2, (self.n_frames_per_step, self.n_mel_channels))
         return frames.flatten(1, 2).transpose(1, 2)
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
-        """The inverse of `to_frames`. Raises ValueError if T_out is no multiple of r."""
+        """Invert `to_frames`.
+
+        Raises:
+            ValueError: if T_out is not a multiple of r.
+        """
         if mel.shape[2] % self.n_frames_per_step:
             raise ValueError(
-                f"mel of {mel.shape[2]} frames: expected a multiple of n_frames_per_step"
+                f"mel of {mel.shape[2]} frames: expected a multiple of {self.n_frames_per_step}"
             )
         return mel.transpose(1, 2).reshape(len(mel), -1, self.frame_dim).transpose(0, 1)
 
@@ -242,9 +267,10 @@ def teacher_forced(
     mel: torch.Tensor,  # [B, n_mels, T_out], the target frames
     dropout_masks: DropoutMasks,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Run the decoder in training: each step gets the real frames before it, the first one zeros.
+    """Run the decoder with teacher forcing: each decoder step gets the real frames before it.
 
-    Returns mel [B, n_mels, T_out], gate logits [B, T] and alignments [B, T, T_in].
+    The first decoder step gets zeros. Returns mel [B, n_mels, T_out], gate logits [B, T] and
+    alignments [B, T, T_in].
     """
     previous = F.pad(decoder.to_steps(mel)[:-1], (0, 0, 0, 0, 1, 0))  # [T, B, n_mels * r]
     prenet_outputs = decoder.prenet(previous, dropout_masks.prenet)
@@ -265,7 +291,7 @@ def teacher_forced(
 
 
 class SpokenSteps(NamedTuple):
-    """The outputs of some decoder steps in synthesis."""
+    """The outputs of one or more decoder steps in synthesis."""
 
     frames: torch.Tensor  # [steps, B, n_mels * r]
     gate: torch.Tensor  # [steps, B], logits
@@ -273,11 +299,14 @@ class SpokenSteps(NamedTuple):
 
 
 def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> torch.Tensor:
-    """Extend `mask` [B, T_in] by the symbols outside this step's attention window: those more than
-    `ahead` beyond the furthest symbol attended so far [B, 1], or more than WINDOW_BACK behind it.
-    The window only moves forward, so words are not repeated, nor many skipped at once."""
-    places = torch.arange(mask.shape[1], device=mask.device)
-    return mask | (places > furthest + ahead) | (places < furthest - WINDOW_BACK)
+    """Extend `mask` [B, T_in] by the symbols outside this decoder step's attention window.
+
+    The window reaches from WINDOW_BACK symbols behind the furthest symbol attended so far [B, 1] to
+    `ahead` symbols beyond it. It only moves forward, so no word is repeated and few are skipped at
+    once.
+    """
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return mask | (positions > furthest + ahead) | (positions < furthest - WINDOW_BACK)
 
 
 def free_running(
@@ -288,9 +317,13 @@ def free_running(
     max_steps: int,
     window: int = 0,
 ) -> Iterator[SpokenSteps]:
-    """Run the decoder in synthesis: each step gets the decoder's own frames before it, the first
-    one zeros. Steps are computed on demand, at most `max_steps`. `window`: how many symbols
-    attention may move ahead in a step (`outside_window`); 0: any number."""
+    """Run free-running inference: each decoder step gets the decoder's own frames before it.
+
+    The first decoder step gets zeros. Steps are computed on demand, at most `max_steps`.
+
+    Args:
+        window: how many symbols attention may move ahead in a step (`outside_window`); 0: no limit.
+    """
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
     frames = memory.new_zeros(len(memory), decoder.frame_dim)
@@ -309,11 +342,13 @@ def free_running(
 
 
 class Tacotron2(nn.Module):
-    """The model: text to mel. `forward` trains, `infer` and `speak` synthesize.
+    """The model: text to mel. `forward` trains; `infer` and `speak` synthesize.
 
-    With `speaker_embedding_dim` a learnt vector of the speaker is joined to the encoder's output at
-    every symbol, as Jia et al. (2018), section 2.2, do with theirs. ValueError if `speakers` does
-    not name them.
+    With `speaker_embedding_dim` a learned vector of the speaker is joined to the encoder's output
+    at every symbol, following Jia et al. (2018), section 2.2.
+
+    Raises:
+        ValueError: if `speaker_embedding_dim` is set but `speakers` is empty.
     """
 
     def __init__(
@@ -335,10 +370,10 @@ class Tacotron2(nn.Module):
         self.decoder = Decoder(hparams)
         self.postnet = Postnet(hparams)
 
-    def forward(self, batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
-        """Compute teacher-forced outputs of a `data_utils.Batch`; masks are drawn by default.
+    def forward(self, batch: Batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
+        """Compute outputs with teacher forcing. Dropout masks are drawn by default.
 
-        As in the reference, encoder convolutions, postnet and batch norm see padding; with
+        As in the reference, encoder convolutions, postnet and batch norm see padding. With
         `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
         """
         text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
@@ -359,15 +394,19 @@ class Tacotron2(nn.Module):
         labels: Mapping[str, torch.Tensor],
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute what the decoder attends to, [B, T_in, memory_dim], of texts [B, T_in] with the
-        labels of a `data_utils.Batch`; `mask` as in `Encoder`. ValueError for other labels than the
-        model has embeddings of."""
+        """Encode texts [B, T_in] to the memory [B, T_in, memory_dim] that the decoder attends to.
+
+        `labels` has the form of `Batch.labels`, and `mask` works as in `Encoder`.
+
+        Raises:
+            ValueError: if the labels are not those for which the model has embeddings.
+        """
         known = {"speaker": self.speaker_embedding}
         embeddings = {label: x for label, x in known.items() if x is not None}
         if labels.keys() != embeddings.keys():
-            raise ValueError(f"labels {[*labels]}: the model has embeddings of {[*embeddings]}")
+            raise ValueError(f"labels {[*labels]}: expected {[*embeddings]}")
         memory = self.encoder(self.embedding(text).transpose(1, 2), text_lengths, mask)
-        # The weights of attention sum to 1: so every context holds the vectors as they are.
+        # Attention weights sum to 1, so every context contains the vectors unchanged.
         for label, embedding in embeddings.items():
             vectors = embedding(labels[label])[:, None].expand(-1, memory.shape[1], -1)
             memory = torch.cat([memory, vectors.to(memory.dtype)], dim=2)
@@ -376,7 +415,8 @@ class Tacotron2(nn.Module):
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
         frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
-        steps = frames[:, :: self.n_frames_per_step]  # beyond the end if its first frame is
+        # A decoder step is beyond the end if its first frame is.
+        steps = frames[:, :: self.n_frames_per_step]
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),
             mel_postnet=mel_postnet.masked_fill(frames.unsqueeze(1), 0.0),
@@ -393,8 +433,10 @@ class Tacotron2(nn.Module):
         window: int = 0,
         labels: Mapping[str, torch.Tensor] = NO_LABELS,
     ) -> Iterator[SpokenSteps]:
-        """Yield decoder steps for texts (arguments as in `infer`) on demand; the caller decides
-        where speech ends. `window` as in `free_running`; errors as in `infer`."""
+        """Yield decoder steps for texts on demand. The caller decides where speech ends.
+
+        Arguments and errors are those of `infer`; `window` is that of `free_running`.
+        """
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() first")
         text_mask = layers.padding_mask(text_lengths, text.shape[1], text.device)
@@ -410,18 +452,26 @@ class Tacotron2(nn.Module):
         dropout_masks: DropoutMasks | None = None,
         labels: Mapping[str, torch.Tensor] = NO_LABELS,
     ) -> Outputs:
-        """Synthesize texts, int64 [B, T_in] of lengths [B]; the padding may have any value. Each
-        step gets the model's own frames before it. Without masks, some are drawn for
-        `max_decoder_steps` steps. `labels` as in a `data_utils.Batch`.
+        """Synthesize texts with free-running inference.
 
-        A text ends with the first step whose stop probability exceeds `gate_threshold`, or after
-        `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Up to rounding, the result is
-        that of the text alone with the same prenet masks. RuntimeError in training mode, in which
-        batch norm would mix the texts; ValueError as in `encode`.
+        A text ends with the first decoder step whose stop probability exceeds `gate_threshold`, or
+        after `max_decoder_steps`. Beyond its end, mel is 0 and gate 1e3. Up to rounding, the result
+        equals that of the text alone with the same prenet masks.
+
+        Args:
+            text: int64 [B, T_in]; padding may have any value.
+            text_lengths: int64 [B].
+            dropout_masks: drawn for `max_decoder_steps` steps by default.
+            labels: in the form of `Batch.labels`.
+
+        Raises:
+            RuntimeError: in training mode, because batch norm would mix the texts.
+            ValueError: see `encode`.
         """
         if dropout_masks is None:
             dropout_masks = self.decoder.draw_masks(self.max_decoder_steps, len(text))
-        spoken, stops = [], []
+        spoken = []
+        stops = []
         ended = torch.zeros(len(text), dtype=torch.bool, device=text.device)
         limit = self.max_decoder_steps
         for steps in self.speak(text, text_lengths, dropout_masks, limit, labels=labels):

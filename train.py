@@ -1,17 +1,22 @@
 """Train Tacotron 2 under any batching strategy.
 
-    python train.py -o runs/ljspeech                                   # start
-    python train.py -o runs/ljspeech --resume                          # resume after a stop
-    python train.py -o runs/ljspeech --resume-from best                # go back to the best
+    python train.py -o runs/ljspeech                              # start
+    python train.py -o runs/ljspeech --resume                     # resume after a stop
+    python train.py -o runs/ljspeech --resume-from best           # go back to the best checkpoint
     python train.py -o runs/small --hparams batch_size=32,batching_strategy=bucket
-    python train.py -o runs/other -c tacotron2.pt --warm_start         # start from its weights
-    tensorboard --logdir runs                                          # watch
+    python train.py -o runs/other -c tacotron2.pt --warm_start    # start from its weights
+    tensorboard --logdir runs                                     # watch
 
-Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves and stops. All settings are in hparams.py.
+Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. hparams.py has all
+settings. This file is the recipe from top to bottom, and training/ has its parts:
 
-This file is the recipe from top to bottom. The folder training/ holds its parts: one update
-(trainer.py), an epoch's updates and sums (epoch.py), checkpoints (checkpoint.py), set-up before the
-first step (setup.py), validation (validation.py), signals (signals.py).
+- before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py
+- each epoch: plan.py (optimizer steps), trainer.py (one optimizer step, the trained loss),
+  optimizer.py (optimizer, learning rate), epoch.py (losses and sums), validation.py
+- files: run.py (the run), run_folder.py, checkpoint.py, metrics.py, tensorboard.py
+
+To add a loss term, see loss.py. To change the optimizer, see training/optimizer.py. To use another
+attention, see layers.make_attention.
 """
 
 import os
@@ -44,30 +49,28 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.version import __version__
-from training import checkpoint, setup
+from training import checkpoint
+from training.clips import Clips, resolve_clips, resolve_speakers
 from training.distributed import AlreadyReported, Processes, join, leave_at_exit
-from training.epoch import (
-    Clips,
-    NoNextBatch,
-    PendingStep,
-    Run,
-    log_epoch,
-    micro_batches_of,
-    next_batches,
-    next_update,
-    read_pending,
-)
-from training.logging import DEFAULT_LOGS, OutputFolder
+from training.epoch import NoNextBatch, log_epoch, micro_batches_of, next_batches, read_pending
 from training.memory_check import check_memory
-from training.setup import Start
+from training.optimizer import schedule_at
+from training.plan import PendingStep, next_step
+from training.precision import describe_precision
+from training.run import Run, load_start, open_logs
+from training.run_folder import DEFAULT_LOGS, RunFolder
 from training.signals import StopRequest, messages
 from training.speakers import describe_speakers
-from training.trainer import (
-    Trainer,
-    guided_attention_weight_at,
-    learning_rate_at,
-    what_precision_means,
+from training.start import (
+    Start,
+    check_processes_agree,
+    find_start,
+    is_finished,
+    make_shared_folder,
+    num_workers,
+    resolve_hparams,
 )
+from training.trainer import Trainer
 from training.validation import log_validation, make_validation_loader, validate
 
 # ---------------------------------------------------------------------------- arguments
@@ -76,48 +79,62 @@ from training.validation import log_validation, make_validation_loader, validate
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("-o", "--output_directory", required=True, help="checkpoints and metrics.jsonl")
-    add("-l", "--log_directory", default=DEFAULT_LOGS, help="TensorBoard events, inside -o (logs)")
+    add("-o", "--output_directory", required=True, help="write checkpoints and metrics.jsonl here")
+    add(
+        "-l",
+        "--log_directory",
+        default=DEFAULT_LOGS,
+        help="write TensorBoard's files to this folder inside -o (default: logs)",
+    )
     add("-c", "--checkpoint_path", type=Path, help="resume from this checkpoint")
-    add("--warm_start", action="store_true", help="take only weights from -c, not ignore_layers")
-    add("--resume", action="store_true", help="from the newest good checkpoint in -o, if any")
-    add("--resume-from", metavar="best|FILE", help="go back to a checkpoint in -o, once")
-    add("--new-clips", action="store_true", help="with --resume: allow other clips than before")
-    add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
-    add("--process-timeout", type=float, default=300, help="seconds to wait for the others (300)")
-    add("--n_gpus", type=int, default=1, help="accepted if 1; use torchrun for more")
-    add("--rank", type=int, default=0, help="accepted if 0; torchrun sets it itself")
-    add("--group_name", default="", help="accepted for compatibility, not used")
+    add(
+        "--warm_start", action="store_true", help="load only weights from -c, without ignore_layers"
+    )
+    add(
+        "--resume", action="store_true", help="resume from the newest good checkpoint in -o, if any"
+    )
+    add("--resume-from", metavar="best|FILE", help="go back to this checkpoint in -o, once")
+    add("--new-clips", action="store_true", help="with --resume: accept other clips than before")
+    add("--hparams", default="", metavar="name=value,...", help="override settings of hparams.py")
+    add(
+        "--process-timeout",
+        type=float,
+        default=300,
+        help="wait this many seconds for other processes (default: 300)",
+    )
+    add("--n_gpus", type=int, default=1, help="accepted if 1; use torchrun for more GPUs")
+    add("--rank", type=int, default=0, help="accepted if 0; torchrun sets the rank itself")
+    add("--group_name", default="", help="accepted for compatibility, without effect")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # a shell's variable that is not set
-        parser.error("-o: expected the name of a folder, got an empty one")
+    if not args.output_directory:  # for example from a shell variable that is not set
+        parser.error("-o: the name is empty, expected a folder")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
         parser.error(
-            f"--n_gpus {args.n_gpus} --rank {args.rank}: leave both out; torchrun starts a process "
-            "for each GPU and says which is which: "
-            f"torchrun --nproc-per-node {args.n_gpus} train.py -o {args.output_directory} ..."
+            f"--n_gpus {args.n_gpus} --rank {args.rank}: leave out both options. torchrun starts a "
+            f"process for each GPU: torchrun --nproc-per-node {args.n_gpus} train.py "
+            f"-o {args.output_directory} ..."
         )
     if args.warm_start and args.checkpoint_path is None:
-        parser.error("--warm_start takes weights from a checkpoint: name it with -c")
+        parser.error("--warm_start needs a checkpoint: name it with -c")
     if args.resume and args.checkpoint_path is not None and not args.warm_start:
-        parser.error("--resume finds the checkpoint itself: leave out -c, or leave out --resume")
+        parser.error("--resume finds the checkpoint itself: leave out -c or --resume")
     if args.new_clips and not (args.resume or args.resume_from):
-        parser.error("--new-clips works only with --resume: add --resume, or leave it out")
+        parser.error("--new-clips works only with --resume")
     if args.resume_from is not None:
         if args.checkpoint_path is not None:
             parser.error("--resume-from names the checkpoint: leave out -c")
         name = checkpoint.BEST if args.resume_from == "best" else args.resume_from
         inside = args.output_directory / name
-        args.checkpoint_path = inside if name == checkpoint.BEST or inside.exists() else Path(name)
+        is_inside = name == checkpoint.BEST or inside.exists()
+        args.checkpoint_path = inside if is_inside else Path(name)
         args.resume = False
-    output = Path(os.path.realpath(args.output_directory))  # resolve() fails where links loop
+    output = Path(os.path.realpath(args.output_directory))  # `resolve` fails on a loop of links
     logs = Path(os.path.realpath(output / args.log_directory))
     if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
         parser.error(
             f"--log_directory {args.log_directory}: {logs}, expected a folder inside the output "
-            "folder, for a run that is resumed cuts the logs there back to its checkpoint; name "
-            "another, or remove the link"
+            "folder, because a resumed run cuts the logs there back to its checkpoint"
         )
     return args
 
@@ -126,85 +143,102 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
-    """Check everything and build the run, in all processes. None if it is finished already."""
-    output = processes.all_or_none(
-        lambda: OutputFolder(args.output_directory, args.log_directory, processes.is_first)
+    """Check everything and build the run, in all processes. Return None if it is finished."""
+    folder = processes.all_or_none(
+        lambda: RunFolder(args.output_directory, args.log_directory, processes.is_first)
     )
     run = None
     try:
-        start = setup.find_start(
-            output, processes, args.checkpoint_path, resume=args.resume, warm_start=args.warm_start
+        start = find_start(
+            folder, processes, args.checkpoint_path, resume=args.resume, warm_start=args.warm_start
         )
-        going_back = args.output_directory if args.resume_from else None
-        hparams = setup.settle_hparams(args.hparams, start, processes, going_back)
-        if setup.is_finished(start, hparams, output, processes):
-            print(f"finished already, after epoch {hparams.epochs}; raise epochs to train on")
+        goes_back_in = args.output_directory if args.resume_from else None
+        hparams = resolve_hparams(args.hparams, start.resumed, processes, goes_back_in)
+        if is_finished(start.resumed, hparams, folder, processes):
+            print(f"finished already, after epoch {hparams.epochs}; raise epochs to continue")
             return None
-        clips = setup.settle_clips(hparams, start, processes, new_clips=args.new_clips)
-        hparams = setup.settle_labels(hparams, clips, start)
-        run = build_run(output, start, hparams, clips, processes)
+        clips = resolve_clips(hparams, start.resumed, processes, new_clips=args.new_clips)
+        hparams = resolve_speakers(hparams, clips, start.resumed)
+        run = build_run(folder, start, hparams, clips, processes)
         return run
     finally:
         if run is None:
-            output.close()
+            folder.close()
 
 
 def build_run(
-    output: OutputFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
+    folder: RunFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
 ) -> Run:
     """Build the run. Nothing is written before the last step, `open_logs`."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    frames, share = clips.training.num_frames, (processes.rank, processes.world_size)
+    on_gpu = device.type == "cuda"
+    frames = clips.training.num_frames
     weights = balancing_weights(frames, clips.training.speaker_numbers, hparams)
-    sampler = processes.all_or_none(lambda: make_sampler(frames, hparams, *share, weights))
-    setup.refuse_differences(hparams, clips, start, device, processes)
-    print(describe(hparams))
-    if device.type == "cpu":
-        print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
-        if start == Start() and hparams.decoder_rnn_dim >= HParams.decoder_rnn_dim:
-            print("a small model learns sooner there: add @scripts/speaking_model.txt to --hparams")
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    if meaning := what_precision_means(hparams.precision, capability):
-        print(meaning)
-    # Imports librosa now, so that neither workers nor the first epoch have to.
-    if not hparams.load_mel_from_disk and (warning := silent_bands(hparams)):
-        print(warning)
+    sampler = processes.all_or_none(
+        lambda: make_sampler(frames, hparams, processes.rank, processes.world_size, weights)
+    )
+    check_processes_agree(hparams, clips, start, device, processes)
+    print_settings(hparams, device, is_new=start == Start())
     trainer = Trainer(hparams, device, processes)
     print(f"decoder: {trainer.decoder_description}")
-    pin_memory, keep = device.type == "cuda", hparams.num_workers > 0
-    bounded = setup.limit_workers(hparams, processes)
+    workers = num_workers(hparams, processes)
     run = Run(
-        output=output,
+        folder=folder,
         clips=clips,
         sampler=sampler,
-        loader=make_loader(clips.training, bounded, pin_memory, sampler, persistent_workers=keep),
-        validation_loader=make_validation_loader(clips.validation, bounded, pin_memory, processes),
+        loader=make_loader(
+            clips.training, hparams, sampler, num_workers=workers, pin_memory=on_gpu
+        ),
+        validation_loader=make_validation_loader(
+            clips.validation, hparams, processes, num_workers=workers, pin_memory=on_gpu
+        ),
         trainer=trainer,
     )
-    processes.all_or_none(lambda: setup.start_from(run, start))
+    processes.all_or_none(lambda: load_start(run, start))
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     print(
-        f"{len(clips.training):,} training clips, "
-        f"{len(clips.validation):,} for validation, "
-        f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
+        f"{len(clips.training):,} training clips, {len(clips.validation):,} validation clips, "
+        f"{parameters:,} parameters"
     )
     if not len(clips.validation):
         print(
-            "no validation, as validation_files is empty: no validation loss, no example speech, "
-            f"no best.pt; the newest {max(2, hparams.keep_checkpoints)} checkpoints are kept"
+            "note: no validation, because validation_files is empty. There is no validation loss, "
+            f"no example speech and no best.pt; the newest {max(2, hparams.keep_checkpoints)} "
+            "checkpoints are kept"
         )
     if hparams.speakers:
         print(describe_speakers(clips, hparams, weights))
     print(describe_costs(sampler, hparams, weights))
-    if warning := few_updates(sampler, hparams, weights):
+    warning = few_updates(sampler, hparams, weights)
+    if warning:
         print(warning)
-    if device.type == "cuda":
-        tables = clips.training, clips.validation
-        peak = processes.all_or_none(lambda: check_memory(trainer, *tables, weights))
-        peaks = processes.gather(peak)
-        print(f"the worst-case batches of any epoch fit into memory: {max(peaks) / 1e9:.2f} GB")
-    setup.refuse_other_folders(output, processes)
-    processes.all_or_none(lambda: setup.open_logs(run, start))
+    if on_gpu:
+        peak = processes.all_or_none(
+            lambda: check_memory(trainer, clips.training, clips.validation, weights)
+        )
+        peak = max(processes.gather(peak))
+        print(f"the worst-case batches of any epoch fit into memory: {peak / 1e9:.2f} GB")
+    make_shared_folder(folder, processes)
+    processes.all_or_none(lambda: open_logs(run, start))
     return run
+
+
+def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None:
+    """Print the settings, and what they mean on this device."""
+    print(describe(hparams))
+    if device.type == "cpu":
+        print("note: no CUDA GPU found. Training on the CPU is slow for a full-size model")
+        if is_new and hparams.decoder_rnn_dim >= HParams.decoder_rnn_dim:
+            print("a small model learns sooner there: add @scripts/speaking_model.txt to --hparams")
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    meaning = describe_precision(hparams.precision, capability)
+    if meaning:
+        print(meaning)
+    if not hparams.load_mel_from_disk:
+        # This imports librosa, so that neither the workers nor the first epoch have to.
+        warning = silent_bands(hparams)
+        if warning:
+            print(warning)
 
 
 # ---------------------------------------------------------------------------- the loop
@@ -212,18 +246,18 @@ def build_run(
 
 def train(run: Run, stop: StopRequest) -> None:
     """Train the remaining epochs: plan, train, save, validate, log, save again."""
-    hparams, state = run.hparams, run.state
+    hparams = run.hparams
     run.trainer.model.train()
-    while state.epoch <= hparams.epochs:
+    while run.state.epoch <= hparams.epochs:
         clock = time.perf_counter()
-        # Keeps the position of an epoch resumed half-way.
-        run.sampler.set_epoch(state.plan_number(hparams))
-        state.prepare_seconds += time.perf_counter() - clock
+        # This keeps the position in an epoch that was resumed half-way.
+        run.sampler.set_epoch(run.state.plan_number(hparams))
+        run.state.prepare_seconds += time.perf_counter() - clock
 
         train_epoch(run, stop, clock)
 
         validated = None
-        is_due = state.epoch % hparams.epochs_per_validation == 0
+        is_due = run.state.epoch % hparams.epochs_per_validation == 0
         if is_due and run.validation_loader is not None:
             save(run, stop)  # before validation, which may fail
             validated = validate(run, stop)
@@ -234,42 +268,52 @@ def train(run: Run, stop: StopRequest) -> None:
         if validated is not None:
             log_validation(run, *validated)
 
-        state = run.state = state.at_start_of(state.epoch + 1)
+        run.state = run.state.at_start_of(run.state.epoch + 1)
         run.must_stop = run.processes.any(stop.signal is not None)
-        if is_due or run.must_stop or state.epoch > hparams.epochs:
+        if is_due or run.must_stop or run.state.epoch > hparams.epochs:
             save(run, stop)
 
 
 def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
-    """Train the remaining batches of this epoch. `clock` is when its planning began.
+    """Train the remaining batches of this epoch. `clock` is the time when its planning began.
 
-    The clock is stopped while checkpoints are written, so `state.seconds` is training alone.
+    The clock stops while checkpoints are written, so `state.seconds` is the time of training alone.
     """
-    hparams, state, sampler, trainer = run.hparams, run.state, run.sampler, run.trainer
+    hparams = run.hparams
+    state = run.state
+    sampler = run.sampler
+    trainer = run.trainer
     several = run.processes.world_size > 1
-    longest = sampler.plan.longest(sampler.lengths)
-    total, done = longest.sum(), longest[: state.batches_trained].sum()  # as steps take time
-    title, line = f"epoch {state.epoch}", "{desc}: {n_fmt} of {total_fmt}{unit}{postfix}"
-    progress = progress_bar(title, len(longest), " batches", line, initial=state.batches_trained)
+    longest = sampler.plan.longest(sampler.lengths)  # a batch's time grows with its longest clip
+    total = longest.sum()
+    done = longest[: state.batches_trained].sum()
+    progress = progress_bar(
+        f"epoch {state.epoch}",
+        len(longest),
+        " batches",
+        "{desc}: {n_fmt} of {total_fmt}{unit}{postfix}",
+        initial=state.batches_trained,
+    )
     if trainer.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(trainer.device)
     try:
         batches = next_batches(run.loader)
-        while update := next_update(sampler, state.batches_trained, hparams.n_frames_per_step):
-            trainer.guided_attention_weight = guided_attention_weight_at(state.iteration, hparams)
+        while planned := next_step(sampler, state.batches_trained, hparams.n_frames_per_step):
             losses = trainer.step(
-                micro_batches_of(update, run, batches),
-                learning_rate_at(state.iteration, hparams),
-                num_batches=len(update.numbers),
+                micro_batches_of(planned, run, batches),
+                schedule_at(state.iteration, hparams),
+                num_batches=len(planned.numbers),
                 stop=stop.signal is not None,
             )
-            before, state.batches_trained = state.batches_trained, update.end
+            before = state.batches_trained
+            state.batches_trained = planned.end
             state.iteration += 1
-            run.pending.append(PendingStep(state.iteration, losses, update, before))
+            run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                read_pending(run, but=1)  # with several processes the stop request is part of it
+                # With several processes, stop requests come with the losses.
+                read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
-            done += longest[before : update.end].sum()
+            done += longest[before : planned.end].sum()
             progress.set_postfix_str(time_left(run, done, total, seconds), refresh=False)
             run.must_stop = run.must_stop or (not several and stop.signal is not None)
             if state.iteration % hparams.iters_per_checkpoint == 0 or run.must_stop:
@@ -277,7 +321,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
                 state.seconds += time.perf_counter() - clock
                 save(run, stop)
                 clock = time.perf_counter()
-            progress.update(update.end - before)
+            progress.update(planned.end - before)
         read_pending(run)
         state.seconds += time.perf_counter() - clock
         state.peak_memory_bytes = max(state.peak_memory_bytes, peak_memory(trainer.device))
@@ -286,12 +330,12 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
-    """Loss, alignment sharpness, and the times left at the speed of `done` in `seconds`."""
+    """Return loss, focus rate, and the times left if `done` of `total` frames took `seconds`."""
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
-    recent = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
-    recent += "" if run.recent_sharpness is None else f"alignment {run.recent_sharpness:.2f}, "
-    return f"{recent}epoch {duration(left)} left, run {duration(whole)} left"
+    loss = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
+    rate = "" if run.recent_focus_rate is None else f"focus rate {run.recent_focus_rate:.2f}, "
+    return f"{loss}{rate}epoch {duration(left)} left, run {duration(whole)} left"
 
 
 def save(run: Run, stop: StopRequest) -> None:
@@ -301,8 +345,8 @@ def save(run: Run, stop: StopRequest) -> None:
         stop.exit(run.processes, run.resume_command)
 
 
-def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
-    """Save after reading failed, here or in another process. Returns the exception to raise."""
+def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
+    """Save after a process found no next batch, and return the exception to raise."""
     read_pending(run)
     path = run.save()
     print(f"all training so far is saved in {path}", flush=True)
@@ -311,7 +355,7 @@ def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
         return AlreadyReported("another process could not read its next batch; see its message")
     if not isinstance(failure, UserError):
         return failure
-    # The traceback's frames would keep the loader's processes alive.
+    # A new exception, because the traceback's frames would keep the loader's processes alive.
     return UserError(f"no next batch: {stopped}")
 
 
@@ -326,7 +370,7 @@ def main(arguments: list[str] | None = None) -> None:
         run = set_up(args, processes)
     if run is None:
         return leave_at_exit()
-    directory = run.output.path
+    directory = run.folder.path
     try:
         with messages(run.resume_command if processes.is_first else ""):
             print(f"checkpoints and {METRICS_FILE}: {directory}")
@@ -334,7 +378,7 @@ def main(arguments: list[str] | None = None) -> None:
             try:
                 train(run, StopRequest())
             except NoNextBatch as stopped:
-                raise save_what_is_trained(run, stopped) from None
+                raise save_after_failure(run, stopped) from None
     finally:
         run.close()
     leave_at_exit()
@@ -342,9 +386,10 @@ def main(arguments: list[str] | None = None) -> None:
     best = directory / checkpoint.BEST
     newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]
     speakers = run.hparams.speakers
-    who = f" {speaker_option(speakers[0])}" if speakers else ""
-    command = f"python synthesize.py --checkpoint {shlex.quote(str(newest))}{who}"
-    print(f"synthesize: {command} --text ...")
+    speaker = f" {speaker_option(speakers[0])}" if speakers else ""
+    print(
+        f"synthesize: python synthesize.py --checkpoint {shlex.quote(str(newest))}{speaker} --text ..."
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""The options that several benchmarks share: device, precision, hyper-parameters, counts."""
-
-import project_root
+"""The options that benchmarks share: device, precision, settings, counts."""
 
 import argparse
+import importlib.util
 from dataclasses import replace
 
 import torch
@@ -10,27 +9,46 @@ import torch
 from hparams import HParams, create_hparams
 from tacotron2_voice.utils.arguments import at_least_one, checked, list_of, make_parser, output_file
 from tacotron2_voice.utils.errors import UserError
-from training.trainer import PRECISIONS
+from training.precision import PRECISIONS
 
 
 def measuring_parser(description: str | None, **counts: int) -> argparse.ArgumentParser:
-    """With --device, a torch.device; --json, a file to write or None; --hparams; and for each of
-    `counts` a whole number from 1, with its default."""
+    """Return a parser with --device, --json, --hparams and an option for each of `counts`.
+
+    The values of `counts` are the options' defaults, whole numbers from 1.
+    """
     parser = make_parser(description)
-    add, default = parser.add_argument, "cuda" if torch.cuda.is_available() else "cpu"
-    device_help = "cpu, cuda or cuda:1; default: the GPU if there is one"
-    add("--device", type=available_device, default=default, help=device_help)
-    add("--json", type=output_file, metavar="FILE.json", help="write the results to this file too")
-    add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument(
+        "--device",
+        type=available_device,
+        default=default,
+        help="compute on cpu, cuda or cuda:1 (default: the GPU if there is one)",
+    )
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE.json", help="write the results to this file too"
+    )
+    parser.add_argument(
+        "--hparams", default="", metavar="name=value,...", help="override settings of hparams.py"
+    )
     for name, count in counts.items():
-        option = f"--{name.replace('_', '-')}"
-        add(option, type=at_least_one, default=count, help="default: %(default)s")
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=at_least_one,
+            default=count,
+            help="(default: %(default)s)",
+        )
     return parser
 
 
 def hparams_of_noise(overrides: str, base: HParams | None = None) -> HParams:
-    """`create_hparams` for models that are fed with noise: with `speaker_embedding_dim` it is that
-    of two speakers. UserError for `speaker_balance`, as lengths alone have no speakers to draw."""
+    """Return settings for a model that is fed with noise.
+
+    With `speaker_embedding_dim` the model has two speakers.
+
+    Raises:
+        UserError: for `speaker_balance`, because noise has no speakers to draw.
+    """
     hparams = create_hparams(overrides, base)
     if hparams.speaker_balance:
         raise UserError(
@@ -40,13 +58,25 @@ def hparams_of_noise(overrides: str, base: HParams | None = None) -> HParams:
     return replace(hparams, speakers=("a", "b") if hparams.speaker_embedding_dim else ())
 
 
+def check_fast_decoder() -> None:
+    """Check that the fast decoder's folder is there. Training works without it.
+
+    Raises:
+        UserError: if it is missing.
+    """
+    spec = importlib.util.find_spec("fast_decoder")
+    # A folder with compiled files only is an empty package without an origin.
+    if spec is None or spec.origin is None:
+        raise UserError("the folder fast_decoder/ is missing, which this benchmark measures")
+
+
 def available_device(text: str) -> torch.device:
-    """A torch.device of this machine."""
+    """Return a torch.device of this machine."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     devices = ["cpu", "cuda", *gpus] if gpus else ["cpu"]
     return torch.device(checked(str, f"one of {', '.join(devices)}", devices.__contains__)(text))
 
 
-# The name of a precision, such as bf16.
+# Types of options: the name of a precision, such as bf16, and a list of names.
 precision = checked(str, f"one of {', '.join(PRECISIONS)}", PRECISIONS.__contains__)
 precision_list = list_of(precision)

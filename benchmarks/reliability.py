@@ -1,10 +1,10 @@
 """Measure how reliably a model speaks: it should say the whole text once and then stop.
 
-    python benchmarks/reliability.py demo/voice texts.txt
-    python benchmarks/reliability.py demo/voice --numbers 1-10000 --json reliability.json
-    python benchmarks/reliability.py demo/voice --numbers 1-10000 --no-mark --transcribe
-    python benchmarks/reliability.py best.pt texts.txt --transcribe --recognizer whisper --quality
-    python benchmarks/reliability.py best.pt texts.txt --speaker anna
+    python -m benchmarks.reliability demo/voice texts.txt
+    python -m benchmarks.reliability demo/voice --numbers 1-10000 --json reliability.json
+    python -m benchmarks.reliability demo/voice --numbers 1-10000 --no-mark --transcribe
+    python -m benchmarks.reliability best.pt texts.txt --transcribe --recognizer whisper --quality
+    python -m benchmarks.reliability best.pt texts.txt --speaker anna
 
 Every text is spoken in three ways with the same seed, interleaved: ended by the stop-token
 predictor alone and without an added full stop (as before 0.4.0); ended by the stop-token predictor
@@ -12,8 +12,6 @@ or by resting attention; and with retries. The table counts the texts by their f
 randomly chosen texts the audio is computed too, and the times are compared. --transcribe adds the
 word error rate, --quality the mean score of DistillMOS.
 """
-
-import project_root
 
 import argparse
 import random

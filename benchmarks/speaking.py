@@ -1,8 +1,8 @@
 """Measure the real-time factor of synthesis: computing time per second of speech, up to the mel.
 
-    python benchmarks/speaking.py                                  # 1 text, then a batch of 16
-    python benchmarks/speaking.py --texts 1,64 --steps 300 --json synthesis.json
-    python benchmarks/speaking.py --device cpu --voices --threads 2,1   # also with ONNX Runtime
+    python -m benchmarks.speaking                                  # 1 text, then a batch of 16
+    python -m benchmarks.speaking --texts 1,64 --steps 300 --json synthesis.json
+    python -m benchmarks.speaking --device cpu --voices --threads 2,1   # also with ONNX Runtime
 
 The model has the full size and random weights, in float32 as in synthesize.py. Every text has
 --symbols symbols and takes --steps decoder steps, because the stop-token predictor is off. The
@@ -14,8 +14,6 @@ On a GPU, decoder steps that run one by one and decoder steps in CUDA graphs
 the mels are compared. On a CPU, decoder steps run one by one. With --voices they are interleaved
 with the same model as an exported voice, which speaks one text after another.
 """
-
-import project_root
 
 import argparse
 import contextlib
@@ -34,7 +32,7 @@ import torch
 import model
 from audio import mel_filters
 from benchmarks import options
-from benchmarks.timing import median_and_range, publish, time_in_turns
+from benchmarks.timing import median_and_range, publish, time_interleaved
 from fast_decoder import captured_steps
 from hparams import create_hparams
 from model import Tacotron2
@@ -105,7 +103,7 @@ def measure(
                 voice = Voice(path, endless, threads)
                 tasks[f"{way}/{threads}"] = functools.partial(speak_voice, args, voice, count)
         mels = {name: task() for name, task in tasks.items()}
-        seconds = time_in_turns(tasks, args.repeats, args.device, title=f"{count} at once")
+        seconds = time_interleaved(tasks, args.repeats, args.device, title=f"{count} at once")
         for name, mel in mels.items():
             way, _, threads = name.rpartition("/")
             same = torch.equal(mel, mels[f"{ways[0]}/{threads}"]) if way in WAYS else None
@@ -117,7 +115,7 @@ def measure(
     with contextlib.suppress(ImportError):  # no librosa
         griffin_lim = GriffinLim(args.hparams, mel_filters(args.hparams).numpy())
         invert = functools.partial(griffin_lim.samples, mel.float().cpu().numpy())
-        [times] = time_in_turns({"Griffin-Lim": invert}, args.repeats, mel.device).values()
+        [times] = time_interleaved({"Griffin-Lim": invert}, args.repeats, mel.device).values()
         factors = (times * second / mel.shape[1]).tolist()
     row = {"texts": 1, "way": "Griffin-Lim", "threads": args.threads[0], "bitwise_the_same": None}
     return [*rows, row | {"real_time_factors": factors}]

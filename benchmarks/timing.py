@@ -1,4 +1,4 @@
-"""One way to time things: in turns, so that a machine that slows down slows all of them alike."""
+"""Time functions interleaved, so that a machine that slows down slows all of them alike."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.files import write_json
 
 
-def time_in_turns(
+def time_interleaved(
     tasks: Mapping[str, Callable[[], object]],
     rounds: int,
     device: torch.device,
@@ -19,15 +19,16 @@ def time_in_turns(
     warm_up: int = 1,
     title: str = "timing",
 ) -> dict[str, np.ndarray]:
-    """Seconds [rounds] of every task, the device's work included.
+    """Return the seconds [rounds] of every task, including the device's work.
 
-    Each round runs every task once, in an order of its own.
+    Each round runs every task once, in a random order.
 
     Args:
-        warm_up: untimed runs of each task before the first round.
+        warm_up: runs of each task before the first round, which are not timed.
     """
     rng = np.random.default_rng(0)
-    names, seconds = list(tasks), {name: np.empty(rounds) for name in tasks}
+    names = list(tasks)
+    seconds = {name: np.empty(rounds) for name in tasks}
     for name in names * warm_up:
         tasks[name]()
     with progress_bar(title, rounds * len(names), " runs") as bar:
@@ -39,7 +40,7 @@ def time_in_turns(
 
 
 def publish(args: argparse.Namespace, result: dict, text: str) -> None:
-    """Print `text` after the name of the machine, and write `result` with it to --json."""
+    """Print the machine and `text`, and write `result` with the machine to --json."""
     measured = measured_on(args.device)
     print(f"{measured['device']}, torch {measured['versions']['torch']}: {text}")
     if args.json:
@@ -47,7 +48,8 @@ def publish(args: argparse.Namespace, result: dict, text: str) -> None:
 
 
 def median_and_range(seconds: Sequence[float] | np.ndarray, digits: int = 3) -> str:
-    """For a table: the median, and the lowest and the highest value in brackets."""
-    values = np.median(seconds), min(seconds), max(seconds)
-    median, low, high = (f"{value:,.{digits}f}" for value in values)
+    """Return the median, and the lowest and highest value in brackets."""
+    median = f"{np.median(seconds):,.{digits}f}"
+    low = f"{min(seconds):,.{digits}f}"
+    high = f"{max(seconds):,.{digits}f}"
     return f"{median} ({low} to {high})"

@@ -1,14 +1,21 @@
-"""A fast version of model.py's teacher-forced decoder, with the same parameters and results.
+"""A fast version of model.py's decoder under teacher forcing, with the same parameters and results.
 
-Under teacher forcing only attention is recurrent as a whole: its query is the attention LSTM's
-hidden state, which never sees the decoder LSTM. So one loop runs the attention LSTM and the
-attention, a second one the decoder LSTM, and everything else is one matrix product over all steps:
-the prenet, the inputs' share of both LSTMs' gates, the projections. The backward passes of both
-loops are written by hand. Every weight's gradient is then one product over steps x batch too.
+    mel, gate, alignments = fast_decoder.teacher_forced(decoder, memory, mask, mel, dropout_masks)
 
-recurrences.py has the formulas, the buffers and the letters of shapes; plain.py the loops in plain
-torch operations, graphs.py the loops on a GPU; encoder.py runs the encoder's LSTM by the second of
-them there. Without this folder training uses the reference decoder.
+With teacher forcing, the attention LSTM does not depend on the decoder LSTM. So one loop runs the
+attention LSTM with the attention, and a second loop runs the decoder LSTM. Everything else is one
+matrix product over all decoder steps: the prenet, the inputs' share of both LSTMs' gates, and the
+projections. The backward passes of both loops are written by hand. Every weight's gradient is then
+one product over all steps too.
+
+- recurrences.py: formulas, buffers and the letters of shapes
+- plain.py: the loops in plain operations of torch
+- graphs.py, kernels.py: the loops on a GPU
+- encoder.py: the encoder's LSTM on a GPU
+- self_check.py: checks the kernels on this GPU
+- captured_steps.py: synthesis on a GPU
+
+Without this folder training uses the reference decoder.
 """
 
 import warnings
@@ -27,17 +34,23 @@ def teacher_forced(
     decoder,  # model.Decoder
     memory: torch.Tensor,  # [B, N, E]
     mask: torch.Tensor,  # [B, N] bool, True at padding
-    mel: torch.Tensor,  # [B, n_mels, T_out], the frames to be spoken
+    mel: torch.Tensor,  # [B, n_mels, T_out], the target frames
     dropout_masks,  # model.DropoutMasks
-    loops_for: Callable
-    | None = None,  # for example `plain_loops`; None: the kernels if they run here
+    loops_for: Callable | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`model.teacher_forced`: mel [B, n_mels, T_out], gate logits [B, T], alignments [B, T, N].
+    """Compute `model.teacher_forced` for a decoder with `LocationSensitiveAttention`.
 
-    The results can be differentiated once: a second derivative, or a second backward pass through
-    the same graph (retain_graph), raises RuntimeError. Under autocast the LSTMs' products, the
-    prenet and the projections use its precision; everything else, and every sum, uses the
-    parameters'.
+    Returns mel [B, n_mels, T_out], gate logits [B, T] and alignments [B, T, N]. Under autocast the
+    LSTMs' products, the prenet and the projections use its precision. Everything else, and every
+    sum, uses the parameters' precision.
+
+    Args:
+        loops_for: makes the loops for a batch, for example `plain_loops`. By default the kernels
+            are used if they run here.
+
+    Raises:
+        RuntimeError: for a second derivative, or a second backward pass through the same graph
+            (retain_graph).
     """
     attention, device = decoder.attention_layer, memory.device.type
     previous = F.pad(decoder.to_steps(mel)[:-1], (0, 0, 0, 0, 1, 0))  # [T, B, n_mels * r]
@@ -86,11 +99,11 @@ def teacher_forced(
 
 
 def describe(device: torch.device) -> str:
-    """A phrase on how the loops over steps run on this device with float32 parameters."""
+    """Return a phrase on how the loops run on this device with float32 parameters."""
     if device.type == "cpu":
         if onednn_multiplies("cpu", torch.float32):
             return "oneDNN's packed products"
-        return "plain operations, at about half the speed: this torch has no oneDNN that we know"
+        return "plain operations, at about half the speed, because this torch has no known oneDNN"
     problem = graphs.problem(device, torch.float32)
     if problem is None:
         return "Triton kernels in CUDA graphs"
@@ -98,12 +111,12 @@ def describe(device: torch.device) -> str:
 
 
 def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs | PlainLoops:
-    """The loops by the kernels' graphs if they run here, else in plain operations."""
+    """Return the kernels' graphs if they run here, otherwise the loops in plain operations."""
     loops = graphs.graphs_for(decoder, memory, operand_dtype, dropout_masks)
     if not isinstance(loops, str):
         return loops
     if memory.is_cuda:
-        warnings.warn(  # Python shows the same warning once
+        warnings.warn(  # Python shows the same warning only once.
             "the fast decoder runs in plain operations, with the same results, but several times "
             f"slower than its Triton kernels: {loops}",
             stacklevel=2,
@@ -112,7 +125,7 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
 
 
 def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
-    """The loops in plain operations; `memory` and `dropout_masks` are not used."""
+    """Return the loops in plain operations. `memory` and `dropout_masks` are not used."""
     return PlainLoops(
         operand_dtype,
         decoder.p_attention_dropout,

@@ -1,10 +1,14 @@
-"""The decoder in synthesis on a GPU: `model.free_running` with CHUNK steps in one CUDA graph.
+"""The decoder in synthesis on a GPU: `model.free_running` with CHUNK decoder steps per CUDA graph.
 
-A step is some fifty small operators, which a GPU runs faster than the host launches them. A graph
-launches the operators of CHUNK steps at once, and the host checks after each chunk whether all
-texts have ended. Operators, shapes and order are those of the readable loop, so results are bitwise
-the same. A graph fits one number of texts and symbols. Capturing it takes about as long as
-launching CHUNK of the hundreds of steps of a text, so each batch gets its own graph.
+    model.speaking_decoder = captured_steps.free_running
+
+A decoder step has about fifty small operators, and a GPU runs them faster than the host launches
+them. A graph launches the operators of CHUNK steps at once. After each chunk the host checks
+whether all texts have ended. Operators, shapes and order are those of the readable loop, so results
+are bitwise the same.
+
+A graph fits one number of texts and symbols. Capturing it takes about as long as launching CHUNK of
+a text's hundreds of steps, so each batch gets its own graph.
 """
 
 import contextlib
@@ -19,7 +23,8 @@ import model
 from fast_decoder.cuda_capture import captured, first_problem
 from model import Decoder, DropoutMasks, SpokenSteps
 
-# Steps. More take longer to capture and waste more at the end; fewer synchronize more often.
+# Decoder steps per graph. A larger value takes longer to capture and wastes more steps at the end;
+# a smaller value makes the host wait more often.
 CHUNK = 8
 
 
@@ -32,11 +37,14 @@ def free_running(
     window: int = 0,
     repeated: Callable[[Callable, torch.device], Iterator] | None = None,
 ) -> Iterator[SpokenSteps]:
-    """`model.free_running`, on a GPU in chunks of CHUNK steps, the last one cut at `max_steps`.
-    Elsewhere, and under autocast, whose weight copies must not belong to a graph, single steps.
+    """Run `model.free_running` on a GPU in chunks of CHUNK decoder steps.
 
-    Each chunk reads and writes the same tensors. `repeated(make_steps, device)`, by default
-    `replayed` on a GPU, may overwrite a result with the next.
+    The last chunk ends at `max_steps`. Steps run one by one on a CPU, and under autocast, because
+    its copies of weights must not belong to a graph. Each chunk reads and writes the same tensors.
+
+    Args:
+        repeated: a function of (make_steps, device) that yields the results of repeated calls. It
+            may overwrite a result with the next. The default on a GPU is `replayed`.
     """
     if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
         repeated = repeated or replayed
@@ -82,11 +90,11 @@ def free_running(
 
 
 def replayed(function: Callable, device: torch.device) -> Iterator:
-    """Yield the results of repeated calls of `function()` on a GPU, from the second on by replaying
-    a CUDA graph.
+    """Yield the results of repeated calls of `function()`, by replaying a CUDA graph.
 
-    The first call loads and allocates what a capture must not: kernels, and the stream's workspaces
-    for matrix products. If the capture fails, a warning says so and plain calls continue.
+    The first call is a plain call. It loads kernels and allocates the stream's workspaces for
+    matrix products, which a capture must not do. If the capture fails, a warning says so, and all
+    calls are plain calls.
     """
     with _alone_on_side_stream(device):
         result = function()
@@ -94,11 +102,11 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
     try:
         with _alone_on_side_stream(device):
             graph, result = captured(function, _side_stream(device))
-    except Exception as error:  # whatever torch, the driver or the GPU cannot capture
+    except Exception as error:  # anything that torch, the driver or the GPU cannot capture
         graph = None
-        warnings.warn(  # which is shown once
-            "synthesis launches its steps one by one, with the same results but several times "
-            f"slower than by a CUDA graph, which failed: {first_problem(error)}",
+        warnings.warn(  # Python shows the same warning only once.
+            "a CUDA graph could not be captured, so synthesis launches its decoder steps one by "
+            f"one. Results are the same, but it is several times slower: {first_problem(error)}",
             stacklevel=2,
         )
     while graph is None:
@@ -113,15 +121,18 @@ _SIDE_STREAM_IN_USE = threading.Lock()
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # One for all: each stream has a workspace of tens of megabytes.
+    # All batches share a stream, because each stream has a workspace of tens of megabytes.
     return torch.cuda.Stream(device)
 
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
-    """Run what is launched inside on the side stream, in order with the current stream before and
-    after. Other threads wait, because a capture records everything on its stream."""
-    side, current = _side_stream(device), torch.cuda.current_stream(device)
+    """Run launches inside this context on the side stream, ordered with the current stream.
+
+    Other threads wait, because a capture records everything on its stream.
+    """
+    side = _side_stream(device)
+    current = torch.cuda.current_stream(device)
     with _SIDE_STREAM_IN_USE, torch.cuda.stream(side):
         side.wait_stream(current)
         try:

@@ -7,13 +7,16 @@ import torch
 
 
 def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, object]:
-    """Capture what `function()` launches on `stream`. Returns the graph and the function's result,
-    which each replay overwrites. The function must draw no random numbers and not wait for the GPU.
+    """Capture the launches of `function()` on `stream`.
+
+    Returns the graph and the function's result, which each replay overwrites. The function must
+    draw no random numbers and must not wait for the GPU. Errors of the function and of torch are
+    passed on.
 
     If CUDA aborts a capture, torch's capture_end raises before it has cleaned up (seen in torch
-    2.11 and 2.13): `stream` would stay current, the generator would never draw again (2.11), memory
-    used on two streams would never be freed, and empty_cache would raise. So the capture gets its
-    own generator state and memory pool. Errors of the function and of torch are passed on.
+    2.11 and 2.13). Then `stream` would stay current, the generator would never draw again (2.11),
+    memory used on two streams would never be freed, and empty_cache would raise. So the capture
+    gets its own generator state and memory pool.
     """
     device = stream.device
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
@@ -23,12 +26,12 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     try:
         with (
             torch.cuda.stream(stream),
-            # Other threads may pin memory meanwhile.
+            # "thread_local", because other threads may pin memory meanwhile.
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             result = function()
     except Exception:
-        with contextlib.suppress(RuntimeError):  # torch has ended it already
+        with contextlib.suppress(RuntimeError):  # torch may have ended it already.
             torch._C._cuda_endAllocateToPool(device.index, pool)
         raise
     finally:
@@ -37,8 +40,11 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
 
 
 def first_problem(error: Exception) -> str:
-    """Type and first line of what went wrong first: what breaks a capture breaks its end too, whose
-    error has the first one as its context."""
+    """Return the type and the first line of the first error.
+
+    An error inside a capture also breaks the capture's end. The second error has the first error as
+    its context.
+    """
     cause = error.__context__ or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     return f"{type(cause).__name__}: {lines[0] if lines else ''}"

@@ -1,8 +1,13 @@
-"""The training decoder's two loops, and the encoder's, on a GPU: kernels.py in CUDA graphs.
+"""The training decoder's two loops and the encoder's loop on a GPU: kernels.py in CUDA graphs.
 
-A `Graphs` runs the steps of the loops in plain.py, on the same buffers, for all batches of one
-`bucket` and any number of steps: programs without a clip or symbols to work on return at once. One
-graph holds CHUNK steps. `Graphs` are cached.
+    loops = graphs_for(decoder, memory, torch.bfloat16, dropout_masks)
+
+A `Graphs` runs the steps of the loops in plain.py on the same buffers. It serves all batches of one
+`bucket` and any number of steps, because programs without a clip or symbols return at once. One
+graph contains CHUNK steps. `Graphs` are cached.
+
+On GPUs that can, a launch is programmatically dependent: it starts while the launch before it still
+runs, and waits on the GPU for its results (`uses_dependent_launches`).
 """
 
 import functools
@@ -16,66 +21,69 @@ from fast_decoder import operations
 from fast_decoder.cuda_capture import captured, first_problem
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
-CHUNK = 32  # steps a graph
+CHUNK = 32  # decoder steps per graph
 MAX_GRAPHS = 64  # cached `Graphs`, of a few megabytes each
-UNITS = 8  # LSTM cells a program: 1,024 of them fill 128 of an H200's 132 processors
+UNITS = 8  # LSTM cells per program: 1,024 cells fill 128 of an H200's 132 processors
 PROCESSORS = 132
-COLUMNS, INNER = 64, 64  # of a backward product: result columns a program, and inner block size
-ROWS = 64  # clips a program of `lstm_step` and `gradient_product`, at most
-CLIPS = 16  # clips a program of `cell_gradient`
-SYMBOLS = 32  # a program of attention's backward pass
-GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
-ENERGIES = 8  # symbols a program of `attention_energies`
-CONTEXT = 64  # context columns a program of `attention_context`, at most
-CONTEXT_VALUES = 2**14  # of the memory that such a program holds, at most
-
-WARPS = 4  # that share out the inner dimension of `lstm_step`'s product in float32; 1: none do
-# Read-only buffers: one that the kernels cannot read is copied.
+COLUMNS = 64  # result columns per program of a backward product
+INNER = 64  # inner block size of a backward product
+ROWS = 64  # clips per program of `lstm_step` and `gradient_product`, at most
+CLIPS = 16  # clips per program of `cell_gradient`
+SYMBOLS = 32  # symbols per program of attention's backward pass
+GROUPS = 4  # groups of steps that `attention_sums` adds up concurrently
+ENERGIES = 8  # symbols per program of `attention_energies`
+CONTEXT = 64  # context columns per program of `attention_context`, at most
+CONTEXT_VALUES = 2**14  # values of the memory in such a program, at most
+WARPS = 4  # warps that share the inner dimension of `lstm_step`'s product in float32; 1: no sharing
+# Buffers that are only read. A buffer that the kernels cannot read is copied.
 READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
-EARLY_LAUNCHES = True  # if the GPU can: launch while the launch before still runs
+# Off only in measurements and tests: the waiting of dependent launches looks like work.
+DEPENDENT_LAUNCHES = True
 
 
 class LSTM(NamedTuple):
-    """Sizes of one of the two LSTMs, on which its launches depend."""
+    """The sizes of one of the two LSTMs on which its launches depend."""
 
     size: int  # S
-    inner: int  # how much of a row its product sees
-    query: int  # D, or 0 where no attention follows
+    inner: int  # columns of a row that its product reads
+    query: int  # D, or 0 if no attention follows
     p_dropout: float
 
     def split(self) -> tuple[int, int]:
-        """Return (parts, gates a part) of `gradient_product`'s sum over 4 * size gates, for about
-        one program a processor."""
+        """Return (parts, gates per part) of `gradient_product`'s sum over 4 * size gates.
+
+        This gives about one program per processor.
+        """
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER
         return -(-4 * self.size // gates), gates
 
 
 class Setting(NamedTuple):
-    """Everything that launches depend on; recurrences.py explains the letters."""
+    """Everything on which launches depend; recurrences.py explains the letters."""
 
     device: torch.device
     dtype: torch.dtype  # of parameters and buffers
     operand_dtype: torch.dtype  # of the LSTMs' products
     tf32: bool  # whether products of float32 may round to TF32
-    clips: int  # a bucket
-    symbols: int
-    attention: LSTM  # the one with attention; of size 0 if there is none
-    lstm: LSTM  # the other one
+    clips: int  # of the bucket
+    symbols: int  # of the bucket
+    attention: LSTM  # the LSTM with attention; of size 0 in the encoder
+    lstm: LSTM  # the other LSTM
     context_size: int  # E
     kernel_size: int  # K
-    location_gradient: bool  # whether gradients go back through the alignments of steps before
-    differentiable: bool  # whether the backward passes are wanted too
-    early_launch: bool  # whether a launch may be made while the one before it still runs
+    location_gradient: bool  # whether gradients go back through the alignments of earlier steps
+    differentiable: bool  # whether the backward passes are needed too
+    dependent_launch: bool  # whether a launch may start while the launch before it still runs
     stream: int  # graphs on two streams must not share a table
 
 
-# ---------------------------------------------------------------------------- whether, and which
+# ---------------------------------------------------------------------------- the choice of graphs
 
 
 @functools.cache
 def _kernels():
-    """The module `kernels`, or the reason why it cannot be imported."""
+    """Return the module `kernels`, or the reason why it cannot be imported."""
     try:
         from fast_decoder import kernels
     except ImportError as error:
@@ -84,25 +92,25 @@ def _kernels():
 
 
 def problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """The reason why the kernels do not run here on parameters of this type, or None."""
+    """Return the reason why the kernels do not run here on parameters of this type, or None."""
     if device.type != "cuda":
         return "no CUDA device"
     if dtype != torch.float32:
         return f"parameters are {str(dtype).removeprefix('torch.')}, not float32"
     if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
-        return f"{torch.cuda.get_device_name(device)} has no CUDA compute capability of 8.0"
+        return f"{torch.cuda.get_device_name(device)}: expected CUDA compute capability 8.0 or more"
     return _kernels() if isinstance(_kernels(), str) else None
 
 
-def launches_early(device: torch.device) -> bool:
-    """Whether launches are made while the one before still runs, if that can be captured."""
-    if not EARLY_LAUNCHES or device.type != "cuda":
+def uses_dependent_launches(device: torch.device) -> bool:
+    """Return whether launches are programmatically dependent: on GPUs from capability 9.0 on."""
+    if not DEPENDENT_LAUNCHES or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
-    """The numbers of clips and symbols for which such a batch's graphs have programs."""
+    """Return the numbers of clips and symbols for which a batch's graphs have programs."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
     return -(-batch_size // 16) * 16, symbols
 
@@ -113,8 +121,10 @@ def graphs_for(
     operand_dtype: torch.dtype,
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
-    """Return the decoder's graphs for a batch, made by its bucket's first call, or why there are
-    none."""
+    """Return the decoder's graphs for a batch, or the reason why they cannot be made.
+
+    The first call for a bucket makes the graphs.
+    """
     dtype = decoder.attention_rnn.weight_hh.dtype
     reason = problem(memory.device, dtype)
     if reason is not None:
@@ -135,7 +145,7 @@ def graphs_for(
         decoder.attention_layer.location_layer.location_conv.conv.weight.shape[2],
         decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
-        launches_early(memory.device),
+        uses_dependent_launches(memory.device),
         _stream(memory.device),
     )
     return _graphs(setting)
@@ -146,7 +156,7 @@ def lstm_graphs_for(
     batch_size: int,
     operand_dtype: torch.dtype,
 ) -> "Graphs | str":
-    """`graphs_for`, of the loop over an LSTM alone, without dropout."""
+    """Return graphs as `graphs_for` does, for the loop over an LSTM alone, without dropout."""
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
@@ -164,7 +174,7 @@ def lstm_graphs_for(
         kernel_size=1,
         location_gradient=False,
         differentiable=torch.is_grad_enabled(),
-        early_launch=launches_early(weight.device),
+        dependent_launch=uses_dependent_launches(weight.device),
         stream=_stream(weight.device),
     )
     return _graphs(setting)
@@ -178,14 +188,12 @@ def _stream(device: torch.device) -> int:
 def _graphs(setting: Setting) -> "Graphs | str":
     try:
         return Graphs(setting)
-    # Anything that Triton, the driver or the GPU cannot do, such as sizes.
-    except Exception as error:
+    except Exception as error:  # anything that Triton, the driver or the GPU cannot do
         reason = first_problem(error)
         if "out of memory" in reason:
-            # holds for this batch, not for its whole bucket: nothing is cached
+            # The next batch of this bucket may fit, so nothing is cached.
             raise torch.OutOfMemoryError(reason) from error
-    # Not within `except`, where this error would be the context of the next one.
-    return _graphs(setting._replace(early_launch=False)) if setting.early_launch else reason
+        return reason
 
 
 class _Loop:
@@ -194,10 +202,10 @@ class _Loop:
     def __init__(
         self,
         setting: Setting,
-        launches: tuple[Callable, ...],  # of every step
-        before: tuple[Callable, ...] = (),  # of all of them
-        after: tuple[Callable, ...] = (),
-        backwards: bool = False,  # from the last step to the first
+        launches: tuple[Callable, ...],  # for every step
+        before: tuple[Callable, ...] = (),  # before a chunk's steps
+        after: tuple[Callable, ...] = (),  # after a chunk's steps
+        backwards: bool = False,  # whether the last step comes first
     ):
         device, self.backwards, self.graph = setting.device, backwards, None
         self.table = torch.zeros(_kernels().TABLE_SIZE, dtype=torch.int64, device=device)
@@ -209,8 +217,8 @@ class _Loop:
         if device.type != "cuda":  # Triton's interpreter
             return
         with torch.cuda.device(device):
-            torch.cuda.synchronize()  # an early launch does not wait for the table to be written
-            self._launch(CHUNK)  # compiles; the table has no steps yet
+            torch.cuda.synchronize()  # A dependent launch does not wait for the table's contents.
+            self._launch(CHUNK)  # This compiles the kernels. The table has no steps yet.
             torch.cuda.synchronize()
             self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
 
@@ -224,11 +232,11 @@ class _Loop:
             finish(self.table)
 
     def run(self, num_steps: int, entries: dict) -> None:
-        """Run all steps; `entries`: numbers and buffers by place in the table."""
+        """Run all steps. `entries` are numbers and buffers, by their names in the table."""
         for done in range(0, num_steps, CHUNK):
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
-            # Outside a graph the next launch may read the table before the last one has written it.
+            # Outside a graph, a launch may read the table before the last launch has written it.
             if done == 0 or (self.table.is_cuda and self.graph is None):
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:
@@ -247,7 +255,7 @@ class _Loop:
             values[getattr(kernels, name).value] = 0 if entry is None else entry
         table = torch.tensor(values)
         if self.table.is_cuda:
-            table = table.pin_memory()  # or the host would wait for the steps before
+            table = table.pin_memory()  # Otherwise the host would wait for the earlier steps.
         self.table.copy_(table, non_blocking=True)
 
 
@@ -259,8 +267,8 @@ def _power_of_two(size: int, minimum: int = 16) -> int:
 
 
 def _constants(s: Setting, lstm: LSTM) -> dict:
-    """Constants of all kernels, by the names of their arguments."""
-    tl = _kernels().tl  # whose types have the names of torch's
+    """Return the constants of all kernels, by the names of their arguments."""
+    tl = _kernels().tl  # Its types have the names of torch's types.
     dtype, operand = (
         getattr(tl, str(x).removeprefix("torch.")) for x in (s.dtype, s.operand_dtype)
     )
@@ -285,7 +293,7 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
         "OPERAND": operand,
         "PRECISION": _attention_precision(s),
         "QUERY_PRECISION": _attention_precision(s),
-        "EARLY": s.early_launch,
+        "EARLY": s.dependent_launch,
     }
 
 
@@ -296,17 +304,20 @@ def _lstm_precision(setting: Setting) -> str:
 
 
 def _attention_precision(setting: Setting) -> str:
-    """Attention's own products are in float32, or in TF32 with half-precision operands."""
+    """Return the precision of attention's own products: float32, or TF32 in half precision."""
     return "tf32" if setting.operand_dtype != setting.dtype else _lstm_precision(setting)
 
 
 def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **options) -> Callable:
-    """Return a function that launches the kernel, of (table, offset), or (table) for kernels of
-    whole chunks. `options` are constants and compiler options beside those of `_constants`."""
+    """Return a function of (table, offset) that launches the kernel.
+
+    For kernels of whole chunks it is a function of (table). `options` are constants and compiler
+    options in addition to `_constants`.
+    """
     kernel = getattr(_kernels(), name)
     constants = _constants(setting, lstm).items()
     options = {key: value for key, value in constants if key in kernel.arg_names} | options
-    options |= {"launch_pdl": True} if setting.early_launch else {}
+    options |= {"launch_pdl": True} if setting.dependent_launch else {}
     scale = [1 / (1 - lstm.p_dropout)] if "scale" in kernel.arg_names else []
     launch = kernel[grid]
     return lambda *which: launch(*which, *scale, **options)
@@ -315,10 +326,10 @@ def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **op
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     half = setting.operand_dtype != setting.dtype
-    # Measured on an H200: of the product of half-precision operands every warp makes all the sum,
-    # of others a share. Products of 64 rows use tensor-core instructions that need several warps.
+    # Measured on an H200: with half-precision operands every warp makes the whole sum, otherwise a
+    # share. Products of 64 rows use tensor-core instructions that need several warps.
     warps = WARPS if rows < 64 and not half else 1
-    # else registers run out
+    # Larger blocks would run out of registers.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64
     return _launch(
         setting,
@@ -331,7 +342,7 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
         WARPS=warps,
         PRECISION=_lstm_precision(setting),
         num_warps=4,
-        # smaller GPUs have 99 kB of shared memory
+        # Smaller GPUs have 99 kB of shared memory.
         num_stages=5 if rows < 64 and warps == 1 else 4,
     )
 
@@ -346,7 +357,8 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=ENERGIES,
-        AHEAD=setting.clips <= CLIPS,  # as measured on an H200; more programs may crowd out others
+        # Measured on an H200; more programs may crowd out others.
+        AHEAD=setting.clips <= CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,
         num_stages=1,
@@ -388,7 +400,8 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    units, warps = 16 if lstm.query else 32, 4  # as measured on an H100
+    units = 16 if lstm.query else 32  # measured on an H100
+    warps = 4
     # A tensor core's product adds up 16 values.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0
     through_windows = CLIPS if lstm.query and setting.location_gradient else 0
@@ -417,8 +430,10 @@ def _aligned(x: Tensor) -> Tensor:
 
 
 class Graphs:
-    """The loops, forwards and backwards, for the batches of one setting, with the methods of
-    `plain.PlainLoops`."""
+    """The loops, forwards and backwards, for all batches of one setting.
+
+    The methods are those of `plain.PlainLoops`.
+    """
 
     def __init__(self, setting: Setting):
         s = self.setting = setting
@@ -450,7 +465,7 @@ class Graphs:
         )
 
     def _entries(self, buffers: LSTMBuffers) -> dict:
-        """The buffers that every loop reads and writes, by place in the table."""
+        """Return the buffers that every loop reads and writes, by their names in the table."""
         entries = {name.upper(): x for name, x in vars(buffers).items()}
         entries |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": entries.pop("ROWS")}
         if isinstance(buffers, AttentionBuffers):
@@ -461,7 +476,7 @@ class Graphs:
         }
 
     def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
-        """The further buffers of both backward loops."""
+        """Return the further buffers of both backward loops."""
         _, batch_size, size = buffers.cells.shape
         return {
             "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),

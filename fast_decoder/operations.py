@@ -1,4 +1,4 @@
-"""Matrix products in a given precision, by oneDNN where that is faster."""
+"""Matrix products in a given precision, computed by oneDNN where that is faster."""
 
 import functools
 from collections.abc import Callable
@@ -7,21 +7,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-empty = torch.empty  # makes every uninitialized tensor; tests replace it to fill them with NaN
+empty = torch.empty  # Tests replace it with a function that fills tensors with NaN.
 
 
 def new(like: Tensor, *shape: int) -> Tensor:
-    """An uninitialized tensor of this shape, with the dtype and device of `like`."""
+    """Return an uninitialized tensor of this shape, with the dtype and device of `like`."""
     return empty(*shape, dtype=like.dtype, device=like.device)
 
 
 @functools.cache
 def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
-    """Whether oneDNN's products, which torch.compile uses, are available here and correct.
+    """Return whether oneDNN's products, which torch.compile uses, are available and correct.
 
-    They are private operators of torch, so their results are checked once. MKL, which torch uses
-    otherwise, packs the weight again for every small product: on two cores of an AMD EPYC, 16 x
-    1536 by 1536 x 4096 took 2.0 ms with MKL and takes 0.5 ms with oneDNN.
+    They are private operators of torch, so their results are checked once. Otherwise torch uses
+    MKL, which packs the weight again for every small product. On two cores of an AMD EPYC, a
+    product of 16 x 1536 by 1536 x 4096 takes 2.0 ms with MKL and 0.5 ms with oneDNN.
     """
     if device != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return False
@@ -42,24 +42,31 @@ def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
 
 
 def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
-    """F.linear for large x [rows, in], with operands in `dtype`; the result [rows, out] has x's
-    dtype."""
+    """Compute F.linear for large x [rows, in], with operands in `dtype`.
+
+    The result [rows, out] has x's dtype.
+    """
     a, b, c = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     if x.numel() and onednn_multiplies(x.device.type, dtype):  # oneDNN rejects empty matrices
-        a, b = _dense(a), _dense(b)  # the product of a matrix slice takes 200 times as long
+        a, b = _dense(a), _dense(b)  # The product of a slice takes 200 times as long.
         return torch.ops.mkldnn._linear_pointwise(a, b, c, "none", [], "").to(x.dtype)
     return F.linear(a, b, c).to(x.dtype)
 
 
 def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """doutputs.T @ inputs, computed as a transpose: oneDNN copies the left matrix of a product if
-    it is a transpose, and the inputs are smaller than doutputs."""
+    """Compute doutputs.T @ inputs, as the transpose of inputs.T @ doutputs.
+
+    oneDNN copies the left matrix of a product if it is a transpose, and the inputs are smaller than
+    doutputs.
+    """
     return product(inputs.T, doutputs.T, dtype).T
 
 
 def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
-    """Return a function (x [rows, in], total [rows, out]) -> total + x @ weight.T, for many x in
-    float32 or float64. The product's operands are in `dtype`."""
+    """Return a function of x [rows, in] and total [rows, out] that returns total + x @ weight.T.
+
+    It is meant for many x in float32 or float64. The product's operands are in `dtype`.
+    """
     operand, half = weight.to(dtype), dtype.itemsize < 4
     if onednn_multiplies(weight.device.type, dtype):
         packed = torch.ops.mkldnn._reorder_linear_weight(_dense(operand), rows)
@@ -79,5 +86,5 @@ def _dense(x: Tensor) -> Tensor:
 
 
 def flat(x: Tensor) -> Tensor:
-    """[T, B, dim] -> [T * B, dim]"""
+    """Map [T, B, dim] to [T * B, dim]."""
     return x.flatten(0, 1)

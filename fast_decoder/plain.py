@@ -1,9 +1,9 @@
-"""The loops over steps in plain operations of torch, for CPUs and where there are no kernels.
+"""The loops over decoder steps in plain operations of torch: for CPUs, and without kernels.
 
-In the backward pass everything that does not depend on later steps is computed for CHUNK steps at
-once: the slopes of the LSTMs' cells and of attention's tanh, and from these the band matrix that
-maps the gradient of a step's energies to the gradients of the two alignments in its windows. The
-letters of shapes are those of recurrences.py.
+In the backward pass, everything that does not depend on later steps is computed for CHUNK steps at
+once. This includes the slopes of the LSTMs' cells and of attention's tanh. It also includes the
+band matrix made from these slopes, which maps the gradient of a step's energies to the gradients of
+the two alignments in its windows. recurrences.py explains the letters of shapes.
 """
 
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ class PlainLoops:
     operand_dtype: torch.dtype  # of the LSTMs' products
     p_attention_dropout: float
     p_decoder_dropout: float
-    location_gradient: bool = True  # back through the alignments of steps before
+    location_gradient: bool = True  # whether gradients go back through earlier alignments
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
-        """All steps of the attention recurrence."""
+        """Run all steps of the attention recurrence."""
         gates, cells, states = buffers.gates, buffers.cells, buffers.rows
         memory, mask, past, v = buffers.memory, buffers.mask, buffers.past, buffers.v
         num_steps, batch_size, size = cells.shape
@@ -56,7 +56,7 @@ class PlainLoops:
                 torch.add(past[t, :, 1, middle], alignment, out=past[t + 1, :, 1, middle])
 
     def lstm_forward(self, buffers: LSTMBuffers) -> None:
-        """All steps of the decoder LSTM."""
+        """Run all steps of the LSTM."""
         gates, cells, outputs = buffers.gates, buffers.cells, buffers.hidden
         num_steps, batch_size, _ = cells.shape
         scales = _scales(buffers, self.p_decoder_dropout)
@@ -71,7 +71,7 @@ class PlainLoops:
     def attention_backward(
         self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
     ) -> AttentionGradients:
-        """The backward pass of attention, from gradients [T, B, A + E] and [T, B, N]."""
+        """Run the backward pass of attention, from gradients [T, B, A + E] and [T, B, N]."""
         gates, alignments, past = buffers.gates, buffers.alignments, buffers.past
         memory, query_weight = buffers.memory, buffers.query_weight
         (num_steps, batch_size, num_symbols), size = alignments.shape, query_weight.shape[1]
@@ -100,7 +100,7 @@ class PlainLoops:
                 dcontext = gradients.contexts[t].copy_(dstate[:, size:])
                 if grad_alignments is not None:
                     dalignment = dalignment + grad_alignments[t]
-                # MKL would take twelve times as long for memory times a column
+                # MKL would take twelve times as long for memory times a column.
                 by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
                 dalignment = by_context.add_(dalignment)
                 denergy = torch.ops.aten._softmax_backward_data(
@@ -120,7 +120,7 @@ class PlainLoops:
         return gradients
 
     def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
-        """The backward pass of the decoder LSTM, from its outputs' gradient [T, B, H + E]."""
+        """Run the backward pass of the LSTM, from its outputs' gradient [T, B, H + E]."""
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape
         cell = _CellBackward(buffers, self.p_decoder_dropout)
@@ -146,7 +146,7 @@ def _cell_forward(
     hidden: Tensor,  # [B, H], written
     scale: Tensor | None,  # [B, H], 0 where dropped, else 1 / (1 - p)
 ) -> None:
-    """cell = f * previous_cell + i * g; hidden = scale * o * tanh(cell)."""
+    """Compute cell = f * previous_cell + i * g and hidden = scale * o * tanh(cell)."""
     size = cell.shape[1]
     torch.sigmoid(gates[:, : 2 * size], out=activated[:, : 2 * size])
     torch.tanh(gates[:, 2 * size : 3 * size], out=activated[:, 2 * size : 3 * size])
@@ -159,18 +159,18 @@ def _cell_forward(
 
 
 class _CellBackward:
-    """The backward steps of an LSTM: its activated gates are replaced by the loss's gradient.
+    """The backward steps of an LSTM. They replace its activated gates by the loss's gradient.
 
-    Writing d for the loss's derivative, dcell being what later steps contribute to it at first:
+    d is the loss's derivative. At first, dcell is the contribution of later steps:
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
-        di = dcell * g * i * (1 - i)                         by i before its sigmoid, and so on
+        di = dcell * g * i * (1 - i)                         with respect to i before its sigmoid
         df = dcell * previous_cell * f * (1 - f)
         dg = dcell * i * (1 - g^2)
         do = dhidden * scale * tanh(cell) * o * (1 - o)
         dcell of the step before = dcell * f
 
-    All factors but dcell and dhidden are known beforehand: `prepare` makes them for many steps.
+    All factors except dcell and dhidden are known before. `prepare` makes them for many steps.
     """
 
     def __init__(self, buffers: LSTMBuffers, p_dropout: float):
@@ -182,9 +182,11 @@ class _CellBackward:
         self.dcell = cells.new_zeros(batch_size, size)
 
     def prepare(self, start: int, stop: int) -> None:
-        """Call before the steps `stop` - 1 down to `start`, at most CHUNK of them."""
-        self.start, count = start, stop - start
-        cells, previous = self.cells[start:stop], self.cells[max(start, 1) - 1 : stop - 1]
+        """Make the factors of the steps `stop` - 1 down to `start`, which are at most CHUNK."""
+        self.start = start
+        count = stop - start
+        cells = self.cells[start:stop]
+        previous = self.cells[max(start, 1) - 1 : stop - 1]
         if start == 0:
             previous = F.pad(previous, (0, 0, 0, 0, 1, 0))
         i, f, g, o = self.gates[start:stop].chunk(4, dim=2)
@@ -203,22 +205,22 @@ class _CellBackward:
         for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
 
     def step(self, t: int, dhidden: Tensor) -> None:
-        """`dhidden` [B, H] is the gradient by step t's hidden state, after dropout."""
+        """Run step t. `dhidden` [B, H] is the gradient of its hidden state, after dropout."""
         slopes, gates = self.gate_slopes[t - self.start], self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
-        self.dcell = dcell * gates[:, 1]  # before f makes way for df
+        self.dcell = dcell * gates[:, 1]  # before df overwrites f
         torch.mul(dcell.unsqueeze(1), slopes[:, :3], out=gates[:, :3])
         torch.mul(dhidden, slopes[:, 3], out=gates[:, 3])
 
 
 def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
-    """`_scale` of every step; None where nothing is dropped."""
+    """Return `_scale` of every step, or None for every step without dropout."""
     keep, cells = buffers.keep, buffers.cells
     return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)
 
 
 def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
-    """The factors of dropout: 0 where dropped, else 1 / (1 - p)."""
+    """Return the factors of dropout: 0 for dropped values, otherwise 1 / (1 - p)."""
     return keep.to(dtype).div_(1 - p_dropout)
 
 
@@ -226,7 +228,7 @@ def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
 
 
 def _windows(past: Tensor, half: int) -> Tensor:
-    """[..., 2, N + 2 * half] -> a view [..., N, 2, K] of the K = 2 * half + 1 around each."""
+    """Return a view [..., N, 2, K] of [..., 2, N + 2 * half]: the K = 2 * half + 1 around each n."""
     return past.unfold(-1, 2 * half + 1, 1).transpose(-3, -2)
 
 
@@ -248,7 +250,7 @@ class _AttentionSlopes:
         )
 
     def prepare(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
-        """Slopes [C, B, N, D] and band matrices of the steps `start` to `stop` - 1."""
+        """Return slopes [C, B, N, D] and band matrices of the steps `start` to `stop` - 1."""
         buffers = self.buffers
         half = buffers.location_weight.shape[1] // 4
         windows = _windows(buffers.past[start:stop], half)
@@ -265,8 +267,9 @@ class _AttentionSlopes:
         return self.slopes, self.band
 
     def finish(self, denergies: Tensor, gradients: AttentionGradients) -> None:
-        """Add the share of the steps last prepared to the sums; `denergies` [C, B, N]."""
-        # First by clip and step: one long sum of cancelling terms would lose two digits.
+        """Add the share of the steps last prepared to the sums. `denergies` is [C, B, N]."""
+        # Sums by clip and step come first, because one long sum of terms that cancel would lose two
+        # digits.
         tanh = self.tanh.flatten(0, 1)
         gradients.v += torch.bmm(denergies.flatten(0, 1).unsqueeze(1), tanh).sum((0, 1))
         dpre = self.slopes.mul_(denergies.unsqueeze(3))

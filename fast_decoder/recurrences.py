@@ -1,6 +1,7 @@
 """The two recurrences as autograd functions, with their buffers and formulas.
 
-`loops` runs the loops over steps: `plain.PlainLoops` or `graphs.Graphs`, with the same methods.
+`loops` runs the loops over decoder steps. It is a `plain.PlainLoops` or a `graphs.Graphs`, which
+have the same methods.
 
 In shapes: T steps, B clips, N symbols; P, E, A, D, H are prenet_dim, memory_dim,
 attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kernel_size.
@@ -17,18 +18,19 @@ from fast_decoder.operations import flat, new, product, weight_gradient
 
 @dataclass
 class LSTMBuffers:
-    """The buffers of a loop over an LSTM of size S; its rows have W >= S columns."""
+    """The buffers of a loop over an LSTM of size S. Its rows have W >= S columns."""
 
-    keep: torch.Tensor | None  # [T, B, S] bool, what dropout keeps
-    weight: torch.Tensor  # [4 * S, S], or all W columns where attention feeds back its context; in
-    # the precision of the products
-    gates: torch.Tensor  # [T, B, 4 * S], the inputs' share; activated; then their gradients
-    cells: torch.Tensor  # [T, B, S], written forward
-    rows: torch.Tensor  # [T, B, W], the hidden state after dropout, which forward writes; context
+    keep: torch.Tensor | None  # [T, B, S] bool, True at values that dropout keeps
+    # [4 * S, S], or [4 * S, W] if attention feeds back its context; in the products' precision
+    weight: torch.Tensor
+    gates: torch.Tensor  # [T, B, 4 * S], the inputs' share; later activated; later gradients
+    cells: torch.Tensor  # [T, B, S], written by the forward pass
+    # [T, B, W]: the hidden state after dropout, written by the forward pass, then the context
+    rows: torch.Tensor
 
     @property
     def hidden(self) -> torch.Tensor:
-        """[T, B, S]"""
+        """Return the hidden states [T, B, S]."""
         return self.rows[:, :, : self.cells.shape[2]]
 
 
@@ -42,24 +44,28 @@ class AttentionBuffers(LSTMBuffers):
     query_weight: torch.Tensor  # [D, A]
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
-    alignments: torch.Tensor  # [T, B, N], written forward
-    past: torch.Tensor  # [T, B, 2, N + K - 1], zeros around the previous and the cumulative
-    # alignment that each step looks back at, which forward writes
+    alignments: torch.Tensor  # [T, B, N], written by the forward pass
+    # [T, B, 2, N + K - 1]: the previous and the cumulative alignment that each step reads, with
+    # zeros around them; written by the forward pass
+    past: torch.Tensor
 
 
 @dataclass
 class AttentionGradients:
-    """The results of attention's backward loop, beside the gates' gradients."""
+    """The results of attention's backward loop, in addition to the gates' gradients."""
 
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
-    processed_memory: torch.Tensor  # [B, N, D], and so on: sums over all steps
+    processed_memory: torch.Tensor  # [B, N, D]; this and the next are sums over all steps
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
 
 
 def _once(backward: Callable) -> Callable:
-    """Make a backward pass refuse to run twice or to be differentiated, and disable autocast."""
+    """Make a backward pass raise an error if it runs twice or is differentiated.
+
+    Also disables autocast in it.
+    """
 
     def guarded(ctx, *gradients):
         if torch.is_grad_enabled() or getattr(ctx, "spent", False):
@@ -79,17 +85,17 @@ def _once(backward: Callable) -> Callable:
 class AttentionRecurrence(Function):
     """The attention LSTM and the location-sensitive attention, over all steps.
 
-    A step's state is [hidden, context], which its successor's gates and the decoder LSTM see:
+    A step's state is [hidden, context]. The next step's gates and the decoder LSTM read it:
 
         gates_t = input_weight x_t + bias + state_weight state_(t-1)
         pre_tn = processed_memory_n + query_weight hidden_t + location_weight window_tn
         alignment_t = softmax over n of v . tanh(pre_tn)
         context_t = sum over n of alignment_tn memory_n
 
-    where window_tn holds the K values around n of the previous and of the cumulative alignment.
-    Backwards, with slope_tn = v * (1 - tanh(pre_tn)^2) and denergy the softmax's backward pass,
+    where window_tn are the K values around n of the previous and of the cumulative alignment.
+    Backwards, with slope_tn = v * (1 - tanh(pre_tn)^2) and denergy from the softmax's backward pass,
 
-        dalignment_t = dcontext_t . memory_n + what the windows of later steps give
+        dalignment_t = dcontext_t . memory_n + gradients from the windows of later steps
         dhidden_t = dstate_t + query_weight^T sum over n of denergy_tn slope_tn
         dwindow_tn = denergy_tn location_weight^T slope_tn
     """
@@ -113,7 +119,7 @@ class AttentionRecurrence(Function):
         num_steps, batch_size, _ = inputs.shape
         num_symbols, width = memory.shape[1], memory.shape[1] + location_weight.shape[1] // 2 - 1
         dtype = loops.operand_dtype
-        # for both passes
+        # Both passes use these.
         input_weight, state_weight = input_weight.to(dtype), state_weight.to(dtype)
         gates = product(flat(inputs), input_weight, dtype, bias)
         buffers = AttentionBuffers(
@@ -163,17 +169,18 @@ class AttentionRecurrence(Function):
 
 
 class LSTMRecurrence(Function):
-    """An LSTM over all steps, with dropout on the hidden state, which its next step sees.
+    """An LSTM over all steps, with dropout on the hidden state that its next step reads.
 
-    The decoder LSTM's inputs are attention's states; its outputs are [hidden, context], as the
-    projections want them. Elsewhere there is no context: E = 0."""
+    The decoder LSTM's inputs are attention's states. Its outputs are [hidden, context], which the
+    projections read. The encoder's LSTM has no context: E = 0.
+    """
 
     @staticmethod
     def forward(
         ctx,
         loops,
         keep: torch.Tensor | None,  # [T, B, H] bool
-        inputs: torch.Tensor,  # [T, B, I], of which the last E are the context
+        inputs: torch.Tensor,  # [T, B, I]; the last E columns are the context
         input_weight: torch.Tensor,  # [4 * H, I]
         bias: torch.Tensor,  # [4 * H]
         hidden_weight: torch.Tensor,  # [4 * H, H]

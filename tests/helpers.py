@@ -366,10 +366,10 @@ def sound_quickly(set_attribute) -> None:
 
 def draw_quickly(set_attribute) -> None:
     """Empty pictures: the real ones take longer than training the tiny model."""
-    from training import logging
+    from training import tensorboard
 
     for name in ("draw_alignment", "draw_mels", "draw_gate"):
-        set_attribute(logging, name, lambda *_, **__: Figure(figsize=(1, 1)))
+        set_attribute(tensorboard, name, lambda *_, **__: Figure(figsize=(1, 1)))
 
 
 def kill_self() -> None:

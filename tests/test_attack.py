@@ -17,7 +17,7 @@ from corpora import make_corpus, prepare_with, refusal
 from helpers import fork_server
 from same_run import compare_runs, read_metrics
 
-from benchmarks.gpu_report import Part, lines_of, read_parts
+from benchmarks.gpu_report import last_lines, read_state
 from corpus import demo_corpus, download
 from corpus.cache import ClipTable, read_cache
 from corpus.clips import Clip
@@ -34,9 +34,8 @@ from tacotron2_voice.utils.audio_files import write_mel, write_wav
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import folder_locked, lock, read_json, write_json
 from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
-from training.epoch import Clips
-from training.logging import RunLogger
-from training.setup import change_of, write_clips
+from training.clips import Clips, find_change, write_clips
+from training.metrics import RunLogger
 
 H = HParams()
 PRECIOUS = b"precious\n"
@@ -87,7 +86,6 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-PART = Part("2", "busy", *[""] * 4)
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,
@@ -101,13 +99,13 @@ READERS: dict[str, Callable[[Path], object]] = {
     "checkpoint_1.pt": load_checkpoint,
     "a.wav": clip_of,
     "a.npy": lambda path: clip_of(path, create_hparams("load_mel_from_disk=True")),
-    "clips.csv": lambda path: change_of(CLIPS, Checkpoint(path, {"corpus": ""}), True),
+    "clips.csv": lambda path: find_change(CLIPS, Checkpoint(path, {"corpus": ""}), True),
     "texts.txt": lambda path: read_texts(
         Namespace(text=None, text_file=path, numbers=False, drop_unknown=False), H
     ),
     "demo_corpus.json": lambda path: demo_corpus.make_corpus(path.parent),
-    "parts.tsv": lambda path: read_parts(path.parent),
-    "2-busy.txt": lambda path: lines_of(path.parent, PART, "txt"),
+    "state.json": lambda path: read_state(path.parent, False),
+    "busy.txt": last_lines,
     "values.csv": read_values,
     "metrics.jsonl compared": lambda path: read_metrics(path.parent),
     "lengths.csv compared": compare_lengths,
@@ -116,11 +114,10 @@ ANY_TEXT = {
     "metadata.csv",
     "clips.csv",
     "texts.txt",
-    "parts.tsv",
-    "2-busy.txt",
+    "busy.txt",
     "metrics.jsonl compared",
 }
-OPTIONAL = {"clips.csv", "2-busy.txt"}
+OPTIONAL = {"clips.csv", "busy.txt", "state.json"}
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -136,7 +133,7 @@ def test_what_is_read_is_named_in_a_line(attacked, name):
     else:
         assert (is_small and name in ANY_TEXT) or (not is_there and name in OPTIONAL)
         return
-    assert path.name in message
+    assert path.name in message or str(path.parent) in message
     assert len(message) < 1000
     assert len(message.splitlines()) <= 3
 

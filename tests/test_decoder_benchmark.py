@@ -49,7 +49,7 @@ def test_seconds_are_of_one_step(tmp_path, monkeypatch):
             task()
         return {name: np.array([3.0]) for name in tasks}
 
-    monkeypatch.setattr(decoder, "time_in_turns", timed)
+    monkeypatch.setattr(decoder, "time_interleaved", timed)
     monkeypatch.setattr(
         decoder, "make_steps", lambda _: lambda name, steps: made.append((name, steps))
     )

@@ -28,11 +28,12 @@ from test_fast_decoder import (
 
 import fast_decoder
 import model
-from data_utils import synthetic_batch
+from batch import synthetic_batch
 from fast_decoder import graphs, operations
 from fast_decoder.parity import EQUAL, Problem, relative_errors
 from hparams import HParams, create_hparams
-from training.trainer import AUTOCAST_DTYPES, MicroBatch, Trainer
+from training.precision import AUTOCAST_DTYPES
+from training.trainer import MicroBatch, Trainer
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 ROOT = Path(__file__).resolve().parent.parent
@@ -276,16 +277,14 @@ def test_a_gpu_replays_what_it_would_launch():
 
 
 @gpu_only
-def test_on_a_gpu_launching_early_changes_nothing(monkeypatch):
-    """A launch that did not wait for the one before it would read what is not there yet."""
+def test_on_a_gpu_dependent_launches_change_nothing(monkeypatch):
+    """A launch that did not wait for the launch before it would read values that are missing."""
     case = full_size(((120, 200), (33, 140)) * 8).to(torch.float32)
-    early = [run(case, fast_decoder.teacher_forced) for _ in range(5)]
-    made = graphs._graphs.cache_info()
-    assert (made.misses, made.currsize) == (1, 1), "it could not launch early"
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    late = run(case, fast_decoder.teacher_forced)
-    for results in early:
-        assert_same(results, late)
+    dependent = [run(case, fast_decoder.teacher_forced) for _ in range(5)]
+    monkeypatch.setattr(graphs, "DEPENDENT_LAUNCHES", False)
+    plain = run(case, fast_decoder.teacher_forced)
+    for results in dependent:
+        assert_same(results, plain)
 
 
 def full_size(lengths):
@@ -324,21 +323,29 @@ def cuda_without(monkeypatch, capability=(9, 0)):
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "capability", "message", "early"),
+    ("device", "dtype", "capability", "reason", "dependent"),
     [
         ("cpu", torch.float32, (9, 0), "no CUDA device", False),
         ("cuda", torch.float64, (9, 0), "parameters are float64, not float32", True),
-        ("cuda", torch.float32, (7, 5), "Old GPU has no CUDA compute capability of 8.0", False),
+        (
+            "cuda",
+            torch.float32,
+            (7, 5),
+            "Old GPU: expected CUDA compute capability 8.0 or more",
+            False,
+        ),
         ("cuda", torch.float32, (8, 9), None, False),
         ("cuda", torch.float32, (10, 0), None, True),
     ],
 )
-def test_where_kernels_run_and_launch_early(device, dtype, capability, message, early, monkeypatch):
+def test_hardware_decides_kernels_and_launches(
+    device, dtype, capability, reason, dependent, monkeypatch
+):
     cuda_without(monkeypatch, capability)
-    assert graphs.problem(torch.device(device), dtype) == message
-    assert graphs.launches_early(torch.device(device)) == early
-    monkeypatch.setattr(graphs, "EARLY_LAUNCHES", False)
-    assert not graphs.launches_early(torch.device(device))
+    assert graphs.problem(torch.device(device), dtype) == reason
+    assert graphs.uses_dependent_launches(torch.device(device)) == dependent
+    monkeypatch.setattr(graphs, "DEPENDENT_LAUNCHES", False)
+    assert not graphs.uses_dependent_launches(torch.device(device))
 
 
 def test_without_triton_the_reason_is_its_import_error(monkeypatch):
@@ -362,29 +369,22 @@ def test_graphs_that_fail_leave_plain_operations(monkeypatch):
         equals_reference(case)
 
 
-def test_a_gpu_that_cannot_launch_early_launches_late(monkeypatch):
-    """Or says why that failed too."""
-    tried, late = [], ""
+def test_failure_to_make_graphs_is_a_reason_except_out_of_memory(monkeypatch):
+    """Another batch of the same bucket may fit into memory, so nothing is cached then."""
+    failure = "out of resource: shared memory"
 
-    def made_late(setting):
-        tried.append(setting.early_launch)
-        if setting.early_launch:
-            raise RuntimeError("no programmatic launch")
-        if late:
-            raise RuntimeError(late)
-        return "made"
+    def fail(_):
+        raise RuntimeError(failure)
 
-    change(monkeypatch, {}, launches_early=lambda _: True, Graphs=made_late)
+    change(monkeypatch, {}, uses_dependent_launches=lambda _: True, Graphs=fail)
     case = problem(((7, 5), (3, 4)))
-    assert graphs_of(case) == "made"
-    assert tried == [True, False]
-    late = "out of resource: shared memory"
+    assert graphs_of(case) == f"RuntimeError: {failure}"
     graphs._graphs.cache_clear()
-    assert graphs_of(case) == f"RuntimeError: {late}"
-    graphs._graphs.cache_clear()
-    late = "CUDA driver error: out of memory"
-    with pytest.raises(torch.OutOfMemoryError, match=late):
-        graphs_of(case)
+    failure = "CUDA driver error: out of memory"
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError, match=failure):
+            graphs_of(case)
+    assert graphs._graphs.cache_info().currsize == 0
 
 
 @gpu_only
@@ -500,3 +500,18 @@ def test_losses_stay_as_close_as_with_other_dropout(precision, monkeypatch):
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)
     furthest = max(abs(loss_of("fp32", seed) - exact) for seed in (1, 2, 3))
     assert 0 < abs(found - exact) < 2 * furthest
+
+
+@interpreted_only
+def test_loops_are_timed_one_by_one(monkeypatch, tf32_as_before):
+    from benchmarks import gpu_measurements
+
+    small = gpu_measurements.create_hparams(
+        "attention_rnn_dim=16,decoder_rnn_dim=16,encoder_embedding_dim=8"
+    )
+    monkeypatch.setattr(gpu_measurements, "HParams", lambda: small)
+    result = gpu_measurements.measure_loops(DEVICE, "fp32", 2, 2, 5, repeats=1)
+    assert result["precision"] == "fp32"
+    times = [result[name] for name in gpu_measurements.LOOPS]
+    assert min(times) > 0
+    assert result["together"] == pytest.approx(sum(times))

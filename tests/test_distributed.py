@@ -32,7 +32,7 @@ from training_runs import copied_corpus
 
 import train
 from tacotron2_voice.utils.errors import UserError
-from training import distributed, setup, validation
+from training import distributed, start, validation
 from training.trainer import Trainer
 
 # 14 clips in 5 batches of up to 3: an epoch has two updates of two batches, and one of one.
@@ -146,8 +146,7 @@ def test_one_batch_becomes_one_for_each_process(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
     check_all([first, second])
-    assert "batches_per_update = 2, one for each process" in first.output
-    assert "which is another training" in first.output
+    assert "note: batches_per_update=2" in first.output
     assert second.output == ""
     [record] = metrics(out, "run")
     assert record["hparams"]["batches_per_update"] == 2
@@ -363,7 +362,7 @@ def refused(ended) -> str:
 
 
 def other_code() -> None:
-    vars(setup)["fingerprint_of_code"] = lambda *_: "0123456789abcdef"
+    vars(start)["fingerprint_of_code"] = lambda *_: "0123456789abcdef"
 
 
 def test_processes_that_differ_are_refused(corpus, tmp_path):
@@ -371,9 +370,9 @@ def test_processes_that_differ_are_refused(corpus, tmp_path):
     out, fewer = tmp_path / "out", without_first_clip(corpus, tmp_path)
     other = flags(out, corpus, learning_rate=0.5, training_files=fewer)
     message = refused(Together(2, [flags(out, corpus), other], {1: (other_code,)}).end())
-    assert "the processes differ; give all the same files, command and version:" in message
+    assert "the processes differ" in message
     assert "process 1 (" in message
-    assert "learning_rate is 0.5, in process 0 " in message
+    assert "learning_rate is 0.5, expected 0.001" in message
     assert "the corpus is " in message
     assert "this recipe's code is 0123456789abcdef" in message
     assert not out.exists()
@@ -382,14 +381,14 @@ def test_processes_that_differ_are_refused(corpus, tmp_path):
 def test_other_output_folder_is_refused(corpus, tmp_path):
     arguments = [flags(tmp_path / name, corpus) for name in ("out", "other")]
     message = refused(Together(2, arguments).end())
-    assert f"process 1: {tmp_path / 'other'} is another folder than in the first process" in message
+    assert f"process 1: {tmp_path / 'other'}: " in message
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 
 
 def test_finished_already_is_decided_by_all(corpus, alone, tmp_path):
     out = shutil.copytree(alone, tmp_path / "out")
     message = refused(Together(2, [on(out), on(out, "--hparams", "epochs=3")]).end())
-    assert "epochs is 3, in process 0 " in message
+    assert "epochs is 3, expected 2 " in message
     check_all(ended := Together(2, on(out)).end())
     assert "finished already, after epoch 2" in ended[0].output
 
@@ -431,7 +430,7 @@ def test_all_processes_must_allow_new_clips(corpus, alone, tmp_path):
     arguments = on(out, "--hparams", f"epochs=3,training_files={fewer}")
     message = refused(Together(2, [[*arguments, "--new-clips"], arguments]).end())
     assert "process 1: " in message
-    assert "resume with these clips by --resume --new-clips" in message
+    assert "--resume --new-clips" in message
     check_all(Together(2, [*arguments, "--new-clips"]).end())
     assert metrics(out, "run")[-1]["changed_clips"] == {"added": 0, "gone": 1, "changed": 0}
 

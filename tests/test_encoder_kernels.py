@@ -22,7 +22,7 @@ import model
 from fast_decoder import graphs
 from fast_decoder.encoder import bidirectional_lstm, plain_lstm_loops
 from fast_decoder.parity import EncoderProblem, relative_errors
-from training.trainer import AUTOCAST_DTYPES
+from training.precision import AUTOCAST_DTYPES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,7 +72,7 @@ def test_the_encoders_products_follow_autocast(precision):
 def test_lengths_that_do_not_fit_are_refused():
     case = encoder_problem((3, 2))
     for lengths in ((4, 2), (3, 0)):
-        with pytest.raises(ValueError, match="expected 1 to 3"):
+        with pytest.raises(ValueError, match="from 1 to 3"):
             bidirectional_lstm(case.lstm, case.inputs, torch.tensor(lengths))
 
 

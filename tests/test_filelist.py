@@ -23,9 +23,7 @@ from corpus.filelist import (
     warn_of_long_clips,
     write_lengths,
 )
-from data_utils import (
-    TextMelDataset,
-)
+from data_utils import TextMelDataset
 from evaluation.recordings import read_recordings
 from hparams import HParams, create_hparams
 from tacotron2_voice.text import text_to_sequence

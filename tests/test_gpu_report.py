@@ -1,193 +1,170 @@
-"""benchmarks/gpu_report: parts that are missing, broken or too slow leave a report that says so."""
+"""benchmarks/gpu_report.py: parts that fail or take too long leave a report that says so."""
 
+import contextlib
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from audio import mel_fingerprint
-from benchmarks import gpu_report
-from hparams import HParams
+pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
+from benchmarks import gpu_measurements, gpu_report
+from benchmarks.gpu_report import Part
+from fast_decoder import graphs
+from tacotron2_voice.utils.errors import UserError
 
-ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "benchmarks" / "gpu_report.sh"
-
-
-def write_parts(out: Path, dry_run: bool = False) -> str:
-    """A report of parts of every kind; returns its page, with single blanks."""
-    lines = []
-
-    def part(name: str, status: str, call: str = "2", **files) -> None:
-        for state in ("running", status):
-            lines.append(f"{call}\t{name}\t2026-11-22 10:00\t{state}\t7\tpython {name}.py\n")
-        for end, content in files.items():
-            text = content if isinstance(content, str) else json.dumps(content)
-            (out / f"{call}-{name}.{end}").write_text(text)
-
-    part("tests_gpu", "failed", call="1", txt="1 failed, 3 passed\n")
-    warned = "warm-up\ndecoder.py:115: UserWarning: plain operations\n  warnings.warn(\n"
-    result = {"speedup": 12.0, "fast_frames_per_second": 300_000.0}
-    part("decoder_bf16", "ok", json=result, txt="printed by decoder_bf16\n", err=warned)
-    part("decoder_fp32", "ok", json={"speedup": 5.9, "fast_frames_per_second": 150_000.0})
-    part("decoder_tf32", "failed")
-    part("memory_bf16", "ok", json={"peak_memory_ratio": 0.7})
-    part("memory_fp32", "ok", json={"peak_memory_ratio": None})
-    part("busy", "stopped after 60 s", err="reading\nstill reading\n")
-    part("epoch", "running")
-    part("synthesis", "failed", err=f"{gpu_report.ROOT}/train.py:1: {Path.home()}/.cache/x.json")
-    (out / "parts.tsv").write_text("".join(lines))
-    if dry_run:
-        (out / "dry_run").touch()
-    gpu_report.main([str(out)])
-    return re.sub(" +", " ", (out / "report.md").read_text(encoding="utf-8"))
+MEASURED = {
+    "device": "H100",
+    "versions": {"torch": "2.11", "cuda": "13.0"},
+    "date": "2026-11-27",
+}
 
 
-def test_targets_say_what_was_measured_and_reached(tmp_path):
-    page = write_parts(tmp_path)
-    long = "16 clips x 774 frames"
-    for row in (
-        f"fast over reference, bf16, {long} | 12.00 | 10.00 | 20.00 | at least",
-        f"fast over reference, fp32, {long} | 5.90 | 6.00 | 9.00 | no",
-        f"padded frames/s, fp32, {long} | 150,000 | 120,000 | 150,000 | aim",
-        f"fast over reference, tf32, {long} | – | 8.00 | 14.00 | not measured",
-        "peak memory, fast over reference, bf16 | 0.70 | 1.00 | 0.60 | at least",
-        "peak memory, fast over reference, fp32 | – | 1.00 | 0.60 | not measured",
-    ):
-        assert f"| {row} |" in page
-    assert "| 1 | tests_gpu | failed | 7 |" in page
-    assert "| 2 | busy | stopped after 60 s | 7 |" in page
-    assert "| 2 | epoch | running | 7 |" in page
-    assert "```\n1 failed, 3 passed\n```" in page
-    assert "still reading" in page
-    assert "./train.py:1: ~/.cache/x.json" in page
-    assert "\nprinted by decoder_bf16\n" in page
-    assert "```\ndecoder.py:115: UserWarning: plain operations\n```" in page
+def script(name: str, source: str, seconds: int = 20) -> Part:
+    return Part(name, seconds, [sys.executable, "-c", source])
 
 
-def test_a_dry_run_reaches_nothing_and_says_so(tmp_path):
-    page = write_parts(tmp_path, dry_run=True)
-    assert "A dry run on a CPU" in page
-    assert "at least |\n" not in page.replace("| at least | aim | reached |", "")
+def page(folder: Path) -> str:
+    """Return the report with single blanks."""
+    return re.sub(" +", " ", (folder / "report.md").read_text(encoding="utf-8"))
 
 
-# ---------------------------------------------------------------------------- the script
-
-MISSING = (  # on GPU machines
-    *("librosa", "soundfile", "inflect", "unidecode", "pandas", "pydantic", "statsmodels"),
-    *("seaborn", "jinja2", "pocketsphinx", "jiwer", "xdist"),
-)
-
-
-READ_CACHED = """
-from corpus.filelist import read_filelist
-from data_utils import TextMelDataset, collate
-from hparams import create_hparams
-hparams = create_hparams("load_mel_from_disk=True")
-dataset = TextMelDataset(read_filelist(sys.argv[1], hparams), hparams)
-print(list(collate([dataset[0]]).mel.shape))
-"""
-
-
-@pytest.mark.thorough
-def test_the_script_runs_where_packages_are_missing(tmp_path):
-    """Sound and text, tables and settings: what GPU machines do not have. Cached mels are read:
-    numbers would need inflect, other letters unidecode."""
-    np.save(tmp_path / "x.npy", np.zeros((80, 40), np.float32))
-    (tmp_path / "mel_settings.json").write_text(json.dumps(mel_fingerprint(HParams())))
-    (tmp_path / "list.txt").write_text(f"{tmp_path}/x.npy|Mr. and Mrs. Co.\n")
-    files = re.findall(r"(?:benchmarks|scripts|tests)/\w+\.py", SCRIPT.read_text(encoding="utf-8"))
-    names = sorted({name.removesuffix(".py").replace("/", ".") for name in files})
-    assert {"benchmarks.decoder", "benchmarks.epoch", "tests.test_decoder_kernels"} <= set(names)
-    names += ["synthesize", "train", "conftest"]
-    code = f"import sys; sys.modules |= dict.fromkeys({MISSING}); import {', '.join(names)}"
-    path = f"{ROOT / 'scripts'}:{ROOT / 'tests'}:{ROOT}"
-    command = [sys.executable, "-c", code + READ_CACHED, tmp_path / "list.txt"]
-    environment = os.environ | {"PYTHONPATH": path, "TRITON_INTERPRET": "1"}
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert run.stdout == "[1, 80, 40]\n", run.stderr
-
-
-STAND_IN = """#!/usr/bin/env bash
-# Stands in for Python: the report is the real one, a benchmark writes a number or fails.
-case "$1" in
-  -c) exit "${GPU_THERE:-0}" ;;
-  benchmarks/gpu_report.py) exec "$REAL_PYTHON" "$@" ;;
-  "$FAILS") echo "no memory" >&2; exit 3 ;;
-  "$SLOW") sleep 60 ;;
-esac
-while (($# > 1)); do
-  [[ $1 == --json ]] && echo '{"number": 1}' >"$2"
-  shift
-done
-exit 0
-"""
-
-
-def run_script(tmp_path, *arguments: str, fails: int = 0, **environment: str) -> str:
-    """What it says on standard error."""
-    stand_in = tmp_path / "python"
-    stand_in.write_text(STAND_IN, encoding="utf-8")
-    stand_in.chmod(0o755)
-    environment = {"PYTHON": "./python", "REAL_PYTHON": sys.executable, **os.environ, **environment}
-    run = subprocess.run(
-        [str(SCRIPT), *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert run.returncode == fails, run.stderr
-    return run.stderr
-
-
-def statuses_of(out: Path) -> dict[tuple[str, str], str]:
-    return {(part.call, part.name): part.status for part in gpu_report.read_parts(out)}
-
-
-def test_a_failure_stops_no_other_part(tmp_path):
-    """And a later call, on another machine, adds to the report."""
-    run_script(tmp_path, "1", "out", FAILS="benchmarks/kernels.py")
-    assert "no memory" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    elsewhere = Path(shutil.copytree(tmp_path / "out", tmp_path / "elsewhere"))
-    run_script(tmp_path, "training", "elsewhere")
-    assert list(statuses_of(elsewhere).items()) == [
-        (("1", "environment"), "ok"),
-        (("1", "tests_gpu"), "ok"),
-        (("1", "kernels"), "failed"),
-        (("training", "environment"), "ok"),
-        (("training", "epoch"), "ok"),
+def test_report_has_values_statuses_and_output_of_failed_parts(tmp_path):
+    values = {"speedup": 12.0, "fast_frames_per_second": 150_000.0} | MEASURED
+    write = f"open({str(tmp_path / 'decoder_bf16.json')!r}, 'w').write({json.dumps(values)!r})"
+    parts = [
+        script("decoder_bf16", write),
+        script("tests_gpu", f"print({str(gpu_report.ROOT / 'x.py')!r}); raise SystemExit(3)"),
+        script("busy", "import time; time.sleep(60)", seconds=1),
     ]
-    refused = run_script(tmp_path, "--cpu-dry-run", "1", "elsewhere", fails=2)
-    assert "has the report of a GPU, expected one of a dry run" in refused
+    assert not gpu_report.run_parts(parts, tmp_path, dry_run=False, minutes=None)
+    report = page(tmp_path)
+    assert (
+        "| speed-up over the reference, bf16, 16 x 774 | 12.00 | 10.00 | 20.00 | at least |"
+        in report
+    )
+    assert "| padded frames/s, bf16, 16 x 774 | 150,000 | 280,000 | 360,000 | no |" in report
+    assert (
+        "| speed-up over the reference, fp32, 16 x 774 | – | 6.00 | 9.00 | not measured |" in report
+    )
+    assert "| decoder_bf16 | ok |" in report
+    assert "| tests_gpu | failed with code 3 |" in report
+    assert "## tests_gpu\n\n```\n./x.py\n```" in report
+    assert "| busy | stopped after 1 s |" in report
+    assert "Measured on H100, torch 2.11, CUDA 13.0, 2026-11-27, commit" in report
 
 
-def test_published_commands_name_no_folder_of_the_machine(tmp_path):
-    run_script(tmp_path, "training", "out", LENGTHS="lists/lengths.csv")
-    commands = (tmp_path / "out" / "parts.tsv").read_text(encoding="utf-8")
-    assert " lengths.csv --json training-epoch.json" in commands
-    assert str(tmp_path) not in commands
+def test_lower_memory_is_better():
+    target = next(x for x in gpu_report.TARGETS if x.part == "memory_bf16")
+    reached = {}
+    for ratio in (0.5, 0.7, 1.1):
+        results = {"memory_bf16": {"peak_memory_ratio": ratio}}
+        reached[ratio] = gpu_report.target_row(target, results)[-1]
+    assert reached == {0.5: "aim", 0.7: "at least", 1.1: "no"}
+
+
+def test_next_call_runs_only_parts_that_did_not_succeed(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(
+        gpu_report,
+        "run_part",
+        lambda part, *_: ran.append(part.name) or ("ok" if len(ran) > 1 else "failed"),
+    )
+    arguments = [str(tmp_path), "--cpu-dry-run", "--only", "decoder_bf16,busy"]
+    with pytest.raises(SystemExit) as stop:
+        gpu_report.main(arguments)
+    assert stop.value.code == 1
+    assert ran == ["decoder_bf16", "busy"]
+    names = [part.name for part in gpu_report.make_parts(tmp_path, True, None)]
+    del ran[1:]
+    gpu_report.main(arguments[:2])
+    assert ran[1:] == [name for name in names if name != "busy"]
+
+
+def test_no_part_starts_when_the_time_is_over(tmp_path, capsys):
+    parts = [script("epoch", "raise SystemExit(1)", seconds=400)]
+    assert not gpu_report.run_parts(parts, tmp_path, dry_run=False, minutes=1)
+    assert "epoch: not run" in capsys.readouterr().out
+
+
+def test_dry_run_does_not_write_into_a_report_of_a_gpu(tmp_path):
+    gpu_report.run_parts([script("busy", "pass")], tmp_path, dry_run=False, minutes=None)
+    with pytest.raises(UserError, match=re.escape(str(tmp_path))):
+        gpu_report.main([str(tmp_path), "--cpu-dry-run"])
+
+
+def test_unknown_part_is_rejected(tmp_path):
+    with pytest.raises(UserError, match="--only nothing"):
+        gpu_report.main([str(tmp_path), "--cpu-dry-run", "--only", "nothing"])
 
 
 @pytest.mark.thorough
-def test_what_takes_too_long_is_stopped(tmp_path):
-    """And parts that no time is left for say so."""
-    run_script(tmp_path, "2", "out", BUDGET="2", SLOW="benchmarks/decoder.py")
-    statuses = statuses_of(tmp_path / "out")
-    assert statuses.pop(("2", "environment")) == "ok"
-    assert re.fullmatch(r"stopped after \d+ s", statuses.pop(("2", "decoder_bf16")))
-    assert set(statuses.values()) == {"not run: the time was up"}
-    commands = {part.name: part.command for part in gpu_report.read_parts(tmp_path / "out")}
-    assert "--batch-size 16 --frames 774 --symbols 120" in commands["decoder_bf16"]
-    assert str(tmp_path) not in "".join(commands.values())
+def test_cpu_dry_run_runs_benchmarks(tmp_path):
+    names = ["decoder_bf16", "busy", "memory_bf16", "synthesis", "epoch"]
+    gpu_report.main([str(tmp_path), "--cpu-dry-run", "--only", ",".join(names)])
+    report = page(tmp_path)
+    assert "A dry run on a CPU" in report
+    assert report.count("not measured") == len(gpu_report.TARGETS)
+    for name in names:
+        assert f"| {name} | ok |" in report
 
 
-def test_without_a_gpu_nothing_is_written(tmp_path):
-    assert "no torch with a GPU" in run_script(tmp_path, "all", "out", fails=1, GPU_THERE="1")
-    assert not (tmp_path / "out").exists()
+# ---------------------------------------------------------------------------- measurements
 
 
-@pytest.mark.parametrize("arguments", [(), ("4",), ("1", "--quick"), ("1", "out", "more")])
-def test_wrong_arguments_get_the_usage(arguments, tmp_path):
-    assert "gpu_report.sh 1 [OUT_DIR]" in run_script(tmp_path, *arguments, fails=2)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))))
+def test_busy_time_is_the_union_of_all_intervals(intervals):
+    covered = np.zeros(100, dtype=bool)
+    for start, length in intervals:
+        covered[start : start + length] = True
+    busy = gpu_measurements.busy_ns((start, start + length) for start, length in intervals)
+    assert busy == covered.sum()
+
+
+def test_busy_is_none_on_a_cpu(monkeypatch, one_thread):
+    monkeypatch.setattr(graphs, "DEPENDENT_LAUNCHES", True)  # restored afterwards
+    settings = f"batch_size=2,hop_time=400,num_workers=0,{gpu_report.TINY}"
+    result = gpu_measurements.measure_busy(torch.device("cpu"), "fp32", 12, 3, settings)
+    assert result["busy"] is None
+    assert 0 < result["wall_seconds"] < 60
+    assert not graphs.DEPENDENT_LAUNCHES
+
+
+def event(name: str, start: int, duration: int, device="CUDA", annotation=False) -> SimpleNamespace:
+    """Return an event in the form of torch's profiler."""
+    return SimpleNamespace(
+        name=lambda: name,
+        start_ns=lambda: start,
+        duration_ns=lambda: duration,
+        device_type=lambda: getattr(torch.autograd.DeviceType, device),
+        is_user_annotation=lambda: annotation,
+    )
+
+
+@pytest.mark.parametrize(("end", "expected"), [(100, 0.45), (200, None)])
+def test_profile_counts_kernels_and_copies_only(end, expected, monkeypatch):
+    """A session whose last kernels are missing has no result."""
+    events = [
+        event("lstm_step", 5, 30),
+        event("Memcpy HtoD", 20, 20),
+        event("ProfilerStep#1", 0, 95, annotation=True),
+        event("cudaGraphLaunch", 1, 90, "CPU"),
+        event("lstm_step", 90, 20),  # to beyond the end
+    ]
+    clock = iter((0, end))
+    monkeypatch.setattr(gpu_measurements.time, "time_ns", lambda: next(clock))
+    monkeypatch.setattr(gpu_measurements, "train_steps", lambda *_: None)
+    results = SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: events))
+    profiled = contextlib.nullcontext(SimpleNamespace(profiler=results))
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: profiled)
+    trainer = SimpleNamespace(device=torch.device("cpu"))
+    found = gpu_measurements.profile(trainer, iter(()), steps=1)
+    assert found["busy"] == expected
+    if expected:
+        assert found["top_kernels"][0] == {"name": "lstm_step", "share": 0.5}

@@ -13,7 +13,7 @@ from helpers import ROOT
 LAYERS = [
     "tacotron2_voice length_batching",
     "hparams machine",
-    "audio batching layers",
+    "audio batching layers batch",
     "model",
     "fast_decoder loss",
     "export",

@@ -18,7 +18,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.utils.errors import UserError
-from training.logging import Example, FreeTake, OutputFolder, RunLogger, Take, figures_of
+from training.metrics import RunLogger
+from training.run_folder import RunFolder
+from training.tensorboard import Example, FreeRunningPrediction, Prediction, plots_of
 
 PICTURES = {"alignment", "mel", "gate"}
 RUN = {"iteration": 0, "hparams": {"batch_size": 3, "text_cleaners": ["a", "b"]}}
@@ -47,8 +49,8 @@ def example(frames: int = 12, text: str = "a dog") -> Example:
     sound = (2 * np.sin(np.arange(4000) / 20)).astype(np.float32)
     mel = rng.normal(-5, 2, (10, frames)).astype(np.float32)
     target = np.eye(1, frames, frames - 1, dtype=np.float32)[0]
-    forced = Take([*text], uniform(frames, len(text)), mel, uniform(frames))
-    spoken = FreeTake(
+    forced = Prediction([*text], uniform(frames, len(text)), mel, uniform(frames))
+    spoken = FreeRunningPrediction(
         [*text, "."], uniform(9, len(text) + 1), mel[:, :9], uniform(15), StopReason.REST
     )
     sounds = dict.fromkeys(("predicted", "spoken", "recording"), sound)
@@ -68,7 +70,7 @@ def scalars(directory) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_holds_settings_curves_pictures_sound(tmp_path):
     logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_run(RUN)
-    logger.log_steps(3, {"loss": 1.5})
+    logger.log_step(3, {"loss": 1.5})
     logger.log_epoch(EPOCH)
     logger.log_validation(VALIDATION, [example()])
     logger.close()
@@ -100,19 +102,19 @@ def test_tensorboard_holds_settings_curves_pictures_sound(tmp_path):
 
 def test_pictures_name_text_and_end():
     """Without free speech, those of teacher forcing alone."""
-    figures = figures_of(example())
+    figures = plots_of(example())
     titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}
     assert titles == {
         "alignment": "alignment: a dog",
         "mel": "target",
         "gate": "gate",
-        "spoken/alignment": "alignment, spoken freely: a dog.",
+        "spoken/alignment": "alignment, free-running: a dog.",
         "spoken/mel": "spoken",
-        "spoken/gate": "gate, spoken freely: attention rested on the last symbols",
+        "spoken/gate": "stop token, free-running: attention rested on the last symbols",
     }
     end = figures["spoken/gate"].axes[0].get_lines()[-1]
     assert end.get_xdata() == [8.5, 8.5]  # 9 steps of speech, of 15 that were made
-    assert figures_of(replace(example(), spoken=None)).keys() == PICTURES
+    assert plots_of(replace(example(), free_running=None)).keys() == PICTURES
 
 
 def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
@@ -122,18 +124,18 @@ def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
     logger = RunLogger(before, before / "logs")
     logger.log_run(RUN)
     for step in range(5):
-        logger.log_steps(step, {"loss": float(step)})
+        logger.log_step(step, {"loss": float(step)})
     state = logger.state()
     logger.log_epoch(EPOCH)
     for step in range(5, 200):
-        logger.log_steps(step, {"loss": math.pi})
+        logger.log_step(step, {"loss": math.pi})
     logger.close()
     before.rename(folder)
     (folder / "metrics.jsonl").open("a").write('{"kind": "half of a li')
     with open(next((folder / "logs").iterdir()), "ab") as file:
         file.write(b"half of an event")
     again = RunLogger(folder, folder / "logs", state)
-    again.log_steps(5, {"loss": 5.0})
+    again.log_step(5, {"loss": 5.0})
     changed = EPOCH | {"train_loss": 7.0}
     again.log_epoch(changed)
     again.close()
@@ -148,7 +150,7 @@ def test_state_counts_what_is_still_in_buffers(tmp_path, monkeypatch):
     monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.01) or write(*args))
     logger = RunLogger(tmp_path, tmp_path / "logs")
     for step in range(30):
-        logger.log_steps(step, {"loss": float(step)})
+        logger.log_step(step, {"loss": float(step)})
     state = logger.state()
     RunLogger(tmp_path, tmp_path / "logs", state).close()  # the first was killed, never closed
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
@@ -180,8 +182,8 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(RecordWriter, "write", full)
     logger.log_epoch(EPOCH)
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # no half line
-    logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
-    logger.writer.file_writer.event_writer._async_writer._worker.join()
+    logger.log_step(1, {str(number): 1.0 for number in range(1000)})
+    logger.tensorboard._writer.file_writer.event_writer._async_writer._worker.join()
     logger.log_validation(VALIDATION, [example()])
     state = logger.state()
     printed = capfd.readouterr()
@@ -206,22 +208,22 @@ def test_names_outside_unicode_end_only_the_drawing(tmp_path, capsys):
     logger = RunLogger(folder, folder / "logs")
     logger.log_epoch(EPOCH)
     logger.close()
-    assert "warning: no more for TensorBoard" in capsys.readouterr().out
+    assert "warning: TensorBoard" in capsys.readouterr().out
     assert [line["kind"] for line in metrics(folder)] == ["epoch"]
 
 
 def test_folder_moved_or_unlocked_meanwhile_is_noticed(tmp_path):
-    out = OutputFolder(tmp_path / "out")
+    out = RunFolder(tmp_path / "out")
     out.make()
     (tmp_path / "out" / ".lock").unlink()
-    out.refuse_another()
+    out.check_is_same()
     assert (tmp_path / "out" / ".lock").exists()
     (tmp_path / "out").rename(tmp_path / "moved")
     (tmp_path / "out").symlink_to("elsewhere")
     for place in ("nowhere", "elsewhere"):
         (tmp_path / place).mkdir()
-        with pytest.raises(UserError, match="/out: moved or replaced while the run trained"):
-            out.refuse_another()
+        with pytest.raises(UserError, match="/out: the folder was moved or replaced"):
+            out.check_is_same()
 
 
 @pytest.mark.parametrize("depth", [0, 1])  # the file, or its folder
@@ -232,7 +234,7 @@ def test_events_are_not_written_through_links(depth, tmp_path, capsys):
     before = precious.read_bytes()
     (file, file.parent)[depth].rename(tmp_path / "old")
     (file, file.parent)[depth].symlink_to((precious, precious.parent)[depth])
-    logger.log_steps(1, {"loss": 1.0})
+    logger.log_step(1, {"loss": 1.0})
     logger.close()
     assert precious.read_bytes() == before
     assert "moved or replaced while the run trained" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import GOLDEN
 
-from data_utils import Batch, collate
+from batch import Batch, collate
 from hparams import HParams
 from loss import Tacotron2Loss
 from model import DropoutMasks, Outputs, Tacotron2, teacher_forced
@@ -218,7 +218,7 @@ def test_outputs_beyond_the_end_are_masked(r):
 
 
 def test_partial_steps_are_refused():
-    with pytest.raises(ValueError, match="mel of 13 frames: expected a multiple of n_frames_per"):
+    with pytest.raises(ValueError, match="mel of 13 frames: expected a multiple of 2"):
         tiny_model(n_frames_per_step=2)(tiny_batch(((7, 9), (5, 13)), r=1))
 
 

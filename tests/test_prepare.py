@@ -36,7 +36,7 @@ from corpus.split import SPLIT_FILE, read_split
 from data_utils import TextMelDataset
 from hparams import create_hparams
 from scripts.prepare import main
-from training.setup import read_clips
+from training.clips import read_clips
 
 pytestmark = pytest.mark.usefixtures("no_picture")
 

@@ -18,10 +18,10 @@ from training_runs import act_at_patched, copied_corpus, refused, run
 import train
 from data_utils import TextMelDataset
 from hparams import create_hparams, hparams_from_dict
-from training import checkpoint, setup
+from training import checkpoint, start
 from training.distributed import ALONE
-from training.epoch import Run
-from training.logging import OutputFolder
+from training.run import Run
+from training.run_folder import RunFolder
 from training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -76,7 +76,7 @@ def test_run_line_records_settings_and_machine(corpus, whole):
 def test_resume_command_names_the_folders(logs, tmp_path):
     output = tmp_path / "a run; with signs"
     trainer = SimpleNamespace(processes=ALONE)
-    of_one = Run(OutputFolder(output, logs), *[None] * 4, trainer=trainer)
+    of_one = Run(RunFolder(output, logs), *[None] * 4, trainer=trainer)
     python, script, *arguments = shlex.split(of_one.resume_command)
     assert (python, script) == ("python", "train.py")
     args = train.parse_arguments(arguments)
@@ -98,7 +98,7 @@ def test_full_disk_at_a_checkpoint_loses_nothing(corpus, tmp_path):
     size = newest(out).stat().st_size
     stopped = Child(flags(out, "epochs=4", "--resume"), limit_file_size, size // 2).end()
     assert stopped.code == 1
-    assert "could not be written" in stopped.output
+    assert "cannot be written" in stopped.output
     assert "--resume" in stopped.output
     assert "Traceback" not in stopped.output
     assert {path.name: path.read_bytes() for path in out.glob("*.pt")} == before
@@ -106,7 +106,7 @@ def test_full_disk_at_a_checkpoint_loses_nothing(corpus, tmp_path):
 
 
 def kill_a_worker() -> None:
-    vars(setup)["WORKERS_PER_CPU"] = 2
+    vars(start)["WORKERS_PER_CPU"] = 2
     vars(os)["sched_getaffinity"] = lambda _: {0}
 
     def kill() -> None:
@@ -121,7 +121,7 @@ def test_moved_output_folder_ends_the_run(corpus, tmp_path, monkeypatch, capsys)
     out, moved = tmp_path / "out", tmp_path / "moved"
     act_at_patched(monkeypatch, Trainer, "step", lambda: out.rename(moved), 5)
     message = refused(flags(out, corpus.hparams(**LONG)), capsys)
-    assert f"{out}: moved or replaced while the run trained" in message
+    assert f"{out}: the folder was moved or replaced" in message
     assert (newest(moved).name, out.exists()) == ("checkpoint_3.pt", False)
 
 
@@ -129,7 +129,7 @@ def test_failure_of_the_machine_loses_nothing(corpus, whole, tmp_path):
     out = tmp_path / "out"
     stopped = Child(flags(out, corpus.hparams(**LONG, num_workers=3)), kill_a_worker).end()
     assert stopped.code == 1, stopped.output
-    assert "a data loader process died" in stopped.output
+    assert "a loader's process died" in stopped.output
     assert "--resume" in stopped.output
     assert "Traceback" not in stopped.output
     assert "Exception ignored" not in stopped.output
@@ -165,7 +165,7 @@ def test_deleted_clip_stops_with_a_checkpoint(workers, corpus, whole, tmp_path):
         (["--n_gpus", "2"], {}, "torchrun --nproc-per-node 2 train.py"),
         (["--rank", "1"], {}, "--rank 1"),
         (["--warm_start"], {}, "name it with -c"),
-        (["-o", ""], {}, "-o: expected the name of a folder"),
+        (["-o", ""], {}, "-o: the name is empty"),
         (["-c", "x.pt", "--resume"], {}, "leave out -c"),
         (["-c", "nowhere.pt"], {}, "nowhere.pt: no such checkpoint"),
         (["-c", "nowhere.pt", "--warm_start"], {}, "nowhere.pt: no such checkpoint"),
@@ -203,7 +203,7 @@ def test_output_folder_that_is_a_file_is_refused(more, out, corpus, tmp_path, ca
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, OSError, RuntimeError, TypeError])
-@pytest.mark.parametrize("place", ["Trainer", "learning_rate_at"])  # in set-up, in the loop
+@pytest.mark.parametrize("place", ["Trainer", "schedule_at"])  # in set-up, in the loop
 def test_a_fault_of_the_recipe_keeps_its_traceback(error, place, corpus, tmp_path, monkeypatch):
     def fail(*_):
         raise error("a bug")

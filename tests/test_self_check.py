@@ -1,6 +1,6 @@
-"""The check of the kernels before training: what it finds, keeps and says, and what then trains.
+"""The check of the kernels before training: its findings, its cache, and the decoder that it chooses.
 
-Triton's interpreter stands for a GPU, and this process for the one of the check but where said.
+Triton's interpreter stands for a GPU, and this process usually stands for the check's process.
 """
 
 import contextlib
@@ -21,15 +21,18 @@ from fast_decoder import graphs, self_check
 from fast_decoder.self_check import Answer
 from hparams import HParams, create_hparams
 from model import Decoder, packed_lstm, teacher_forced
+from training.decoders import checked_decoder
 from training.distributed import ALONE, Processes
-from training.trainer import MicroBatch, Trainer, checked_decoder
+from training.trainer import MicroBatch, Trainer
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 GPU = torch.cuda.is_available()
 CPU = torch.device("cpu")
 IN_A_PROCESS = self_check.check_in_process
 HPARAMS = create_hparams(tiny(decoder="fast", n_mel_channels=MELS))
-RIGHT, WRONG = (True, "mel: 1e-7"), (False, "grad memory: 1")
+ATTENTION = Decoder(HPARAMS).attention_layer
+RIGHT = (True, "mel: 1e-7")
+WRONG = (False, "grad memory: 1")
 
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU")
 interpreted = pytest.mark.skipif(GPU, reason="Triton interprets where there is no GPU")
@@ -39,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "tf32_as_before")
 @pytest.fixture(autouse=True)
 def a_gpu_of_ours(monkeypatch, tmp_path):
     """A machine whose kernels run in the interpreter, on a batch as small as can be."""
-    small = {"CHUNK": 1, "UNITS": 32, "GROUPS": 1, "EARLY_LAUNCHES": True}
+    small = {"CHUNK": 1, "UNITS": 32, "GROUPS": 1, "DEPENDENT_LAUNCHES": True}
     small |= {"problem": lambda *_: None, "bucket": lambda clips, symbols: (clips, 32)}
     for name, value in small.items():
         monkeypatch.setattr(graphs, name, value)
@@ -53,25 +56,27 @@ def a_gpu_of_ours(monkeypatch, tmp_path):
     graphs._graphs.cache_clear()
 
 
-def in_this_process(facts, device, mode, part):
-    """What a fresh process would be given and would answer."""
-    given = json.dumps({"facts": facts, "device": device, "mode": mode, "part": part})
+def in_this_process(facts, device):
+    """Return the answer that a fresh process would give."""
+    given = json.dumps({"facts": facts, "device": device})
     output = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(output),
+        torch.random.fork_rng(devices=[]),  # as a process of its own
+    ):
         patch.setattr(sys, "stdin", io.StringIO(given))
         self_check.main()
     return json.loads(output.getvalue())
 
 
 def answers_in_turn(monkeypatch, *answers):
-    """Processes that answer so of the decoder, and the list of the modes that they tried. The
-    encoder's kernels are right."""
-    tried, left = [], list(answers)
+    """Make the next checks give these answers, and return the list of the checks' facts."""
+    tried = []
+    left = list(answers)
 
-    def in_turn(facts, device, mode, part):
-        if part == "encoder":
-            return RIGHT
-        tried.append(mode)
+    def in_turn(facts, device):
+        tried.append(facts)
         return left.pop(0)
 
     monkeypatch.setattr(self_check, "check_in_process", in_turn)
@@ -90,10 +95,10 @@ def is_plain(decoder):
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
 def test_right_kernels_train(autocast):
     answer = check(autocast=autocast)
-    assert answer.mode == "late", answer.results
-    decoder, phrase = self_check.settle(answer, warn=True)
+    assert answer.is_right, answer.text
+    decoder, phrase = self_check.resolve(answer, warn=True)
     assert decoder is fast_decoder.teacher_forced
-    assert phrase.startswith("Triton kernels in CUDA graphs, late launches: right: ")
+    assert phrase.startswith("Triton kernels in CUDA graphs, ")
 
 
 def smaller_tanh(monkeypatch):
@@ -135,50 +140,43 @@ def wrong_encoder(monkeypatch):
     monkeypatch.setattr(graphs.Graphs, "lstm_forward", changed)
 
 
-FAULTS = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: ""}
+# The tensors whose error may be the largest, by the failure.
+FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_encoder: "encoder"}
 
 
 @interpreted
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_a_kernel_is_found(fault, monkeypatch):
-    """The tensor is named, and the warning has all that a report needs."""
-    fault(monkeypatch)
+@pytest.mark.parametrize("failure", FAILURES)
+def test_check_finds_wrong_kernels(failure, monkeypatch):
+    """The tensor is named, and the warning has everything that a report needs."""
+    failure(monkeypatch)
     answer = check()
-    assert answer.mode == "plain"
-    [found] = answer.results
-    name = found.removeprefix("late launches: WRONG: ").split(" has error ")[0]
-    assert FAULTS[fault] in name
+    assert not answer.is_right
+    name = answer.text.split(" has error ")[0]
+    assert FAILURES[failure] in name
     names = {"mel", "gate", "alignments", "memory", "input mel"}
-    assert name.removeprefix("grad ") in names | dict(Decoder(HPARAMS).named_parameters()).keys()
-    with pytest.warns(UserWarning, match="failed their check on this GPU") as said:
-        decoder, phrase = self_check.settle(answer, warn=True)
+    names |= dict(Decoder(HPARAMS).named_parameters()).keys()
+    assert name.removeprefix("grad ") in names or "encoder" in name
+    with pytest.warns(UserWarning, match="failed their check") as said:
+        decoder, phrase = self_check.resolve(answer, warn=True)
     assert is_plain(decoder)
     assert phrase.startswith("plain operations")
-    message, file = str(said[0].message), self_check.cache_file(answer.facts)
-    for needed in ("GPU: H200", "driver: 550.1", f"torch: {torch.__version__}", found):
+    message = str(said[0].message)
+    file = self_check.cache_file(answer.facts)
+    for needed in ("H200", "550.1", torch.__version__, answer.text, str(file)):
         assert needed in message
-    assert message.endswith(f"To check again, delete {file}.")
     assert file.is_file()
 
 
 @interpreted
-def test_a_fault_of_the_encoder_spares_the_decoder(monkeypatch):
-    """Its answer is kept, and the worst of several machines' is theirs too."""
+def test_training_uses_plain_operations_when_one_part_is_wrong(monkeypatch):
+    """The answer is cached."""
     wrong_encoder(monkeypatch)
-    with pytest.warns(UserWarning, match="encoder's kernels failed their check on this") as said:
-        found = checked_decoder("fast", HPARAMS, CPU, ALONE)
-    assert found.decoder is fast_decoder.teacher_forced
-    assert found.encoder_lstm is packed_lstm
-    assert found.description.endswith("; torch's LSTM in the encoder)")
-    assert "\n    encoder: WRONG: " in str(said[0].message)
-    monkeypatch.setattr(self_check, "check_in_process", None)  # the cache answers
-    answer = check()
-    assert answer.encoder
-    assert answer.mode == "late"
-    monkeypatch.setattr(self_check, "check", lambda *_: answer._replace(encoder=""))
-    processes = Several(1, 2)
-    processes.gather = lambda value: [value, answer]
-    assert checked_decoder("fast", HPARAMS, CPU, processes).encoder_lstm is packed_lstm
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="failed their check"):
+            found = checked_decoder("fast", HPARAMS, ATTENTION, CPU, ALONE)
+        assert is_plain(found.decoder)
+        assert found.encoder_lstm is packed_lstm
+        monkeypatch.setattr(self_check, "check_in_process", None)
 
 
 @interpreted
@@ -196,14 +194,14 @@ def test_what_fails_is_the_finding(owner, name, expected, monkeypatch):
 
     monkeypatch.setattr(owner, name, broken)
     answer = check()
-    assert answer.mode == "plain"
-    assert answer.results[0].startswith(f"late launches: WRONG: {expected}")
-    assert answer.results[0].endswith("illegal access")
+    assert not answer.is_right
+    assert answer.text.startswith(expected)
+    assert answer.text.endswith("illegal access")
 
 
-def test_nothing_to_compare_is_no_proof(monkeypatch):
+def test_check_fails_when_there_is_nothing_to_compare(monkeypatch):
     monkeypatch.setattr(self_check, "compare", lambda *_: iter(()))
-    assert check().mode == "plain"
+    assert not check().is_right
 
 
 def test_the_sizes_are_all_that_a_decoder_reads():
@@ -237,7 +235,7 @@ def test_the_sizes_are_all_that_a_decoder_reads():
 def test_crashed_or_hanging_process_is_a_finding(program, expected, monkeypatch):
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-S", "-c", program))
     monkeypatch.setattr(self_check, "SECONDS", 0.3 if "sleep" in program else 30)
-    assert IN_A_PROCESS({}, "cpu", "early", "decoder") == expected
+    assert IN_A_PROCESS({}, "cpu") == expected
 
 
 @gpu_only
@@ -247,8 +245,7 @@ def test_gpu_full_size_is_found_right(autocast, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device = torch.device("cuda")
     answer = self_check.check(HParams(), device, autocast)
-    assert answer.mode == ("early" if graphs.launches_early(device) else "late"), answer.results
-    assert answer.encoder == ""
+    assert answer.is_right, answer.text
     assert self_check.cache_file(answer.facts).is_file()
 
 
@@ -266,22 +263,9 @@ def test_gpu_illegal_access_spares_this_process(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-c", WITHOUT_ADDRESS))
     answer = self_check.check(HParams(), torch.device("cuda"), None)
-    assert answer.mode == "plain"
-    assert "illegal memory access" in answer.results[-1]
+    assert not answer.is_right
+    assert "illegal memory access" in answer.text
     assert torch.ones(2, device="cuda").sum().item() == 2
-
-
-@pytest.mark.parametrize("second", [RIGHT, WRONG])
-def test_late_launches_are_tried_after_early_ones(second, monkeypatch):
-    monkeypatch.setattr(graphs, "launches_early", lambda _: True)
-    tried = answers_in_turn(monkeypatch, WRONG, second)
-    answer = check()
-    assert tried == ["early", "late"]
-    with pytest.warns(UserWarning, match="early launches: WRONG: grad memory: 1") as said:
-        decoder, _ = self_check.settle(answer, warn=True)
-    assert f"late launches: {'right' if second[0] else 'WRONG'}" in str(said[0].message)
-    assert is_plain(decoder) != second[0]
-    assert second[0] != graphs.EARLY_LAUNCHES
 
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
@@ -294,7 +278,7 @@ def test_gpu_without_second_process_stays_unknown(text, monkeypatch):
         answers_in_turn(monkeypatch, (False, text))
     answer = check()
     with pytest.warns(UserWarning, match="failed their check"):
-        assert is_plain(self_check.settle(answer, warn=True)[0])
+        assert is_plain(self_check.resolve(answer, warn=True)[0])
     assert not self_check.cache_file(answer.facts).exists()
 
 
@@ -323,7 +307,7 @@ def test_another_machine_version_or_setting_is_checked_again(changed, monkeypatc
     assert bool(capsys.readouterr().err) == (changed != "nothing")
 
 
-@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", {"mode": "x"}, {"results": []}])
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", {"is_right": "x"}, {"text": []}])
 def test_a_damaged_cache_is_written_again(content, monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT, RIGHT)
     answer = check()
@@ -339,8 +323,8 @@ def test_a_cache_that_cannot_be_written_is_reported(monkeypatch, tmp_path, capsy
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     answers_in_turn(monkeypatch, RIGHT)
-    assert check().mode == "late"
-    assert "check cannot be cached" in capsys.readouterr().err.splitlines()[1]
+    assert check().is_right
+    assert "XDG_CACHE_HOME" in capsys.readouterr().err.splitlines()[1]
 
 
 # ---------------------------------------------------------------------------- training
@@ -379,25 +363,27 @@ class Several(Processes):
         return action()
 
     def gather(self, value):
-        return [value, Answer("plain", ["early launches: WRONG", "late launches: WRONG"], {})]
+        return [value, Answer(False, "mel: 1", {})]
 
 
 def test_worst_answer_of_machines_holds(monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT)
     with pytest.warns(UserWarning, match="failed their check"):
-        decoder, _, phrase = checked_decoder("fast", HPARAMS, CPU, Several(0, 2))
+        decoder, _, phrase = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(0, 2))
     assert is_plain(decoder)
-    with warnings.catch_warnings(action="error"):  # the first process warns, no other
-        assert checked_decoder("fast", HPARAMS, CPU, Several(1, 2)).description == phrase
-        # and of a machine's processes only the first checks
-        third = checked_decoder("fast", HPARAMS, CPU, Several(1, 2, local_rank=1))
-        assert third.description == phrase
-    assert tried == ["late"]
+    with warnings.catch_warnings(action="error"):  # Only the first process warns.
+        second = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(1, 2))
+        # Only the first process of a machine checks.
+        third = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(1, 2, local_rank=1))
+    assert second.description == third.description == phrase
+    assert len(tried) == 1
 
 
 def test_reference_decoder_and_cpu_need_no_check(monkeypatch):
     tried = answers_in_turn(monkeypatch)
-    assert checked_decoder("reference", HPARAMS, CPU, ALONE).decoder is teacher_forced
+    reference = checked_decoder("reference", HPARAMS, ATTENTION, CPU, ALONE)
+    assert reference.decoder is teacher_forced
     monkeypatch.setattr(graphs, "problem", lambda *_: "no CUDA device")
-    assert checked_decoder("fast", HPARAMS, CPU, ALONE).decoder is fast_decoder.teacher_forced
+    fast = checked_decoder("fast", HPARAMS, ATTENTION, CPU, ALONE)
+    assert fast.decoder is fast_decoder.teacher_forced
     assert tried == []

@@ -53,7 +53,7 @@ def test_trouble_with_workers_is_named():
     with pytest.raises(SystemExit, match="143"), messages():
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated. ")
     with (
-        pytest.raises(SystemExit, match="too many open files: raise ulimit -n, or num_workers=0"),
+        pytest.raises(SystemExit, match="too many open files"),
         messages(),
     ):
         raise RuntimeError("Too many open files. Communication with the workers is")

@@ -33,6 +33,7 @@ from training_runs import kill_at, run
 
 import benchmarks.epoch
 import train
+from batch import Batch, collate, synthetic_batch
 from batching import (
     balancing_weights,
     describe_costs,
@@ -45,7 +46,7 @@ from batching import (
 from corpus.cache import ClipTable
 from corpus.clips import Clip
 from corpus.filelist import read_filelist
-from data_utils import Batch, TextMelDataset, collate, synthetic_batch
+from data_utils import TextMelDataset
 from hparams import HParams, create_hparams, hparams_from_dict
 from length_batching import STRATEGIES
 from loss import Tacotron2Loss, sums_of_clips
@@ -53,9 +54,9 @@ from model import Outputs, Tacotron2
 from scripts import compare_batching
 from tacotron2_voice.utils.errors import UserError
 from training import validation
-from training.epoch import Clips
+from training.clips import Clips
 from training.memory_check import check_memory, worst_case_shapes
-from training.speakers import MAX_SHOWN, describe_speakers, first_places
+from training.speakers import MAX_SHOWN, describe_speakers, first_positions
 from training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -344,9 +345,9 @@ def test_losses_of_speakers_by_hand(r, corpus, tmp_path):
 def test_every_speaker_has_an_example(corpus, tmp_path, monkeypatch, capsys):
     """The first validation clip of each, in the batches' order, spoken as that speaker; the
     record's own numbers are the means."""
-    out, asked, speak_freely = tmp_path / "out", [], validation.speak_freely
-    spy = lambda run, ids, name: asked.append((ids, name)) or speak_freely(run, ids, name)  # noqa: E731
-    monkeypatch.setattr(validation, "speak_freely", spy)
+    out, asked, speak = tmp_path / "out", [], validation.speak
+    spy = lambda run, ids, name: asked.append((ids, name)) or speak(run, ids, name)  # noqa: E731
+    monkeypatch.setattr(validation, "speak", spy)
     run(out, corpus, **MANY)
     clips = read_filelist(corpus.val, hparams_from_dict(load(newest(out))["hparams"]))
     order = np.concatenate(validation_batches(clips.num_frames, create_hparams(tiny())))
@@ -365,7 +366,7 @@ def test_every_speaker_has_an_example(corpus, tmp_path, monkeypatch, capsys):
         loss = record["speakers"][name]["loss_unpadded"]
         [(step, value)] = logged[f"validation_loss_unpadded/{name}"]
         assert (step, value) == (record["iteration"], pytest.approx(loss))
-        assert f"  {name}: unpadded {loss:.4f}; spoken freely: " in printed
+        assert f"  {name}: masked loss {loss:.4f}; free-running: " in printed
     assert "alignment" not in logged
     [layout] = EventAccumulator(str(out / "logs")).Reload().Tensors("custom_scalars__config__")
     [pattern] = re.findall(rb"validation_loss_unpadded/\.\*", layout.tensor_proto.string_val[0])
@@ -383,7 +384,7 @@ def test_examples_by_speakers_sound_different(corpus, tmp_path):
     model = runs[0].trainer.model.eval()
     with torch.no_grad():
         model.speaker_embedding.weight.copy_(100 * torch.eye(3, 4))
-        a, b, again = (validation.speak_freely(runs[0], [5, 6, 7], name) for name in "aba")
+        a, b, again = (validation.speak(runs[0], [5, 6, 7], name) for name in "aba")
     assert np.array_equal(a.mel, again.mel)
     assert a.mel.shape != b.mel.shape or not np.allclose(a.mel, b.mel)
 
@@ -399,7 +400,7 @@ def test_one_speaker_has_the_one_voices_example(corpus, tmp_path):
             create_hparams(tiny(speaker_embedding_dim=dim)), speakers=("x",) * (dim > 0)
         )
         run_of = type("Run", (), {"hparams": hparams, "clips": Clips(table, table, "")})
-        places[name] = validation.example_places(run_of)
+        places[name] = validation.example_positions(run_of)
     assert [*places["voice"].values()] == [*places["speaker"].values()] == [(0, 0)]
     run(tmp_path / "out", corpus, **MANY | {"speaker_embedding_dim": 0})
     [record] = metrics(tmp_path / "out", "validation")
@@ -411,14 +412,14 @@ def test_one_speaker_has_the_one_voices_example(corpus, tmp_path):
 
 
 def test_failed_example_costs_one_speaker(corpus, tmp_path, monkeypatch, capsys):
-    speak_freely = validation.speak_freely
+    speak = validation.speak
 
     def fail_for_b(run, ids, name):
         if name == "b":
             raise ValueError("no speech")
-        return speak_freely(run, ids, name)
+        return speak(run, ids, name)
 
-    monkeypatch.setattr(validation, "speak_freely", fail_for_b)
+    monkeypatch.setattr(validation, "speak", fail_for_b)
     run(tmp_path / "out", corpus, **MANY)
     printed, [record] = capsys.readouterr().out, metrics(tmp_path / "out", "validation")
     assert printed.count("training continues: ValueError: no speech") == 1
@@ -446,16 +447,16 @@ def test_ten_lines_say_what_speakers_have():
     lines = describe_speakers(clips, SPEAKERS).splitlines()
     assert len(lines) == MAX_SHOWN + 2 == 10
     assert max(map(len, lines)) <= 100
-    assert lines[0] == "30 speakers, 2 of them without clips for validation:"
-    assert lines[1].endswith("…: 30 clips, 0.6 minutes; 1 for validation")
+    assert lines[0] == "30 speakers, 2 of them without validation clips:"
+    assert lines[1].endswith("…: 30 training clips, 0.6 minutes; 1 validation clips")
     assert lines[-1] == "  22 more: 0.0 to 0.4 minutes"
     balanced = replace(SPEAKERS, speaker_balance=1.0)
     weights = balancing_weights(training.num_frames, training.speaker_numbers, balanced)
     lines = describe_speakers(clips, balanced, weights).splitlines()
-    assert ", each drawn 0.517 times an epoch; " in lines[1]  # 465 clips, 30 speakers, 30 clips
+    assert ", each drawn 0.517 times per epoch; " in lines[1]  # 465 clips, 30 speakers, 30 clips
     assert lines[-1].endswith(", drawn up to 15.5 times")
     assert describe_speakers(Clips(clips_of({"a": 2}), clips_of({"a": 1}), ""), SPEAKERS) == (
-        "1 speaker:\n  a: 2 clips, 0.0 minutes; 1 for validation"
+        "1 speaker:\n  a: 2 training clips, 0.0 minutes; 1 validation clips"
     )
 
 
@@ -466,7 +467,7 @@ def test_examples_are_the_first_clips(data):
     table = clips_of({f"s{i}": count for i, count in enumerate(counts)})
     hparams = replace(HParams(), validation_batch_size=data.draw(st.integers(1, 7)))
     batches = validation_batches(table.num_frames, hparams)
-    places = first_places(batches, table)
+    places = first_positions(batches, table)
     order, speakers = np.concatenate(batches), list(table.names_of("speaker"))
     assert len(places) == min(len(counts), MAX_SHOWN)
     for name, (number, row) in places.items():
@@ -479,7 +480,7 @@ def test_many_speakers_have_bounded_curves_and_lines(tmp_path, monkeypatch, caps
     """metrics.jsonl has the losses of all."""
     monkeypatch.setattr(validation, "MAX_SHOWN", 2)
     monkeypatch.setattr("training.speakers.MAX_SHOWN", 2)
-    monkeypatch.setattr("training.logging.MAX_CURVES", 3)
+    monkeypatch.setattr("training.metrics.MAX_CURVES", 3)
     corpus = with_speakers(make_corpus(tmp_path), train="abcde", val="abcde")
     run(tmp_path / "out", corpus, **MANY)
     [record], logged = metrics(tmp_path / "out", "validation"), curves(tmp_path / "out")
@@ -492,9 +493,9 @@ def test_many_speakers_have_bounded_curves_and_lines(tmp_path, monkeypatch, caps
     printed = capsys.readouterr().out
     rest = {name: losses[name] for name in "cba"}
     best, worst = (pick(rest, key=rest.get) for pick in (min, max))
-    line = f"  3 more: unpadded {rest[best]:.4f} ({best}) to {rest[worst]:.4f} ({worst})\n"
+    line = f"  3 more: masked loss {rest[best]:.4f} ({best}) to {rest[worst]:.4f} ({worst})\n"
     assert line in printed
-    assert "  c: unpadded" not in printed
+    assert "  c: masked" not in printed
 
 
 # ---------------------------------------------------------------------------- runs
@@ -514,7 +515,7 @@ def test_run_line_says_what_speakers_have(corpus, tmp_path, capsys):
     for name, each in record["speakers"].items():
         assert each["training_minutes"] == pytest.approx(seconds[name] / 60)
     printed = capsys.readouterr().out
-    assert "\n3 speakers:\n  a: 8 clips, 0.1 minutes, each drawn " in printed
+    assert "\n3 speakers:\n  a: 8 training clips, 0.1 minutes, each drawn " in printed
     assert ", speakers balanced by 1: " in printed
     assert record["hparams"]["speaker_balance"] == 1
 

@@ -31,10 +31,10 @@ def test_factors_are_medians_over_the_speech(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(synthesis, "mel_filters", missing)
     seconds = {"1 at once": [3.0, 1.0, 2.0], "2 at once": [8.0, 7.0, 5.0]}
 
-    def time_in_turns(tasks, rounds, device, title=""):
+    def time_interleaved(tasks, rounds, device, title=""):
         return {way: np.array(seconds[title]) if title else task() for way, task in tasks.items()}
 
-    monkeypatch.setattr(synthesis, "time_in_turns", time_in_turns)
+    monkeypatch.setattr(synthesis, "time_interleaved", time_interleaved)
     path = tmp_path / "synthesis.json"
     synthesis.main([*OPTIONS, "--hparams", SMALL, "--json", str(path)])
     one, two, vocoder = json.loads(path.read_text(encoding="utf-8"))["rows"]

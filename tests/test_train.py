@@ -33,7 +33,8 @@ from length_batching import LengthBatchSampler
 from loss import Tacotron2Loss
 from training import epoch
 from training.checkpoint import LoopState
-from training.trainer import StepLosses, Trainer, learning_rate_at
+from training.optimizer import learning_rate_at
+from training.trainer import StepLosses, Trainer
 
 pytestmark = pytest.mark.usefixtures("clean_process")
 
@@ -43,7 +44,7 @@ class Steps:
 
     def __init__(self, monkeypatch):
         self.clips, self.lengths, self.losses, self.norms, self.rates = [], [], [], [], []
-        losses_of, compute = Trainer.losses_of, Trainer.compute_gradients_of_update
+        losses_of, compute = Trainer.losses_of, Trainer._accumulate_gradients
 
         def record_losses(trainer, *args):
             trained, terms = losses_of(trainer, *args)
@@ -64,7 +65,7 @@ class Steps:
             return losses
 
         monkeypatch.setattr(Trainer, "losses_of", record_losses)
-        monkeypatch.setattr(Trainer, "compute_gradients_of_update", record_norm)
+        monkeypatch.setattr(Trainer, "_accumulate_gradients", record_norm)
         watch_steps(monkeypatch, record)
 
 
@@ -330,8 +331,8 @@ def test_losses_are_read_one_step_late(corpus, tmp_path, monkeypatch, capsys):
         hidden.append((number, shown, losses.values))
         return StepLosses(shown, SimpleNamespace(synchronize=synchronize), None)
 
-    def reading(run, but=0):
-        read(run, but)
+    def reading(run, leave=0):
+        read(run, leave)
         left.append(len(run.pending))
 
     plain, out = tmp_path / "plain", tmp_path / "out"
@@ -412,7 +413,7 @@ def state_of(trainer) -> dict:
 
 def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dict]]:
     """Make one gradient value infinite in those steps; (state before, after) of each step."""
-    compute = Trainer.compute_gradients_of_update
+    compute = Trainer._accumulate_gradients
     states: list[tuple[dict, dict]] = []
 
     def poisoned(trainer, *args):
@@ -427,7 +428,7 @@ def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dic
         states.append((before, state_of(trainer)))
         return losses
 
-    monkeypatch.setattr(Trainer, "compute_gradients_of_update", poisoned)
+    monkeypatch.setattr(Trainer, "_accumulate_gradients", poisoned)
     watch_steps(monkeypatch, watched)
     return states
 

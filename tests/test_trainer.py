@@ -1,5 +1,6 @@
 """The training step: precision's switches, the decoder chosen, and what a step returns."""
 
+import functools
 import math
 import os
 import re
@@ -10,18 +11,14 @@ import torch.nn.functional as F
 from helpers import tiny
 from test_model import MELS, tiny_batch
 
+import layers
 from hparams import create_hparams
 from model import packed_lstm, teacher_forced
-from training.trainer import (
-    PRECISIONS,
-    LossWeights,
-    MicroBatch,
-    StepValues,
-    Trainer,
-    choose_decoder,
-    guided_attention_weight_at,
-    what_precision_means,
-)
+from training import optimizer
+from training.decoders import choose_decoder
+from training.optimizer import Schedule, guided_attention_weight_at
+from training.precision import PRECISIONS, describe_precision
+from training.trainer import LossWeights, MicroBatch, StepValues, Trainer
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("tf32_as_before")
@@ -50,7 +47,7 @@ def test_only_tf32_rounds_products(precision, before):
     [
         ("fp32", None, ""),
         ("tf32", None, "precision=tf32 has no effect on a CPU.*; use precision=fp32"),
-        ("bf16", None, "precision=bf16 .* only where .*; use precision=fp32"),
+        ("bf16", None, "precision=bf16 .* only on .*; use precision=fp32"),
         ("fp16", None, "precision=fp16 is for GPUs: .*; use precision=fp32"),
         ("tf32", (7, 5), "precision=tf32 has no effect on this GPU; use precision=fp32"),
         ("bf16", (7, 5), "precision=bf16 is emulated on this GPU.*; use precision=fp16"),
@@ -60,15 +57,15 @@ def test_only_tf32_rounds_products(precision, before):
 )
 def test_what_a_precision_loses_is_said(precision, capability, meaning, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
-    printed = what_precision_means(precision, capability)
+    printed = describe_precision(precision, capability)
     assert re.match(meaning or "$", printed), printed
 
 
 @pytest.mark.parametrize("instructions", ["avx512_bf16", "amx_bf16"])
 def test_cpus_that_multiply_in_bfloat16_lose_nothing(instructions, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True}, raising=False)
-    assert what_precision_means("bf16", None) == ""
-    assert "has no effect" in what_precision_means("tf32", None)
+    assert describe_precision("bf16", None) == ""
+    assert "has no effect" in describe_precision("tf32", None)
 
 
 def test_setting_decides_which_decoder_trains():
@@ -94,7 +91,7 @@ def test_step_returns_losses_and_gradient_norm(precision):
     settings = {"precision": precision, "guided_attention_weight": 0}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-    losses = trainer.step([MicroBatch(batch)], learning_rate=0.25)
+    losses = trainer.step([MicroBatch(batch)], Schedule(0.25, 0))
     made = StepValues.of(losses.values.tolist())
     assert (made.stop_requests, made.failures) == (0, 0)
     assert losses.copied is None
@@ -135,7 +132,7 @@ def test_each_loss_has_its_own_weight():
     found = []
     for weights in (LossWeights(), LossWeights(padded_frames=2, frames=3, steps=5)):
         torch.manual_seed(0)
-        trained, terms = trainer.losses_of(trainer.model, tiny_batch(), weights)
+        trained, terms = trainer.losses_of(trainer.model, tiny_batch(), weights, 2)
         assert trained.item() == pytest.approx(float(terms.loss + 2 * terms.guided_attention))
         found.append(torch.stack([terms.loss, terms.guided_attention]))
     torch.testing.assert_close(found[1] / found[0], torch.tensor([2.0, 5.0]))
@@ -201,7 +198,9 @@ def test_loss_not_finite_changes_no_weight(monkeypatch):
 
     monkeypatch.setattr(trainer, "losses_of", overflowing)
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-    made = StepValues.of(trainer.step([MicroBatch(tiny_batch())], 0.25).values.tolist())
+    made = StepValues.of(
+        trainer.step([MicroBatch(tiny_batch())], Schedule(0.25, 0)).values.tolist()
+    )
     assert (made.terms.loss, made.skipped) == (math.inf, 1)
     assert math.isfinite(made.gradient_norm)
     assert all(map(torch.equal, before, trainer.model.parameters()))
@@ -237,3 +236,126 @@ def test_onednn_keeps_few_programs_by_default(decoder, by_user, expected, monkey
             monkeypatch.delenv(name)
     Trainer(small(decoder=decoder), CPU)
     assert [os.environ[name] for name in names] == [expected, expected]
+
+
+# ---------------------------------------------------------------------------- another optimizer
+
+
+def use_optimizer(monkeypatch, make) -> None:
+    """Replace the optimizer in the only place that chooses it."""
+    monkeypatch.setattr(
+        optimizer,
+        "make_optimizer",
+        lambda parameters, hparams: make(parameters, lr=hparams.learning_rate),
+    )
+
+
+OPTIMIZERS = [torch.optim.RAdam, torch.optim.SGD, torch.optim.AdamW]
+
+
+def trained_losses(**settings) -> list[float]:
+    trainer = Trainer(small(n_mel_channels=MELS, **settings), CPU)
+    trainer.model.train()
+    steps = [trainer.step([MicroBatch(tiny_batch(), seed=i)]) for i in range(8)]
+    return [StepValues.of(step.values.tolist()).terms.loss for step in steps]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_gradient_clipping_works_with_any_optimizer(make, monkeypatch):
+    """The first step's gradients are divided by the norm over the threshold."""
+    use_optimizer(monkeypatch, make)
+    trainer = Trainer(small(n_mel_channels=MELS, grad_clip_thresh=0.01), CPU)
+    given: list[torch.Tensor] = []
+    step = trainer.optimizer.step
+    monkeypatch.setattr(
+        trainer.optimizer,
+        "step",
+        lambda: (given.extend(p.grad.clone() for p in trainer.model.parameters()), step()),
+    )
+    made = StepValues.of(trainer.step([MicroBatch(tiny_batch())]).values.tolist())
+    assert made.gradient_norm > 0.1
+    assert float(torch.nn.utils.get_total_norm(given)) == pytest.approx(0.01, rel=1e-4)
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
+def test_threshold_changes_losses_with_another_optimizer(make, monkeypatch):
+    use_optimizer(monkeypatch, make)
+    assert trained_losses(grad_clip_thresh=1) != trained_losses(grad_clip_thresh=1e-6)
+
+
+def test_clipping_of_radam_changes_losses(monkeypatch):
+    """RAdam's first steps do not adapt, so they depend on the gradients' size."""
+    use_optimizer(monkeypatch, torch.optim.RAdam)
+    assert trained_losses(grad_clip_thresh=1) != trained_losses(grad_clip_thresh=1e-6)
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_skipped_step_changes_no_weight_with_any_optimizer(make, monkeypatch):
+    use_optimizer(monkeypatch, make)
+    trainer = Trainer(small(n_mel_channels=MELS), CPU)
+    losses_of = trainer.losses_of
+
+    def not_finite(*args):
+        trained, terms = losses_of(*args)
+        return trained * math.nan, terms
+
+    monkeypatch.setattr(trainer, "losses_of", not_finite)
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    made = StepValues.of(trainer.step([MicroBatch(tiny_batch())]).values.tolist())
+    assert made.skipped == 1
+    assert all(map(torch.equal, before, trainer.model.parameters()))
+    assert not trainer.optimizer.state
+
+
+def test_fused_and_other_optimizers_give_the_same_weights(monkeypatch):
+    """Fused Adam clips and skips on the device, other optimizers in `apply_gradients`."""
+    weights = []
+    for fused in (True, False):
+        use_optimizer(monkeypatch, functools.partial(torch.optim.Adam, fused=fused))
+        trainer = Trainer(small(n_mel_channels=MELS, grad_clip_thresh=0.01), CPU)
+        for i in range(3):
+            trainer.step([MicroBatch(tiny_batch(), seed=i)])
+        weights.append(torch.nn.utils.parameters_to_vector(trainer.model.parameters()))
+    torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
+
+
+def test_state_entries_name_the_optimizers_state(monkeypatch):
+    adam = {"step": False, "exp_avg": True, "exp_avg_sq": True}
+    assert optimizer.state_entries(small()) == adam
+    use_optimizer(monkeypatch, functools.partial(torch.optim.SGD, momentum=0.9))
+    assert optimizer.state_entries(small()) == {"momentum_buffer": True}
+    use_optimizer(monkeypatch, torch.optim.SGD)
+    assert optimizer.state_entries(small()) == {}
+
+
+# ---------------------------------------------------------------------------- another attention
+
+
+class ContentAttention(layers.Attention):
+    """Dot-product attention without location features."""
+
+    def __init__(self, hparams):
+        super().__init__()
+        self.query = layers.Linear(hparams.attention_rnn_dim, hparams.attention_dim)
+        self.memory_layer = layers.Linear(hparams.memory_dim, hparams.attention_dim)
+
+    def forward(self, query, memory, processed_memory, past, mask):
+        energies = torch.bmm(processed_memory, self.query(query).unsqueeze(2)).squeeze(2)
+        alignment = torch.softmax(energies.masked_fill(mask, -torch.inf), dim=1)
+        return torch.bmm(alignment.unsqueeze(1), memory).squeeze(1), alignment
+
+
+class ScaledAttention(layers.LocationSensitiveAttention):
+    """A subclass, which the fast decoder does not compute either."""
+
+
+@pytest.mark.parametrize("attention", [ContentAttention, ScaledAttention])
+def test_another_attention_trains_with_the_reference_decoder(attention, monkeypatch):
+    monkeypatch.setattr(layers, "make_attention", attention)
+    trainer = Trainer(small(n_mel_channels=MELS, decoder="fast"), CPU)
+    assert trainer.model.training_decoder is teacher_forced
+    assert attention.__name__ in trainer.decoder_description
+    made = StepValues.of(trainer.step([MicroBatch(tiny_batch())]).values.tolist())
+    assert math.isfinite(made.terms.loss)
+    outputs = trainer.model.eval().infer(torch.tensor([[1, 2, 3]]), torch.tensor([3]))
+    assert outputs.alignments.shape[2] == 3

@@ -24,15 +24,16 @@ from test_train import poison_mel
 from training_runs import act_at_patched, copied_corpus, kill_at, refused, run
 
 import train
+from batch import collate
 from corpus.filelist import read_filelist
-from data_utils import TextMelDataset, collate
+from data_utils import TextMelDataset
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import hparams_from_dict
 from length_batching import plan_epoch
 from loss import Tacotron2Loss
 from model import Tacotron2
 from scripts.table2 import report
-from training import logging, validation
+from training import tensorboard, validation
 from training.alignment import NOTICED, alignment_sums
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -125,7 +126,7 @@ def test_alignment_not_formed_is_said_once(corpus, tmp_path, monkeypatch, capsys
     printed = capsys.readouterr().out
     sharpness = metrics(out, "validation")[-1]["alignment_sharpness"]
     assert printed.count("warning: the alignment has not formed after") == 1
-    assert f"sharpness {sharpness:.2f} is below 0.3" in printed
+    assert f"focus rate {sharpness:.2f}, expected at least 0.3" in printed
     for setting in ("--trim-silence", "n_frames_per_step=2", "guided_attention_weight=1"):
         assert setting in printed
     run(out, corpus, "--resume", **settings, epochs=4)
@@ -143,7 +144,7 @@ def test_attention_that_ignores_the_text_is_said_once(corpus, tmp_path, monkeypa
     run(out, corpus, "--resume", **settings, epochs=3)
     printed = capsys.readouterr().out
     effect = max(0, metrics(out, "validation")[-1]["text_effect"])
-    assert printed.count("warning: attention is sharp") == 1
+    assert printed.count("warning: attention is focused") == 1
     assert f"the loss is only {effect:.0%} higher" in printed
     assert "--resume --hparams guided_attention_weight=1,guided_attention_sigma=0.4" in printed
     run(out, corpus, "--resume", **settings, epochs=4)
@@ -163,7 +164,7 @@ def test_training_without_validation_list(nothing, corpus, tmp_path, capsys):
     )
     train.main(flags(out, "", "--resume"))
     printed = capsys.readouterr().out
-    assert "no validation, as validation_files is empty: no validation loss" in printed
+    assert "note: no validation" in printed
     assert f"the newest {TINY['keep_checkpoints']} checkpoints are kept" in printed
     last = newest(out)
     assert f"--checkpoint {last} --text" in printed
@@ -205,7 +206,7 @@ def test_validation_keeps_its_workers(corpus, tmp_path, monkeypatch):
 
 def test_free_speech_disturbs_no_training(corpus, tmp_path, monkeypatch):
     """The losses are those without it, and no global random numbers are drawn."""
-    states, speak_freely = [], validation.speak_freely
+    states, speak = [], validation.speak
     for name in ("silent", "speaking"):
 
         def spy(run, *text, name=name):
@@ -214,11 +215,11 @@ def test_free_speech_disturbs_no_training(corpus, tmp_path, monkeypatch):
                 return [*map(str, numbers), run.trainer.model.training]
 
             before = state()
-            spoken = speak_freely(run, *text) if name == "speaking" else None
+            spoken = speak(run, *text) if name == "speaking" else None
             states.append((before, state()))
             return spoken or fail()
 
-        monkeypatch.setattr(validation, "speak_freely", spy)
+        monkeypatch.setattr(validation, "speak", spy)
         run(tmp_path / name, corpus, epochs=3, epochs_per_validation=1)
     assert len(states) == 6
     assert all(before == after and not after[-1] for before, after in states)
@@ -233,9 +234,9 @@ def test_free_speech_disturbs_no_training(corpus, tmp_path, monkeypatch):
 @pytest.mark.parametrize("settings", [{}, {"gate_threshold": 2, "attention_rest_time": 0}])
 def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, monkeypatch, capsys):
     """Pictures, numbers and line are of the text spoken by what was saved; without an end too."""
-    out, takes, speak_freely = tmp_path / "out", [], validation.speak_freely
-    keep = lambda *given: takes.append(speak_freely(*given)) or takes[-1]  # noqa: E731
-    monkeypatch.setattr(validation, "speak_freely", keep)
+    out, takes, speak = tmp_path / "out", [], validation.speak
+    keep = lambda *given: takes.append(speak(*given)) or takes[-1]  # noqa: E731
+    monkeypatch.setattr(validation, "speak", keep)
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
     printed = capsys.readouterr().out
     speaker = load_checkpoint_synthesizer(out / "best.pt", device=torch.device("cpu"))
@@ -258,16 +259,16 @@ def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, monke
     coverage = np.mean(attempt.alignment.max(axis=0) >= NOTICED)
     assert record["spoken_coverage"] == coverage
     seconds, recorded = (frames * HOP / SAMPLING_RATE for frames in (mel.shape[1], clip.num_frames))
-    how = f"did not stop: {attempt.stop_reason.value}" if settings else "stopped"
-    expected = f"{how} after {seconds:.1f} s (the recording has {recorded:.1f}), coverage"
-    assert f"  spoken freely: {expected} {coverage:.2f}\n" in printed
+    end = f"did not stop ({attempt.stop_reason.value})" if settings else "stopped"
+    expected = f"{end} after {seconds:.1f} s (recording: {recorded:.1f} s), coverage"
+    assert f"  free-running: {expected} {coverage:.2f}\n" in printed
     assert {f"validation/{name}" for name in record if "spoken" in name} <= curves(out).keys()
 
 
 def test_free_speech_in_half_precision(corpus, tmp_path, capsys):
     run(tmp_path / "out", corpus, epochs=1, epochs_per_validation=1, precision="bf16")
     printed = capsys.readouterr().out
-    assert "  spoken freely: " in printed
+    assert "  free-running: " in printed
     assert "training continues" not in printed
 
 
@@ -275,7 +276,7 @@ def fail(*_, **__) -> None:
     raise ValueError("Audio buffer is not finite everywhere")
 
 
-FAILURES = ["loss", "clip", "alignment_sums", "example_of", "speak_freely", "draw_mels"]
+FAILURES = ["loss", "clip", "alignment_sums", "example_of", "speak", "draw_mels"]
 
 
 @pytest.mark.parametrize("what", FAILURES)
@@ -291,7 +292,7 @@ def test_failed_validation_costs_no_training(what, corpus, tmp_path, monkeypatch
         act_at_patched(monkeypatch, train, "validate", clip.unlink, 1)
         message, validations = f"training continues: {clips}:3: {clip}: no such file", 0
     else:
-        monkeypatch.setattr(logging if what == "draw_mels" else validation, what, fail)
+        monkeypatch.setattr(tensorboard if what == "draw_mels" else validation, what, fail)
         validations = 0 if what == "alignment_sums" else 1
     run(out, corpus, epochs=2, num_workers=int(what == "clip"))
     printed = capsys.readouterr().out
@@ -301,16 +302,16 @@ def test_failed_validation_costs_no_training(what, corpus, tmp_path, monkeypatch
     records = metrics(out, "validation")
     assert len(records) == validations
     has_spoken = ["spoken_stopped" in record for record in records]
-    assert has_spoken == [what not in ("example_of", "speak_freely")] * validations
+    assert has_spoken == [what not in ("example_of", "speak")] * validations
     drawn = {"alignment", "spoken/alignment"} & curves(out).keys()
-    assert drawn == {"draw_mels": set(), "speak_freely": {"alignment"}}.get(what, drawn)
+    assert drawn == {"draw_mels": set(), "speak": {"alignment"}}.get(what, drawn)
 
 
 def test_failed_sound_costs_the_sound_alone(corpus, whole, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     monkeypatch.setattr(validation.GriffinLim, "samples", lambda *_: torch.empty(2**50))
     run(out, corpus, **LONG)
-    warning = "warning: making the sound of a validation clip failed, training continues: Runtime"
+    warning = "warning: making the audio of a validation clip failed, training continues: Runtime"
     assert capsys.readouterr().out.count(warning) == 2
     a, b = load(newest(out)), load(newest(whole))
     assert_same(a["state_dict"], b["state_dict"])

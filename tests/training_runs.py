@@ -13,7 +13,7 @@ from helpers import LONG, Child, act_at, flags, kill_self, load, newest
 import train
 from tacotron2_voice.utils import files
 from training import checkpoint, validation
-from training.logging import RunLogger
+from training.metrics import RunLogger
 from training.trainer import Trainer
 
 

@@ -1,22 +1,27 @@
 """Measure alignments: whether attention follows the text.
 
-An alignment [T, N] holds the attention weights of every decoder step over the symbols of the text;
-each step's weights add up to 1. Padding is ignored throughout.
+An alignment [T, N] contains the attention weights of every decoder step over the N symbols of the
+text. The weights of a step add up to 1. Padding is ignored.
 """
 
 import torch
 
 from loss import SIGMA, off_diagonal, real_weights
 
-NOTICED = 0.1  # a symbol is covered if some step gives it at least this weight
+NOTICED = 0.1  # A symbol is covered if a decoder step gives it at least this weight.
 
 
 def alignment_sums(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """Return three sums over a batch [3]: each real step's largest weight, each real step's weight
-    near the diagonal, and the number of covered symbols. Divided by the number of steps, steps and
-    symbols they are sharpness, diagonality (1 minus the guided attention loss) and coverage."""
+    """Return three sums over a batch [3].
+
+    1. The largest weight of each real decoder step. Divided by the number of steps this is the
+       focus rate.
+    2. The weight near the diagonal of each real decoder step. Divided by the number of steps this
+       is the diagonality: 1 minus the guided attention loss.
+    3. The number of covered symbols. Divided by the number of symbols this is the coverage.
+    """
     weights = real_weights(alignments, steps, symbols)
     near = 1 - off_diagonal(alignments, steps, symbols, SIGMA)
     covered = weights.amax(dim=1) >= NOTICED

@@ -1,9 +1,12 @@
-"""Checkpoints: everything a run needs to resume as if it had never stopped.
+"""Checkpoints: everything that a run needs to resume as if it had never stopped.
 
-A checkpoint is one file with the keys of NVIDIA's recipe (`iteration`, `state_dict`, `optimizer`,
-`learning_rate`) and the rest of the run's state. It is written atomically and read without running
-code from it. Every part is checked before anything is used: an optimizer state of other shapes,
-for one, makes fused Adam write outside its memory.
+    source = load_newest(Path("runs/ljspeech"))
+    loop = restore(complete(source), trainer, sampler)
+
+A checkpoint is one file. It contains the keys of NVIDIA's recipe (`iteration`, `state_dict`,
+`optimizer`, `learning_rate`) and the rest of the run's state. It is written atomically, and reading
+it runs no code from it. Every part is checked before it is used: for example, an optimizer state of
+wrong shapes makes fused Adam write outside its memory.
 """
 
 import contextlib
@@ -38,24 +41,26 @@ from tacotron2_voice.speech_statistics import EXACTLY, SpeakerStatistics, Speech
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import unused_name, write_atomically
 from tacotron2_voice.version import __version__
+from training.optimizer import state_entries
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
-DIVERGED = 100  # times the lowest loss of a step so far
+DIVERGED = 100  # A loss diverges if it is this many times the lowest loss so far.
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint and where it lies."""
+    """The content of a checkpoint and its path."""
 
     path: Path
     state: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
+        """Read and check a file. See `load_checkpoint` for errors."""
         return cls(path, load_checkpoint(path))
 
 
-# ---------------------------------------------------------------------------- what it holds
+# ---------------------------------------------------------------------------- contents
 
 
 Count = Annotated[int, limits(strict=True, ge=0, le=MAX_COUNT)]
@@ -65,43 +70,55 @@ Text = Annotated[str, limits(strict=True, max_length=1000)]
 
 @dataclass
 class LoopState:
-    """Where the training loop stands. Sums are over the current epoch."""
+    """The state of the training loop. Sums are over the current epoch."""
 
     __pydantic_config__ = EXACTLY
-    iteration: Count = 0  # updates of the whole run
+    iteration: Count = 0  # optimizer steps of the whole run
     epoch: CountFrom1 = 1  # the current epoch
-    batches_trained: Count = 0  # position in the epoch's plan, by all processes
+    batches_trained: Count = 0  # position in the epoch's plan, over all processes
     clips: Count = 0
-    frames: Count = 0  # real ones
+    frames: Count = 0  # real frames
     loss_sum: Amount = 0.0  # over clips
     loss_unpadded_sum: Amount = 0.0  # over real frames
-    guided_attention_sum: Amount = 0.0  # over real frames, as long as the loss has a weight
-    guided_attention_frames: Count = 0  # those frames
-    gradient_norm_sum: Amount = 0.0  # over updates that were made
-    updates: Count = 0
-    skipped_updates: Count = 0
+    guided_attention_sum: Amount = 0.0  # over the frames below
+    guided_attention_frames: Count = 0  # real frames of steps in which this loss had a weight
+    gradient_norm_sum: Amount = 0.0  # over optimizer steps that were made
+    updates: Count = 0  # optimizer steps that were made
+    skipped_updates: Count = 0  # optimizer steps that were skipped
     seconds: Amount = 0.0  # planning, waiting for data and training
     prepare_seconds: Amount = 0.0
     data_wait_seconds: Amount = 0.0
-    process_wait_seconds: Amount = 0.0  # of this process, for gradients of others
-    imbalance_sum: Amount = 0.0  # over updates: the largest share of a process over the mean
+    process_wait_seconds: Amount = 0.0  # of this process, for the gradients of others
+    imbalance_sum: Amount = 0.0  # over optimizer steps: the largest share of a process / the mean
     peak_memory_bytes: Count = 0  # of the device, in training
-    skips_running: Count = 0  # updates skipped since the last one made
-    best_validation_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # unpadded
+    skips_running: Count = 0  # optimizer steps skipped in a row
+    best_validation_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # masked
     best_iteration: Annotated[int, limits(strict=True, ge=-1, le=MAX_COUNT)] = -1
-    lowest_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # padded, of a step
+    lowest_loss: Annotated[float, limits(strict=True, ge=0)] = (
+        math.inf
+    )  # padded, of an optimizer step
     alignment_warned: Count = 0  # 1 after the warning that the alignment has not formed
     text_warned: Count = 0  # 1 after the warning that attention ignores the text
 
     def at_start_of(self, epoch: int) -> "LoopState":
-        """The state before the first batch of an epoch, this one or the next."""
-        kept = ["iteration", "skips_running", "alignment_warned", "text_warned", "lowest_loss"]
-        kept += ["best_validation_loss", "best_iteration"]
-        return LoopState(epoch=epoch, **{name: getattr(self, name) for name in kept})
+        """Return the state before the first batch of an epoch, this epoch or the next."""
+        return LoopState(
+            epoch=epoch,
+            iteration=self.iteration,
+            skips_running=self.skips_running,
+            alignment_warned=self.alignment_warned,
+            text_warned=self.text_warned,
+            lowest_loss=self.lowest_loss,
+            best_validation_loss=self.best_validation_loss,
+            best_iteration=self.best_iteration,
+        )
 
     def add_losses(self, terms: LossTerms, clips: int, frames: int) -> None:
-        """Add the losses of an update with `clips` clips and `frames` real frames. The padded loss
-        is a mean over clips, every other term over the real frames of updates that have it."""
+        """Add the losses of an optimizer step with `clips` clips and `frames` real frames.
+
+        The padded loss is averaged over clips. Every other term is averaged over the real frames of
+        the optimizer steps that have it.
+        """
         self.clips += clips
         self.frames += frames
         self.loss_sum += terms.loss * clips
@@ -111,29 +128,33 @@ class LoopState:
             self.guided_attention_frames += frames
 
     def mean_losses(self) -> dict[str, float]:
-        """The epoch's means so far, by their names in metrics.jsonl."""
+        """Return the epoch's means so far, by their names in metrics.jsonl."""
         means = {
             "train_loss": self.loss_sum / self.clips,
             "train_loss_unpadded": self.loss_unpadded_sum / self.frames,
         }
         if self.guided_attention_frames:
-            guided_attention = self.guided_attention_sum / self.guided_attention_frames
-            means["train_guided_attention"] = guided_attention
+            means["train_guided_attention"] = (
+                self.guided_attention_sum / self.guided_attention_frames
+            )
         return means
 
     def diverges(self, loss: float) -> bool:
-        """Whether a loss is far above the lowest so far; below 1 none is."""
+        """Return whether a loss is far above the lowest loss so far. A loss below 1 never is."""
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
     def plan_number(self, hparams: HParams) -> int:
-        """The sampler's epoch, from 0; the same for ever after `random_epochs`, if so asked for."""
+        """Return the sampler's epoch, from 0.
+
+        Without `prepare_trainset_per_epoch` it stays the same after `random_epochs`.
+        """
         last = math.inf if hparams.prepare_trainset_per_epoch else hparams.random_epochs
         return int(min(self.epoch - 1, last))
 
 
 @dataclass
 class SamplerState:
-    """What `LengthBatchSampler.state_dict` gives."""
+    """The state that `LengthBatchSampler.state_dict` returns."""
 
     __pydantic_config__ = EXACTLY
     epoch: Count
@@ -144,7 +165,7 @@ class SamplerState:
 
 @dataclass
 class ScalerState:
-    """What `torch.amp.GradScaler.state_dict` gives."""
+    """The state that `torch.amp.GradScaler.state_dict` returns."""
 
     __pydantic_config__ = EXACTLY
     scale: Annotated[float, limits(strict=True, gt=0, allow_inf_nan=False)]
@@ -156,25 +177,27 @@ class ScalerState:
 
 @dataclass
 class PlainParts:
-    """The parts of a run's checkpoint that are neither tensors nor settings."""
+    """The parts of a checkpoint that are neither tensors nor settings."""
 
     version: Text  # of this recipe
+    text_rules: Text  # tacotron2_voice.text.rules_version(); missing in checkpoints of 0.4.0
     iteration: Count
     learning_rate: Amount
-    scaler: ScalerState | None  # None but for fp16
+    scaler: ScalerState | None  # None except in fp16
     loop: LoopState
     sampler: SamplerState | None  # None between epochs
     corpus: Text  # fingerprint of the clips
     longest_text: CountFrom1  # of the training clips, in symbols
-    speech_statistics: SpeechStatistics  # of the training clips; missing in those of 0.3.0
-    speaker_statistics: list[SpeakerStatistics]  # of its speakers; missing in those of one voice
-    logs: dict[str, Count]  # bytes of each log file, by its path from the output folder
+    speech_statistics: SpeechStatistics  # of the training clips; missing in 0.3.0
+    speaker_statistics: list[SpeakerStatistics]  # missing for a model of one speaker
+    logs: dict[str, Count]  # bytes of each log file, by its path from the run folder
     metrics_checksum: Count  # CRC-32 of metrics.jsonl
 
 
-# Fields of LoopState that checkpoints of older versions lack: a run resumes with their defaults.
+# Fields of LoopState that checkpoints of older versions lack. A run resumes with their defaults.
 ADDED_TO_LOOP: set[str] = {"text_warned"}
-MADE_ANEW = {"speech_statistics", "speaker_statistics"}  # parts that a run can resume without
+# Parts without which a run can resume.
+OPTIONAL = {"speech_statistics", "speaker_statistics", "text_rules"}
 PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(PlainParts))}
 
 
@@ -182,8 +205,10 @@ PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(
 
 
 def problems_of_run(state: dict[str, Any]) -> list[str]:
-    """What is wrong with the parts that are there, a line each that begins with the part's name.
-    The optimizer is checked against a model, by `restore`."""
+    """Return the problems of the parts that are there, each in a line that begins with the part.
+
+    Parts may be missing. The optimizer's state is checked by `restore`, against a model.
+    """
     if not is_of_this_recipe(state):
         return problems_of(state)
     unknown = [f"{part!s}: unknown to version {__version__}" for part in state if part not in PARTS]
@@ -192,49 +217,66 @@ def problems_of_run(state: dict[str, Any]) -> list[str]:
 
 
 def _missing_sums(state: dict[str, Any]) -> list[str]:
-    """Fields of the loop have defaults, for those that were added; none of the others may be
-    missing in a checkpoint."""
+    """Return the fields of the loop that a checkpoint must have and lacks.
+
+    All fields have defaults, but only the fields that were added later may be missing.
+    """
     needed = {field.name for field in fields(LoopState)} - ADDED_TO_LOOP
     missing = sorted(needed - state["loop"].keys()) if "loop" in state else []
     return [f"loop: {name}: missing" for name in missing]
 
 
 def _contradictions(state: dict[str, Any]) -> list[str]:
-    """Between parts that are each well formed."""
+    """Return contradictions between parts that are each well formed."""
     if not state.keys() >= {"iteration", "loop", "sampler"}:
-        return []  # of a run that cannot resume from it
-    loop, sampler = state["loop"], state["sampler"] or {"batches_trained": 0, "num_batches": 0}
+        return []  # No run can resume from this checkpoint; `complete` says so.
+    loop = state["loop"]
     if loop["iteration"] != state["iteration"]:
-        return [f"loop: iteration {loop['iteration']}, but iteration {state['iteration']}"]
-    trained, known = sampler["batches_trained"], sampler["num_batches"]
-    if loop["batches_trained"] == trained <= known:
+        return [f"loop: iteration {loop['iteration']}, expected {state['iteration']}"]
+    sampler = state["sampler"] or {"batches_trained": 0, "num_batches": 0}
+    trained = sampler["batches_trained"]
+    planned = sampler["num_batches"]
+    if loop["batches_trained"] == trained <= planned:
         return []
-    return [f"sampler: {trained} of {known} batches trained, loop has {loop['batches_trained']}"]
+    return [
+        f"sampler: {trained} of {planned} batches trained, expected {loop['batches_trained']}, "
+        "the loop's number"
+    ]
 
 
-def _optimizer_problems(saved: Any, optimizer: torch.optim.Adam) -> list[str]:
-    """How a saved state differs from what Adam needs for its parameters."""
-    parameters = optimizer.param_groups[0]["params"]
+def _optimizer_problems(saved: Any, trainer: Trainer) -> list[str]:
+    """Return how a saved state differs from the state that the run's optimizer needs."""
+    parameters = trainer.optimizer.param_groups[0]["params"]
     state = saved.get("state") if isinstance(saved, dict) else None
     if not isinstance(state, dict) or (state and state.keys() != set(range(len(parameters)))):
         return [f"optimizer: expected a state of the model's {len(parameters)} parameters"]
+    expected = state_entries(trainer.hparams)
     problems = []
     for number, entry in state.items():
-        if not isinstance(entry, dict) or entry.keys() != {"step", "exp_avg", "exp_avg_sq"}:
-            problems.append(f"optimizer: parameter {number}: expected step, exp_avg, exp_avg_sq")
+        if not isinstance(entry, dict) or entry.keys() != expected.keys():
+            problems.append(f"optimizer: parameter {number}: expected {', '.join(expected)}")
             continue
         for name, tensor in entry.items():
-            shape = [] if name == "step" else list(parameters[number].shape)
-            if not (problem := tensor_problem(tensor)):
-                if (list(tensor.shape), tensor.dtype) != (shape, torch.float32):
-                    problem = f"{brief(tensor)}, expected torch.float32 of shape {shape}"
-                elif not tensor.is_contiguous():
-                    problem = "not contiguous in memory"
-                elif name != "exp_avg" and bool((tensor < 0).any()):
-                    problem = "negative values"
+            shape = list(parameters[number].shape) if expected[name] else []
+            problem = _state_problem(name, tensor, shape)
             if problem:
                 problems.append(f"optimizer: {name} of parameter {number}: {problem}")
     return problems
+
+
+def _state_problem(name: str, tensor: Any, shape: list[int]) -> str | None:
+    """Return why a tensor cannot be an entry of the optimizer's state, or None."""
+    problem = tensor_problem(tensor)
+    if problem:
+        return problem
+    if (list(tensor.shape), tensor.dtype) != (shape, torch.float32):
+        return f"{brief(tensor)}, expected torch.float32 of shape {shape}"
+    if not tensor.is_contiguous():
+        return "not contiguous in memory"
+    # Counts and means of squares are never negative.
+    if (not shape or name.endswith("_sq")) and bool((tensor < 0).any()):
+        return "negative values"
+    return None
 
 
 # ---------------------------------------------------------------------------- save
@@ -247,9 +289,12 @@ def save(
     loop: LoopState,
     **more: Any,
 ) -> Path:
-    """Write a checkpoint of this moment, and mark it if it is the best so far. `more` are the other
-    parts of PlainParts: corpus, longest_text, speech_statistics, logs, metrics_checksum and, of
-    several speakers, speaker_statistics."""
+    """Write a checkpoint of the current state, and mark it if it is the best so far.
+
+    Args:
+        more: the other parts of PlainParts: corpus, text_rules, longest_text, speech_statistics,
+            logs, metrics_checksum and, for several speakers, speaker_statistics.
+    """
     state = {
         "version": __version__,
         "iteration": loop.iteration,
@@ -259,7 +304,7 @@ def save(
         "scaler": trainer.scaler.state_dict() or None,
         "hparams": asdict(trainer.hparams),
         "loop": asdict(loop),
-        # Between epochs the sampler still holds the plan of the last one: the next begins at 0.
+        # Between epochs the sampler still has the plan of the last epoch; the next begins at 0.
         "sampler": sampler.state_at(loop.batches_trained) if loop.batches_trained else None,
         **more,
     }
@@ -269,49 +314,61 @@ def save(
 
 
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
-    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest, or two as long as
-    none is the best: the next step's loss may show that the newest has diverged. UserError if it
-    cannot be written: earlier checkpoints are then all still there."""
+    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest checkpoints.
+
+    Without a `best.pt` at least two are kept, because the loss of the next optimizer step may show
+    that the newest checkpoint has diverged.
+
+    Raises:
+        UserError: if the file cannot be written. All earlier checkpoints are then still there.
+    """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
         write_atomically(path, lambda temporary: torch.save(state, temporary))
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         raise UserError(
-            f"{path} could not be written ({first_line(error)}): make room or make the folder "
-            "writable; earlier checkpoints are untouched"
+            f"{path}: cannot be written ({first_line(error)}). Free some space or make the folder "
+            "writable; earlier checkpoints have not changed"
         ) from None
-    # Not those of later steps, which others have put there: they may be no checkpoints.
+    # Files with larger numbers are not this run's, and may be no checkpoints.
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:
-        with contextlib.suppress(OSError):  # a folder of such a name
+        with contextlib.suppress(OSError):  # A folder may have such a name.
             old.unlink()
     return path
 
 
 def link_as(name: str, path: Path, directory: Path) -> None:
-    """Let that name be this checkpoint too, in one step; it stays when the other is removed."""
+    """Give the checkpoint at `path` a second name, atomically.
+
+    The file stays when its first name is removed.
+    """
 
     def link(temporary: Path) -> None:
         try:
-            os.link(path.resolve(), temporary)  # no second copy on the disk, and no link to a link
-        except OSError:  # a file system without hard links
+            # A hard link to the file itself takes no space on the disk.
+            os.link(path.resolve(), temporary)
+        except OSError:  # The file system has no hard links.
             shutil.copyfile(path, temporary)
 
     write_atomically(directory / name, link)
 
 
 def mark_if_best(source: Checkpoint) -> None:
-    """A run may be killed between writing its best checkpoint and marking it."""
+    """Give the best checkpoint the name `best.pt`.
+
+    Resuming calls this too, because a run may be killed between writing and marking.
+    """
     if source.state["loop"]["best_iteration"] == source.state["iteration"]:
         link_as(BEST, source.path, source.path.parent)
 
 
 def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
-    """A checkpoint of any name, as the one of its number; another that has it is set aside."""
+    """Give a checkpoint the name of its number; another checkpoint with this name is renamed."""
     path = directory / f"checkpoint_{source.state['iteration']}.pt"
     if path.exists() and not filecmp.cmp(path, source.path, shallow=False):
-        print(f"set aside another checkpoint of the same step: {_set_aside(path)}")
+        print(f"renamed another checkpoint of the same step: {_set_aside(path)}")
     if not path.exists():
         link_as(path.name, source.path, directory)
     return source._replace(path=path)
@@ -322,22 +379,28 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """The newest checkpoint before the weights of step `diverged`, which gave too high a loss; one
-    of these is set aside, unless they were validated as the best or no other is left."""
-    good, bad = {-1: directory / BEST} if (directory / BEST).exists() else {}, None
+    """Return the newest checkpoint before optimizer step `diverged`, whose weights diverged.
+
+    The checkpoint of that step is renamed, unless it is the best or no other is left.
+    """
+    good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))
+    bad = None
     if diverged != best:
         bad = good.pop(diverged, None)
     if bad and good:
-        print(f"set aside the checkpoint that diverged: {_set_aside(bad)}")
+        print(f"renamed the checkpoint that diverged: {_set_aside(bad)}")
     return good[max(good)] if good else None
 
 
 def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
     """Rename checkpoints after `iteration`, newest first, and a damaged `best.pt`.
 
-    A run that resumes from an earlier one must not find them at its next --resume, and nothing is
-    deleted. Returns the new names. UserError if `best.pt` cannot be read: nothing is then renamed.
+    A run that resumes from an earlier checkpoint must not find later checkpoints at its next
+    --resume. Nothing is deleted. Returns the new names.
+
+    Raises:
+        UserError: if `best.pt` cannot be read. Nothing is then renamed.
     """
     newer = [path for number, path in list_checkpoints(directory)[::-1] if number > iteration]
     best = directory / BEST
@@ -354,9 +417,13 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
 
 
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
-    """(iteration, path) of the checkpoints in a folder, oldest first; none where there is none."""
+    """Return (iteration, path) of the checkpoints in a folder, oldest first; [] without a folder.
+
+    Raises:
+        OSError: if the folder cannot be read. (A glob would find nothing there.)
+    """
     try:
-        names = os.listdir(directory)  # a glob finds nothing where it may not look
+        names = os.listdir(directory)
     except FileNotFoundError:
         return []
     matches = [re.fullmatch(r"checkpoint_(\d+)\.pt", name) for name in names]
@@ -364,12 +431,13 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
 
 
 def load_newest(directory: Path) -> Checkpoint:
-    """The newest checkpoint of a run that is not damaged, `best.pt` when all others are; prints a
-    warning for each that is.
+    """Return the newest checkpoint of a run that is not damaged.
+
+    `best.pt` comes last. Prints a warning for each damaged checkpoint.
 
     Raises:
-        UserError: if there is none: a run that began anew in its own folder would overwrite what is
-            left of it. Also if one cannot be read or has parts that are refused.
+        UserError: if there is no good checkpoint, because a run that began again in its own folder
+            would overwrite the rest of it. Also if a checkpoint cannot be read or is rejected.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []
@@ -383,46 +451,56 @@ def load_newest(directory: Path) -> Checkpoint:
             print(f"warning: skipped {message}")
         return source
     raise UserError(
-        "\n  ".join([f"{directory} holds a run, but no good checkpoint is left", *damaged])
-        + "\nNothing was touched. Put a good checkpoint back, or start again elsewhere: choose "
-        f"another -o, and leave {directory} as it is"
+        "\n  ".join([f"{directory} contains a run without a good checkpoint", *damaged])
+        + "\nNothing was changed. Put a good checkpoint back, or start again with another -o"
     )
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A checkpoint on the CPU, with every part checked that a run needs to resume. Errors as
-    `checkpoint_file.read_checkpoint`."""
+    """Read a checkpoint to the CPU, and check every part that a run needs to resume.
+
+    See `checkpoint_file.read_checkpoint` for errors.
+    """
     return read_checkpoint(path, problems_of_run)
 
 
 def complete(source: Checkpoint) -> Checkpoint:
-    """The checkpoint; UserError if it lacks a part which a run needs to resume."""
-    missing = sorted(PARTS - MADE_ANEW - source.state.keys())
+    """Return the checkpoint if it has all parts that a run needs to resume.
+
+    Raises:
+        UserError: if a part is missing.
+    """
+    missing = sorted(PARTS - OPTIONAL - source.state.keys())
     if not missing:
         return source
     problem = ", ".join(f"{part}: missing" for part in missing)
     if not is_of_this_recipe(source.state):
         problem = "weights of another recipe, not the state of a run"
     raise UserError(
-        f"{source.path}: {problem}; a run cannot resume from it: start from its weights with -c "
-        "and --warm_start, and an output folder of its own"
+        f"{source.path}: {problem}. A run cannot resume from it. Start another run from its "
+        "weights with -c, --warm_start and another -o"
     )
 
 
 def restore(
     source: Checkpoint, trainer: Trainer, sampler: LengthBatchSampler, *, new_clips: bool = False
 ) -> LoopState:
-    """Put a checkpoint's state into a new trainer and sampler. Returns where the run stands. With
-    `new_clips` the clips are not those of the checkpoint: its epoch begins anew.
+    """Load a checkpoint's state into a new trainer and sampler, and return the loop's state.
+
+    Args:
+        new_clips: whether the clips differ from the checkpoint's clips. Its epoch then begins
+            again.
 
     Raises:
-        UserError: if it is of another model, or of other batches inside an epoch.
+        UserError: if the checkpoint has another model, or other batches inside an epoch.
     """
     path, saved = source
     load_weights(trainer.model, saved, path)
-    if problems := _optimizer_problems(saved["optimizer"], trainer.optimizer):
+    problems = _optimizer_problems(saved["optimizer"], trainer)
+    if problems:
         raise checkpoint_error(path, problems)
-    trainer.optimizer.load_state_dict(  # the other settings of Adam are those of this command
+    # The optimizer's own settings, such as weight_decay, are those of this command.
+    trainer.optimizer.load_state_dict(
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )
     trainer.optimizer.param_groups[0]["lr"] = saved["learning_rate"]
@@ -438,8 +516,8 @@ def restore(
             if is_same:
                 return loop
         raise UserError(
-            f"{path}: what plans batches (their settings, prepare_trainset_per_epoch, seed, more "
-            f"processes) cannot change inside epoch {loop.epoch}, which was interrupted: keep it "
-            f"until the epoch ends, where --resume --hparams epochs={loop.epoch} stops"
+            f"{path}: settings that plan batches (such as batch_size, seed and the number of "
+            f"processes) cannot change inside epoch {loop.epoch}, which was interrupted. Keep them "
+            f"until the epoch ends: --resume --hparams epochs={loop.epoch}"
         )
     return loop

@@ -1,6 +1,10 @@
 """Processes that torchrun started to train together: their ranks and the values they exchange.
 
-`DistributedDataParallel` reduces gradients while the backward pass runs.
+    processes = join(seconds=300)
+    if processes.is_first:
+        print("this is printed once")
+
+`DistributedDataParallel` adds up gradients while the backward pass runs.
 """
 
 import atexit
@@ -40,8 +44,11 @@ class AlreadyReported(UserError):
 
 
 class ReductionClock:
-    """Measures how long updates wait for the gradients of other processes, from the moment when the
-    last of this process's own are ready. On a GPU, reading the clock does not synchronize."""
+    """Measures how long optimizer steps wait for the gradients of other processes.
+
+    The time begins when the last of this process's own gradients are ready. On a GPU, reading the
+    clock does not wait for the GPU.
+    """
 
     def __init__(self, device: torch.device):
         self._on_gpu = device.type == "cuda"
@@ -55,13 +62,17 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Call when some of this process's gradients are ready."""
+        """Note the time. Call this whenever gradients of this process become ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
-        """Call when the sums are ready. Returns a function that gives the seconds, to be called
-        after the GPU has finished the update."""
-        ready, done = self._ready, self._now()
+        """Return a function that returns the seconds of waiting.
+
+        Call this when the sums are ready, and the returned function after the GPU has finished the
+        optimizer step.
+        """
+        ready = self._ready
+        done = self._now()
         if self._on_gpu:
             return lambda: float(ready.elapsed_time(done) / 1000)
         return lambda: float(done - ready)
@@ -69,23 +80,23 @@ class ReductionClock:
 
 @dataclass(frozen=True)
 class Processes:
-    """This process and the others of the run."""
+    """This process and the other processes of the run."""
 
     rank: int = 0
     world_size: int = 1
-    device: torch.device | None = None  # of this process; None: a GPU if there is one
+    device: torch.device | None = None  # of this process; None: a GPU if the machine has a GPU
     clock: ReductionClock | None = None  # only with several processes
-    local_rank: int = 0  # on this machine; the first does what one process a machine must do
+    local_rank: int = 0  # on this machine; rank 0 does what one process per machine must do
     machines: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes and prints."""
+        """Return whether this is the process that writes and prints."""
         return self.rank == 0
 
     @property
     def launcher(self) -> str:
-        """The command that starts as many processes: "python", or torchrun with its options."""
+        """Return the command that starts as many processes: "python", or torchrun with options."""
         if self.world_size == 1:
             return "python"
         nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
@@ -93,10 +104,10 @@ class Processes:
         return f"torchrun {nodes}--nproc-per-node {self.world_size // self.machines}{meeting}"
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Wrap the model so that its backward pass gives the mean of all processes' gradients."""
+        """Wrap the model so that its backward pass averages gradients over all processes."""
         if self.world_size == 1:
             return model
-        # The Trainer handles batch norm's buffers itself. torch 2.13 renamed the option.
+        # The trainer handles batch norm's buffers itself. torch 2.13 renamed this option.
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
@@ -104,7 +115,7 @@ class Processes:
 
         def note_and_reduce(
             clock: ReductionClock, bucket: GradBucket
-        ) -> torch.futures.Future[torch.Tensor]:  # torch looks at the annotations
+        ) -> torch.futures.Future[torch.Tensor]:  # torch reads the annotations
             clock.note()
             return allreduce_hook(cast(Any, dist.group.WORLD), bucket)
 
@@ -112,15 +123,15 @@ class Processes:
         return wrapped
 
     def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
-        """Start summing `vector` over all processes, in place; wait for the returned work."""
+        """Start to sum `vector` over all processes in place. The caller waits for the result."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:
-        """Run `action` in every process and return its result, if it succeeded in all of them.
+        """Run `action` in every process, and return its result if all processes succeeded.
 
         Raises:
-            UserError: in every process, if `action` raised UserError or OSError in any; with ranks
-                if the messages differ.
+            UserError: in every process, if `action` raised UserError or OSError in any process. If
+                messages differ, the ranks are named.
         """
         problem = None
         try:
@@ -138,10 +149,13 @@ class Processes:
         raise UserError("\n".join(messages))
 
     def all_or_none_with_heartbeat(self, action: Callable[[], T], what: str) -> T:
-        """`all_or_none` for an action that may take longer than the process timeout.
+        """Run `all_or_none` for an action that may take longer than the process timeout.
 
-        The action runs in a thread, while the processes exchange a heartbeat every second, so the
-        death of one is noticed at once. Processes that wait print that the others `what`.
+        The action runs in a thread. Meanwhile the processes exchange a heartbeat every second, so
+        that the death of a process is noticed at once.
+
+        Args:
+            what: a phrase for what the processes do. Processes that wait print it.
         """
         if self.world_size == 1:
             return action()
@@ -150,7 +164,7 @@ class Processes:
         def act() -> None:
             try:
                 future.set_result(action())
-            except BaseException as error:  # raised below, where it ends the process
+            except BaseException as error:  # It is raised below, where it ends the process.
                 future.set_exception(error)
 
         threading.Thread(target=act, daemon=True).start()
@@ -167,13 +181,17 @@ class Processes:
                 )
         return self.all_or_none(future.result)
 
-    def refuse_differences(self, facts: dict[str, Any]) -> None:
-        """Raise UserError in every process if `facts` differ between processes. The message names
-        the processes that differ from the first, and in what."""
+    def check_same(self, facts: dict[str, Any]) -> None:
+        """Check that all processes have the same `facts`.
+
+        Raises:
+            UserError: in every process, if facts differ. It names the processes and the facts that
+                differ from the first process.
+        """
         first, *others = self.gather(facts | {"machine": socket.gethostname()})
         differences = [
-            f"process {rank} ({other['machine']}): {name} is {str(other[name])[:60]}, "
-            f"in process 0 ({first['machine']}) {str(first[name])[:60]}"
+            f"process {rank} ({other['machine']}): {name} is {str(other[name])[:60]}, expected "
+            f"{str(first[name])[:60]} as in process 0 ({first['machine']})"
             for rank, other in enumerate(others, 1)
             for name in facts
             if other[name] != first[name]
@@ -182,15 +200,15 @@ class Processes:
             return
         if not self.is_first:
             raise AlreadyReported("the first process says how the processes differ")
-        advice = "the processes differ; give all the same files, command and version:"
+        advice = "the processes differ. Give all the same files, command and version:"
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Whether `flag` is true in any process; all must call this together."""
+        """Return whether `flag` is true in any process. All processes must call this together."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:
-        """Every process's value, in the order of ranks; all must call this together."""
+        """Return every process's value, by rank. All processes must call this together."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -200,7 +218,7 @@ class Processes:
 
 @contextlib.contextmanager
 def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
-    """In this context a model's SyncBatchNorm uses this process's batch alone."""
+    """Make a model's SyncBatchNorm use this process's batch alone in this context."""
     shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
     for module in shared:
         vars(module)["forward"] = types.MethodType(torch.nn.BatchNorm1d.forward, module)
@@ -217,9 +235,12 @@ ALONE = Processes()
 def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
     """Return a store that the processes of this start share.
 
-    torchrun keeps one store while it restarts processes. It still holds the addresses of dead
-    processes, for which new ones would wait in vain (pytorch issue 135712). So the first process
-    gives this start a unique name and lists the processes that have answered to it.
+    torchrun keeps the same store while it restarts processes. The store still has the addresses of
+    dead processes, and new processes would wait for them in vain (pytorch issue 135712). So the
+    first process gives this start a unique name, and lists the processes that have answered.
+
+    Raises:
+        UserError: if the first process does not answer within `seconds`.
     """
     store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
     mine = uuid.uuid4().hex
@@ -230,21 +251,25 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
         return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
-        start = store.get("start").decode()  # may be the name of an earlier start
+        start = store.get("start").decode()  # This may be an earlier start.
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():
             return PrefixStore(start, store)
         if time.monotonic() > deadline:
             raise UserError(
-                f"process {rank}: the first process did not answer within {seconds:g} s; give "
-                "more with --process-timeout, or find out why it did not start"
+                f"process {rank}: no answer from the first process within {seconds:g} s. Raise "
+                "--process-timeout, or find out why it did not start"
             )
 
 
 def read_environment(seconds: float) -> tuple[int, int, int, int]:
-    """Return (world size, number of machines, rank, local rank) as torchrun sets them. UserError
-    with a line for each variable that is missing or out of range, and for the timeout `seconds`."""
+    """Return world size, number of machines, rank and local rank, which torchrun sets.
+
+    Raises:
+        UserError: with a line for each variable that is missing or out of range, and for the
+            timeout `seconds`.
+    """
     problems = []
 
     def number(name: str, low: int, high: int, default: str | None = None) -> int:
@@ -266,8 +291,8 @@ def read_environment(seconds: float) -> tuple[int, int, int, int]:
         if not os.environ.get("MASTER_ADDR"):
             problems.append("MASTER_ADDR is not set: expected the first process's address")
     if problems:
-        problems.append("start several processes by torchrun, which sets these, or one without any")
-    if not 1 <= seconds <= MAX_TIMEOUT_SECONDS:  # nan too
+        problems.append("start several processes with torchrun, which sets these variables")
+    if not 1 <= seconds <= MAX_TIMEOUT_SECONDS:  # This also rejects nan.
         limits = f"from 1 to {MAX_TIMEOUT_SECONDS}"
         problems.append(f"--process-timeout {seconds:g}: expected seconds {limits}")
     if problems:
@@ -276,9 +301,15 @@ def read_environment(seconds: float) -> tuple[int, int, int, int]:
 
 
 def join(seconds: float) -> Processes:
-    """Join the processes that torchrun started; returns `ALONE` without torchrun. `seconds` is the
-    timeout. UserError as `read_environment`, or if this machine has GPUs but fewer than
-    processes."""
+    """Join the processes that torchrun started. Without torchrun, return `ALONE`.
+
+    Args:
+        seconds: the timeout of every exchange between processes.
+
+    Raises:
+        UserError: see `read_environment`; also if this machine has fewer GPUs than processes, but
+            at least one GPU.
+    """
     world_size, machines, rank, local_rank = read_environment(seconds)
     if world_size == 1:
         return ALONE
@@ -286,8 +317,8 @@ def join(seconds: float) -> Processes:
     if torch.cuda.is_available():
         if local_rank >= torch.cuda.device_count():
             raise UserError(
-                f"process {rank}: number {local_rank} on this machine, which has "
-                f"{torch.cuda.device_count()} GPUs; give torchrun --nproc-per-node "
+                f"process {rank}: local rank {local_rank}, expected less than "
+                f"{torch.cuda.device_count()}, the number of GPUs. Give torchrun --nproc-per-node "
                 f"{torch.cuda.device_count()}"
             )
         device = torch.device("cuda", local_rank)
@@ -300,7 +331,9 @@ def join(seconds: float) -> Processes:
 
 
 def leave_at_exit() -> None:
-    """Call before this process ends: gives a thread of torch time to release the tensors of the
-    last exchange. If the interpreter ends first, the process is aborted."""
+    """Give a thread of torch time to release the tensors of the last exchange.
+
+    Call this before the process ends. If the interpreter ended first, the process would be aborted.
+    """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

@@ -1,7 +1,9 @@
 """Check memory with worst-case batches before training starts.
 
-A run that is too large for the GPU then fails in its first seconds, and not hours later, when the
-longest clips share a batch.
+    peak_bytes = check_memory(trainer, training_clips, validation_clips)
+
+A run that is too large for the GPU then fails in its first seconds. Without the check it would fail
+hours later, when the longest clips share a batch.
 """
 
 import bisect
@@ -12,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
+from batch import Batch, synthetic_batch
 from batching import draws_of_clips
 from corpus.cache import ClipTable
-from data_utils import Batch, synthetic_batch
 from machine import is_out_of_memory
 from tacotron2_voice.utils.errors import UserError
+from training.optimizer import state_entries
 from training.trainer import Trainer
 
 Shape = tuple[int, int, int]  # clips, frames, symbols
@@ -31,21 +34,28 @@ def worst_case_shapes(
 ) -> list[Shape]:
     """Return (clips, frames, symbols) of the batches that need the most memory in training.
 
-    With a fixed size this is one batch: `batch_size` clips as long as the longest, with the longest
-    text. With a capacity there are two: the one with the most padded frames that capacity and
-    corpus allow, with the longest text, and the one with the most clips, which are the shortest.
-    `max_draws` [clips] says how often an epoch has each clip at most; None: once.
+    With a fixed batch size this is one batch: `batch_size` clips as long as the longest clip, with
+    the longest text. With a frame budget per batch there are two batches. The first has the most
+    padded frames that budget and corpus allow, with the longest text. The second has the most
+    clips, which are the shortest.
+
+    Args:
+        capacity: frame budget per batch; None: fixed batch size.
+        max_draws: [clips], how often an epoch contains each clip at most; None: once.
     """
-    x, symbols = np.asarray(num_frames), np.asarray(num_symbols)
+    x = np.asarray(num_frames)
+    symbols = np.asarray(num_symbols)
     most_symbols = int(symbols.max())
     if capacity is None:
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
-    lengths, places = np.unique(x, return_inverse=True)
-    counts = np.bincount(places, max_draws).astype(int).cumsum()
-    # At most, if no clip is longer than that. An epoch draws as many clips as there are.
+    lengths, positions = np.unique(x, return_inverse=True)
+    counts = np.bincount(positions, max_draws).astype(int).cumsum()
+    # For each length: the most clips of a batch without longer clips. An epoch draws as many clips
+    # as there are.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
-    largest = int(np.flatnonzero(frames == frames.max())[-1])  # among equals, the longest clips
+    # Among equal batches, the batch with the longest clips.
+    largest = int(np.flatnonzero(frames == frames.max())[-1])
     most_clips = int(clips.max())
     widest = int(lengths[lengths * most_clips <= capacity].max())
     return [
@@ -60,34 +70,57 @@ def check_memory(
     validation_clips: ClipTable,
     weights: np.ndarray | None = None,
 ) -> int:
-    """Run forward and backward passes on the worst-case training batches, and a forward pass on the
-    worst-case validation batch. Buffers, gradients and random states are restored bitwise. Returns
-    the peak bytes of device memory. UserError with the largest capacity or batch size that fits.
-    `weights` are those with which training clips are drawn (batching.balancing_weights).
+    """Check that the worst-case batches fit, and return the peak bytes of device memory.
+
+    Runs forward and backward passes on the training batches and a forward pass on the validation
+    batch. Afterwards buffers, gradients and random states are bitwise as before.
+
+    Args:
+        weights: the weights with which training clips are drawn (batching.balancing_weights).
+
+    Raises:
+        UserError: with the largest frame budget or batch size that fits.
     """
-    hparams, device = trainer.hparams, trainer.device
-    capacity, setting = None, "batch_size"
+    hparams = trainer.hparams
+    device = trainer.device
+    capacity = None
+    setting = "batch_size"
     if hparams.dynamic_batch_size:
-        longest, setting = int(training_clips.num_frames.max()), "batch_capacity"
+        longest = int(training_clips.num_frames.max())
         capacity = hparams.batch_capacity or hparams.batch_size * longest
+        setting = "batch_capacity"
 
     def validation_step(batch: Batch) -> None:
         with torch.no_grad(), trainer.autocast():
             outputs = trainer.model(batch)
             trainer.loss(outputs, batch)
-            trainer.model(batch)  # as `validation.text_effect` does, while outputs are still needed
+            # `validation.text_effect` also runs the model while it still needs the outputs.
+            trainer.model(batch)
 
     with _without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        step, size = trainer.compute_gradients, hparams.batch_size
-        # One more than a mean, rounded down, is as many as an epoch can have.
+        # An epoch draws a clip at most once more than its mean, rounded down.
         draws = None if weights is None else np.floor(draws_of_clips(weights)) + 1
-        problems = _problems(trainer, step, training_clips, size, capacity, setting, draws)
+        problems = _problems(
+            trainer,
+            trainer.compute_gradients,
+            training_clips,
+            hparams.batch_size,
+            capacity,
+            setting,
+            draws,
+        )
         trainer.model.eval()
-        size, setting = hparams.validation_batch_size, "validation_batch_size"
         if len(validation_clips):
-            problems += _problems(trainer, validation_step, validation_clips, size, None, setting)
+            problems += _problems(
+                trainer,
+                validation_step,
+                validation_clips,
+                hparams.validation_batch_size,
+                None,
+                "validation_batch_size",
+            )
         if problems:
             raise UserError("\n".join(problems))
         return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
@@ -102,7 +135,7 @@ def _problems(
     setting: str,
     max_draws: np.ndarray | None = None,
 ) -> list[str]:
-    """Empty if the batches fit, else a message with the largest value of `setting` that fits."""
+    """Return [] if the batches fit, else a message with the largest `setting` that fits."""
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
     if fit(trainer, step, asked):
@@ -110,7 +143,7 @@ def _problems(
     longest = int(clips.num_frames.max())
 
     def too_many(count: int) -> bool:
-        """Whether `count` of the longest clips do not fit."""
+        """Return whether `count` of the longest clips do not fit."""
         smaller = count * longest if capacity else None
         shapes = worst_case_shapes(*lengths, count, smaller, max_draws)
         return not fit(trainer, step, shapes)
@@ -119,18 +152,18 @@ def _problems(
     fitting = bisect.bisect(range(1, max_count), False, key=too_many)
     purpose = " for validation" if setting == "validation_batch_size" else ""
     needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in asked)
-    message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed}); "
+    message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed}). "
     if fitting == 0:
-        return [f"{message}not even one clip of {asked[0][1]} frames fits: remove the longest"]
+        return [f"{message}A single clip of {asked[0][1]} frames does not fit: remove the longest"]
     value = fitting * longest if setting == "batch_capacity" else fitting
-    return [f"{message}this fits: --hparams {setting}={value}"]
+    return [f"{message}Use --hparams {setting}={value}"]
 
 
 def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
-    """Whether steps on batches of these shapes fit into memory."""
+    """Return whether `step` fits into memory on batches of these shapes."""
     try:
         for clips, frames, symbols in shapes:
-            # As before every step: nothing to accumulate into.
+            # As before every optimizer step, there are no gradients to add to.
             trainer.model.zero_grad(set_to_none=True)
             batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
             step(batch.to(trainer.device))
@@ -146,19 +179,25 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 
 @contextlib.contextmanager
 def _without_trace(trainer: Trainer) -> Iterator[None]:
-    """Restore buffers, gradients, mode and random states afterwards, bitwise. Memory for Adam's two
-    moments is allocated meanwhile if the first step, which creates them, is still to come."""
-    model, training = trainer.model, trainer.model.training
+    """Restore buffers, gradients, mode and random states bitwise on exit.
+
+    The first optimizer step creates the optimizer's state. If it is still to come, memory of that
+    size is allocated in this context.
+    """
+    model = trainer.model
+    training = model.training
     buffers = copy.deepcopy(dict(model.named_buffers()))
     gradients = [parameter.grad for parameter in model.parameters()]
-    moments = []
+    state: list[torch.Tensor] = []
     with torch.random.fork_rng(devices=[trainer.device] if trainer.device.type == "cuda" else []):
         try:
             if not trainer.optimizer.state:
-                moments = [torch.empty_like(p) for p in model.parameters() for _ in range(2)]
+                per_parameter = sum(state_entries(trainer.hparams).values())
+                for parameter in model.parameters():
+                    state += [torch.empty_like(parameter) for _ in range(per_parameter)]
             yield
         finally:
-            del moments
+            del state
             model.train(training)
             with torch.no_grad():
                 for name, buffer in model.named_buffers():

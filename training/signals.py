@@ -1,4 +1,4 @@
-"""Signals, and the message with which the process ends."""
+"""Signals that stop a run, and the messages with which the process ends."""
 
 import contextlib
 import os
@@ -13,12 +13,15 @@ from tacotron2_voice.utils.errors import UserError, explained
 from training.distributed import AlreadyReported, Processes, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
-OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch raises this at any moment
+OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch may raise this in any statement
 
 
 class StopRequest:
-    """Remembers SIGINT, SIGTERM or SIGHUP until the loop can save; a SIGINT after that stops at
-    once. A SIGHUP that nohup ignores stays ignored."""
+    """Remembers SIGINT, SIGTERM or SIGHUP until the loop can save.
+
+    A SIGINT after another signal stops the process at once. A SIGHUP that nohup ignores stays
+    ignored.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -31,12 +34,13 @@ class StopRequest:
             self.signal = number
             message = f"\n{signal.Signals(number).name}: saving after this step ...\n"
             with contextlib.suppress(OSError):
-                os.write(2, message.encode())  # print may be what the signal interrupted
-        elif number == signal.SIGINT:  # SIGTERM may come twice, for example from make
+                # Not `print`, because the signal may have interrupted another `print`.
+                os.write(2, message.encode())
+        elif number == signal.SIGINT:  # SIGTERM may come twice, for example from make.
             raise KeyboardInterrupt
 
     def exit(self, processes: Processes, resume_command: str) -> None:
-        """End this process, after the caller has saved."""
+        """End this process. The caller has saved before."""
         if processes.is_first:
             print(f"stopped and saved; resume with: {resume_command}", flush=True)
         leave_at_exit()
@@ -46,10 +50,13 @@ class StopRequest:
 
 @contextlib.contextmanager
 def messages(resume_command: str = "") -> Iterator[None]:
-    """End the program with a message instead of a traceback on errors that are no bug.
+    """End the program with a message instead of a traceback on errors that are not bugs.
 
-    These are UserError, system errors, Ctrl-C, and the death of a data loader or of another process
-    of the run. With `resume_command` the message says how to resume.
+    These are UserError, system errors, Ctrl-C, and the death of a loader's process or of another
+    process of the run.
+
+    Args:
+        resume_command: added to the message if there is something to resume.
     """
     resume = f"resume with: {resume_command}" if resume_command else ""
     try:
@@ -59,27 +66,31 @@ def messages(resume_command: str = "") -> Iterator[None]:
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and error.errno is None:
-            raise  # not the system's
+            raise  # It does not come from the system.
         if isinstance(error, UserError):
             leave_at_exit()
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
         is_from_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
         if is_from_gloo or isinstance(error, torch.distributed.DistError):
-            message = str(error).partition("\n")[0]  # torch adds a stack to some
+            message = str(error).partition("\n")[0]  # torch adds a stack to some messages.
             sys.exit(f"train.py: another process of this run ended or does not answer: {message}")
-        if "Too many open files" in str(error):  # between a loader's processes
-            sys.exit(f"train.py: too many open files: raise ulimit -n, or num_workers=0\n{resume}")
+        if "Too many open files" in str(error):  # The loader's processes exchange files.
+            sys.exit(
+                "train.py: too many open files. Raise ulimit -n, or set num_workers=0\n"
+                f"{resume}".rstrip()
+            )
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
-        if "signal: Terminated" in str(error):  # with this process, which saved what it trained
-            print(f"train.py: a data loader process was stopped; {resume}", file=sys.stderr)
+        if "signal: Terminated" in str(error):
+            # The signal reached this process too, which has saved.
+            print(f"train.py: a loader's process was stopped; {resume}", file=sys.stderr)
             sys.exit(128 + signal.SIGTERM)
         sys.exit(
-            f"train.py: a data loader process died, often because memory ran out: {error}\n"
-            f"A lower num_workers needs less; {resume}"
+            f"train.py: a loader's process died, often because memory ran out: {error}\n"
+            f"A smaller num_workers needs less memory; {resume}"
         )
     except KeyboardInterrupt:
-        stopped = f"stopped without saving; {resume}" if resume else "interrupted before training"
-        print(f"train.py: {stopped}", file=sys.stderr)
+        message = f"stopped without saving; {resume}" if resume else "interrupted before training"
+        print(f"train.py: {message}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

@@ -1,6 +1,6 @@
-"""The speakers of a run: how much each has, and what validation says of each.
+"""The speakers of a run: how much speech each speaker has, and the validation loss of each.
 
-print(describe_speakers(clips, hparams, weights))   # when a run starts
+print(describe_speakers(clips, hparams, weights))    # when a run starts
 losses = losses_of_speakers(clips.validation, rows)  # of a validation, by name
 """
 
@@ -13,31 +13,36 @@ from batching import draws_of_clips
 from corpus.cache import ClipTable
 from hparams import HParams
 from tacotron2_voice.speakers import listed
-from training.epoch import Clips
+from training.clips import Clips
 
-MAX_SHOWN = 8  # speakers that are printed, and that a validation has an example of
-ClipRow = Sequence[float]  # of a validation clip: index, frames, steps, sums of loss.sums_of_clips
+MAX_SHOWN = 8  # speakers that are printed, and of which a validation has an example
+# Of a validation clip: index, frames, decoder steps, and the two values of loss.sums_of_clips.
+ClipRow = Sequence[float]
 
 
 def most_speech_first(clips: ClipTable) -> list[str]:
-    """The names of the speakers, those with the most frames first."""
+    """Return the names of the speakers, sorted by falling number of frames."""
     totals = np.bincount(clips.speaker_numbers, clips.num_frames).tolist()
     frames = dict(zip(clips.speakers, totals, strict=True))
     return sorted(frames, key=lambda name: (-frames[name], name))
 
 
 def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, float]]:
-    """What each speaker has, most speech first: clips and minutes to train, clips to validate."""
-    table, minute = clips.training, 60 * hparams.sampling_rate / hparams.hop_length  # in frames
-    counts, frames = (
-        dict(zip(table.speakers, np.bincount(table.speaker_numbers, weights).tolist(), strict=True))
-        for weights in (None, table.num_frames)
-    )
+    """Return each speaker's training clips, training minutes and validation clips.
+
+    The speakers with the most speech come first.
+    """
+    table = clips.training
+    frames_per_minute = 60 * hparams.sampling_rate / hparams.hop_length
+    numbers = table.speaker_numbers
+    counts = dict(zip(table.speakers, np.bincount(numbers).tolist(), strict=True))
+    totals = np.bincount(numbers, table.num_frames).tolist()
+    frames = dict(zip(table.speakers, totals, strict=True))
     validated = Counter(clips.validation.names_of("speaker"))
     return {
         name: {
             "training_clips": counts[name],
-            "training_minutes": frames[name] / minute,
+            "training_minutes": frames[name] / frames_per_minute,
             "validation_clips": validated[name],
         }
         for name in most_speech_first(table)
@@ -45,55 +50,73 @@ def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, fl
 
 
 def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None = None) -> str:
-    """At most MAX_SHOWN + 3 lines. `weights` are those with which training clips are drawn
-    (batching.balancing_weights)."""
-    speech, table = speech_of_speakers(clips, hparams), clips.training
+    """Return at most MAX_SHOWN + 3 lines about the speakers.
+
+    Args:
+        weights: the weights with which training clips are drawn (batching.balancing_weights).
+    """
+    speech = speech_of_speakers(clips, hparams)
     draws = {}
-    if weights is not None:  # the same for all clips of a speaker
-        draws = dict(zip(table.names_of("speaker"), draws_of_clips(weights).tolist(), strict=True))
-    unseen = sum(not each["validation_clips"] for each in speech.values())
-    note = f", {unseen:,} of them without clips for validation" if unseen else ""
+    if weights is not None:
+        # All clips of a speaker have the same weight.
+        names = clips.training.names_of("speaker")
+        draws = dict(zip(names, draws_of_clips(weights).tolist(), strict=True))
+    unseen = sum(not values["validation_clips"] for values in speech.values())
+    note = f", {unseen:,} of them without validation clips" if unseen else ""
     lines = [f"{len(speech):,} speaker{'s' * (len(speech) > 1)}{note}:"]
-    for name, each in list(speech.items())[:MAX_SHOWN]:
-        drawn = f", each drawn {draws[name]:.3g} times an epoch" if draws else ""
+    for name, values in list(speech.items())[:MAX_SHOWN]:
+        drawn = f", each drawn {draws[name]:.3g} times per epoch" if draws else ""
         lines.append(
-            f"  {short(name)}: {each['training_clips']:,} clips, "
-            f"{each['training_minutes']:,.1f} minutes{drawn}; "
-            f"{each['validation_clips']:,} for validation"
+            f"  {short(name)}: {values['training_clips']:,} training clips, "
+            f"{values['training_minutes']:,.1f} minutes{drawn}; "
+            f"{values['validation_clips']:,} validation clips"
         )
-    if gone := sorted({*hparams.speakers} - {*speech}):  # of a resumed run
-        lines.append(f"  without clips now, with the voices they have learnt: {listed(gone)}")
-    if rest := list(speech)[MAX_SHOWN:]:
-        minutes = [speech[name]["training_minutes"] for name in (rest[-1], rest[0])]
+    gone = sorted({*hparams.speakers} - {*speech})
+    if gone:
+        lines.append(f"  without clips now, but still in the model: {listed(gone)}")
+    rest = list(speech)[MAX_SHOWN:]
+    if rest:
+        least = speech[rest[-1]]["training_minutes"]
+        most = speech[rest[0]]["training_minutes"]
         drawn = f", drawn up to {max(draws[name] for name in rest):.3g} times" if draws else ""
-        lines.append(f"  {len(rest):,} more: {minutes[0]:,.1f} to {minutes[1]:,.1f} minutes{drawn}")
+        lines.append(f"  {len(rest):,} more: {least:,.1f} to {most:,.1f} minutes{drawn}")
     return "\n".join(lines)
 
 
 def short(name: str) -> str:
-    """A name for a line of its own; names have up to 128 characters."""
+    """Return a name of at most 24 characters, because names have up to 128 characters."""
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
 # ---------------------------------------------------------------------------- validation
 
 
-def first_places(batches: Sequence[Sequence[int]], clips: ClipTable) -> dict[str, tuple[int, int]]:
-    """Where the first clip of each speaker is in the batches of all processes: the batch's number
-    and the row in it. Of the MAX_SHOWN with the most speech, these first."""
+def first_positions(
+    batches: Sequence[Sequence[int]], clips: ClipTable
+) -> dict[str, tuple[int, int]]:
+    """Return where the first clip of each speaker is: the batch's number and the row in it.
+
+    Only the MAX_SHOWN speakers with the most speech are included; they are sorted by it.
+
+    Args:
+        batches: the validation batches of all processes.
+    """
     numbers = np.concatenate([np.full(len(batch), i) for i, batch in enumerate(batches)])
     rows = np.concatenate([np.arange(len(batch)) for batch in batches])
     order = clips.speaker_numbers[np.concatenate(batches)]
     speakers, firsts = np.unique(order, return_index=True)
-    place = dict(zip((clips.speakers[i] for i in speakers), firsts, strict=True))
+    first_of = dict(zip((clips.speakers[i] for i in speakers), firsts, strict=True))
     names = most_speech_first(clips)[:MAX_SHOWN]
-    return {name: (int(numbers[place[name]]), int(rows[place[name]])) for name in names}
+    return {name: (int(numbers[first_of[name]]), int(rows[first_of[name]])) for name in names}
 
 
 def losses_of_speakers(clips: ClipTable, rows: Sequence[ClipRow]) -> dict[str, float]:
-    """The unpadded loss of each speaker, most speech first: over all real frames of the speaker's
-    clips the mean of the mel's errors, and over all real steps that of the gate's. With one frame a
-    step, their mean weighted by frames is the unpadded loss of the validation."""
+    """Return the masked loss of each speaker; speakers with the most speech come first.
+
+    It is the mean of the mel's errors over all real frames of the speaker's clips, plus the mean of
+    the stop token's errors over all real decoder steps. With r = 1, the mean of these losses,
+    weighted by frames, is the masked loss of the validation.
+    """
     index, *columns = np.array(rows).T
     numbers = clips.speaker_numbers[index.astype(int)]
     frames, steps, mel, gate = (np.bincount(numbers, column) for column in columns)

@@ -1,20 +1,26 @@
-"""Validation: losses that compare runs, and one clip to look at and listen to, of each speaker."""
+"""Validation: losses that compare runs, and an example clip of each speaker for TensorBoard.
+
+result = validate(run, stop)
+if result is not None:
+    log_validation(run, *result)
+"""
 
 import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from audio import mel_filters
+from batch import Batch
 from batching import VALIDATION_SEED, validation_batches
 from corpus.cache import ClipTable
-from data_utils import Batch, make_loader
+from data_utils import make_loader
 from export.checkpoint_synthesizer import CheckpointSynthesizer
 from hparams import HParams
 from loss import sums_of_clips
@@ -25,123 +31,147 @@ from tacotron2_voice.synthesizer import TrainingFacts
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from training.alignment import NOTICED, alignment_sums
+from training.clips import clip_names
 from training.distributed import ALONE, Processes
-from training.epoch import NoNextBatch, Run, clip_names, next_batches
-from training.logging import Example, FreeTake, Take, warn_on_failure
+from training.epoch import NoNextBatch, next_batches
+from training.run import Run
 from training.signals import StopRequest
 from training.speakers import (
     MAX_SHOWN,
     ClipRow,
-    first_places,
+    first_positions,
     losses_of_speakers,
     short,
 )
+from training.tensorboard import Example, FreeRunningPrediction, Prediction, warn_on_failure
 from training.trainer import hashed_seed
 
-# Updates that published runs took, at one frame a step and 64 clips a batch.
+# Optimizer steps that published runs took to align, with r = 1 and 64 clips per batch.
 STEPS_TO_ALIGN = 10_000
-# Attention of this sharpness whose text has less than this effect after so many updates does not
-# read: runs that went on to speak had 0.5 and more, those that babbled 0.04 to 0.11.
-SHARP, TEXT_EFFECT, STEPS_TO_READ = 0.6, 0.15, 1000
+# Attention ignores the text if its focus rate is above SHARP and its text effect below TEXT_EFFECT
+# after STEPS_TO_READ optimizer steps. Runs that learned to speak had a text effect of 0.5 or more;
+# runs that babbled had 0.04 to 0.11.
+SHARP = 0.6
+TEXT_EFFECT = 0.15
+STEPS_TO_READ = 1000
 
 
 def make_validation_loader(
-    clips: ClipTable, hparams: HParams, pin_memory: bool, processes: Processes = ALONE
+    clips: ClipTable,
+    hparams: HParams,
+    processes: Processes = ALONE,
+    *,
+    num_workers: int,
+    pin_memory: bool,
 ) -> DataLoader[Any] | None:
-    """Load this process's share of random batches, the same in every run and every epoch. None
-    without validation clips."""
+    """Return a loader of this process's validation batches, or None without validation clips.
+
+    The batches are random, and the same in every run and every epoch.
+    """
     if not len(clips):
         return None
-    share = (processes.rank, processes.world_size)
-    mine = validation_batches(clips.num_frames, hparams, *share)
-    # Workers stay for the next validation. When a loader is dropped, Python 3.12 may collect its
-    # queues while their threads still end, and both close the same file descriptors.
-    keep = hparams.num_workers > 0
-    return make_loader(clips, hparams, pin_memory, mine, persistent_workers=keep)
+    batches = validation_batches(clips.num_frames, hparams, processes.rank, processes.world_size)
+    return make_loader(clips, hparams, batches, num_workers=num_workers, pin_memory=pin_memory)
+
+
+class BatchResult(NamedTuple):
+    """What the validation of a batch gives. It is sent between processes."""
+
+    number: int  # of the batch
+    sizes: tuple[int, ...]  # clips, frames, decoder steps, symbols
+    sums: list[float]  # padded loss, masked loss, alignment_sums, text effect
+    rows: list[ClipRow]  # a row for each clip; [] for a model of one speaker
 
 
 @torch.no_grad()
 def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]] | None:
-    """Validate the model. Returns the record and, in the first process, the examples: one clip, or
-    one of each speaker (`first_places` says which).
+    """Validate the model.
 
-    Returns None if a process was asked to stop, in all processes. Returns None with a warning if
-    validation fails: a clip that cannot be read, a loss that is not finite, too little memory.
+    Returns the record for metrics.jsonl and, in the first process, the examples: one clip, or one
+    clip of each speaker. Returns None in all processes if a process was asked to stop, or, with a
+    warning, if validation fails: a clip that cannot be read, a loss that is not finite, too little
+    memory.
 
-    Prenet masks depend on the batch's number alone. The padded loss weights batches by clips, the
-    unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage,
-    speakers.py the losses of speakers, and `text_effect` the effect of the text.
+    The prenet's dropout masks depend on the batch's number alone. The padded loss weights batches
+    by clips, the masked loss by real frames. alignment.py explains focus rate, diagonality and
+    coverage, and speakers.py the losses of speakers.
     """
-    assert run.validation_loader is not None  # a run without validation clips does not call this
-    trainer, model, processes = run.trainer, run.trainer.model, run.processes
+    assert run.validation_loader is not None  # A run without validation clips does not call this.
+    trainer = run.trainer
+    processes = run.processes
     generator = torch.Generator()
     failure: str | None = None
-    mine: list[Any] = []  # of each batch: its number, its sizes, its sums, its clips
-    forced: dict[str, Example] = {}  # by speaker, yet to be spoken
-    examples: list[Example] = []
-    places = example_places(run)
-    trainer.optimizer.zero_grad(set_to_none=True)  # the memory check runs without gradients too
-    model.eval()
-    share, batches = len(run.validation_loader), next_batches(run.validation_loader)
+    mine: list[BatchResult] = []
+    forced: dict[str, Example] = {}  # by speaker, without free-running inference so far
+    positions = example_positions(run)
+    # Frees memory, because the memory check validates without gradients too.
+    trainer.optimizer.zero_grad(set_to_none=True)
+    trainer.model.eval()
+    share = len(run.validation_loader)
+    batches = next_batches(run.validation_loader)
     progress = progress_bar("validation", share, " batches")
     try:
-        for place in range(max(processes.gather(share))):
+        for i in range(max(processes.gather(share))):
             run.must_stop = processes.any(stop.signal is not None)
             if run.must_stop:
                 return None
-            if place >= share or failure is not None:
+            if i >= share or failure is not None:
                 continue
-            number = processes.rank + place * processes.world_size
+            number = processes.rank + i * processes.world_size
             generator.manual_seed(hashed_seed(VALIDATION_SEED, number))
-            try:  # the others wait for this process, so an error must not end it here
+            try:
                 batch = next(batches)
-                outputs, *sums = _validate_batch(run, batch, number, generator)
-                mine.append((number, *sums))
-                for speaker, (of_batch, row) in places.items():
+                outputs, result = _validate_batch(run, batch, number, generator)
+                mine.append(result)
+                for speaker, (of_batch, row) in positions.items():
                     if of_batch == number:
                         forced[speaker] = forced_example(run, batch, outputs, row, speaker)
+            # The other processes wait for this process, so an error must not end it here.
             except Exception as error:
                 is_plain = isinstance(error, (UserError, NoNextBatch))
                 failure = str(error) if is_plain else f"{type(error).__name__}: {error}"
             progress.update()
         answers = processes.gather((failure, mine, {} if processes.is_first else forced))
-        if failures := [failure for failure, *_ in answers if failure is not None]:
+        failures = [answer[0] for answer in answers if answer[0] is not None]
+        if failures:
             epoch = run.state.epoch
             print(f"warning: no validation of epoch {epoch}, training continues: {failures[0]}")
             return None
-        for *_, theirs in answers:
+        for _, _, theirs in answers:
             forced |= theirs
-        # The first process speaks, for the others print no warnings.
-        for speaker in places if processes.is_first else ():
+        examples = []
+        # Only the first process speaks, because the other processes print no warnings.
+        for speaker in positions if processes.is_first else ():
             if stop.signal is not None:
                 break
-            with warn_on_failure("making pictures and sound of a validation clip"):
+            with warn_on_failure("making plots and audio of a validation clip"):
                 examples.append(example_of(run, forced[speaker]))
         run.must_stop = processes.any(stop.signal is not None)
         if run.must_stop:
             return None
     finally:
-        model.train()
+        trainer.model.train()
         progress.close()
-    record = _record(run, sorted(itertools.chain(*(batches for _, batches, _ in answers))))
-    return record_with_examples(record, examples), examples
+    results = sorted(itertools.chain(*(results for _, results, _ in answers)))
+    return record_with_examples(_record(run, results), examples), examples
 
 
-def example_places(run: Run) -> dict[str, tuple[int, int]]:
-    """The batch's number and the row of each example, by speaker; "" is the one voice's."""
+def example_positions(run: Run) -> dict[str, tuple[int, int]]:
+    """Return the batch's number and the row of each example, by speaker.
+
+    The speaker of a model of one speaker is "".
+    """
     clips = run.clips.validation
     if not run.hparams.speakers:
         return {"": (0, 0)}
-    return first_places(validation_batches(clips.num_frames, run.hparams), clips)
+    return first_positions(validation_batches(clips.num_frames, run.hparams), clips)
 
 
 def _validate_batch(
     run: Run, batch: Batch, number: int, generator: torch.Generator
-) -> tuple[Any, ...]:
-    """The model's outputs; (clips, frames, steps, symbols); padded loss, unpadded loss,
-    alignment.alignment_sums and `text_effect`, which is NaN but for the first batch; a ClipRow of
-    each clip, for a model of several speakers."""
-    model, trainer = run.trainer.model, run.trainer
+) -> tuple[Outputs, BatchResult]:
+    trainer = run.trainer
+    model = trainer.model
     num_steps = batch.mel.shape[2] // model.n_frames_per_step
     masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
     moved = batch.to(trainer.device)
@@ -151,26 +181,31 @@ def _validate_batch(
     steps = batch.num_steps(model.n_frames_per_step)
     aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
     sums = torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]).tolist()
-    assert batch.clip_indices is not None  # a loader's batch has them
+    assert batch.clip_indices is not None  # A loader's batch has them.
     if not np.isfinite(sums).all():
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
+    # Only the first batch measures the text effect, which takes another forward pass.
+    is_first = number == 0
+    loss = float(losses.total_unpadded)
+    sums.append(text_effect(run, moved, masks, loss) if is_first else math.nan)
     lengths = (batch.mel_lengths, steps, batch.text_lengths)
     sizes = (len(steps), *(int(length.sum()) for length in lengths))
-    is_first, loss = number == 0, float(losses.total_unpadded)
-    sums.append(text_effect(run, moved, masks, loss) if is_first else math.nan)
     rows: list[ClipRow] = []
     if run.hparams.speakers:
         columns = [batch.clip_indices, batch.mel_lengths, steps, *sums_of_clips(outputs, moved)]
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    return outputs, sizes, sums, rows
+    return outputs, BatchResult(number, sizes, sums, rows)
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """By how much the batch's unpadded loss rises above `loss`, as a fraction of it, when the
-    symbols of each text are shuffled. Near 0 the model predicts frames from the frames before them
-    alone, and speaks no words, however sharp its alignments are."""
-    text, generator = batch.text.clone(), torch.Generator().manual_seed(VALIDATION_SEED)
+    """Return by which fraction the masked loss rises above `loss` when the texts are shuffled.
+
+    Near 0 the model predicts frames from earlier frames alone. It then speaks no words, however
+    focused its attention is.
+    """
+    text = batch.text.clone()
+    generator = torch.Generator().manual_seed(VALIDATION_SEED)
     for row, length in zip(text, batch.text_lengths.tolist(), strict=True):
         row[:length] = row[torch.randperm(length, generator=generator)]
     with run.trainer.autocast():
@@ -178,10 +213,10 @@ def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> flo
     return float(run.trainer.validation_loss(outputs, batch).total_unpadded) / loss - 1
 
 
-def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
-    """The means over all batches, in the order of their numbers."""
-    values = np.array([sums for _, _, sums, _ in batches])
-    clips, frames, steps, symbols = np.array([sizes for _, sizes, _, _ in batches]).T
+def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
+    """Return the means over all batches, which are in the order of their numbers."""
+    values = np.array([result.sums for result in results])
+    clips, frames, steps, symbols = np.array([result.sizes for result in results]).T
     record: dict[str, Any] = {
         "epoch": run.state.epoch,
         "iteration": run.state.iteration,
@@ -192,64 +227,79 @@ def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
         "alignment_diagonality": float(values[:, 3].sum() / steps.sum()),
         "text_effect": float(values[0, 5]),
     }
-    rows = list(itertools.chain(*(rows for *_, rows in batches)))
+    rows = list(itertools.chain(*(result.rows for result in results)))
     if rows:
         losses = losses_of_speakers(run.clips.validation, rows)
         record["speakers"] = {name: {"loss_unpadded": loss} for name, loss in losses.items()}
     return record
 
 
+# ---------------------------------------------------------------------------- examples
+
+
 def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: str) -> Example:
-    """The clip in a row of a batch, teacher-forced."""
-    h, ids = run.hparams, batch.text[row, : int(batch.text_lengths[row])].tolist()
+    """Return the clip in a row of a batch, with the outputs of teacher forcing."""
+    h = run.hparams
+    ids = batch.text[row, : int(batch.text_lengths[row])].tolist()
     frames = int(batch.mel_lengths[row])
-    steps, recording = -(-frames // h.n_frames_per_step), batch.mel[row, :, :frames].numpy()
-    forced = Take(
-        [h.table.symbols[i] for i in ids],
-        outputs.alignments[row, :steps, : len(ids)].float().cpu().numpy(),
-        outputs.mel_postnet[row, :, :frames].float().cpu().numpy(),
-        torch.sigmoid(outputs.gate[row, :steps].float()).cpu().numpy(),
+    steps = -(-frames // h.n_frames_per_step)
+    prediction = Prediction(
+        symbols=[h.table.symbols[i] for i in ids],
+        alignment=outputs.alignments[row, :steps, : len(ids)].float().cpu().numpy(),
+        mel=outputs.mel_postnet[row, :, :frames].float().cpu().numpy(),
+        gate=torch.sigmoid(outputs.gate[row, :steps].float()).cpu().numpy(),
     )
-    target = batch.gate[row, :steps].numpy()
-    silent: dict[str, Any] = {"spoken": None, "sounds": {}}
     return Example(
-        speaker, recording, target, forced, ids, h.gate_threshold, h.sampling_rate, **silent
+        speaker=speaker,
+        recording=batch.mel[row, :, :frames].numpy(),
+        gate_target=batch.gate[row, :steps].numpy(),
+        teacher_forced=prediction,
+        ids=ids,
+        gate_threshold=h.gate_threshold,
+        sampling_rate=h.sampling_rate,
+        free_running=None,
+        audio={},
     )
 
 
 def example_of(run: Run, forced: Example) -> Example:
-    """The example with its text spoken freely, and its sounds."""
-    h, mels, spoken = run.hparams, {"predicted": forced.forced.mel}, None
+    """Return the example with free-running inference of its text, and with its audio."""
+    mels = {"predicted": forced.teacher_forced.mel}
+    spoken = None
     with warn_on_failure("speaking the text of a validation clip"):
-        spoken = speak_freely(run, forced.ids, forced.speaker or None)
+        spoken = speak(run, forced.ids, forced.speaker or None)
         mels["spoken"] = spoken.mel
-    # Once in a run, as it stays the same; also after clips were changed.
+    # The recording is written once in a run, and again after clips were changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
         mels["recording"] = forced.recording
-    sounds = {}
-    with warn_on_failure("making the sound of a validation clip"):
-        griffin_lim = GriffinLim(h, mel_filters(h).numpy())
+    audio = {}
+    with warn_on_failure("making the audio of a validation clip"):
+        griffin_lim = GriffinLim(run.hparams, mel_filters(run.hparams).numpy())
         for name, mel in mels.items():
-            sounds[name] = griffin_lim.samples(mel)
-    return replace(forced, spoken=spoken, sounds=sounds)
+            audio[name] = griffin_lim.samples(mel)
+    return replace(forced, free_running=spoken, audio=audio)
 
 
-def speak_freely(run: Run, ids: list[int], speaker: str | None = None) -> FreeTake:
-    """Synthesize the symbols of a text once, as `speaker` where there are several. The model must
-    be in evaluation mode; no global random state changes. The text's length limits the steps, and
-    attention without progress ends it."""
+def speak(run: Run, ids: list[int], speaker: str | None = None) -> FreeRunningPrediction:
+    """Synthesize the symbol ids of a text once, by a speaker if the model has several.
+
+    The model must be in evaluation mode. No global random state changes. The text's length limits
+    the decoder steps, and attention without progress ends the speech.
+    """
     training = TrainingFacts(run.statistics, run.speaker_statistics)
     synthesizer = CheckpointSynthesizer(run.trainer.model, run.hparams, training)
     stream = synthesizer.stream_mels(ids, seed=VALIDATION_SEED, retries=0, speaker=speaker)
     mel = np.concatenate([*stream], axis=1)
     [chunk] = stream.chunks
     symbols = [run.hparams.table.symbols[i] for i in chunk.ids]
-    return FreeTake(symbols, chunk.alignment, mel, np.array(chunk.gates), chunk.stop_reason)
+    return FreeRunningPrediction(
+        symbols, chunk.alignment, mel, np.array(chunk.gates), chunk.stop_reason
+    )
 
 
-def spoken_numbers(example: Example) -> dict[str, float]:
-    """The record's numbers about free running; empty if that failed."""
-    spoken = example.spoken
+def free_running_record(example: Example) -> dict[str, float]:
+    """Return the record's entries on free-running inference; {} if it failed."""
+    spoken = example.free_running
     if spoken is None:
         return {}
     return {
@@ -259,96 +309,108 @@ def spoken_numbers(example: Example) -> dict[str, float]:
     }
 
 
-def how_spoken(run: Run, example: Example) -> str:
-    """A phrase on an example's free running; empty if that failed."""
-    if example.spoken is None:
+def describe_free_running(run: Run, example: Example) -> str:
+    """Return a phrase on an example's free-running inference; "" if it failed."""
+    spoken = example.free_running
+    if spoken is None:
         return ""
-    end, frame = example.spoken.end, run.hparams.hop_length / run.hparams.sampling_rate
-    seconds, recorded = (x.shape[1] * frame for x in (example.spoken.mel, example.recording))
-    how = "stopped" if end.is_found else f"did not stop: {end.value}"
+    frame_seconds = run.hparams.hop_length / run.hparams.sampling_rate
+    seconds = spoken.mel.shape[1] * frame_seconds
+    recorded = example.recording.shape[1] * frame_seconds
+    end = "stopped" if spoken.end.is_found else f"did not stop ({spoken.end.value})"
     return (
-        f"spoken freely: {how} after {seconds:.1f} s (the recording has {recorded:.1f}), "
-        f"coverage {spoken_numbers(example)['spoken_coverage']:.2f}"
+        f"free-running: {end} after {seconds:.1f} s (recording: {recorded:.1f} s), "
+        f"coverage {free_running_record(example)['spoken_coverage']:.2f}"
     )
 
 
 def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) -> dict[str, Any]:
-    """The record with the numbers about free running: the means over the examples that were spoken,
-    and those of each speaker."""
-    numbers = {example.speaker: spoken_numbers(example) for example in examples}
-    for name, values in numbers.items() if "speakers" in record else ():
-        record["speakers"][name] |= values
-    spoken = [values for values in numbers.values() if values]
+    """Return the record with the entries on free-running inference.
+
+    They are means over the examples. The record's speakers get their own entries too.
+    """
+    entries = {example.speaker: free_running_record(example) for example in examples}
+    if "speakers" in record:
+        for speaker, values in entries.items():
+            record["speakers"][speaker] |= values
+    spoken = [values for values in entries.values() if values]
     names = spoken[0] if spoken else ()
     return record | {name: statistics.mean(values[name] for values in spoken) for name in names}
 
 
+# ---------------------------------------------------------------------------- messages
+
+
 def log_validation(run: Run, record: dict[str, Any], examples: Sequence[Example]) -> None:
-    """Log and print a validation, and record the best."""
+    """Log and print a validation, and note whether it is the best of the run."""
     if run.logger is not None:
         run.logger.log_validation(record, examples)
-    run.recent_sharpness = record["alignment_sharpness"]
+    run.recent_focus_rate = record["alignment_sharpness"]
     print(
         f"  validation loss {record['validation_loss']:.4f}, "
-        f"unpadded {record['validation_loss_unpadded']:.4f}, "
-        f"alignment sharpness {record['alignment_sharpness']:.3f}, "
+        f"masked {record['validation_loss_unpadded']:.4f}, "
+        f"focus rate {record['alignment_sharpness']:.3f}, "
         f"coverage {record['alignment_coverage']:.2f}, "
         f"diagonality {record['alignment_diagonality']:.2f}, "
         f"text effect {record['text_effect']:.2f}"
     )
-    how = {example.speaker: line for example in examples if (line := how_spoken(run, example))}
-    if "" in how:
-        print(f"  {how['']}")
-    losses = {name: each["loss_unpadded"] for name, each in record.get("speakers", {}).items()}
-    for name in list(losses)[:MAX_SHOWN]:
+    phrases = {example.speaker: describe_free_running(run, example) for example in examples}
+    if phrases.get(""):
+        print(f"  {phrases['']}")
+    _print_speakers(record.get("speakers", {}), phrases)
+    warn_about_attention(run, record)
+    state = run.state
+    is_good = not state.diverges(record["validation_loss"])
+    if is_good and record["validation_loss_unpadded"] < state.best_validation_loss:
+        state.best_validation_loss = record["validation_loss_unpadded"]
+        state.best_iteration = state.iteration
+
+
+def _print_speakers(speakers: dict[str, dict[str, float]], phrases: dict[str, str]) -> None:
+    losses = {name: values["loss_unpadded"] for name, values in speakers.items()}
+    names = list(losses)
+    for name in names[:MAX_SHOWN]:
+        phrase = f"; {phrases[name]}" if phrases.get(name) else ""
+        print(f"  {short(name)}: masked loss {losses[name]:.4f}{phrase}")
+    rest = names[MAX_SHOWN:]
+    if rest:
+        best = min(rest, key=losses.__getitem__)
+        worst = max(rest, key=losses.__getitem__)
         print(
-            "; ".join(
-                [f"  {short(name)}: unpadded {losses[name]:.4f}", *filter(None, [how.get(name)])]
-            )
-        )
-    if rest := list(losses)[MAX_SHOWN:]:
-        best, worst = min(rest, key=losses.__getitem__), max(rest, key=losses.__getitem__)
-        print(
-            f"  {len(rest):,} more: unpadded {losses[best]:.4f} ({short(best)}) to "
+            f"  {len(rest):,} more: masked loss {losses[best]:.4f} ({short(best)}) to "
             f"{losses[worst]:.4f} ({short(worst)})"
         )
-    warn_of_attention(run, record)
-    is_good = not run.state.diverges(record["validation_loss"])
-    if is_good and record["validation_loss_unpadded"] < run.state.best_validation_loss:
-        run.state.best_validation_loss = record["validation_loss_unpadded"]
-        run.state.best_iteration = run.state.iteration
 
 
-def warn_of_attention(run: Run, record: dict[str, Any]) -> None:
-    """Warn once in a run if the alignment has not formed, and once if attention ignores the
-    text."""
-    state, sharpness = run.state, record["alignment_sharpness"]
-    if not state.alignment_warned and record["iteration"] >= STEPS_TO_ALIGN and sharpness < FORMED:
+def warn_about_attention(run: Run, record: dict[str, Any]) -> None:
+    """Warn once per run if the alignment has not formed, and once if it ignores the text."""
+    state = run.state
+    focus_rate = record["alignment_sharpness"]
+    is_late = record["iteration"] >= STEPS_TO_ALIGN
+    if not state.alignment_warned and is_late and focus_rate < FORMED:
         state.alignment_warned = 1
-        # Longer training rarely mends it.
+        # Longer training rarely helps.
         print(
-            f"warning: the alignment has not formed after {record['iteration']:,} updates: "
-            f"sharpness {sharpness:.2f} is below {FORMED}. With one frame a "
-            f"step and 64 clips a batch, others report some {STEPS_TO_ALIGN:,}. What usually "
-            "helps:\n"
+            f"warning: the alignment has not formed after {record['iteration']:,} optimizer steps: "
+            f"focus rate {focus_rate:.2f}, expected at least {FORMED}. With one frame per decoder "
+            f"step and 64 clips per batch, published runs took about {STEPS_TO_ALIGN:,}. Try, in "
+            "this order:\n"
             "  1. trim silence at the clips' ends (prepare.py --trim-silence)\n"
-            "  2. start a new run with n_frames_per_step=2 (or 3): alignments are shorter\n"
+            "  2. start a new run with n_frames_per_step=2 (or 3), which shortens alignments\n"
             "  3. start a new run with guided_attention_weight=1, if it was lower\n"
-            "  4. keep training, if sharpness has been rising; smaller batches give more updates",
+            "  4. if the focus rate has been rising, keep training; smaller batches give more "
+            "optimizer steps",
             flush=True,
         )
-    if (
-        not state.text_warned
-        and record["iteration"] >= STEPS_TO_READ
-        and sharpness >= SHARP
-        and record["text_effect"] < TEXT_EFFECT
-    ):
+    can_read = record["iteration"] >= STEPS_TO_READ and focus_rate >= SHARP
+    if not state.text_warned and can_read and record["text_effect"] < TEXT_EFFECT:
         state.text_warned = 1
-        less = "guided_attention_weight=1,guided_attention_sigma=0.4"
+        settings = "guided_attention_weight=1,guided_attention_sigma=0.4"
         print(
-            f"warning: attention is sharp ({sharpness:.2f}) but ignores the text: with the symbols "
-            f"shuffled, the loss is only {max(0, record['text_effect']):.0%} higher. It moves at a "
-            "fixed pace, and speech will have no words. What helps is less guidance, also of this "
-            f"run: {run.resume_command} --hparams {less}; if it is already so, keep training",
+            f"warning: attention is focused ({focus_rate:.2f}) but ignores the text: with shuffled "
+            f"symbols the loss is only {max(0, record['text_effect']):.0%} higher. Attention moves "
+            "at a constant rate, and speech will have no words. Less guidance helps, also in this "
+            f"run: {run.resume_command} --hparams {settings}. If the run has these settings "
+            "already, keep training",
             flush=True,
         )

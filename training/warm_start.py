@@ -1,4 +1,4 @@
-"""Fits the weights of another model to this one (--warm_start): its symbols and speakers by name.
+"""Fit the weights of another model to this model (--warm_start): its symbols and speakers by name.
 
 saved, notes = fitted(source, hparams)
 load_weights(model, saved, source.path, hparams.ignore_layers)
@@ -14,9 +14,10 @@ from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
-MAX_NAMED = 200  # characters of a list of names
+MAX_NAMED = 200  # characters of a list of names in a message
 SPEAKERS = checkpoint_file.SPEAKER_EMBEDDING
-# The weights that read the memory. Its last columns are the speaker's, and theirs.
+# The weights that read the memory. The memory's last columns are the speaker's vector, so these
+# weights have more columns at their end in a model of several speakers.
 READERS = (
     "decoder.attention_rnn.weight_ih",
     "decoder.attention_layer.memory_layer.linear_layer.weight",
@@ -27,21 +28,27 @@ READERS = (
 
 
 def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[str]]:
-    """A checkpoint's state with the embeddings of this run's symbols and speakers, and what was
-    changed, in sentences. Tensors that `ignore_layers` names are left as they are.
+    """Return a checkpoint's state with the embeddings of this run's symbols and speakers.
+
+    The second value has a sentence for each change. Tensors that `ignore_layers` names do not
+    change.
 
     Raises:
-        UserError: if the checkpoint does not say to which symbols or speakers its rows belong.
+        UserError: if the checkpoint does not name the symbols or speakers of its rows.
     """
-    saved, notes = source.state, list[str]()
+    saved = source.state
+    notes: list[str] = []
     if "embedding.weight" not in hparams.ignore_layers:
         saved, new = map_symbols(source, hparams.table, hparams.seed)
-        drawn = f", drawn from the mean and spread of the old: {' '.join(new):.{MAX_NAMED}}"
         count = len(hparams.table)
-        notes.append(
-            f"of {count} symbols {count - len(new)} keep their rows of the embedding, {len(new)} "
-            f"are new{drawn if new else ''}"
+        note = (
+            f"of {count} symbols, {count - len(new)} keep their rows of the embedding and "
+            f"{len(new)} are new"
         )
+        if new:
+            names = " ".join(new)
+            note += f", drawn from the mean and spread of the old rows: {names:.{MAX_NAMED}}"
+        notes.append(note)
     if hparams.speaker_embedding_dim and SPEAKERS not in hparams.ignore_layers:
         saved, note = map_speakers(Checkpoint(source.path, saved), hparams)
         notes.append(note)
@@ -51,25 +58,27 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
 def map_symbols(
     source: Checkpoint, table: SymbolTable, seed: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Adapt a checkpoint's embedding to the symbols of `table`. Returns the checkpoint's state and
-    the new symbols; the state is unchanged if its symbols are the same.
+    """Adapt a checkpoint's embedding to the symbols of `table`.
 
-    A known symbol keeps its row. A new symbol's row is drawn with `seed` from the normal
-    distribution of all old rows, column by column.
+    Returns the checkpoint's state and the new symbols. A known symbol keeps its row. A new symbol's
+    row is drawn with `seed` from the normal distribution of all old rows, column by column.
 
     Raises:
-        UserError: if the checkpoint does not say to which symbols its rows belong.
+        UserError: if the checkpoint does not name the symbols of its rows.
     """
-    saved, theirs = source.state, hparams_from_dict(source.state.get("hparams", {}))
+    saved = source.state
+    theirs = hparams_from_dict(saved.get("hparams", {}))
     old = checkpoint_file.embedding_of(saved["state_dict"])
     if theirs.table.symbols == table.symbols or old is None:
-        return saved, []  # `load_weights` says what does not fit
+        return saved, []  # `load_weights` rejects what does not fit.
     if len(old) != theirs.n_symbols:
         raise UserError(
-            f"{source.path}: embedding.weight has {len(old)} rows, and no table of symbols says "
-            "of which; leave it out with --hparams ignore_layers=[embedding.weight]"
+            f"{source.path}: embedding.weight has {len(old)} rows, expected {theirs.n_symbols}, "
+            "the size of its symbol table. Leave it out with --hparams "
+            "ignore_layers=[embedding.weight]"
         )
-    old, ids = old.float(), {symbol: i for i, symbol in enumerate(theirs.table.symbols)}
+    old = old.float()
+    ids = {symbol: i for i, symbol in enumerate(theirs.table.symbols)}
     noise = torch.randn(len(table), old.shape[1], generator=torch.Generator().manual_seed(seed))
     rows = old.mean(dim=0) + noise * old.std(dim=0)
     for i, symbol in enumerate(table.symbols):
@@ -81,19 +90,21 @@ def map_symbols(
 
 
 def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], str]:
-    """Adapt a checkpoint's state to the speakers of `hparams`. Returns the state, and what was
-    changed in a sentence.
+    """Adapt a checkpoint's state to the speakers of `hparams`.
 
-    A known speaker keeps its row of the embedding, and a new one gets the mean of all old rows. A
-    model of one voice gets an embedding that is still without effect: every speaker begins as that
-    voice.
+    Returns the state and a sentence on the changes. A known speaker keeps its row of the embedding,
+    and a new speaker gets the mean of all old rows. A model of one speaker gets an embedding
+    without effect, so that every speaker begins as the model's one speaker.
 
     Raises:
-        UserError: if the checkpoint does not say whose its rows are, as Mellotron's do not.
+        UserError: if the checkpoint does not name the speakers of its rows (Mellotron's do not).
     """
-    saved, names, dim = source.state, hparams.speakers, hparams.speaker_embedding_dim
+    saved = source.state
+    names = hparams.speakers
+    dim = hparams.speaker_embedding_dim
     weights = {name.removeprefix("module."): x for name, x in saved["state_dict"].items()}
-    old, known = weights.get(SPEAKERS), tuple(saved.get("hparams", {}).get("speakers", ()))
+    old = weights.get(SPEAKERS)
+    known = tuple(saved.get("hparams", {}).get("speakers", ()))
     if old is None:
         rows = torch.empty(len(names), dim)
         generator = torch.Generator().manual_seed(hparams.seed)
@@ -103,18 +114,21 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
             for name in READERS
             if name in weights and weights[name].dim() == 2
         }
-        note = f"all {len(names)} speakers begin with the one voice of the checkpoint"
+        note = f"all {len(names)} speakers begin as the one speaker of the checkpoint"
         return saved | {"state_dict": weights | wider | {SPEAKERS: rows}}, note
     if old.dim() != 2 or len(old) != len(known):
         raise UserError(
-            f"{source.path}: {SPEAKERS} has {len(old)} rows, and no names say whose; leave it out "
-            f"with --hparams ignore_layers=[{SPEAKERS}]"
+            f"{source.path}: {SPEAKERS} has {len(old)} rows, expected {len(known)}, the number of "
+            f"its speakers. Leave it out with --hparams ignore_layers=[{SPEAKERS}]"
         )
     index_of = {name: index for index, name in enumerate(known)}
     mean = old.float().mean(dim=0)
     rows = torch.stack([old[index_of[x]].float() if x in index_of else mean for x in names])
     new = [name for name in names if name not in index_of]
-    begin = f" and begin with the mean of the old: {', '.join(new):.{MAX_NAMED}}" if new else ""
-    kept = f"{len(names) - len(new)} keep their rows of the embedding, {len(new)} are new"
-    state = saved | {"state_dict": weights | {SPEAKERS: rows}}
-    return state, f"of {len(names)} speakers {kept}{begin}"
+    note = (
+        f"of {len(names)} speakers, {len(names) - len(new)} keep their rows of the embedding and "
+        f"{len(new)} are new"
+    )
+    if new:
+        note += f" and begin with the mean of the old rows: {', '.join(new):.{MAX_NAMED}}"
+    return saved | {"state_dict": weights | {SPEAKERS: rows}}, note

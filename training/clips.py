@@ -1,0 +1,380 @@
+"""The clips of a run: read the filelists, check them, and compare them with a checkpoint's clips.
+
+    clips = resolve_clips(hparams, start.resumed, processes, new_clips=False)
+
+A process reads the files itself, because they may differ between machines.
+"""
+
+import math
+import os
+import shlex
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from audio import unusual_frames
+from corpus.cache import ClipTable, clip_id
+from corpus.filelist import (
+    FIELDS,
+    LENGTHS_FILE,
+    checked_clips,
+    corpus_fingerprint,
+    warn_of_long_clips,
+    write_lengths,
+)
+from corpus.speaker_names import check_lookalikes
+from data_utils import HOW_TO_CHANGE_CLIPS
+from hparams import HParams, check_text_settings
+from tacotron2_voice.settings import MAX_DECODER_STEPS
+from tacotron2_voice.speakers import listed, speaker_index
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import read_bytes, write_bytes
+from training.checkpoint import Checkpoint
+from training.distributed import ALONE, Processes
+
+HOW_TO_NAME_MOVED_LISTS = (
+    "The run resumes with the same filelists elsewhere. If they were moved, name them: --resume "
+    "--hparams @FOLDER/settings.txt, or training_files=...,validation_files=..."
+)
+CLIPS_FILE = "clips.csv"  # in the run folder: the clips of the run, to find later what changed
+
+
+@dataclass
+class Clips:
+    """A run's clips, and how they differ from the checkpoint's clips."""
+
+    training: ClipTable
+    validation: ClipTable
+    fingerprint: str
+    change: dict[str, int] | None = None  # counts of clips by the kind of change; None: no change
+
+
+def name_of(clips: ClipTable, index: int) -> str:
+    """Return the filelist, the line and the path of a clip."""
+    return f"{clips[index].where}: {clips[index].path}"
+
+
+def clip_names(clips: ClipTable, indices: Iterable[int]) -> str:
+    """Return the names of several clips, one per line."""
+    return "\n".join(f"  {name_of(clips, int(index))}" for index in indices)
+
+
+def resolve_clips(
+    hparams: HParams, resumed: Checkpoint | None, processes: Processes, *, new_clips: bool
+) -> Clips:
+    """Read the clips of the filelists and compare them with the checkpoint's clips.
+
+    Raises:
+        UserError: if a clip cannot be read, or if the clips are not the checkpoint's and
+            `new_clips` does not allow that.
+    """
+    is_new = new_clips or resumed is None
+    try:
+        training, validation = read_clips(hparams, processes, new_run=is_new)
+    except UserError as error:
+        if resumed and "lines rejected" in str(error):
+            error.args = (f"{error}\n{HOW_TO_CHANGE_CLIPS}",)
+        if resumed and "no such filelist" in str(error):
+            error.args = (f"{error}\n{HOW_TO_NAME_MOVED_LISTS}",)
+        raise
+    clips = Clips(training, validation, corpus_fingerprint(training, validation))
+    if hparams.speaker_embedding_dim:
+        # Checked first, because --new-clips does not help against wrong names.
+        processes.all_or_none(lambda: check_names("speaker", hparams, clips, resumed))
+    clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
+    if new_clips and clips.change is None:
+        with_mels = " with --cache-mels" if hparams.load_mel_from_disk else ""
+        print(
+            "note: --new-clips has no effect, because the filelists name the same clips as before. "
+            f"If recordings have changed, prepare them again{with_mels}"
+        )
+    return clips
+
+
+# ---------------------------------------------------------------------------- read
+
+
+def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool) -> list[ClipTable]:
+    """Read the training and the validation clips.
+
+    If a filelist has a cache, only clips are opened whose files have changed since, by their times.
+    Without a cache every clip is checked (a new run reads it to its end) and the cache is written:
+    by one process of each machine, or by all processes if it cannot be written.
+
+    Raises:
+        UserError: with every failure of both lists.
+    """
+    lists = processes.all_or_none_with_heartbeat(
+        lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
+        "check their filelists",
+    )
+    # If a cache could not be written, an outdated cache may still be there.
+    is_saved = lists is None or all(table.is_on_disk for table in lists if len(table))
+    all_saved = all(processes.gather(is_saved))
+    lists = processes.all_or_none_with_heartbeat(
+        lambda: lists or _read_lists(hparams, new_run, just_checked=all_saved),
+        "check their filelists themselves",
+    )
+    for warning in _warnings(lists, hparams):
+        print(warning)
+    return lists
+
+
+def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
+    check_text_settings(hparams)  # so that a wrong setting is reported once, not for each line
+    lists = []
+    problems = []
+    filelists = [hparams.training_files]
+    if hparams.validation_files:
+        filelists.append(hparams.validation_files)
+    for filelist in filelists:
+        try:
+            lists.append(checked_clips(filelist, hparams, new_run, just_checked))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError("\n".join(problems))
+    if not hparams.validation_files:
+        lists.append(ClipTable.of("", []))
+    return lists
+
+
+def _warnings(lists: Sequence[ClipTable], hparams: HParams) -> Iterator[str]:
+    """Yield warnings about clips that hurt training or its measurement."""
+    training, validation = lists
+    candidates = [shared_clips_warning(training, validation), unusual_frames(hparams)]
+    for clips in lists:
+        if len(clips):
+            candidates.append(other_texts_warning(clips))
+            seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
+            candidates.append(warn_of_long_clips(seconds, partial(name_of, clips)))
+    candidates.append(short_limit_warning(lists, hparams))
+    yield from (warning for warning in candidates if warning)
+
+
+def short_limit_warning(lists: Sequence[ClipTable], hparams: HParams) -> str | None:
+    """Return a warning if max_decoder_steps would cut speech as long as the longest clip."""
+    clips = max((table for table in lists if len(table)), key=lambda x: int(x.num_frames.max()))
+    longest = int(clips.num_frames.argmax())
+    frames = int(clips.num_frames[longest])
+    limit = hparams.max_decoder_steps
+    steps = math.ceil(frames / hparams.n_frames_per_step)
+    if steps <= limit:
+        return None
+    frame_seconds = hparams.hop_length / hparams.sampling_rate
+    if steps > MAX_DECODER_STEPS:
+        fix = "split the clip, or leave it out"
+    else:
+        fix = f"set max_decoder_steps={min(2 * steps, MAX_DECODER_STEPS)}"
+    return (
+        f"warning: max_decoder_steps={limit} ends speech after "
+        f"{limit * hparams.n_frames_per_step * frame_seconds:.1f} s, but {name_of(clips, longest)} "
+        f"has {frames * frame_seconds:.1f} s, which are {steps:,} decoder steps: {fix}"
+    )
+
+
+def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | None:
+    """Return a warning about clips that are in both lists."""
+    trained = {os.path.abspath(path) for path in training.paths()}
+    validated = {os.path.abspath(path) for path in validation.paths()}
+    shared = trained & validated
+    if not shared:
+        return None
+    problem = (
+        f"{len(shared):,} of {len(validated):,} validation clips are also training clips, for "
+        f"example {min(shared)}"
+    )
+    if trained == validated:
+        problem = "training_files and validation_files name the same clips"
+    return (
+        f"warning: {problem}. Their validation loss does not measure how well the model speaks "
+        "other texts. Remove these clips from the training list, or train without validation: "
+        "validation_files=none"
+    )
+
+
+def other_texts_warning(clips: ClipTable) -> str | None:
+    """Return a warning about audio files that a list names with different texts."""
+    first: dict[str, int] = {}  # hash of the first text, by audio file
+    indices = []
+    for i, (path, text) in enumerate(clips.paths_and_texts()):
+        if first.setdefault(path, hash(text)) != hash(text):
+            indices.append(i)
+    if not indices:
+        return None
+    example = clips[indices[0]]
+    return (
+        f"warning: {clips.filelist}: {len(indices):,} lines name an audio file that an earlier "
+        f"line names with another text, for example {example.where} ({example.path}). Delete the "
+        "lines with the wrong text"
+    )
+
+
+# ---------------------------------------------------------------------------- speakers
+
+
+def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> HParams:
+    """Return the settings with the names of the speakers, which `check_names` has checked.
+
+    A new run has the speakers of its training clips in alphabetical order. A resumed run keeps the
+    checkpoint's speakers. Prints a warning if several speakers train as one.
+    """
+    trained = tuple(sorted(clips.training.names["speaker"]))
+    if hparams.speaker_embedding_dim:
+        return replace(hparams, speakers=hparams.speakers or trained)
+    if len(trained) > 1:
+        other_run = f", in another run with {from_weights(resumed)}" if resumed else ""
+        print(
+            f"warning: {hparams.training_files} names {len(trained):,} speakers "
+            f"({listed(trained)}), and the model trains them as one speaker. To train them as "
+            f"several speakers, add --hparams speaker_embedding_dim=64{other_run}"
+        )
+    return hparams
+
+
+def check_names(
+    label: str, hparams: HParams, clips: Clips, resumed: Checkpoint | None = None
+) -> None:
+    """Check that every clip has a name for `label` that the model knows.
+
+    Raises:
+        UserError: if a list has no names, if validation or a resumed run has names that training
+            lacks, or if two names of a new run look alike.
+    """
+    if resumed is None:
+        known, where = _names_of_new_run(label, hparams, clips)
+        other_run = ""
+    else:
+        known, where = _names_of_checkpoint(label, hparams, resumed)
+        other_run = f", or start another run with {from_weights(resumed)}"
+        _check_has_names(label, hparams, clips, "")
+    for table in (clips.training, clips.validation):
+        is_unknown = ~np.isin([*table.names[label]], known)[table.numbers[label]]
+        if not is_unknown.any():
+            continue
+        first = table[int(is_unknown.argmax())]
+        try:
+            speaker_index(getattr(first, label), known, where, label)
+        except UserError as error:
+            raise UserError(
+                f"{first.where}: {error}. {int(is_unknown.sum()):,} of {len(table):,} lines have "
+                f"unknown names: correct them, or leave these lines out{other_run}"
+            ) from None
+
+
+def _names_of_checkpoint(
+    label: str, hparams: HParams, resumed: Checkpoint
+) -> tuple[tuple[str, ...], str]:
+    """Return the names that the checkpoint's model knows, and a phrase for where they are from."""
+    known = hparams.labels.get(label, ())
+    if not known:
+        raise UserError(
+            f"{label}_embedding_dim={getattr(hparams, f'{label}_embedding_dim')}: {resumed.path} "
+            f"has no {label}s; leave it out, or start another run with {from_weights(resumed)}"
+        )
+    return known, f"the checkpoint {resumed.path}"
+
+
+def _names_of_new_run(label: str, hparams: HParams, clips: Clips) -> tuple[tuple[str, ...], str]:
+    """Return the names in the training list, and the list's path."""
+    _check_has_names(label, hparams, clips, f", or leave {label}_embedding_dim out")
+    training = clips.training
+    _, firsts = np.unique(training.numbers[label], return_index=True)
+    first_clips = [training[i] for i in firsts.tolist()]
+    check_lookalikes([(getattr(clip, label), clip.where) for clip in first_clips])
+    return training.names[label], hparams.training_files
+
+
+def _check_has_names(label: str, hparams: HParams, clips: Clips, other_fix: str) -> None:
+    if not clips.training.names[label]:
+        fix = f"write its lines as {FIELDS}"
+        if label == "speaker":
+            fix += ", or prepare them again with --speaker NAME"
+        raise UserError(
+            f"{label}_embedding_dim={getattr(hparams, f'{label}_embedding_dim')}: "
+            f"{hparams.training_files} names no {label}s; {fix}{other_fix} (docs/speakers.md)"
+        )
+    if len(clips.validation) and not clips.validation.names[label]:
+        raise UserError(
+            f"{hparams.validation_files}: names no {label}s; write its lines as {FIELDS}, as in "
+            f"{hparams.training_files}"
+        )
+
+
+def from_weights(source: Checkpoint) -> str:
+    """Return the options that start a run from a checkpoint's weights."""
+    return f"-c {shlex.quote(str(source.path))} --warm_start"
+
+
+# ---------------------------------------------------------------------------- changed clips
+
+
+def find_change(
+    clips: Clips, resumed: Checkpoint | None, is_allowed: bool
+) -> dict[str, int] | None:
+    """Count the clips that differ from the checkpoint's clips, or return None if none differs.
+
+    The counts are of clips that were added, are gone, have another text, speaker or length
+    ("changed"), or moved to the other list.
+
+    Raises:
+        UserError: if clips differ and that is not allowed.
+    """
+    if resumed is None or resumed.state["corpus"] == clips.fingerprint:
+        return None
+    path = resumed.path.with_name(CLIPS_FILE)
+    text = read_bytes(path).decode("utf-8", "surrogateescape") if path.exists() else ""
+    before = Counter(text.split("\n")[1:-1])
+    now = Counter(_rows(clips))
+    gone = list((before - now).elements())
+    added = list((now - before).elements())
+    ids_gone = Counter(_list_and_id(row) for row in gone)
+    ids_added = Counter(_list_and_id(row) for row in added)
+    changed = ids_gone & ids_added
+    left = ids_gone - changed
+    came = ids_added - changed
+    moved = {}
+    for to, other in (("training", "validation"), ("validation", "training")):
+        moved[f"moved to {to}"] = sum(min(left[other, clip], came[to, clip]) for _, clip in came)
+    same = changed.total() + sum(moved.values())
+    counts = {"added": len(added) - same, "gone": len(gone) - same, "changed": changed.total()}
+    change = counts | {kind: count for kind, count in moved.items() if count}
+    if not is_allowed:
+        raise UserError(
+            f"{resumed.path}: training_files and validation_files name other clips than the "
+            f"checkpoint's: {describe_change(change)}. Give the filelists and audio settings of "
+            "the checkpoint, or accept the new clips with --resume --new-clips"
+        )
+    return change
+
+
+def describe_change(change: dict[str, int]) -> str:
+    """Return a phrase such as "3 added, 1 gone, 0 changed"."""
+    if not any(change.values()):
+        return "the same clips in another order"
+    return ", ".join(f"{count:,} {kind}" for kind, count in change.items())
+
+
+def _rows(clips: Clips) -> Iterator[str]:
+    """Yield the lines of clips.csv."""
+    for name, table in (("training", clips.training), ("validation", clips.validation)):
+        columns = table.paths_and_texts(), table.num_frames.tolist(), table.labels()
+        for (path, text), frames, labels in zip(*columns, strict=True):
+            checksum = zlib.crc32(f"{text}{labels}".encode())
+            yield f"{name},{frames},{checksum:08x},{clip_id(path)}"
+
+
+def _list_and_id(row: str) -> tuple[str, ...]:
+    return tuple(row.split(",", 3)[::3])
+
+
+def write_clips(directory: Path, clips: Clips) -> None:
+    """Write clips.csv, by which a later run finds changed clips, and lengths.csv."""
+    content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
+    write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
+    write_lengths(directory / LENGTHS_FILE, clips.training)

@@ -1,0 +1,94 @@
+"""Which functions compute the recurrences of training: the reference or the fast decoder.
+
+functions = checked_decoder("fast", hparams, attention, device, processes)
+"""
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from hparams import HParams
+from layers import LocationSensitiveAttention
+from model import packed_lstm, teacher_forced
+from training.distributed import Processes
+from training.precision import AUTOCAST_DTYPES
+
+DECODERS = ("reference", "fast")
+
+
+class TrainingFunctions(NamedTuple):
+    """The functions that compute the recurrences of training."""
+
+    decoder: Callable[..., Any]  # with the signature of `model.teacher_forced`
+    encoder_lstm: Callable[..., torch.Tensor]  # with the signature of `model.packed_lstm`
+    description: str  # a phrase for messages
+
+
+def reference(reason: str = "") -> TrainingFunctions:
+    """Return the readable functions of model.py, described with the reason for using them."""
+    description = "reference, step by step" + (f": {reason}" if reason else "")
+    return TrainingFunctions(teacher_forced, packed_lstm, description)
+
+
+def choose_decoder(
+    name: str, device: torch.device, attention: torch.nn.Module | None = None
+) -> TrainingFunctions:
+    """Return the functions that `name`, one of DECODERS, means on this device.
+
+    The reference decoder is used if the folder fast_decoder/ is missing, or if the model has an
+    attention that the fast decoder does not compute.
+
+    Args:
+        attention: the model's; None: the attention of the fast decoder.
+    """
+    if name == "reference":
+        return reference()
+    spec = importlib.util.find_spec("fast_decoder")
+    # A folder with compiled files only is an empty package without an origin.
+    if spec is None or spec.origin is None:
+        return reference("the folder fast_decoder/ is missing")
+    # An exact comparison, because a subclass may compute something else.
+    if attention is not None and type(attention) is not LocationSensitiveAttention:
+        return reference(
+            f"the fast decoder computes LocationSensitiveAttention, not {type(attention).__name__}"
+        )
+    # Imported here because the recipe works without this folder.
+    import fast_decoder
+    from fast_decoder.encoder import bidirectional_lstm
+
+    description = f"fast ({fast_decoder.describe(device)})"
+    return TrainingFunctions(fast_decoder.teacher_forced, bidirectional_lstm, description)
+
+
+def checked_decoder(
+    name: str,
+    hparams: HParams,
+    attention: torch.nn.Module,
+    device: torch.device,
+    processes: Processes,
+) -> TrainingFunctions:
+    """Return `choose_decoder`'s functions, or plain operations if a GPU computes them wrongly.
+
+    The first process of each machine checks the GPU's kernels. All processes use plain operations
+    if one machine's check fails.
+    """
+    chosen = choose_decoder(name, device, attention)
+    if chosen.decoder is teacher_forced:
+        return chosen
+    from fast_decoder import graphs, self_check
+
+    if graphs.problem(device, torch.float32) is not None:
+        return chosen
+    autocast = AUTOCAST_DTYPES[hparams.precision]
+    checks_here = processes.local_rank == 0
+    mine = processes.all_or_none_with_heartbeat(
+        lambda: self_check.check(hparams, device, autocast) if checks_here else None,
+        "check the decoder's kernels",
+    )
+    answers = [answer for answer in processes.gather(mine) if answer is not None]
+    worst = min(answers, key=lambda answer: answer.is_right)
+    decoder, description = self_check.resolve(worst, warn=processes.is_first)
+    encoder_lstm = chosen.encoder_lstm if worst.is_right else packed_lstm
+    return TrainingFunctions(decoder, encoder_lstm, f"fast ({description})")

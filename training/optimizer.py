@@ -1,0 +1,98 @@
+"""The optimizer, how gradients are applied, and the values that change during a run (`Schedule`).
+
+    optimizer = make_optimizer(model.parameters(), hparams)
+    schedule = schedule_at(iteration, hparams)
+
+To train with another optimizer, return it from `make_optimizer`. Clipping, skipping, checkpoints,
+resuming and the memory check work with any optimizer of torch.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from hparams import HParams
+
+
+def make_optimizer(
+    parameters: Iterable[torch.nn.Parameter], hparams: HParams
+) -> torch.optim.Optimizer:
+    """Return the optimizer of a run. This is the only place that chooses it.
+
+    The learning rate is set before every optimizer step (`Trainer.step`).
+    """
+    return torch.optim.Adam(
+        parameters, lr=hparams.learning_rate, weight_decay=hparams.weight_decay, fused=True
+    )
+
+
+def apply_gradients(
+    optimizer: torch.optim.Optimizer,
+    gradients: Sequence[torch.Tensor],
+    divisor: torch.Tensor,
+    skip: torch.Tensor,
+) -> None:
+    """Make an optimizer step with the gradients divided by `divisor`, unless `skip` is true.
+
+    Args:
+        divisor: scalar on the device, at least 1; this is how gradients are clipped.
+        skip: bool scalar on the device.
+    """
+    # torch's fused optimizers set this attribute. They read both values on the GPU, so the host
+    # does not wait for them.
+    if getattr(optimizer, "_step_supports_amp_scaling", False):
+        vars(optimizer).update(grad_scale=divisor, found_inf=skip.float())
+        optimizer.step()
+    elif not bool(skip):
+        torch._foreach_div_(list(gradients), divisor)
+        optimizer.step()
+
+
+def state_entries(hparams: HParams) -> dict[str, bool]:
+    """Return the names of the optimizer's state for one parameter.
+
+    The value is True if the entry has the parameter's shape, and False if it is a scalar. For Adam:
+    {"step": False, "exp_avg": True, "exp_avg_sq": True}.
+    """
+    probe = torch.nn.Parameter(torch.zeros(2, 3))
+    probe.grad = torch.zeros_like(probe)
+    optimizer = make_optimizer([probe], hparams)
+    optimizer.step()
+    state = optimizer.state[probe]
+    return {name: torch.is_tensor(x) and x.shape == probe.shape for name, x in state.items()}
+
+
+class Schedule(NamedTuple):
+    """The values of one optimizer step that depend on its number."""
+
+    learning_rate: float
+    guided_attention_weight: float
+
+
+def schedule_at(iteration: int, hparams: HParams) -> Schedule:
+    """Return the values for the optimizer step after `iteration` finished steps."""
+    return Schedule(
+        learning_rate_at(iteration, hparams), guided_attention_weight_at(iteration, hparams)
+    )
+
+
+def learning_rate_at(iteration: int, hparams: HParams) -> float:
+    """Return the learning rate of the optimizer step after `iteration` finished steps."""
+    rate = hparams.learning_rate
+    if hparams.learning_rate_schedule == "exponential":
+        decaying = max(0, iteration - hparams.learning_rate_decay_start)
+        halvings = decaying / hparams.learning_rate_half_life
+        rate = max(rate * 0.5**halvings, min(rate, hparams.learning_rate_final))
+    if iteration < hparams.learning_rate_warmup_steps:
+        rate *= (iteration + 1) / hparams.learning_rate_warmup_steps
+    return rate
+
+
+def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
+    """Return the weight of the guided attention loss after `iteration` finished optimizer steps.
+
+    It falls linearly to 0, because a constant weight would hurt texts that are not read evenly.
+    """
+    left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
+    return hparams.guided_attention_weight * left

@@ -1,0 +1,55 @@
+"""The optimizer steps of an epoch's plan: which batches each step trains, with which weights."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from length_batching import LengthBatchSampler
+from training.trainer import LossWeights, StepLosses
+
+
+class PlannedStep(NamedTuple):
+    """An optimizer step of the epoch's plan."""
+
+    numbers: list[int]  # of its batches in the plan
+    end: int  # number of the plan's batches that are trained after this step
+    batches: list[np.ndarray]  # clips of each batch, of all processes
+    weights: list[LossWeights]  # of each batch
+    frames: int  # real frames
+
+    @property
+    def clips(self) -> np.ndarray:
+        """Return the clips of all batches [clips]."""
+        return np.concatenate(self.batches)
+
+
+class PendingStep(NamedTuple):
+    """An optimizer step whose losses have not been read yet."""
+
+    number: int  # in the whole run, from 1
+    losses: StepLosses
+    planned: PlannedStep
+    before: int  # batches of the epoch that were trained before this step
+
+
+def next_step(
+    sampler: LengthBatchSampler, position: int, frames_per_step: int
+) -> PlannedStep | None:
+    """Return the optimizer step that begins at batch `position` of the plan, or None at its end."""
+    if position >= len(sampler.plan):
+        return None
+    starts = sampler.update_starts
+    following = np.searchsorted(starts, position) + 1
+    end = int(np.append(starts, len(sampler.plan))[following])
+    numbers = list(range(position, end))
+    batches = [sampler.plan[number] for number in numbers]
+    sizes = np.array([_sizes(sampler.lengths[batch], frames_per_step) for batch in batches])
+    totals = sizes.sum(axis=0)
+    weights = [LossWeights(*map(float, row)) for row in sizes / totals]
+    return PlannedStep(numbers, end, batches, weights, int(totals[1]))
+
+
+def _sizes(lengths: np.ndarray, frames_per_step: int) -> tuple[float, float, float]:
+    """Return a batch's padded decoder steps, real frames and real decoder steps."""
+    steps = np.ceil(lengths / frames_per_step)
+    return len(lengths) * steps.max(), lengths.sum(), steps.sum()

@@ -1,0 +1,45 @@
+"""The precisions of training (`precision` in hparams.py) and what they mean on a device."""
+
+from typing import Any
+
+import torch
+
+# The dtype of autocast in each precision; None trains in float32. tf32 is float32 with products
+# that a GPU may round.
+AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = tuple(AUTOCAST_DTYPES)
+CAPABILITY_OF_BF16 = (8, 0)  # compute capability of the first GPUs with bf16 and tf32
+CPUS_OF_BF16 = {"avx512_bf16", "amx_bf16"}  # features of CPUs that multiply in bfloat16
+
+
+def describe_precision(precision: str, capability: tuple[int, int] | None) -> str:
+    """Return what is lost because the device does not compute in this precision, or "".
+
+    Args:
+        capability: the GPU's compute capability; None for a CPU.
+    """
+    if precision == "fp32":
+        return ""
+    if capability is None:
+        return _on_a_cpu(precision)
+    if precision == "fp16" or capability >= CAPABILITY_OF_BF16:
+        return ""
+    meaning = {
+        "tf32": "has no effect on this GPU; use precision=fp32",
+        "bf16": "is emulated on this GPU, which is slow; use precision=fp16 or fp32",
+    }[precision]
+    return f"precision={precision} {meaning}: bf16 and tf32 need compute capability 8.0"
+
+
+def _on_a_cpu(precision: str) -> str:
+    # Older versions of torch lack this function.
+    features: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    if precision == "bf16" and any(features.get(name) for name in CPUS_OF_BF16):
+        return ""
+    meaning = {
+        "tf32": "has no effect on a CPU, which trains in fp32",
+        "bf16": "saves time only on CPUs that multiply in bfloat16 (AMX, AVX512_BF16), and this "
+        "CPU does not",
+        "fp16": "is for GPUs: a CPU is slow in float16, and torch lacks some operations there",
+    }[precision]
+    return f"precision={precision} {meaning}; use precision=fp32 here"

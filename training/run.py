@@ -1,0 +1,222 @@
+"""`Run`: everything that the training loop works with, and how it begins or resumes.
+
+run = Run(folder, clips, sampler, loader, validation_loader, trainer)
+load_start(run, start)
+open_logs(run, start)
+"""
+
+import contextlib
+import functools
+import shlex
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader
+
+from export import checkpoint_file
+from hparams import HParams
+from length_batching import LengthBatchSampler
+from machine import describe_environment
+from tacotron2_voice.settings import HAS_PYDANTIC
+from tacotron2_voice.speech_statistics import (
+    SpeakerStatistics,
+    SpeechStatistics,
+    last_symbol,
+    measure,
+    measure_speakers,
+)
+from tacotron2_voice.text.rules import rules_version
+from tacotron2_voice.utils.files import remove_leftovers
+from tacotron2_voice.version import __version__
+from training import checkpoint, warm_start
+from training.checkpoint import LoopState
+from training.clips import Clips, describe_change, write_clips
+from training.distributed import Processes
+from training.metrics import RunLogger
+from training.plan import PendingStep
+from training.run_folder import DEFAULT_LOGS, RunFolder
+from training.speakers import speech_of_speakers
+from training.start import Start, is_inside
+from training.trainer import Trainer
+
+
+@dataclass
+class Run:
+    """Everything that the training loop works with."""
+
+    folder: RunFolder
+    clips: Clips
+    sampler: LengthBatchSampler
+    loader: DataLoader[Any]  # gives training batches
+    validation_loader: DataLoader[Any] | None  # None without a validation list
+    trainer: Trainer
+    state: LoopState = field(default_factory=LoopState)
+    logger: RunLogger | None = None  # in the first process only; opened last
+    pending: list[PendingStep] = field(default_factory=list)  # steps with losses not read yet
+    must_stop: bool = False  # a process was asked to stop, and all processes know it
+    recent_loss: float | None = None  # mean of the steps last read; None before the first step
+    recent_focus_rate: float | None = None  # from the last validation
+
+    @property
+    def hparams(self) -> HParams:
+        """Return the settings of the run."""
+        return self.trainer.hparams
+
+    @property
+    def processes(self) -> Processes:
+        """Return this process and the other processes of the run."""
+        return self.trainer.processes
+
+    @functools.cached_property
+    def statistics(self) -> SpeechStatistics:
+        """Return statistics of the training clips, which synthesis uses."""
+        clips = self.clips.training
+        symbols = self.hparams.table.symbols
+        last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())
+        return measure(clips.num_frames, clips.num_symbols, last, self.hparams)
+
+    @functools.cached_property
+    def speaker_statistics(self) -> list[SpeakerStatistics]:
+        """Return statistics of each of the model's speakers; [] for a model of one speaker."""
+        names = self.hparams.speakers
+        if not names:
+            return []
+        clips = self.clips.training
+        number_of = {name: number for number, name in enumerate(names)}
+        indices = np.array([number_of[name] for name in clips.speakers])[clips.speaker_numbers]
+        return measure_speakers(
+            clips.num_frames, clips.num_symbols, indices, names, self.statistics, self.hparams
+        )
+
+    @property
+    def resume_command(self) -> str:
+        """Return the command that resumes the run."""
+        options = ["-o", str(self.folder.path)]
+        if self.folder.logs != DEFAULT_LOGS:
+            options += ["-l", self.folder.logs]
+        return f"{self.processes.launcher} train.py {shlex.join(options)} --resume"
+
+    def save(self) -> Path | None:
+        """Write a checkpoint, in the first process. Call this only when no step is pending."""
+        if self.logger is None:
+            return None
+        self.folder.check_is_same()
+        parts: dict[str, Any] = {
+            "corpus": self.clips.fingerprint,
+            "text_rules": rules_version(),
+            "longest_text": self.statistics.longest_text,
+            "speech_statistics": asdict(self.statistics),
+        }
+        if self.speaker_statistics:
+            parts["speaker_statistics"] = [asdict(speaker) for speaker in self.speaker_statistics]
+        return checkpoint.save(
+            self.folder.path,
+            self.trainer,
+            self.sampler,
+            self.state,
+            **parts,
+            **self.logger.state(),
+        )
+
+    def close(self) -> None:
+        """Close the logs and unlock the folder."""
+        if self.logger is not None:
+            with contextlib.suppress(OSError):  # A failure to write was reported before.
+                self.logger.close()
+        self.folder.close()
+
+
+# ---------------------------------------------------------------------------- begin or resume
+
+
+def load_start(run: Run, start: Start) -> None:
+    """Load the checkpoint's state, or another model's weights, into a newly built run."""
+    if start.resumed is not None:
+        _resume(run, start.resumed)
+    if start.weights is not None:
+        path = start.weights.path
+        ignored = run.hparams.ignore_layers
+        saved, notes = warm_start.fitted(start.weights, run.hparams)
+        print(*notes, sep="\n")
+        checkpoint_file.load_weights(run.trainer.model, saved, path, ignored)
+        print(f"weights from {path}, except ignore_layers: {', '.join(ignored) or 'none'}")
+
+
+def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:
+    change = run.clips.change
+    run.state = checkpoint.restore(resumed, run.trainer, run.sampler, new_clips=change is not None)
+    print(f"resuming from {resumed.path}: epoch {run.state.epoch}, step {run.state.iteration}")
+    if not HAS_PYDANTIC:
+        print("note: pydantic is not installed, so the numbers in the checkpoint are not checked")
+    if change is None:
+        return
+    print(f"new clips: {describe_change(change)}; epoch {run.state.epoch} is planned again")
+    trained = change.get("moved to validation")
+    if trained:
+        print(
+            f"warning: {trained:,} validation clips were training clips before; their losses are "
+            "too low"
+        )
+
+
+def open_logs(run: Run, start: Start) -> None:
+    """Bring the run folder to the state of the checkpoint, and open the logs.
+
+    The logs of a run that resumes in its own folder are cut back to the checkpoint.
+    """
+    if not run.processes.is_first:
+        return
+    run.folder.make()
+    directory = run.folder.path
+    state = run.state
+    remove_leftovers(directory)
+    remove_leftovers(directory / run.folder.logs)  # TensorBoard would read them
+    own = None
+    if start.resumed is not None and is_inside(start.resumed.path, directory):
+        own = checkpoint.put_in_place(start.resumed, directory)
+    # Before the logs are cut back: if killed in between, the next --resume must cut them back.
+    iteration = -1 if start.resumed is None else state.iteration
+    for moved in checkpoint.set_aside_newer(directory, iteration):
+        print(f"renamed a later or damaged checkpoint: {moved}")
+    if own is not None:
+        checkpoint.mark_if_best(own)
+    if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
+        # The best checkpoint is not there any more.
+        state.best_validation_loss = float("inf")
+    saved_logs = own.state if own is not None else None
+    run.logger = RunLogger(directory, directory / run.folder.logs, saved_logs)
+    has_new_clips = own is None or bool(run.clips.change)
+    if has_new_clips:
+        write_clips(directory, run.clips)
+    if has_new_clips or run.logger.has_lost_metrics:
+        # The next --resume then needs no other option, and a full disk is noticed now.
+        run.save()
+    run.logger.log_run(run_record(run, start))
+
+
+def run_record(run: Run, start: Start) -> dict[str, Any]:
+    """Return the `run` line of metrics.jsonl: settings, corpus, machine, versions, commit."""
+    started_from = start.resumed or start.weights
+    clips = run.clips
+    record = {
+        "version": __version__,
+        "iteration": run.state.iteration,
+        "epoch": run.state.epoch,
+        "started_from": str(started_from.path) if started_from else None,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "hparams": asdict(run.hparams),
+        "corpus": {
+            "fingerprint": clips.fingerprint,
+            "training_clips": len(clips.training),
+            "validation_clips": len(clips.validation),
+            "training_frames": int(clips.training.num_frames.sum()),
+        },
+    }
+    if run.hparams.speakers:
+        record["speakers"] = speech_of_speakers(clips, run.hparams)
+    record["changed_clips"] = clips.change
+    record["decoder"] = run.trainer.decoder_description
+    return record | describe_environment(run.trainer.device)

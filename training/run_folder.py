@@ -1,0 +1,100 @@
+"""`RunFolder`: a run's output folder, locked while the run trains.
+
+folder = RunFolder(Path("runs/ljspeech"))
+folder.make()
+...
+folder.close()
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import METRICS_FILE, lock, refuse_no_folder
+from training.checkpoint import BEST, list_checkpoints
+
+DEFAULT_LOGS = "logs"  # the folder of TensorBoard's files, inside the run folder
+
+
+class RunFolder:
+    """The output folder of a run.
+
+    An existing folder is locked before a checkpoint in it is read, so that no other process trains
+    in it meanwhile. `make` creates and locks a missing folder.
+
+    Args:
+        logs: TensorBoard's folder, relative to `path`.
+        is_used: whether this process locks and writes the folder. Only the run's first process
+            does.
+
+    Raises:
+        OSError: if another run trains in the folder.
+    """
+
+    def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
+        self.path = path
+        self.logs = logs
+        self.is_used = is_used
+        self._lock: Any = None
+        # A descriptor, because an open folder keeps its inode number on every file system.
+        self._folder = -1
+        if is_used:
+            refuse_no_folder(path, "-o")
+            refuse_no_folder(path / logs, "--log_directory")
+            if path.is_dir():
+                self._acquire()
+
+    def contains_run(self) -> bool:
+        """Return whether a run has begun in the folder."""
+        if list_checkpoints(self.path) or (self.path / BEST).exists():
+            return True
+        metrics = self.path / METRICS_FILE
+        # The file is empty if the run was killed while it started.
+        return metrics.exists() and metrics.stat().st_size > 0
+
+    def make(self) -> None:
+        """Create and lock the folder, if that was not done yet.
+
+        Raises:
+            UserError: if another process has started a run in the folder since.
+        """
+        if self._lock is not None:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._acquire()
+        if self.contains_run():
+            raise UserError(
+                f"{self.path}: another process has started a run in this folder. Add --resume to "
+                "resume it, or choose another -o"
+            )
+
+    def _acquire(self) -> None:
+        self._lock = lock(self.path)
+        self._folder = os.open(self.path, os.O_RDONLY)
+
+    def check_is_same(self) -> None:
+        """Check that the locked folder is still there, and lock it again if `.lock` was removed.
+
+        Raises:
+            UserError: if the folder was moved or replaced.
+            OSError: if another process has locked it since.
+        """
+        if self._lock is None:
+            return
+        if not self.path.exists() or not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
+            raise UserError(
+                f"{self.path}: the folder was moved or replaced while the run trained. Put it back "
+                "to resume from its newest checkpoint"
+            )
+        locked = os.fstat(self._lock.fileno())
+        file = self.path / ".lock"
+        if not os.path.lexists(file) or not os.path.samestat(file.lstat(), locked):
+            self._lock = lock(self.path)
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            os.close(self._folder)
+            self._lock = None

@@ -1,0 +1,309 @@
+"""Start a run: find the checkpoint, resolve the settings, and check that all processes agree.
+
+    start = find_start(folder, processes, None, resume=True, warm_start=False)
+    hparams = resolve_hparams("epochs=100", start.resumed, processes)
+
+Either all processes continue or no process does. Nothing is written before everything is checked.
+"""
+
+import os
+import uuid
+import zlib
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from export import checkpoint_file
+from hparams import (
+    HParams,
+    check_text_settings,
+    create_hparams,
+    hparams_from_dict,
+    read_symbols,
+    symbols_path,
+)
+from machine import fingerprint_of_code, versions
+from tacotron2_voice.text.rules import rules_version, uses_english_rules
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import naming, read_bytes
+from training import checkpoint
+from training.checkpoint import Checkpoint
+from training.clips import Clips, from_weights
+from training.decoders import choose_decoder
+from training.distributed import Processes
+from training.run_folder import RunFolder
+
+# All code that trains: it must be the same in every process.
+FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
+CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
+WORKERS_PER_CPU = 4  # at most, because workers also wait for the disk
+
+
+class Start(NamedTuple):
+    """What a run starts from. Without a checkpoint it starts from optimizer step 0."""
+
+    resumed: Checkpoint | None = None
+    weights: Checkpoint | None = None  # of another model (--warm_start)
+
+
+# ---------------------------------------------------------------------------- the checkpoint
+
+
+def find_start(
+    folder: RunFolder,
+    processes: Processes,
+    path: Path | None,
+    *,
+    resume: bool,
+    warm_start: bool,
+) -> Start:
+    """Read the newest checkpoint of the folder (`resume`) or the checkpoint at `path`.
+
+    Every process reads the checkpoint that the first process finds.
+
+    Raises:
+        UserError: if the checkpoint cannot be used, or if the folder contains a run and no option
+            says to resume it.
+    """
+
+    def find() -> Checkpoint | None:
+        contains_run = folder.contains_run()
+        if resume:
+            return checkpoint.load_newest(folder.path) if contains_run else None
+        source = None if warm_start else path
+        if contains_run and not (source and is_inside(source, folder.path)):
+            other = f"{os.path.realpath(source)} is not in it. " if source else ""
+            raise UserError(
+                f"{folder.path} contains a run. {other}Add --resume to resume it, or choose "
+                "another -o"
+            )
+        return Checkpoint.read(source) if source else None
+
+    resumed = processes.all_or_none(lambda: find() if processes.is_first else None)
+    resumed_path = processes.gather(resumed and resumed.path)[0]
+
+    def read() -> Start:
+        if resumed_path is not None:
+            return Start(resumed=checkpoint.complete(resumed or Checkpoint.read(resumed_path)))
+        if path is not None and warm_start:
+            return Start(weights=Checkpoint.read(path))
+        return Start()
+
+    return processes.all_or_none(read)
+
+
+def is_inside(path: Path, directory: Path) -> bool:
+    """Return whether the file, or the link to it, is in `directory`."""
+    real = os.path.realpath
+    return real(directory) in (os.path.dirname(real(path)), real(path.parent))
+
+
+def is_finished(
+    resumed: Checkpoint | None, hparams: HParams, folder: RunFolder, processes: Processes
+) -> bool:
+    """Return whether the checkpoint is the last of its run. If it is also the best, mark it.
+
+    Raises:
+        UserError: if only some processes find so, because their settings differ.
+    """
+    finished = resumed is not None and resumed.state["loop"]["epoch"] > hparams.epochs
+    if resumed is None or not processes.any(finished):
+        return False
+    processes.check_same(asdict(hparams) | {"whether the run is finished": finished})
+    if is_inside(resumed.path, folder.path) and folder.is_used:
+        checkpoint.mark_if_best(resumed)
+    return True
+
+
+# ---------------------------------------------------------------------------- settings
+
+
+def resolve_hparams(
+    overrides: str,
+    resumed: Checkpoint | None,
+    processes: Processes,
+    goes_back_in: Path | None = None,
+) -> HParams:
+    """Apply this command's overrides to the checkpoint's settings, or to the defaults.
+
+    Prints the settings that change.
+
+    Args:
+        goes_back_in: the folder of a run that goes back to an earlier checkpoint. The settings of
+            its newest checkpoint that are lost are printed too.
+
+    Raises:
+        UserError: for settings that are wrong or that this run cannot change, and if the
+            checkpoint was trained with other English reading rules.
+    """
+
+    def resolve() -> HParams:
+        if resumed is None:
+            hparams = read_symbols(check_text_settings(create_hparams(overrides)))
+        else:
+            base = hparams_from_dict(resumed.state["hparams"])
+            hparams = create_hparams(overrides, base)
+            _print_changes(base, hparams, resumed, goes_back_in)
+            hparams = resolve_symbols(check_text_settings(hparams), base)
+            check_text_rules(resumed, hparams)
+        if hparams.batches_per_update == 1 and processes.world_size > 1:
+            hparams = replace(hparams, batches_per_update=processes.world_size)
+            print(
+                f"note: batches_per_update={hparams.batches_per_update}, one batch for each "
+                "process. Optimizer steps are larger and fewer than in one process, so the "
+                "results differ"
+            )
+        if hparams.sync_batch_norm and processes.device == torch.device("cpu"):
+            raise UserError(
+                "sync_batch_norm=True: torch shares batch norm's statistics only between GPUs, and "
+                "these processes train on CPUs; leave it out"
+            )
+        return hparams
+
+    return processes.all_or_none(resolve)
+
+
+def _print_changes(
+    base: HParams, hparams: HParams, resumed: Checkpoint, folder: Path | None
+) -> None:
+    for name, value in asdict(base).items():
+        if getattr(hparams, name) != value:
+            print(f"changed since the checkpoint: {name} = {getattr(hparams, name)}, was {value}")
+    lost = later_settings(base, hparams, folder) if folder else ""
+    if lost:
+        print(
+            f"note: going back to {resumed.path} also goes back to its settings. To keep the later "
+            f"settings, add --hparams {lost}"
+        )
+
+
+def later_settings(base: HParams, hparams: HParams, folder: Path) -> str:
+    """Return the settings of the folder's newest checkpoint that are lost, in --hparams' form.
+
+    These are the settings that `hparams` has from the older `base`. The result is "" if the folder
+    has no good checkpoint.
+    """
+    try:
+        newest = hparams_from_dict(checkpoint.load_newest(folder).state["hparams"])
+    except UserError:
+        return ""
+    texts = []
+    for name, value in asdict(newest).items():
+        if getattr(base, name) == getattr(hparams, name) != value:
+            text = f"[{','.join(value)}]" if isinstance(value, tuple) else value
+            texts.append(f"{name}={text}")
+    return ",".join(texts)
+
+
+def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
+    """Return the settings of a resumed run with its symbols, which are the checkpoint's.
+
+    The corpus's own table may have changed with its clips. Texts with symbols that the checkpoint
+    lacks are rejected later, line by line.
+
+    Raises:
+        UserError: if `symbols` names a file with another table.
+    """
+    if hparams.symbols == base.symbols == "corpus":
+        return hparams
+    path = symbols_path(hparams)
+    changed = hparams.symbols != base.symbols or (hparams.symbol_table and path.exists())
+    if changed and read_symbols(hparams).symbol_table != base.symbol_table:
+        raise UserError(
+            f"symbols={hparams.symbols}: {path} differs from the checkpoint's table of "
+            f"{len(base.table)} symbols. Put that table back, or start another run from the "
+            "checkpoint's weights with -c and --warm_start"
+        )
+    return hparams
+
+
+def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
+    """Check that texts become the same symbols as when the checkpoint was written.
+
+    Checkpoints of 0.4.0 do not contain the version of the rules, and pass.
+
+    Raises:
+        UserError: if the run reads English text by rules that have changed since.
+    """
+    saved = resumed.state.get("text_rules")
+    current = rules_version()
+    if saved in (None, current) or not uses_english_rules(hparams.text_cleaners):
+        return
+    raise UserError(
+        f"{resumed.path}: trained with English reading rules {saved}, expected {current}. Resume "
+        f"with version {resumed.state['version']} of this recipe, or start another run with "
+        f"{from_weights(resumed)}"
+    )
+
+
+def num_workers(hparams: HParams, processes: Processes) -> int:
+    """Return the number of loader processes: `num_workers`, limited by the machine's CPUs."""
+    if hasattr(os, "sched_getaffinity"):
+        cpus = len(os.sched_getaffinity(0))
+    else:
+        cpus = os.cpu_count() or 1  # macOS
+    limit = max(1, WORKERS_PER_CPU * cpus * processes.machines // processes.world_size)
+    if hparams.num_workers > limit:
+        print(f"warning: num_workers={hparams.num_workers}: this machine's CPUs allow {limit}")
+    return min(hparams.num_workers, limit)
+
+
+# ---------------------------------------------------------------------------- processes
+
+
+def check_processes_agree(
+    hparams: HParams, clips: Clips, start: Start, device: torch.device, processes: Processes
+) -> None:
+    """Check that settings, corpus, checkpoint and code are the same in all processes.
+
+    Raises:
+        UserError: in all processes, if something differs.
+    """
+    checksum = None
+    if start.resumed is not None:
+        content = read_bytes(start.resumed.path, checkpoint_file.MAX_BYTES)
+        checksum = f"CRC-32 {zlib.crc32(content):08x}"
+    processes.check_same(
+        asdict(hparams)
+        | {
+            "the corpus": clips.fingerprint,
+            "the checkpoint": checksum,
+            "the first weights": start.weights is not None,
+            "the decoder": choose_decoder(hparams.decoder, device).description,
+            "the kind of device": device.type,
+            "torch": versions()["torch"],
+            "this recipe's code": fingerprint_of_code(*CODE),
+        }
+    )
+
+
+def make_shared_folder(folder: RunFolder, processes: Processes) -> None:
+    """Make the run folder, and check that all processes see the same folder.
+
+    The first process writes a file with a name that only these processes know.
+
+    Raises:
+        UserError: in all processes, if a process does not see the file.
+    """
+    mark = folder.path / processes.gather(f".{uuid.uuid4().hex}.tmp")[0]
+
+    def look() -> None:
+        if not mark.exists():
+            raise UserError(
+                f"{folder.path.absolute()}: this is not the first process's folder. Give all "
+                "processes the same -o, on a disk that all machines share"
+            )
+
+    def make() -> None:
+        if processes.is_first:
+            folder.make()
+            with naming(folder.path):
+                mark.touch()
+
+    processes.all_or_none(make)
+    try:
+        processes.all_or_none(look)
+    finally:
+        mark.unlink(missing_ok=True)

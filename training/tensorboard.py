@@ -1,0 +1,158 @@
+"""TensorBoard: curves, plots and audio of a run, in files that a resumed run can cut back."""
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch.utils.tensorboard import SummaryWriter
+
+from tacotron2_voice.speech_end import StopReason
+from tacotron2_voice.utils.plots import draw_alignment, draw_gate, draw_mels
+
+SUFFIX = ".tacotron2"  # of this recipe's event files; other files in the folder are left alone
+
+
+@contextlib.contextmanager
+def warn_on_failure(action: str) -> Iterator[None]:
+    """Turn an exception into a warning. Use this for plots and logs, which a run can do without."""
+    try:
+        yield
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        print(f"warning: {action} failed, training continues: {cause}", flush=True)
+
+
+# ---------------------------------------------------------------------------- validation examples
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model predicted for a clip, in T decoder steps."""
+
+    symbols: list[str]  # [T_in], the text
+    alignment: np.ndarray  # [T, T_in]
+    mel: np.ndarray  # [n_mels, frames], log-mel
+    gate: np.ndarray  # [T] stop probabilities; in free-running inference longer than the speech
+
+
+@dataclass(frozen=True)
+class FreeRunningPrediction(Prediction):
+    """A prediction for which each decoder step got the model's own frames before it."""
+
+    end: StopReason
+
+
+@dataclass(frozen=True)
+class Example:
+    """A validation clip that TensorBoard shows."""
+
+    speaker: str  # the name; "" for a model of one speaker
+    recording: np.ndarray  # [n_mels, frames], log-mel
+    gate_target: np.ndarray  # [T]
+    teacher_forced: Prediction  # each decoder step got the recording's frames before it
+    ids: list[int]  # symbol ids of the text
+    gate_threshold: float
+    sampling_rate: int
+    free_running: FreeRunningPrediction | None  # None if it failed
+    audio: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags, without audio that failed
+
+
+def plots_of(example: Example) -> dict[str, Figure]:
+    """Return the plots of an example, by TensorBoard's tags."""
+    forced = example.teacher_forced
+    spoken = example.free_running
+    plots = {
+        "alignment": draw_alignment(forced.alignment, texts=[forced.symbols]),
+        "mel": draw_mels(target=example.recording, predicted=forced.mel),
+        "gate": draw_gate(forced.gate, target=example.gate_target),
+    }
+    if spoken is None:
+        return plots
+    plots["spoken/alignment"] = draw_alignment(
+        spoken.alignment, texts=[spoken.symbols], title="alignment, free-running"
+    )
+    plots["spoken/mel"] = draw_mels("recording", spoken=spoken.mel, recording=example.recording)
+    plots["spoken/gate"] = draw_gate(
+        spoken.gate,
+        end=len(spoken.alignment),
+        threshold=example.gate_threshold,
+        title=f"stop token, free-running: {spoken.end.value}",
+    )
+    return plots
+
+
+# ---------------------------------------------------------------------------- the event files
+
+
+class TensorBoard:
+    """Writes events into a folder until the first failure, such as a full disk."""
+
+    def __init__(self, directory: Path):
+        directory.mkdir(parents=True, exist_ok=True)
+        threading.excepthook = _ignore_full_disk
+        self.directory = directory
+        self._works = True
+        self._files: dict[Path, int] = {}  # descriptors of this process's own files
+        before = set(event_files(directory))
+        self.write("flush")  # creates the file
+        for path in set(event_files(directory)) - before:
+            self._files[path] = os.open(path, os.O_RDONLY)
+
+    @functools.cached_property
+    def _writer(self) -> SummaryWriter:
+        return SummaryWriter(str(self.directory), filename_suffix=SUFFIX)
+
+    def write(self, method: str, *values: Any, **options: Any) -> None:
+        """Call a method of SummaryWriter, for example "add_scalar". A failure is a warning."""
+        if not self._works:
+            return
+        try:
+            # TensorBoard opens its file by name at each write.
+            for path, descriptor in self._files.items():
+                if not os.path.samestat(path.lstat(), os.fstat(descriptor)):
+                    raise OSError(f"{path}: the file was moved or replaced while the run trained")
+            getattr(self._writer, method)(*values, **options)
+        except (OSError, ValueError) as error:  # ValueError: a name that is not UTF-8
+            self._works = False
+            print(
+                f"warning: TensorBoard gets no more data until the run is resumed: {error}",
+                flush=True,
+            )
+
+    def write_example(self, example: Example, iteration: int) -> None:
+        """Write the plots and the audio of an example."""
+        suffix = f"/{example.speaker}" if example.speaker else ""
+        with warn_on_failure("drawing a validation clip"):
+            for name, plot in plots_of(example).items():
+                self.write("add_figure", name + suffix, plot, iteration, close=False)
+            for name, samples in example.audio.items():
+                audio = torch.from_numpy(samples / max(1.0, np.abs(samples).max()))
+                self.write("add_audio", name + suffix, audio, iteration, example.sampling_rate)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.write("close")
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+
+def event_files(directory: Path) -> list[Path]:
+    """Return the event files that this recipe has written into the folder."""
+    return [p for p in sorted(directory.glob(f"events.out.tfevents.*{SUFFIX}")) if p.is_file()]
+
+
+def _ignore_full_disk(failure: threading.ExceptHookArgs) -> None:
+    """Suppress the traceback of TensorBoard's thread when the disk is full.
+
+    The next write raises the same error, which is then reported as a warning.
+    """
+    if not issubclass(failure.exc_type, OSError):
+        threading.__excepthook__(failure)
