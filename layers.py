@@ -192,7 +192,7 @@ class LocationSensitiveAttention(Attention):
 
     Without `attention_location_gradient` the past alignments are constants. Their gradient through
     all decoder steps can grow large. It then hides the gradients that teach attention to follow the
-    text (docs/training.md).
+    text (docs/guides/training-runs.md).
     """
 
     def __init__(self, hparams: HParams):

@@ -174,7 +174,7 @@ def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
     return (
         f"note: the recordings are in {len(folders):,} folders of {corpus}, such as "
         f"{folders[0]!r} and {folders[1]!r}. If these are speakers, add --speaker-folders "
-        "(docs/speakers.md)"
+        "(docs/guides/speakers.md)"
     )
 
 

@@ -54,7 +54,7 @@ MAX_CHARACTERS = 5000  # of a clip's text, about five minutes: cleaning slows do
 FIX_UNKNOWN = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
 OTHER_LANGUAGE = (
     "--hparams symbols=corpus,text_cleaners=[basic_cleaners], or text_cleaners=[phones] and "
-    "language=de, ru, cmn and so on (docs/languages.md)"
+    "language=de, ru, cmn and so on (docs/guides/languages.md)"
 )
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 

@@ -124,7 +124,7 @@ def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> li
         warnings.append(
             f"warning: levels of speakers differ by {loudest.level - quietest.level:.1f} dB, from "
             f"{quietest.name!r} ({quietest.level:.1f} dB) to {loudest.name!r} "
-            f"({loudest.level:.1f} dB); {fix} (docs/speakers.md)"
+            f"({loudest.level:.1f} dB); {fix} (docs/guides/speakers.md)"
         )
     if short := sorted((x for x in facts if x.minutes < MIN_MINUTES), key=lambda x: x.minutes):
         named = ", ".join(f"{x.name!r} ({x.minutes:.1f})" for x in short[:MAX_NAMED])
@@ -132,7 +132,7 @@ def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> li
         warnings.append(
             f"warning: {len(short):,} of {len(facts):,} speakers have less than {MIN_MINUTES} "
             f"minutes: {named}{more}. Add recordings, or leave these speakers out "
-            "(docs/speakers.md)"
+            "(docs/guides/speakers.md)"
         )
     return warnings
 

@@ -61,5 +61,5 @@ def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     more = f" and {len(rare) - MAX_SYMBOLS_SHOWN:,} more" * (len(rare) > MAX_SYMBOLS_SHOWN)
     return (
         f"warning: {len(rare):,} of {len(places):,} symbols are in fewer than {RARE} clips: "
-        f"{'; '.join(notes)}{more}. Respell them, or add clips (docs/languages.md)"
+        f"{'; '.join(notes)}{more}. Respell them, or add clips (docs/guides/languages.md)"
     )

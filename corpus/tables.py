@@ -409,7 +409,7 @@ def _warn_of_speakers(path: Path, values: Sequence[str], number: int) -> None:
     print(
         f"warning: {path}: column {number} has {len({*values}):,} values in {len(values):,} lines: "
         f"{shown}. If these are speakers, they are trained as one person; --speaker-column "
-        f"{number} keeps them apart (docs/speakers.md)"
+        f"{number} keeps them apart (docs/guides/speakers.md)"
     )
 
 

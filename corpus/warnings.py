@@ -1,4 +1,4 @@
-"""Warnings about clips and texts that keep a model from learning to align (docs/own-data.md).
+"""Warnings about clips and texts that keep a model from learning to align (docs/guides/own-data.md).
 
 for warning in corpus_warnings(clips, hparams):
     print(warning)
@@ -26,7 +26,7 @@ MAX_CUT_SHARE = 0.5  # of the clips, without any silence at either end
 MAX_LEVEL_RANGE = 12  # dB between the 5th and the 95th percentile of a speaker's clips
 PERCENTILES = (5, 95)
 WORST_SHOWN = 5
-MANUAL = "docs/own-data.md"
+MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # a tag of HTML, without attributes
 MARKUP = re.compile(rf"&#[0-9]+;|&#x[0-9a-fA-F]+;|&[A-Za-z]{{2,8}};|{TAG}")
 CONTROLS = re.compile(
@@ -279,7 +279,7 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
         f"warning: long clips have no longer texts than short ones (correlation {correlation:.2f}, "
         f"0.97 in LJSpeech): texts of other clips cannot be learned"
         f"{fit if fits[best] >= FITTING else ''}. Listen to some, such as {clips[0].id}: "
-        f"{clips[0].text[:60]!r} (docs/own-data.md)"
+        f"{clips[0].text[:60]!r} (docs/guides/own-data.md)"
     )
 
 

@@ -16,7 +16,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,12 +190,18 @@ def signature_of(name: str, thing: object) -> str:
     except (TypeError, ValueError):
         return name
     text = re.sub(r"<.*? object at 0x[0-9a-f]+>", "...", text).replace("'", "")
+    text = re.sub(r"(typing\.)?Literal\[[^]]*semi_sorted[^]]*\]", "StrategyName", text)
+    text = re.sub(r"\b(collections\.abc|typing|length_batching\.\w+)\.", "", text)
+    text = text.replace("numpy.", "np.").replace("*<class PlanOptions>", "Unpack[PlanOptions]")
+    text = text.replace(
+        "Union[int, Literal[constant], NoneType]", 'int | Literal["constant"] | None'
+    )
     if len(text) <= 96:
         return text
-    inside = text[len(name) + 1 :]
-    arguments, _, result = inside.rpartition(")")
-    lines = re.split(r", (?=[\w*/]+(?::|=|,|$)|\*)", arguments)
-    return textwrap.dedent(f"{name}(\n    " + ",\n    ".join(lines) + f",\n){result}")
+    arguments, _, result = text[len(name) + 1 :].rpartition(")")
+    # A comma inside brackets does not separate arguments.
+    lines = re.split(r", (?![^\[]*\])", arguments)
+    return f"{name}(\n    " + ",\n    ".join(lines) + f",\n){result}"
 
 
 PAGES = {

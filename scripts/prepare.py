@@ -26,7 +26,7 @@ Output in OUT (default: filelists/ljspeech):
 
 Every clip is read from end to end. If a clip is bad, all bad clips are listed and no list is
 written, unless --skip-bad leaves them out. Warnings list clips that make training harder
-(docs/own-data.md). Several speakers are described in docs/speakers.md.
+(docs/guides/own-data.md). Several speakers are described in docs/guides/speakers.md.
 """
 
 import project_root

@@ -52,7 +52,7 @@ def test_pocketsphinx_transcribes_most_spoken_numbers(rate):
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(Transcript(in_words(number), recognizer.transcribe(samples, rate)))
-    assert word_error_rate(transcripts) < 0.25  # of a corpus: docs/training.md
+    assert word_error_rate(transcripts) < 0.25  # of a corpus: docs/guides/training-runs.md
     assert recognizer.transcribe(np.zeros(rate), rate) == ""
 
 

@@ -297,7 +297,7 @@ def _check_has_names(label: str, hparams: HParams, clips: Clips, other_fix: str)
             fix += ", or prepare them again with --speaker NAME"
         raise UserError(
             f"{label}_embedding_dim={getattr(hparams, f'{label}_embedding_dim')}: "
-            f"{hparams.training_files} names no {label}s; {fix}{other_fix} (docs/speakers.md)"
+            f"{hparams.training_files} names no {label}s; {fix}{other_fix} (docs/guides/speakers.md)"
         )
     if len(clips.validation) and not clips.validation.names[label]:
         raise UserError(
