@@ -143,7 +143,8 @@ def settings_page() -> Iterator[str]:
 def commands_page() -> Iterator[str]:
     yield "# Commands\n"
     yield "The output of `--help` of every program. Programs run from the root of the repository.\n"
-    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
+    # The same width and default number of threads on every machine.
+    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "OMP_NUM_THREADS": "2"}
     for program in PROGRAMS:
         command = [sys.executable, *program.split(), "--help"]
         run = subprocess.run(
@@ -189,9 +190,10 @@ def signature_of(name: str, thing: object) -> str:
         text = f"{name}{inspect.signature(thing)}"  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return name
-    text = re.sub(r"<.*? object at 0x[0-9a-f]+>", "...", text).replace("'", "")
+    text = re.sub(r"<(?:function )?(\S+)( object)? at 0x[0-9a-f]+>", r"\1", text).replace("'", "")
     text = re.sub(r"(typing\.)?Literal\[[^]]*semi_sorted[^]]*\]", "StrategyName", text)
     text = re.sub(r"\b(collections\.abc|typing|length_batching\.\w+)\.", "", text)
+    text = re.sub(r"\w+\.<lambda>", "...", text)
     text = text.replace("numpy.", "np.").replace("*<class PlanOptions>", "Unpack[PlanOptions]")
     text = text.replace(
         "Union[int, Literal[constant], NoneType]", 'int | Literal["constant"] | None'

@@ -180,7 +180,8 @@ def test_every_command_runs_in_the_order_of_the_pages(documents, clone):
 
 def test_every_page_with_commands_is_in_a_group():
     grouped = {command for group in GROUPS for command in commands_of(group)}
-    for name in set(DOCUMENTS) - set(itertools.chain(*GROUPS)):
+    without_generated = {name for name in DOCUMENTS if not name.startswith("docs/reference/")}
+    for name in without_generated - set(itertools.chain(*GROUPS)):
         for command in commands(DOCUMENTS[name]):
             assert RUN_ELSEWHERE.match(command) or command in grouped, f"{name}: {command}"
 
@@ -321,7 +322,7 @@ def test_every_setting_in_the_pages_exists():
     settings = re.findall(r"`(?:--hparams )?((?:\w+=[^`,= ]+,?)+)`", documents)
     assert "bucket_size=1024" in settings
     for setting in settings:
-        if not setting.isupper() and setting.split("=")[0].islower():
+        if setting.split("=")[0].islower() and not setting.startswith("name=value"):
             assert create_hparams(setting)  # rejects unknown names and values
 
 
