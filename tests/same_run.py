@@ -1,5 +1,8 @@
-"""Are two runs the same, bit by bit? Times and memory, which always differ, are left out, and what
-tells how many processes trained."""
+"""Compare two runs bit by bit.
+
+The comparison leaves out times and memory, which always differ, and values that depend on the
+number of processes.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +13,7 @@ from corpus.filelist import LENGTHS_FILE
 from tacotron2_voice.utils.files import METRICS_FILE, json_lines, read_bytes
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
-# Parts of a checkpoint that two equal runs share.
+# Entries of a checkpoint that are the same for equal runs.
 PARTS = ("loop", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
 TIMES = {
     *("seconds", "minutes", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
@@ -20,7 +23,7 @@ BY_PROCESSES = {"processes", "step_imbalance", "imbalance_sum"}
 
 
 def differences(one: object, other: object, place: str = "") -> list[str]:
-    """Where two values, nested in dicts and lists, are not equal bit by bit, but for TIMES."""
+    """Return the places where two values differ bit by bit. The values may be nested."""
     if type(one) is not type(other):
         return [f"{place}: {type(one).__name__}, {type(other).__name__}"]
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
@@ -37,7 +40,7 @@ def differences(one: object, other: object, place: str = "") -> list[str]:
 
 
 def without_times(records: Iterable[dict]) -> list[dict]:
-    """The lines of metrics.jsonl that two equal runs share."""
+    """Return the records and values that are the same for equal runs."""
     left_out = TIMES | BY_PROCESSES
     shared = (record for record in records if record["kind"] != "run")
     return [{name: x for name, x in record.items() if name not in left_out} for record in shared]
@@ -48,7 +51,7 @@ def read_metrics(folder: Path) -> list[dict]:
 
 
 def compare_runs(one: Path, other: Path) -> list[str]:
-    """Where two output folders differ: metrics, lengths, the newest checkpoint and the best."""
+    """Return the places where two runs differ: metrics, lengths, newest and best checkpoint."""
     found = differences(read_metrics(one), read_metrics(other), METRICS_FILE)
     if read_bytes(one / LENGTHS_FILE) != read_bytes(other / LENGTHS_FILE):
         found.append(LENGTHS_FILE)
