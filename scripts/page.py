@@ -351,8 +351,8 @@ def main(arguments: list[str] | None = None) -> None:
     limit_help = "split longer texts into chunks (default: the longest training text)"
     add("--max-symbols", type=at_least_one, metavar="N", help=limit_help)
     numbers_help = (
-        "accept only numbers, for the demo's model; the language of the number words "
-        f"(default: {ENGLISH})"
+        "accept only numbers, in digits or in words of this language "
+        f"(without a value: {ENGLISH})"
     )
     add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers_help)
     args = parser.parse_args(arguments)

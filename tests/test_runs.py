@@ -174,7 +174,7 @@ def test_row_has_the_bare_name_when_its_settings_occur_in_most_rows(tmp_path):
     assert "3" in warning
 
 
-def test_row_has_the_bare_name_when_its_settings_are_the_papers(tmp_path):
+def test_row_has_the_bare_name_when_its_settings_equal_the_paper(tmp_path):
     write_run(tmp_path / "a", "SSB", overrides="local_randomization_factor=0.3")
     write_run(tmp_path / "b", "SSB", seed=1)
     assert labels(tmp_path) == ["SSB", "SSB (LRF 0.3)"]
