@@ -351,8 +351,7 @@ def main(arguments: list[str] | None = None) -> None:
     limit_help = "split longer texts into chunks (default: the longest training text)"
     add("--max-symbols", type=at_least_one, metavar="N", help=limit_help)
     numbers_help = (
-        "accept only numbers, in digits or in words of this language "
-        f"(without a value: {ENGLISH})"
+        f"accept only numbers, in digits or in words of this language (without a value: {ENGLISH})"
     )
     add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers_help)
     args = parser.parse_args(arguments)

@@ -9,8 +9,10 @@ soak_runs.KINDS) and SOAK_HPARAMS. The test prints its report and writes it to s
 (see --basetemp).
 """
 
+import errno
 import json
 import os
+import re
 import signal
 from types import SimpleNamespace
 
@@ -22,6 +24,9 @@ from same_run import compare_runs
 
 from corpus.lengths import make_corpus, synthetic_lengths
 from hparams import create_hparams
+from tacotron2_voice.utils.errors import explained
+from tacotron2_voice.utils.files import METRICS_FILE
+from training.metrics import RunLogger
 
 
 @pytest.mark.slow
@@ -88,6 +93,17 @@ def test_end_of_a_start_is_a_failure_when_it_has_a_traceback_or_no_reason(
         assert found is None
     else:
         assert found.startswith(failure)
+
+
+def test_patterns_match_the_messages_of_training(whole, tmp_path, capsys):
+    assert soak_runs.TRAINING in whole.with_suffix(".log").read_text()
+    (tmp_path / METRICS_FILE).write_text("changed\n")
+    saved = {"logs": {METRICS_FILE: 8}, "metrics_checksum": 0}
+    RunLogger(tmp_path, tmp_path / "logs", saved).close()
+    assert re.search(soak_runs.LOST, capsys.readouterr().out)
+    for number in (errno.ENOSPC, errno.EFBIG):
+        message = explained(OSError(number, os.strerror(number), "/run/checkpoint_1.pt"))
+        assert re.search(soak_runs.SAYS_FULL, message)
 
 
 def test_summary_lists_stops_differences_and_failures():
