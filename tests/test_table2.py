@@ -211,7 +211,7 @@ def test_all_stops_when_it_gets_ctrl_c(run):
 @pytest.mark.usefixtures("clean_process")
 def test_programs_accept_the_arguments_of_the_scripts(run, monkeypatch):
     """The real programs prepare, train and report with the recorded arguments."""
-    make_corpus(run.here / "a corpus", 12, text="A text.")
+    make_corpus(run.here / "a corpus", 12)
     tiny = TINY | {"win_time": None, "hop_time": None, "bucket_size": 6}
     del tiny["epochs"]
     extra = ",".join(f"{name}={value}" for name, value in tiny.items())
