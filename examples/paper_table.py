@@ -114,7 +114,7 @@ class PaperTable:
         folder.mkdir(parents=True, exist_ok=True)
         made_with = {"settings": asdict(settings), "machine": machine(CPU)}
         cells = [(row, seed) for seed in range(settings.seeds) for row in self.rows]
-        # After this program is killed, the other process keeps the lock until its run is finished.
+        # Two programs must not make runs in the same folder at the same time.
         with lock(out):
             missing = []
             for row, seed in cells:
@@ -167,11 +167,11 @@ class PaperTable:
         for made, (row, seed) in enumerate(cells, start=1):
             run = measure(row, seed)
             write_json(path_of(folder, row, seed), {"made_with": made_with, "results": run})
-            values = [f"{run[c.key]:.{c.digits}f} {c.title}" for c in self.columns]
+            values = [f"{c.title}: {run[c.key]:.{c.digits}f}" for c in self.columns]
             left = len(cells) - made
             seconds = (time.perf_counter() - start) / made * left
-            remaining = f"{left} runs left in this process, {duration(seconds)}"
-            print(f"{row.name}, seed {seed}: {', '.join(values)}; {remaining}", flush=True)
+            remaining = f"runs left in this process: {left} ({duration(seconds)})"
+            print(f"{row.name}, seed {seed} - {'; '.join(values)}; {remaining}", flush=True)
             if parent is not None and parent != os.getppid():
                 return
 

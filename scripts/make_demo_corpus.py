@@ -29,7 +29,8 @@ from tacotron2_voice.utils.program import run_program
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    add, number = parser.add_argument, whole_number(0)
+    add = parser.add_argument
+    number = whole_number(0)
     add("out", metavar="OUT", help="folder to make")
     add(
         "--clips",

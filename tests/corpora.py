@@ -25,7 +25,7 @@ def write_tone(
 
 
 def make_corpus(
-    folder: Path, clips: int = 10, sound: str = "wav", text: str = "Number {}."
+    folder: Path, clips: int = 10, suffix: str = "wav", text: str = "Number {}."
 ) -> Path:
     """Write clips c00, c01, ... with 4000, 4137, ... samples.
 
@@ -34,7 +34,7 @@ def make_corpus(
     """
     (folder / "wavs").mkdir(parents=True)
     for i in range(clips):
-        write_tone(folder / "wavs" / f"c{i:02}.{sound}", 4000 + 137 * i)
+        write_tone(folder / "wavs" / f"c{i:02}.{suffix}", 4000 + 137 * i)
         add_line(folder, f"c{i:02}|No. {i}|{text.format(i)}")
     return folder
 

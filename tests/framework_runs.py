@@ -46,7 +46,8 @@ def numbers(batches):
 
 def planned(*epochs):
     """Return this process's batches in these epochs."""
-    batches, epochs_of_rank = batches_of(), []
+    batches = batches_of()
+    epochs_of_rank = []
     for epoch in epochs:
         batches.set_epoch(epoch)
         epochs_of_rank.append(numbers(batches[i] for i in range(RANK, len(batches), PROCESSES)))
@@ -203,7 +204,8 @@ def fit(
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    module, to_validate = Module(), batches_of(world_size)
+    module = Module()
+    to_validate = batches_of(world_size)
     batches = batches_of(world_size, batches_per_update=batches_per_update)
     trainer = lightning.Trainer(
         accelerator="cpu",

@@ -21,14 +21,15 @@ from same_run import TIMES, compare_runs, differences
 from hparams import HParams
 from model import Tacotron2
 from tacotron2_voice import griffin_lim
-from tacotron2_voice.utils import plots as pictures
+from tacotron2_voice.utils import plots
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"  # its README lists the origin of each file
 GOLDEN = DATA / "golden"
 LJSPEECH_LENGTHS = DATA / "ljspeech" / "lengths.csv"
 LJSPEECH_CLIPS = DATA / "ljspeech" / "wavs"
-SAMPLING_RATE, HOP = 22050, 800
+SAMPLING_RATE = 22050
+HOP = 800
 SENTENCES = (
     "Ah.",
     "Go on.",
@@ -371,7 +372,7 @@ def sound_quickly(set_attribute) -> None:
     """Replace Griffin-Lim by a fast function of the mel spectrogram, and plots by empty plots."""
     repeat = lambda _, mels: (mel.mean(0).repeat(256)[:-1] / 20 for mel in mels)  # noqa: E731
     set_attribute(griffin_lim.GriffinLim, "stream", repeat)
-    set_attribute(pictures, "draw_alignment", lambda *_, **__: Figure((1, 1)))
+    set_attribute(plots, "draw_alignment", lambda *_, **__: Figure((1, 1)))
 
 
 def draw_quickly(set_attribute) -> None:

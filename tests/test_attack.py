@@ -211,11 +211,11 @@ def test_prepare_stops_when_another_process_prepares_the_same_folder(tmp_path, o
     corpus = make_corpus(tmp_path / "corpus", 5)
     (tmp_path / "made").mkdir()
     context = fork_server()
-    held = context.Event()
-    holder = context.Process(target=hold_lock, args=(tmp_path / "made", held))
+    locked = context.Event()
+    holder = context.Process(target=hold_lock, args=(tmp_path / "made", locked))
     holder.start()
     try:
-        assert held.wait(60)
+        assert locked.wait(60)
         options = {option: tmp_path / "made"}
         message = refusal(prepare_with, corpus, tmp_path, error=BlockingIOError, **options)
     finally:
@@ -225,7 +225,7 @@ def test_prepare_stops_when_another_process_prepares_the_same_folder(tmp_path, o
     prepare_with(corpus, tmp_path / "lists", **options)
 
 
-def hold_lock(folder: Path, held) -> None:
+def hold_lock(folder: Path, locked) -> None:
     with folder_locked(folder, "busy"):
-        held.set()
+        locked.set()
         time.sleep(600)

@@ -82,7 +82,8 @@ def test_learning_curves_have_the_usual_terms():
 def test_sweep_marks_the_chosen_value():
     values = {"local_randomization_factor": 0.2, "bucket_size": 20, "num_bins": 6}
     figure = draw_parameter_sweeps(Surveyor(LENGTHS), 4, values)
-    upper, middle = figure.axes[:3], figure.axes[3:6]
+    upper = figure.axes[:3]
+    middle = figure.axes[3:6]
     chosen = {"semi_sorted": 0.2, "bucket": 20, "alternated_sort": 6}
     for zpr, abl, (strategy, value) in zip(upper, middle, chosen.items(), strict=True):
         one = sweep(LENGTHS, 4, strategy, [value], epochs=3)[0]

@@ -94,11 +94,11 @@ def test_lock_fails_when_another_process_has_it(tmp_path):
         command = [sys.executable, "-c", LOCK, tmp_path]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    held = lock(tmp_path)
+    first = lock(tmp_path)
     second = another_process()
     assert second.returncode == 1
     assert f"{tmp_path}: " in second.stderr
-    held.close()
+    first.close()
     assert another_process().returncode == 0
 
 
@@ -107,11 +107,11 @@ def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:
-        held = lock(tmp_path)
+        file = lock(tmp_path)
         if os.fork() == 0:  # this worker lives until the test closes its pipe
             os.close(writer)
             os.read(reader, 1)
-        assert not held.closed
+        assert not file.closed
         os._exit(0)
     os.close(reader)
     os.waitpid(holder, 0)
@@ -157,7 +157,8 @@ def test_lines_are_rejected_when_the_file_is_missing_or_not_utf8(tmp_path):
 
 
 def test_threads_keep_the_order_and_compute_few_results_ahead():
-    begun, gate = [], threading.Event()
+    begun = []
+    gate = threading.Event()
 
     def square(number):
         begun.append(number)

@@ -55,7 +55,8 @@ def test_checkpoints_have_names_from_run_experiment_and_seed(tmp_path):
     for run in ("rand/seed_10", "rand/seed_2", "ssb_dbs_br/seed_0", "alone", "other/alone"):
         (tmp_path / run).mkdir(parents=True)
         (tmp_path / run / "best.pt").touch()
-    alone, older = tmp_path / "alone", tmp_path / "alone" / "checkpoint_7.pt"
+    alone = tmp_path / "alone"
+    older = alone / "checkpoint_7.pt"
     found = page.find_checkpoints([alone, older, tmp_path])
     assert list(found.items()) == [
         ("alone", alone / "best.pt"),

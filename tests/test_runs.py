@@ -25,7 +25,8 @@ from tacotron2_voice.utils.errors import UserError
 
 CORPUS_OF_ONE = CORPUS | {"training_clips": 1, "training_frames": 100}
 RUN = run_line("epochs=1", corpus=CORPUS_OF_ONE)
-EPOCH, VALIDATION = epoch_line(1), validation_line(1)
+EPOCH = epoch_line(1)
+VALIDATION = validation_line(1)
 
 
 # ---------------------------------------------------------------------------- one run

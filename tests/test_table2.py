@@ -91,9 +91,9 @@ def trained(run):
     return found
 
 
-def test_scripts_exist_and_are_executable_for_every_row_of_the_paper():
-    scripts = {path.stem: os.access(path, os.X_OK) for path in TABLE2.glob("*.sh")}
-    assert scripts == dict.fromkeys([*ROWS, "all"], True) | {"settings": False, "python": False}
+@pytest.mark.parametrize("name", [*ROWS, "all"])
+def test_script_is_executable(name):
+    assert os.access(TABLE2 / f"{name}.sh", os.X_OK)
 
 
 @pytest.mark.parametrize("name", TABLE_2)
