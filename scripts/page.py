@@ -116,7 +116,7 @@ class Inputs(BaseModel):
 
     text: str
     checkpoint: str  # its name in the web demo
-    speaker: str | None = None  # required if the model has several speakers
+    speaker: str | None = None  # the synthesizer requires it if the model has several speakers
 
 
 @dataclass
@@ -145,8 +145,7 @@ class Reader:
         if synthesizer is None:
             raise UserError("This checkpoint does not exist. Choose a checkpoint of the list.")
         speakers = synthesizer.settings.speakers
-        accepted = speakers if len(speakers) > 1 else (None, *speakers)
-        if inputs.speaker not in accepted:
+        if inputs.speaker not in (None, *speakers):
             expected = f"expected {listed(speakers)}" if speakers else "the model has one speaker"
             raise UserError(f"{inputs.checkpoint}: this speaker does not exist ({expected}).")
         if len(text) > MAX_CHARACTERS:  # checked before cleaning, which is slow for long texts

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
-from corpus.filelist import LENGTHS_FILE
 from tacotron2_voice.utils.files import METRICS_FILE, json_lines, read_bytes
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
+
+LENGTHS_FILE = "lengths.csv"  # not imported from corpus, because GPU machines may lack pyarrow
 
 # Entries of a checkpoint that are the same for equal runs.
 ENTRIES = ("loop", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
