@@ -1,4 +1,4 @@
-"""The options that benchmarks share: device, precision, settings, counts."""
+"""Define the options that benchmarks share: device, precision, settings and counts."""
 
 import argparse
 import importlib.util
@@ -13,9 +13,12 @@ from training.precision import PRECISIONS
 
 
 def measuring_parser(description: str | None, **counts: int) -> argparse.ArgumentParser:
-    """Return a parser with --device, --json, --hparams and an option for each of `counts`.
+    """Return a parser with --device, --json, --hparams and an option for each count.
 
-    The values of `counts` are the options' defaults, whole numbers from 1.
+        parser = measuring_parser(__doc__, warm_ups=3)  # adds --warm-ups with the default 3
+
+    Args:
+        counts: default of each count, which accepts whole numbers from 1.
     """
     parser = make_parser(description)
     default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,7 +29,7 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
         help="compute on cpu, cuda or cuda:1 (default: the GPU if there is one)",
     )
     parser.add_argument(
-        "--json", type=output_file, metavar="FILE.json", help="write the results to this file too"
+        "--json", type=output_file, metavar="FILE.json", help="also write the results to this file"
     )
     parser.add_argument(
         "--hparams", default="", metavar="name=value,...", help="override settings of hparams.py"
@@ -36,26 +39,27 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
             f"--{name.replace('_', '-')}",
             type=at_least_one,
             default=count,
-            help="(default: %(default)s)",
+            help=f"{name.replace('_', ' ')} (default: %(default)s)",
         )
     return parser
 
 
 def hparams_of_noise(overrides: str, base: HParams | None = None) -> HParams:
-    """Return settings for a model that is fed with noise.
+    """Return the settings of a model that is trained on noise.
 
     With `speaker_embedding_dim` the model has two speakers.
 
     Raises:
-        UserError: for `speaker_balance`, because noise has no speakers to draw.
+        UserError: for `speaker_balance`, because clips of noise have no speakers.
     """
     hparams = create_hparams(overrides, base)
     if hparams.speaker_balance:
         raise UserError(
-            f"speaker_balance={hparams.speaker_balance}: these clips have no speakers to draw; "
-            "leave it out. train.py prints what its epochs cost"
+            f"speaker_balance={hparams.speaker_balance}: clips of noise have no speakers "
+            "(expected 0). Remove this setting."
         )
-    return replace(hparams, speakers=("a", "b") if hparams.speaker_embedding_dim else ())
+    speakers = ("a", "b") if hparams.speaker_embedding_dim else ()
+    return replace(hparams, speakers=speakers)
 
 
 def check_fast_decoder() -> None:
@@ -67,16 +71,16 @@ def check_fast_decoder() -> None:
     spec = importlib.util.find_spec("fast_decoder")
     # A folder with compiled files only is an empty package without an origin.
     if spec is None or spec.origin is None:
-        raise UserError("the folder fast_decoder/ is missing, which this benchmark measures")
+        raise UserError("fast_decoder/: no such folder (expected, because this benchmark times it)")
 
 
 def available_device(text: str) -> torch.device:
-    """Return a torch.device of this machine."""
+    """Convert the name of a device, and reject devices that this machine does not have."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     devices = ["cpu", "cuda", *gpus] if gpus else ["cpu"]
     return torch.device(checked(str, f"one of {', '.join(devices)}", devices.__contains__)(text))
 
 
-# Types of options: the name of a precision, such as bf16, and a list of names.
+# Argument types of a precision, such as bf16, and of a list of precisions.
 precision = checked(str, f"one of {', '.join(PRECISIONS)}", PRECISIONS.__contains__)
 precision_list = list_of(precision)

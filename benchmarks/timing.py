@@ -1,4 +1,7 @@
-"""Time functions interleaved, so that a machine that slows down slows all of them alike."""
+"""Time tasks in an interleaved order, and print and write the results.
+
+A machine that becomes slower during a benchmark then slows down all tasks to the same degree.
+"""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +51,7 @@ def publish(args: argparse.Namespace, result: dict, text: str) -> None:
 
 
 def median_and_range(seconds: Sequence[float] | np.ndarray, digits: int = 3) -> str:
-    """Return the median, and the lowest and highest value in brackets."""
+    """Return the median with the lowest and the highest value, such as "1.20 (1.10 to 1.50)"."""
     median = f"{np.median(seconds):,.{digits}f}"
     low = f"{min(seconds):,.{digits}f}"
     high = f"{max(seconds):,.{digits}f}"

@@ -1,8 +1,10 @@
-"""Pictures of batchings and of training: the paper's figures from any corpus' lengths, and what
-runs have learnt.
+"""Plots of batching strategies and of training runs.
 
-Every strategy keeps its color and marker in all pictures, so they can be told apart without
-color too.
+    figure = draw_padded_batches(lengths, dynamic=True)
+    write_figure(figure, Path("figure_3.svg"))
+
+The plots of batches repeat the figures of the paper (Ge21) with the clip lengths of any corpus. A
+strategy has the same color and the same marker in all plots.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,8 +45,8 @@ class Style(NamedTuple):
     marker: str
 
 
-# Okabe and Ito's colors, which the color-blind can tell apart, and a gray. A strategy that is not
-# here is gray too: see `style_of`.
+# Colors of Okabe and Ito, which color-blind readers can distinguish, and a gray. `style_of` gives
+# the other gray to strategies that are not in this table.
 STYLES = {
     "random": Style("#D55E00", "o"),
     "sorted": Style("#000000", "s"),
@@ -56,23 +58,40 @@ STYLES = {
     "bucket_by_quantile": Style("#808080", ">"),
     "alternated_sort": Style("#E69F00", "X"),
 }
-GREY = "#555555"
+GRAY = "#555555"
 MORE_MARKERS = "pHd*h8"
+# Axis labels of the columns of metrics.jsonl whose names are not the usual terms.
+LABELS = {
+    "alignment_sharpness": "focus rate",
+    "updates": "optimizer steps",
+    "validation_loss_unpadded": "masked validation loss",
+}
 RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linestyle": "none"}
 
 
 def style_of(strategy: str) -> Style:
-    """The strategy's color and marker; those without an entry in STYLES differ in the marker."""
-    others = [name for name in STRATEGIES if name not in STYLES]
+    """Return the color and the marker of a strategy.
+
+    Strategies that are not in STYLES are gray. Each of them has another marker.
+    """
     if strategy in STYLES:
         return STYLES[strategy]
-    return Style(GREY, MORE_MARKERS[others.index(strategy) % len(MORE_MARKERS)])
+    others = [name for name in STRATEGIES if name not in STYLES]
+    return Style(GRAY, MORE_MARKERS[others.index(strategy) % len(MORE_MARKERS)])
+
+
+def label_of(quantity: str) -> str:
+    """Return the axis label of a column of metrics.jsonl."""
+    return LABELS.get(quantity, quantity.replace("_", " "))
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
-    """Write the figure as an SVG, with text as text; the same figure gives the same bytes."""
-    # Ids inside an SVG follow from the salt: another for each picture, or two would clash in one
-    # web page.
+    """Write the figure as an SVG file with searchable text, and return the path.
+
+    The same figure always gives the same bytes.
+    """
+    # The ids inside an SVG depend on the salt. Each file has its own salt, because equal ids of two
+    # plots in one web page would collide.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
         options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
         write_atomically(path, lambda file: figure.savefig(file, **options))
@@ -82,80 +101,116 @@ def write_figure(figure: Figure, path: Path) -> Path:
 def draw_progress(
     values: pd.DataFrame, quantities: Sequence[str], over: Sequence[str] = ("epoch",)
 ) -> Figure:
-    """What runs have learnt: a row of panels for each column of `over`, a panel for each quantity.
+    """Draw the learning curves of runs: one column of panels per quantity, one row per x axis.
+
+    Each line is the mean of all runs with the same name. Its band is one standard error wide on
+    each side.
 
     Args:
-        values: [name and epoch of every run] `name` and the columns to draw. Each name is a line:
-            the mean of its runs, in a band of one standard error. Times are means too.
+        values: one row per run and epoch, with the columns `name`, `epoch`, `quantities` and
+            `over`. A time on the x axis is the mean of all runs with the same name.
+        quantities: columns to draw, for example "validation_loss". Empty columns are left out.
+        over: columns for the x axes.
     """
     names = list(values["name"].unique())
     quantities = [quantity for quantity in quantities if values[quantity].notna().any()]
-    shape = len(over), len(quantities)
-    figure = Figure(figsize=(5.2 * shape[1], 4.6 * shape[0] + 0.6), layout="constrained")
+    rows = len(over)
+    columns = len(quantities)
+    figure = Figure(figsize=(5.2 * columns, 4.6 * rows + 0.6), layout="constrained")
     means = values.assign(
         **{x: values.groupby(["name", "epoch"])[x].transform("mean") for x in over}
     )
-    looks: dict[str, Any] = {"hue": "name", "style": "name", "dashes": False, "markers": True}
-    looks |= {"palette": "colorblind", "hue_order": names, "style_order": names}
-    looks |= {"errorbar": "se", "err_kws": {"alpha": 0.18, "linewidth": 0}}
-    for row, x in zip(figure.subplots(*shape, squeeze=False), over, strict=True):
-        for axes, quantity in zip(row, quantities, strict=True):
+    style: dict[str, Any] = {
+        "hue": "name",
+        "hue_order": names,
+        "style": "name",
+        "style_order": names,
+        "palette": "colorblind",
+        "dashes": False,
+        "markers": True,
+        "errorbar": "se",
+        "err_kws": {"alpha": 0.18, "linewidth": 0},
+    }
+    for panels, x in zip(figure.subplots(rows, columns, squeeze=False), over, strict=True):
+        for axes, quantity in zip(panels, quantities, strict=True):
             lines = means.dropna(subset=[quantity, x])
-            every = 1 + lines["epoch"].nunique() // 15
-            seaborn.lineplot(lines, x=x, y=quantity, ax=axes, markevery=every, **looks)
-            if legend := axes.get_legend():
+            epochs_per_marker = 1 + lines["epoch"].nunique() // 15
+            seaborn.lineplot(lines, x=x, y=quantity, ax=axes, markevery=epochs_per_marker, **style)
+            legend = axes.get_legend()
+            if legend:
                 handles = legend.legend_handles
                 legend.remove()
-            axes.set_title(quantity.replace("_", " "), loc="left")
-            axes.set(xlabel=x.replace("_", " "), ylabel="")
+            axes.set_title(label_of(quantity), loc="left")
+            axes.set(xlabel=label_of(x), ylabel="")
             axes.locator_params("x", integer=x == "epoch")
             if quantity != "alignment_sharpness":
                 axes.set_yscale("log", subs=[1.5, 2, 3, 5, 7])
                 axes.yaxis.set_major_formatter("{x:g}")
                 axes.yaxis.set_minor_formatter("{x:g}")
             axes.grid(alpha=0.3, which="both")
-    columns = min(len(names), 2 * shape[1])
-    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+    legend_columns = min(len(names), 2 * columns)
+    figure.legend(handles, names, loc="outside lower center", ncols=legend_columns, frameon=False)
     seaborn.despine(fig=figure)
     return figure
 
 
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
-    """Ge21 Figure 1 (fixed sizes) or 3 (dynamic): batches of 48 clips, drawn at random, under RAND,
-    SB and SSB. Batch size 8, local randomization factor 0.15, as in the paper."""
+    """Draw the batches of 48 random clips with RAND, SB and SSB.
+
+    This is Ge21 Figure 1 (fixed batch sizes) or Figure 3 (dynamic batch sizes), with the paper's
+    batch size (8) and local randomization factor (0.15).
+
+    Args:
+        lengths: frames of each clip.
+    """
     clips = np.random.default_rng(0).permutation(np.asarray(lengths))[:48]
-    batchings = [(strategy, dynamic) for strategy in ("random", "sorted", "semi_sorted")]
-    return _draw_batches(clips, 8, batchings, local_randomization_factor=0.15)
+    panels = [(strategy, dynamic) for strategy in ("random", "sorted", "semi_sorted")]
+    return _draw_batches(clips, 8, panels, local_randomization_factor=0.15)
 
 
 def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) -> Figure:
-    """The first batches of an epoch under RAND and under SSB-DBS-BR, about `clips` clips of each,
-    planned, as the titles say, for the whole corpus: few clips alone are padded much more."""
-    lengths, batchings = np.asarray(lengths), [("random", False), ("semi_sorted", True)]
-    return _draw_batches(lengths, batch_size, batchings, clips, batch_randomization=True)
+    """Draw the first batches of an epoch with RAND and with SSB-DBS-BR.
+
+    The batches are planned for the whole corpus, and the titles show values of the whole epoch.
+    Batches of a few clips would need much more padding.
+
+    Args:
+        lengths: frames of each clip.
+        clips: about how many clips to draw per strategy.
+    """
+    panels = [("random", False), ("semi_sorted", True)]
+    return _draw_batches(np.asarray(lengths), batch_size, panels, clips, batch_randomization=True)
 
 
 def _draw_batches(
     lengths: np.ndarray,
     batch_size: int,
-    batchings: Sequence[tuple[str, bool]],
+    panels: Sequence[tuple[str, bool]],
     max_clips: int = 48,
     **options: Any,
 ) -> Figure:
-    """A panel for each (strategy, dynamic sizes) with the first batches of an epoch, as many as
-    hold the `max_clips` first clips: a bar a clip, real frames filled and padding hatched."""
-    figure = Figure(figsize=(9, 2.3 * len(batchings)), layout="constrained")
-    rows = figure.subplots(len(batchings), 1, sharey=True)
+    """Draw one panel per strategy, with one bar per clip: filled for audio, hatched for padding.
+
+    Args:
+        panels: the strategy of each panel, and whether its batch sizes are dynamic.
+        max_clips: draw the batches that contain the first `max_clips` clips of the epoch.
+        options: passed to `plan_epoch`.
+    """
+    figure = Figure(figsize=(9, 2.3 * len(panels)), layout="constrained")
+    rows = figure.subplots(len(panels), 1, sharey=True)
     hatched: dict[str, Any] = {"facecolor": "white", "hatch": "/////"}
-    for axes, (strategy, dynamic) in zip(rows, batchings, strict=True):
+    for axes, (strategy, dynamic) in zip(rows, panels, strict=True):
         plan = plan_epoch(
             lengths, batch_size, check_strategy(strategy), dynamic_batch_size=dynamic, **options
         )
-        stats, color = padding_stats(lengths, plan), style_of(strategy).color
+        stats = padding_stats(lengths, plan)
+        color = style_of(strategy).color
         first = plan.select(np.flatnonzero(plan.starts < max_clips))
-        real, batch_of_clip = lengths[first.order], batch_of_position(first)
+        real = lengths[first.order]
+        batch_of_clip = batch_of_position(first)
         longest = np.maximum.reduceat(real, first.starts)
-        left = first.starts + np.arange(len(first))  # a clip's width between batches
+        # The space between two batches is as wide as a clip.
+        left = first.starts + np.arange(len(first))
         x = np.arange(len(real)) + batch_of_clip + 0.5
         padding = longest[batch_of_clip] - real
         axes.bar(x, real, width=0.82, color=color, linewidth=0)
@@ -165,12 +220,18 @@ def _draw_batches(
         axes.set_xticks(left + first.sizes / 2, [str(size) for size in first.sizes])
         axes.tick_params(axis="x", length=0)
         name = batching_name(strategy, dynamic, options.get("batch_randomization", False))
-        title = f"{name}: ZPR {stats.zero_padding_rate:.1%}, batches: {len(plan):,}, together"
-        axes.set_title(f"{title} {stats.decoder_steps:,.0f} frames long", loc="left", fontsize=11)
-    clips = f"{len(lengths)} clips" if len(lengths) <= max_clips else "first batches of an epoch"
-    axes.set_xlabel(f"the {clips}, a bar a clip; under each batch its number of clips")
-    handles = [Patch(facecolor=GREY, edgecolor=GREY, label="real frames")]
-    handles.append(Patch(edgecolor=GREY, label="padding", **hatched))
+        axes.set_title(
+            f"{name}: ZPR {stats.zero_padding_rate:.1%}, {len(plan):,} batches, "
+            f"{stats.decoder_steps:,.0f} frames in total",
+            loc="left",
+            fontsize=11,
+        )
+    drawn = f"all {len(lengths)} clips"
+    if len(lengths) > max_clips:
+        drawn = "first batches of an epoch"
+    axes.set_xlabel(f"{drawn}, one bar per clip; numbers: clips per batch")
+    handles = [Patch(facecolor=GRAY, edgecolor=GRAY, label="audio")]
+    handles.append(Patch(edgecolor=GRAY, label="padding", **hatched))
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
     seaborn.despine(fig=figure)
     return figure
@@ -183,26 +244,34 @@ def draw_parameter_sweeps(
     epochs: int = 3,
     per_doubling: int = 2,
 ) -> Figure:
-    """Ge21 Figure 2, a column each for SSB, BKT and ATS with fixed batch sizes.
+    """Draw Ge21 Figure 2: one column each for SSB, BKT and ATS with fixed batch sizes.
 
-    Upper rows: the parameter against ZPR and against ABL, means of `epochs`, with a ring around the
-    value `chosen` (by parameter), or the nearest that the corpus allows. Lowest row: the longest
-    clip of every batch at that value, in the order planned and sorted.
+    The two upper rows show the zero-padding rate (ZPR) and the average batch length (ABL) for
+    values of the strategy's parameter. A ring marks the chosen value. The lowest row shows the
+    longest clip of every batch at the chosen value, in planned order and sorted.
+
+    Args:
+        chosen: parameter name -> value. If the corpus does not allow it, the nearest value is used.
+        epochs: epochs to average over.
+        per_doubling: values to draw between a value and its double.
     """
     figure = Figure(figsize=(11, 8), layout="constrained")
-    grid, lengths = figure.subplots(3, 3, sharey="row"), surveyor.lengths
+    grid = figure.subplots(3, 3, sharey="row")
+    lengths = surveyor.lengths
     for column, strategy in zip(grid.T, ("semi_sorted", "bucket", "alternated_sort"), strict=True):
-        parameter, style = PARAMETER_OF[strategy], style_of(strategy)
+        parameter = PARAMETER_OF[strategy]
+        style = style_of(strategy)
         value = np.clip(chosen[parameter.name], *parameter.limits(len(lengths), batch_size)).item()
         values = parameter_values(strategy, len(lengths), batch_size, per_doubling, [value])
         surveys = [surveyor.survey(batch_size, strategy, value=v, epochs=epochs) for v in values]
-        rates = [100 * one.zero_padding_rate for one in surveys]
-        means = [one.average_batch_length for one in surveys]
-        used, words = values.index(value), value_in_words(strategy, value)
+        rates = [100 * survey.zero_padding_rate for survey in surveys]
+        means = [survey.average_batch_length for survey in surveys]
+        used = values.index(value)
+        words = value_in_words(strategy, value)
         for axes, heights in zip(column, (rates, means), strict=False):
             axes.plot(values, heights, color=style.color, marker=style.marker, markersize=4)
             axes.plot(value, heights[used], color="black", **RING)
-            if 0 in values:  # a factor of 0 has a place on the axis only if it is linear there
+            if 0 in values:  # a logarithmic axis cannot show a factor of 0
                 axes.set_xscale("symlog", linthresh=values[1])
             else:
                 axes.set_xscale("log", base=2)
@@ -216,10 +285,11 @@ def draw_parameter_sweeps(
         options: dict[str, Any] = {parameter.name: value, "seed": surveyor.seed, "epoch": 1}
         plan = plan_epoch(lengths, batch_size, check_strategy(strategy), **options)
         longest = np.maximum.reduceat(lengths[plan.order], plan.starts)
-        numbers, dots = np.arange(1, len(plan) + 1), "o" if len(plan) < 40 else None
-        lower.plot(numbers, longest, color=style.color, marker=dots, label="in the order planned")
+        numbers = np.arange(1, len(plan) + 1)
+        marker = "o" if len(plan) < 40 else None
+        lower.plot(numbers, longest, color=style.color, marker=marker, label="in planned order")
         lower.plot(numbers, np.sort(longest), "--", color="black", label="sorted")
-        lower.set(xlabel=f"number of the batch ({words})", ylim=(0, surveyor.longest * 1.25))
+        lower.set(xlabel=f"batch number ({words})", ylim=(0, surveyor.longest * 1.25))
         lower.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         lower.legend(loc="upper center", fontsize=8, ncols=2, frameon=False)
     labels = ("ZPR (%)", "ABL (frames)", "batch length (frames)")

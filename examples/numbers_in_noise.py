@@ -1,5 +1,8 @@
-"""Spoken numbers for small speech systems: utterances of several numbers with the place of every
-phone, and noises to mix them with. eSpeak NG speaks, as for the demo's corpus."""
+"""Make the speech and noise that two example systems learn from.
+
+eSpeak NG speaks numbers, as in the corpus of the demo. `TimedVoice` also reports when it speaks
+each phone. The noises and rooms are synthetic.
+"""
 
 import ctypes
 import itertools
@@ -13,9 +16,12 @@ from corpus.demo_corpus import SAMPLE_RATE, EspeakVoice
 from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 from tacotron2_voice.utils.console import progress_bar
 
+NOISES = ("street", "crowd")
+SILENCE = 50  # 16-bit samples up to this value before the speech count as silence
+
 
 class Event(ctypes.Structure):
-    """espeak_EVENT of eSpeak's speak_lib.h."""
+    """The struct `espeak_EVENT` of eSpeak's header speak_lib.h."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -27,14 +33,17 @@ class Event(ctypes.Structure):
 
 
 class TimedVoice(EspeakVoice):
-    """A voice that says which phones it speaks, and when."""
+    """An eSpeak voice that also reports the time of each phone."""
 
     OPTIONS = EspeakVoice.OPTIONS | 1  # espeakINITIALIZE_PHONEME_EVENTS
-    END, WORD, PHONE = 0, 1, 7  # types of events
+    # Types of events.
+    END = 0
+    WORD = 1
+    PHONE = 7
 
     def _receive(self, samples: Any, count: int, events: Any) -> int:
-        found = ctypes.cast(events, ctypes.POINTER(Event))
-        for event in map(found.__getitem__, itertools.count()):
+        event_array = ctypes.cast(events, ctypes.POINTER(Event))
+        for event in map(event_array.__getitem__, itertools.count()):
             if event.type == self.END:
                 break
             if event.type in (self.WORD, self.PHONE):
@@ -42,79 +51,95 @@ class TimedVoice(EspeakVoice):
         return super()._receive(samples, count, events)
 
     def speak_timed(self, text: str, rate: int) -> tuple[np.ndarray, list[list[tuple[str, float]]]]:
-        """Samples [N] in [-1, 1]; of every word the phones, each with its middle in samples."""
+        """Speak a text, and report its phones with their times.
+
+        Args:
+            rate: words per minute.
+
+        Returns:
+            Samples [N] between -1 and 1, and for each word its phones. Each phone comes with its
+            middle, counted in samples.
+        """
         self.events: list[tuple[int, int, bytes]] = []
         speech = self.speak(text, rate)
-        spoken = np.concatenate(self._chunks).astype(int)
-        cut_off = int(np.argmax(np.abs(spoken) > 50))  # the silence at the beginning
-        ends = [start for _, start, _ in self.events[1:]] + [len(spoken)]
+        untrimmed = np.concatenate(self._chunks).astype(int)
+        # `speak` cuts off the silence at the beginning, but eSpeak's times include it.
+        cut_off = int(np.argmax(np.abs(untrimmed) > SILENCE))
+        ends = [start for _, start, _ in self.events[1:]] + [len(untrimmed)]
         words: list[list[tuple[str, float]]] = []
         for (kind, start, name), end in zip(self.events, ends, strict=True):
-            phone = name.decode().strip("',")  # without the marks of stress
+            phone = name.decode().strip("',")  # without stress marks
+            is_pause = phone.startswith("_")
             if kind == self.WORD:
                 words.append([])
-            elif not phone.startswith("_"):  # a pause
+            elif not is_pause:
                 words[-1].append((phone, (start + end) / 2 - cut_off))
         return speech / 32768, words
 
 
 @dataclass
 class Utterance:
-    samples: np.ndarray  # [N] in [-1, 1], without noise
-    words: list[tuple[str, tuple[str, ...]]]  # and the phones of each
-    middles: list[float]  # of all phones, in samples
+    samples: np.ndarray  # [N] between -1 and 1, without noise
+    words: list[tuple[str, tuple[str, ...]]]  # each word with its phones
+    middles: list[float]  # middle of every phone, in samples
 
 
 def speak_numbers(voice: TimedVoice, numbers: Sequence[int], rng: np.random.Generator) -> Utterance:
-    """Some numbers with pauses between them, at different speeds."""
-    spoken = Utterance(np.zeros(0), [], [])
+    """Speak numbers with pauses between them. Each number has a random speaking rate."""
+    utterance = Utterance(np.zeros(0), [], [])
     for number in numbers:
         sentence = sentence_of(str(number))
         speech, phones = voice.speak_timed(sentence, int(rng.integers(140, 211)))
         pause = np.zeros(int(SAMPLE_RATE * rng.uniform(0.1, 0.4)))
-        start = len(spoken.samples) + len(pause)
+        start = len(utterance.samples) + len(pause)
         for word, timed in zip(sentence.lower().rstrip(".").split(), phones, strict=True):
-            spoken.words.append((word, tuple(phone for phone, _ in timed)))
-            spoken.middles += [start + middle for _, middle in timed]
-        spoken.samples = np.concatenate([spoken.samples, pause, speech])
-    return spoken
+            utterance.words.append((word, tuple(phone for phone, _ in timed)))
+            utterance.middles += [start + middle for _, middle in timed]
+        utterance.samples = np.concatenate([utterance.samples, pause, speech])
+    return utterance
 
 
 def speak_corpus(count: int, most_numbers: int) -> list[Utterance]:
-    """So many utterances of up to so many numbers; no number occurs twice."""
-    voice, rng = TimedVoice(), np.random.default_rng(0)
+    """Speak `count` utterances of 1 to `most_numbers` numbers. No number occurs twice."""
+    voice = TimedVoice()
+    rng = np.random.default_rng(0)
     numbers = iter(draw_numbers(most_numbers * count, seed=0))
-    counts = rng.integers(1, most_numbers + 1, size=count)
-    counts = progress_bar("Speaking", count, " utterances", iterable=counts)
-    return [speak_numbers(voice, [next(numbers) for _ in range(n)], rng) for n in counts]
-
-
-NOISES = ("street", "crowd")
+    sizes = rng.integers(1, most_numbers + 1, size=count)
+    sizes = progress_bar("Speaking", count, " utterances", iterable=sizes)
+    return [speak_numbers(voice, [next(numbers) for _ in range(size)], rng) for size in sizes]
 
 
 def make_noise(
-    kind: str, length: int, others: Sequence[Utterance], rng: np.random.Generator
+    kind: str, length: int, speech: Sequence[Utterance], rng: np.random.Generator
 ) -> np.ndarray:
-    """Samples [length] of a "street", noise of a random color, or of a "crowd", five talkers of
-    `others` at once."""
+    """Return noise with `length` samples.
+
+    Args:
+        kind: "street" for noise of a random color, or "crowd" for five talkers at once.
+        speech: utterances that the talkers of a crowd are drawn from.
+    """
     if kind == "street":
         spectrum = np.fft.rfft(rng.normal(size=length))
         slope = np.arange(1, len(spectrum) + 1) ** rng.uniform(0.3, 1.0)
         return np.fft.irfft(spectrum / slope, length)
-    talkers = [others[i].samples for i in rng.integers(len(others), size=5)]
-    turned = [np.roll(talker, rng.integers(len(talker))) for talker in talkers]
-    return np.sum([np.resize(talker, length) for talker in turned], axis=0)
+    talkers = [speech[i].samples for i in rng.integers(len(speech), size=5)]
+    shifted = [np.roll(talker, rng.integers(len(talker))) for talker in talkers]
+    return np.sum([np.resize(talker, length) for talker in shifted], axis=0)
 
 
-def mix(speech: np.ndarray, noise: np.ndarray, level: float) -> np.ndarray:
-    """Their sum [N], with speech `level` dB louder than noise."""
-    loudness = np.sqrt(np.mean(speech**2) / np.mean(noise**2)) * 10 ** (-level / 20)
-    return speech + loudness * noise
+def mix(speech: np.ndarray, noise: np.ndarray, snr: float) -> np.ndarray:
+    """Return the sum [N] of speech and noise at this signal-to-noise ratio, in dB."""
+    factor = np.sqrt(np.mean(speech**2) / np.mean(noise**2)) * 10 ** (-snr / 20)
+    return speech + factor * noise
 
 
 def make_room(rng: np.random.Generator, seconds: float, direct: float) -> np.ndarray:
-    """The response of a room [N]: an impulse, then noise that falls by 60 dB in so many seconds;
-    the impulse is `direct` dB louder."""
+    """Return the impulse response [N] of a room: an impulse, then noise that decays.
+
+    Args:
+        seconds: reverberation time, in which the noise decays by 60 dB.
+        direct: level of the impulse above the noise, in dB.
+    """
     times = np.arange(1, round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     tail = rng.normal(size=len(times)) * 10 ** (-3 * times / seconds)
     return np.append(1, tail * 10 ** (-direct / 20) / np.sqrt(np.sum(tail**2)))

@@ -1,8 +1,10 @@
-"""A paper's table made again: a run for every row and seed, each kept as soon as it is finished,
-and a report beside the published numbers.
+"""Repeat a table of a paper: measure every row with every seed, and report the results.
 
-    OUT/runs/*.json    a finished run each; a table that was stopped resumes with the others
-    OUT/report.md      the table, more that was measured, and which of the paper's findings hold
+A program defines a `PaperTable` and calls its method `main`, which writes these files:
+
+    OUT/runs/*.json    one file per finished run; a stopped table resumes with the missing runs
+    OUT/report.md      the results next to the published numbers, further measurements, and a
+                       verdict for each of the paper's findings
 """
 
 import multiprocessing
@@ -11,13 +13,12 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import t as student
+from scipy.stats import t as student_t
 
 from machine import machine, peak_memory, reset_peak_memory
 from tacotron2_voice.utils.arguments import make_parser
@@ -25,8 +26,8 @@ from tacotron2_voice.utils.console import duration, markdown_table
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import lock, read_json, refuse_no_folder, write_bytes, write_json
 
-Run = Mapping[str, float]  # what was measured, by the columns' keys
-Runs = Mapping[str, Sequence[Run]]  # of every row, by seed
+Run = Mapping[str, float]  # column key -> measured value
+Runs = Mapping[str, Sequence[Run]]  # row name -> its runs, in the order of seeds
 CONFIDENCE = 0.95
 CPU = torch.device("cpu")
 FORK = multiprocessing.get_context("fork")  # passes objects that cannot be pickled
@@ -38,22 +39,31 @@ class Column:
     title: str
     published_title: str = ""  # empty: the paper has no such column
     digits: int = 1
-    may_be_zero: bool = False  # so rows differ by so much, not by so many per cent
+    in_per_cent: bool = True  # False: rows differ by a plain difference, for values around zero
+
+    def difference(self, more: Any, less: Any) -> Any:
+        """Return how much larger `more` is than `less`, in per cent or as a plain difference."""
+        if self.in_per_cent:
+            return 100 * (more / less - 1)
+        return more - less
 
 
 @dataclass(frozen=True)
 class Row:
     name: str
     options: Mapping[str, Any]
-    published: Sequence[float] = ()  # of the table's first columns
+    published: Sequence[float] = ()  # values of the first columns in the paper
 
 
-Cells = Sequence[tuple[Row, int]]  # rows with seeds
+Cells = Sequence[tuple[Row, int]]  # each row with a seed
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper found: a row has more of a column than another, or as much within a margin."""
+    """A finding of the paper: one row has a larger value in a column than another row.
+
+    With a margin above zero, the finding is that both rows have equal values within this margin.
+    """
 
     key: str
     more: str
@@ -63,93 +73,120 @@ class Claim:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """What is to be measured and shown. `experiment(settings)` gives the function that measures a
-    row with a seed; it is called only if a run is left to make."""
+    """The rows and columns of a table, and the function that measures a row.
 
-    description: str  # the program's docstring
-    introduction: str  # the report's first lines; {seeds} stands for their number
-    settings: Any  # a dataclass, with `seeds`
-    quick: Any
+    `experiment(settings)` returns a function that measures a row with a seed. It is called only if
+    a run is missing, because it makes the corpus.
+    """
+
+    description: str  # docstring of the program
+    introduction: str  # beginning of the report; {seeds} is replaced by the number of seeds
+    settings: Any  # a dataclass that contains `seeds`
+    quick: Any  # settings for --quick
     experiment: Callable[[Any], Callable[[Row, int], Run]]
     rows: Sequence[Row]
-    columns: Sequence[Column]  # beside the paper's
+    columns: Sequence[Column]  # columns of the paper's table
     more_columns: Sequence[Column]
     claims: Sequence[Claim]
-    processes: int = 2  # with a thread each; all rows are timed beside another
+    processes: int = 2  # one thread each; every row is timed while the other process is busy
 
     def main(self, arguments: list[str] | None = None) -> None:
-        """The program: make the runs that are left, and write the report.
+        """Run the program: make the missing runs and write the report.
 
-        UserError if OUT holds runs with other settings or of another machine."""
+        Raises:
+            UserError if OUT contains runs with other settings or of another machine.
+        """
         parser = make_parser(self.description)
         parser.add_argument("out", metavar="OUT", type=Path, help="folder of the runs and report")
-        parser.add_argument("--quick", action="store_true", help="two minutes: little data, 1 seed")
+        quick_help = "train on little data with one seed (about two minutes)"
+        parser.add_argument("--quick", action="store_true", help=quick_help)
         args = parser.parse_args(arguments)
-        torch.set_num_threads(1)  # small layers only wait for each other on several
+        torch.set_num_threads(1)  # layers as small as these are slower on several threads
         runs = self.make_runs(args.out, self.quick if args.quick else self.settings)
         report = self.report(runs)
         write_bytes(args.out / "report.md", report.encode())
         print(report, end="")
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
-        """Every row's runs: those of earlier calls from `out`, the others shared by processes."""
+        """Return the runs of every row. Runs in `out` are read; several processes make the rest."""
         refuse_no_folder(out, "folder")
-        (out / "runs").mkdir(parents=True, exist_ok=True)
+        folder = out / "runs"
+        folder.mkdir(parents=True, exist_ok=True)
         made_with = {"settings": asdict(settings), "machine": machine(CPU)}
         cells = [(row, seed) for seed in range(settings.seeds) for row in self.rows]
-        paths = [out / "runs" / f"{row.name}, {seed}.json" for row, seed in cells]
-        with lock(out):  # which a killed program's other process holds until its run is made
-            for path in filter(Path.exists, paths):
-                read_run(path, made_with)
-            left = [cell for cell, path in zip(cells, paths, strict=True) if not path.exists()]
-            shares = [left[i :: self.processes] for i in range(self.processes)]
-            arguments = [(share, out / "runs", made_with, settings) for share in shares]
-            others = [FORK.Process(target=self.help, args=each, daemon=True) for each in arguments]
-            for process in others[1:]:
+        # Two programs must not make runs in the same folder at the same time.
+        with lock(out):
+            missing = []
+            for row, seed in cells:
+                path = path_of(folder, row, seed)
+                if path.exists():
+                    read_run(path, made_with)
+                else:
+                    missing.append((row, seed))
+            own_share, *shares = [missing[i :: self.processes] for i in range(self.processes)]
+            processes = [
+                FORK.Process(
+                    target=self.make_share_in_child,
+                    args=(share, folder, made_with, settings),
+                    daemon=True,
+                )
+                for share in shares
+            ]
+            for process in processes:
                 process.start()
-            self.make_share(*arguments[0])
-            for process in others[1:]:
+            self.make_share(own_share, folder, made_with, settings)
+            for process in processes:
                 process.join()
-        if missing := [path for path in paths if not path.exists()]:
-            raise UserError(f"{missing[0]}: not made, as a process ended; the same command resumes")
-        found = {row.name: list[Run]() for row in self.rows}
-        for (row, _), path in zip(cells, paths, strict=True):
-            found[row.name].append(read_run(path, made_with))
-        return found
+        runs = {row.name: list[Run]() for row in self.rows}
+        for row, seed in cells:
+            path = path_of(folder, row, seed)
+            if not path.exists():
+                raise UserError(f"{path}: no such file, because a process failed. Run this again.")
+            runs[row.name].append(read_run(path, made_with))
+        return runs
 
-    def help(self, cells: Cells, folder: Path, made_with: Any, settings: Any) -> None:
-        """Make a share in a process of its own, which ends by Ctrl-C without a word."""
+    def make_share_in_child(
+        self, cells: Cells, folder: Path, made_with: Any, settings: Any
+    ) -> None:
+        """Make a share of the runs in a child process. Ctrl-C ends it without a traceback."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         self.make_share(cells, folder, made_with, settings, os.getppid())
 
     def make_share(
         self, cells: Cells, folder: Path, made_with: Any, settings: Any, parent: int | None = None
     ) -> None:
-        """Measure rows with seeds, and write what was found. Ends early if `parent` has."""
-        start, measure = time.perf_counter(), cache(self.experiment)
-        for made, (row, seed) in enumerate(cells, 1):
-            run = measure(settings)(row, seed)
-            write_json(
-                folder / f"{row.name}, {seed}.json", {"made_with": made_with, "results": run}
-            )
-            words = [f"{run[c.key]:.{c.digits}f} {c.title}" for c in self.columns]
-            seconds = (time.perf_counter() - start) / made * (len(cells) - made)
-            left = f"{len(cells) - made} more in this process, {duration(seconds)}"
-            print(f"{row.name}, seed {seed}: {', '.join(words)}; {left}", flush=True)
-            if parent not in (None, os.getppid()):
+        """Measure each row with its seed and write the results.
+
+        Args:
+            parent: id of the parent process. A child process stops when its parent has ended.
+        """
+        if not cells:
+            return
+        start = time.perf_counter()
+        measure = self.experiment(settings)
+        for made, (row, seed) in enumerate(cells, start=1):
+            run = measure(row, seed)
+            write_json(path_of(folder, row, seed), {"made_with": made_with, "results": run})
+            values = [f"{c.title}: {run[c.key]:.{c.digits}f}" for c in self.columns]
+            left = len(cells) - made
+            seconds = (time.perf_counter() - start) / made * left
+            remaining = f"runs left in this process: {left} ({duration(seconds)})"
+            print(f"{row.name}, seed {seed} - {'; '.join(values)}; {remaining}", flush=True)
+            if parent is not None and parent != os.getppid():
                 return
 
     def report(self, runs: Runs) -> str:
+        """Return the report in Markdown."""
         parts = [
             self.introduction.format(seeds=len(runs[self.rows[0].name])),
-            f"Measured on: {machine(CPU)}. Means, and standard errors over seeds.",
+            f"Measured on: {machine(CPU)}. Means and standard errors over seeds.",
             self.results(self.columns, runs),
             self.results(self.more_columns, runs),
-            "What the paper found, by how much one row has more than another. It is confirmed or "
-            f"contradicted where the {CONFIDENCE:.0%} interval of our difference is wholly on one "
-            "side of 0, or of the margin named.",
+            "The paper's findings compare two rows. The differences show how much more the first "
+            f"row has. A finding is confirmed or contradicted if the {CONFIDENCE:.0%} confidence "
+            "interval of our difference is entirely on one side of 0, or of the given margin.",
             markdown_table(
-                ["the paper's finding", "there", "here", "verdict"],
+                ["finding of the paper", "paper", "ours", "verdict"],
                 [self.verdict(claim, runs) for claim in self.claims],
             ),
         ]
@@ -160,59 +197,79 @@ class PaperTable:
         return {column.key: column for column in (*self.columns, *self.more_columns)}
 
     def published(self, key: str) -> dict[str, float]:
-        """The paper's figures of a column, by row."""
-        place = [*self.by_key].index(key)
-        return {row.name: row.published[place] for row in self.rows if row.published[place:]}
+        """Return the paper's values of a column, by row name."""
+        index = list(self.by_key).index(key)
+        return {row.name: row.published[index] for row in self.rows if index < len(row.published)}
 
     def results(self, columns: Sequence[Column], runs: Runs) -> str:
-        """Every row's means, each beside what the paper has."""
-        titles, lines = ["batches"], [[row.name] for row in self.rows]
+        """Return a table with the mean of every row, next to the paper's value."""
+        titles = ["batches"]
+        lines = [[row.name] for row in self.rows]
         for column in columns:
             published = self.published(column.key)
-            titles += [column.title] + [column.published_title] * bool(column.published_title)
+            titles.append(column.title)
+            if column.published_title:
+                titles.append(column.published_title)
             for line in lines:
-                found = mean_and_error([run[column.key] for run in runs[line[0]]])
-                there = [str(published.get(line[0], "–"))] * bool(column.published_title)
-                line += [with_error(*found, style=f",.{column.digits}f"), *there]
+                name = line[0]
+                mean, error = mean_and_error([run[column.key] for run in runs[name]])
+                line.append(with_error(mean, error, style=f",.{column.digits}f"))
+                if column.published_title:
+                    line.append(str(published.get(name, "–")))
         return markdown_table(titles, lines)
 
     def verdict(self, claim: Claim, runs: Runs) -> list[str]:
-        """A claim with the paper's difference and ours, seed by seed, and what follows from it."""
-        column, published = self.by_key[claim.key], self.published(claim.key)
-        unit, digits = ("", column.digits) if column.may_be_zero else (" %", 1)
+        """Return a table line: the finding, the paper's difference, our difference, the verdict.
 
-        def differences(more: np.ndarray, less: np.ndarray) -> np.ndarray:
-            return more - less if column.may_be_zero else 100 * (more / less - 1)
+        Our difference is the mean over seeds.
+        """
+        column = self.by_key[claim.key]
+        unit = " %" if column.in_per_cent else ""
+        digits = 1 if column.in_per_cent else column.digits
 
-        names, there = (claim.more, claim.less), "–"
-        if published.keys() >= set(names):
-            found = differences(*(np.array(published[name]) for name in names))
-            there = f"{found:+.{digits}f}{unit}"
-        ours = differences(*(np.array([run[claim.key] for run in runs[name]]) for name in names))
-        mean, error = mean_and_error(ours)
-        reach = error * student.ppf((1 + CONFIDENCE) / 2, max(1, len(ours) - 1))
-        low, high = (-claim.margin, claim.margin) if claim.margin else (0, np.inf)
-        result = "undecided"  # also where the error is not known
-        if low < mean - reach and mean + reach < high:
+        published = self.published(claim.key)
+        published_difference = "–"
+        if claim.more in published and claim.less in published:
+            difference = column.difference(published[claim.more], published[claim.less])
+            published_difference = f"{difference:+.{digits}f}{unit}"
+
+        more = np.array([run[claim.key] for run in runs[claim.more]])
+        less = np.array([run[claim.key] for run in runs[claim.less]])
+        mean, error = mean_and_error(column.difference(more, less))
+        half_width = error * student_t.ppf((1 + CONFIDENCE) / 2, max(1, len(more) - 1))
+        low, high = (0.0, np.inf)
+        finding = f"{column.title}: {claim.more} > {claim.less}"
+        if claim.margin:
+            low, high = (-claim.margin, claim.margin)
+            finding = f"{column.title}: {claim.more} = {claim.less} ± {claim.margin:g}{unit}"
+        result = "undecided"  # also with one seed, where the error is NaN
+        if low < mean - half_width and mean + half_width < high:
             result = "confirmed"
-        elif mean + reach < low or mean - reach > high:
+        elif mean + half_width < low or mean - half_width > high:
             result = "contradicted"
-        sign = f"= {claim.less} ± {claim.margin:g}{unit}" if claim.margin else f"> {claim.less}"
-        here = with_error(mean, error, f"+.{digits}f") + unit
-        return [f"{column.title}: {claim.more} {sign}", there, here, result]
+        our_difference = with_error(mean, error, f"+.{digits}f") + unit
+        return [finding, published_difference, our_difference, result]
+
+
+def path_of(folder: Path, row: Row, seed: int) -> Path:
+    return folder / f"{row.name}, {seed}.json"
 
 
 def read_run(path: Path, made_with: Any) -> Run:
-    """What a finished run found. UserError if it is of other settings or of another machine."""
+    """Return the results of a finished run.
+
+    Raises:
+        UserError if it was made with other settings or on another machine.
+    """
     found = read_json(path)
     if not isinstance(found, dict) or found.get("made_with") != made_with:
         problem = "made with other settings or on another machine"
-        raise UserError(f"{path}: {problem}; delete it, or name another folder")
+        raise UserError(f"{path}: {problem}. Delete it, or choose another folder.")
     return found["results"]
 
 
 def memory_of(step: Callable[[], object]) -> float:
-    """What a step adds to this process at most, in MB."""
+    """Return the most memory that a training step adds to this process, in MB."""
     reset_peak_memory(CPU)
     before = peak_memory(CPU)
     step()
@@ -220,10 +277,15 @@ def memory_of(step: Callable[[], object]) -> float:
 
 
 def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """The mean and its standard error, which is nan for a single value."""
-    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    """Return the mean and its standard error, which is NaN for a single value."""
+    error = np.nan
+    if len(values) > 1:
+        error = np.std(values, ddof=1) / np.sqrt(len(values))
     return float(np.mean(values)), float(error)
 
 
 def with_error(mean: float, error: float, style: str) -> str:
-    return f"{mean:{style}}" + ("" if np.isnan(error) else f" ± {error:{style.lstrip('+')}}")
+    """Return "mean ± error", or the mean alone if the error is NaN."""
+    if np.isnan(error):
+        return f"{mean:{style}}"
+    return f"{mean:{style}} ± {error:{style.lstrip('+')}}"

@@ -1,19 +1,20 @@
-"""Make a corpus of synthetic speech in LJSpeech's layout, for demos: spoken numbers.
+"""Make a corpus of spoken numbers in LJSpeech's layout, with synthetic speech, for demos.
 
     python scripts/make_demo_corpus.py demo/corpus
     python scripts/make_demo_corpus.py demo/corpus --clips 2000 --seed 1
-    python scripts/make_demo_corpus.py demo/unseen --clips 50 --skip 1000  # unseen in training
+    python scripts/make_demo_corpus.py demo/unseen --clips 50 --skip 1000  # not in demo/corpus
 
-eSpeak NG (the package espeakng-loader) speaks different numbers of up to six digits. They have only
-29 words, so that a small model learns to speak within minutes and a recognizer can transcribe it.
-The clips last 0.3 to 4 s, and most are long: random batches of 16 pad 31 %, as LJSpeech's do.
+eSpeak NG (the package espeakng-loader) speaks different numbers of up to six digits. All numbers
+together consist of only 29 words. Therefore a small model learns to speak within minutes, and a
+recognizer can transcribe its speech. The clips last 0.3 to 4 s, and most clips are long. Random
+batches of 16 clips contain 31 % padding, about as much as with LJSpeech.
 
-    OUT/metadata.csv      id|number|its words     (UTF-8, no header; the words are spoken)
+    OUT/metadata.csv      id|number|words of the number (UTF-8, no header)
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
-    OUT/demo_corpus.json  what the corpus was made from
+    OUT/demo_corpus.json  the options and the version that made the corpus
 
-The corpus depends only on the options, and appears whole or not at all. Languages other than English
-need requirements/phones.txt.
+The same options always make the same corpus. If the program stops early, it writes nothing. Languages
+other than English need requirements/phones.txt.
 """
 
 import project_root
@@ -28,7 +29,8 @@ from tacotron2_voice.utils.program import run_program
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    add, number = parser.add_argument, whole_number(0)
+    add = parser.add_argument
+    number = whole_number(0)
     add("out", metavar="OUT", help="folder to make")
     add(
         "--clips",
@@ -57,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # An exception of a handler would mostly be raised, and lost, inside eSpeak's callback.
+    # The handlers only set a flag. An exception inside eSpeak's callback would be lost.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop_requested.set())
     run_program(main)

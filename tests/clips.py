@@ -1,4 +1,4 @@
-"""Clips and cached mels in a folder, for tests of filelists and of the dataset."""
+"""Provide clips and mel files, for tests of filelists and of the dataset."""
 
 import json
 
@@ -15,8 +15,8 @@ def noise(num_samples, seed=0):
 
 @pytest.fixture
 def sounds(tmp_path):
-    """Folder with a.wav (22,050 samples), b.flac (11,025) and c.wav (5,000)."""
-    import soundfile  # GPU machines without it still run the tests that need no sound
+    """Return a folder with a.wav (22,050 samples), b.flac (11,025) and c.wav (5,000)."""
+    import soundfile  # imported here because GPU machines may lack it
 
     for name, num_samples in (("a.wav", 22050), ("b.flac", 11025), ("c.wav", 5000)):
         soundfile.write(tmp_path / name, noise(num_samples), 22050)
@@ -25,7 +25,7 @@ def sounds(tmp_path):
 
 @pytest.fixture
 def cached_mels(tmp_path):
-    """Folder with the log-mel x.npy of 40 frames and the settings it was made with."""
+    """Return a folder with a log-mel file x.npy (40 frames) and its mel_settings.json."""
     folder = tmp_path / "mels"
     folder.mkdir()
     mel = np.random.default_rng(1).normal(size=(80, 40)).astype(np.float32)

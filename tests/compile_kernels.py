@@ -1,9 +1,9 @@
-"""Compiles the kernels for an H200 (sm_90) without one, and prints a JSON row for each launch.
+"""Compile the kernels of the full-size model for an H200 (sm_90), and print a JSON row per launch.
 
     python tests/compile_kernels.py
 
-In a process of its own, because in the tests' Triton interprets. The full-size model: the
-decoder's loops, then the encoder's.
+This needs no GPU. It runs in a process of its own, because Triton interprets kernels in the process
+of the tests. The launches of the decoder's loops come first, then the encoder's.
 """
 
 import json
@@ -33,17 +33,18 @@ CASES = [  # clips, symbols, precision
     (64, 32, "fp32"),
 ]
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)
-# The rest of graphs.Setting: E, K; location gradient, differentiable, early launches; stream.
+# Other fields of graphs.Setting: E, K, location gradient, differentiable, programmatic dependent
+# launch, and stream.
 FULL: tuple[Any, ...] = (*LSTMS, 512, 31, True, True, True, 0)
 ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[-4:]
 
 
 def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dict]]:
-    """(kernel, options) of all launches of a batch."""
+    """Return the kernel's name and the options of every launch for a batch."""
     found = []
 
     class Recorder:
-        """Stands for a kernel: a launch is recorded and not made."""
+        """Replaces a kernel, and records its launches instead of launching it."""
 
         def __init__(self, name: str):
             self.name, self.arg_names = name, getattr(kernels, name).arg_names
@@ -56,7 +57,7 @@ def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dic
     replaced = SimpleNamespace(**{**vars(kernels), **stand_ins})
     vars(graphs).update(_kernels=lambda: replaced)
     operands = torch.bfloat16 if precision == "bf16" else torch.float32
-    types = torch.device("cpu"), torch.float32, operands, precision == "tf32"  # nothing is captured
+    types = torch.device("cpu"), torch.float32, operands, precision == "tf32"
     for rest in (FULL, ENCODER):
         made = graphs.Graphs(graphs.Setting(*types, *graphs.bucket(clips, symbols), *rest))
         for loop in vars(made).values():
@@ -66,9 +67,11 @@ def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dic
 
 
 def compiled(name: str, options: dict):
-    """The kernel, as a launch would compile it."""
-    kernel, options = getattr(kernels, name), dict(options)
-    choices = {key: options.pop(key) for key in list(options) if key.islower()}  # the compiler's
+    """Compile a kernel as its launch would."""
+    kernel = getattr(kernels, name)
+    options = dict(options)
+    # Options of the compiler have lower-case names.
+    choices = {key: options.pop(key) for key in list(options) if key.islower()}
     kinds = {"table": "*i64", "offset": "i32", "scale": "fp32"}
     signature = {argument: kinds.get(argument, "constexpr") for argument in kernel.arg_names}
     constants = {(kernel.arg_names.index(key),): value for key, value in options.items()}
@@ -77,7 +80,7 @@ def compiled(name: str, options: dict):
 
 
 def measured(name: str, options: dict) -> dict:
-    """What a launch takes of the GPU."""
+    """Return the resources of the GPU that a launch uses, and properties of its code."""
     kernel = compiled(name, options)
     ptx = kernel.asm["ptx"]
     reader = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -92,10 +95,11 @@ def measured(name: str, options: dict) -> dict:
         "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
-        # whether its inner dimension is read block after block; 16 bytes at a time, asynchronously
+        # Whether the inner dimension is read block by block.
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
+        # Asynchronous copies of 16 bytes.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
-        # K of a product, and how many of it a thread's registers hold in a row
+        # Inner dimension of each product, and consecutive values per thread.
         "widths": [
             (int(inner), int(width))
             for inner, width in re.findall(

@@ -8,10 +8,8 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from clips import cached_mels, sounds  # noqa: F401
@@ -28,13 +26,15 @@ from helpers import (
     save_speaker,
 )
 
-import length_batching
 from hparams import create_hparams
 
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and nohup hang-ups; some
-# tests send both to programs that they start, which would ignore them too.
 def restore_signals() -> None:
+    """Let this process react to signals.
+
+    If a shell starts the tests in the background, or through nohup, they ignore some signals, and
+    so do programs that they start. Some tests send these signals to programs.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -45,24 +45,24 @@ restore_signals()
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """Training in a test's process leaves its handlers there."""
+    """Remove the signal handlers of a training run inside the test process."""
     yield
     restore_signals()
 
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, by torch perhaps
+    os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
 
 
-# A slow or busy machine fails no test: by default each example of hypothesis has 0.2 s.
-with contextlib.suppress(ModuleNotFoundError):  # where only tests of a GPU run
+# By default, hypothesis fails an example that takes longer than 0.2 s. A busy machine needs longer.
+with contextlib.suppress(ModuleNotFoundError):  # GPU machines may lack hypothesis
     hypothesis = importlib.import_module("hypothesis")
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: looking through it for garbage again and again takes long."""
+    """Keep imported objects out of garbage collection, which would check them again and again."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
 
@@ -74,7 +74,7 @@ def corpus(tmp_path_factory) -> Corpus:
 
 @pytest.fixture
 def clean_process(monkeypatch, one_thread):
-    """What `train.main` sets in its process, put back; no GPU: the CPU's rules; empty pictures."""
+    """Train in this process without a GPU and with empty plots, and undo its global changes."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     draw_quickly(monkeypatch.setattr)
@@ -82,7 +82,7 @@ def clean_process(monkeypatch, one_thread):
 
 @pytest.fixture(scope="session")
 def whole(corpus, tmp_path_factory):
-    """The run LONG, uninterrupted."""
+    """Return the folder of an uninterrupted run with the settings LONG."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert Child(flags(out, corpus.hparams(**LONG))).end().code == 0
     return out
@@ -90,24 +90,27 @@ def whole(corpus, tmp_path_factory):
 
 @pytest.fixture
 def no_picture(monkeypatch):
-    from corpora import draw_nothing  # which imports what a GPU machine may lack
+    """Make the plots of `prepare` empty."""
+    from corpora import draw_nothing  # imported here because GPU machines may lack its imports
 
     draw_nothing(monkeypatch)
 
 
 @pytest.fixture
 def copied(whole, tmp_path):
+    """Return a copy of the uninterrupted run, which a test may change."""
     return shutil.copytree(whole, tmp_path / "copied")
 
 
 @pytest.fixture
 def checkpoint_path(tmp_path):
+    """Return the path of a checkpoint of a small model."""
     return save_speaker(tmp_path / "model.pt", create_hparams(SPEAKER))
 
 
 @pytest.fixture(scope="session")
 def voices(tmp_path_factory):
-    """A checkpoint and its exports by precision, each with what was printed."""
+    """Return a checkpoint and its exported voices, each with the output of the export."""
     export_voice = importlib.import_module("scripts.export_voice")
     folder = tmp_path_factory.mktemp("voices")
     hparams = create_hparams(
@@ -125,7 +128,7 @@ def voices(tmp_path_factory):
 
 @pytest.fixture
 def one_thread():
-    """Layers as small as the tests' only wait for one another on several threads."""
+    """Use one thread, because layers as small as those of the tests are slower on several."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -134,7 +137,7 @@ def one_thread():
 
 @pytest.fixture
 def tf32_as_before():
-    """What a Trainer sets for the whole process, put back."""
+    """Undo the TF32 settings that a Trainer changes for the whole process."""
     switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
     yield
@@ -142,19 +145,9 @@ def tf32_as_before():
         switch.allow_tf32 = value
 
 
-@pytest.fixture
-def broken_strategy(monkeypatch):
-    """`semi_sorted` adds arrays of two shapes: a fault of the code, for which numpy has a
-    ValueError, and not of the user's."""
-    broken = replace(
-        length_batching.REGISTRY["semi_sorted"], order=lambda clips: clips.lengths + np.ones(10**6)
-    )
-    monkeypatch.setitem(length_batching.REGISTRY, "semi_sorted", broken)
-
-
 @pytest.fixture(scope="session")
 def ljspeech_metadata(tmp_path_factory):
-    """LJSpeech's metadata.csv, all 13,100 lines."""
+    """Return LJSpeech's metadata.csv with all 13,100 lines."""
     path = tmp_path_factory.mktemp("ljspeech") / "metadata.csv"
     path.write_bytes(lzma.decompress((DATA / "ljspeech" / "metadata.csv.xz").read_bytes()))
     return path
@@ -162,7 +155,7 @@ def ljspeech_metadata(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ljspeech_mini(ljspeech_metadata, tmp_path_factory):
-    """Five real clips in LJSpeech's layout."""
+    """Return a folder with five real clips in LJSpeech's layout."""
     folder = tmp_path_factory.mktemp("mini") / "LJSpeech-mini"
     folder.mkdir()
     (folder / "wavs").symlink_to(LJSPEECH_CLIPS)

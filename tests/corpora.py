@@ -1,4 +1,4 @@
-"""Small corpora in LJSpeech's layout, for the tests of what reads one."""
+"""Make small corpora in LJSpeech's layout."""
 
 import signal
 from pathlib import Path
@@ -19,20 +19,22 @@ RATE = 22050
 def write_tone(
     path: Path, num_samples: int, rate: int = RATE, peak: float = 0.5, **options
 ) -> None:
+    """Write a tone of 220 Hz."""
     tone = peak * np.sin(2 * np.pi * 220 * np.arange(num_samples) / RATE)
     soundfile.write(path, tone, rate, **options)
 
 
 def make_corpus(
-    folder: Path, clips: int = 10, sound: str = "wav", text: str = "Number {}."
+    folder: Path, clips: int = 10, suffix: str = "wav", text: str = "Number {}."
 ) -> Path:
-    """Clips c00, c01, ... of 4000, 4137, ... samples; the normalized text differs from the raw.
+    """Write clips c00, c01, ... with 4000, 4137, ... samples.
 
-    A program that reads a number imports inflect, which takes 3 s: some have texts without one.
+    The normalized text of a clip differs from its raw text. Give a text without a number to save
+    3 s, because numbers are spelled with inflect, which is slow to import.
     """
     (folder / "wavs").mkdir(parents=True)
     for i in range(clips):
-        write_tone(folder / "wavs" / f"c{i:02}.{sound}", 4000 + 137 * i)
+        write_tone(folder / "wavs" / f"c{i:02}.{suffix}", 4000 + 137 * i)
         add_line(folder, f"c{i:02}|No. {i}|{text.format(i)}")
     return folder
 
@@ -52,15 +54,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def refusal(function, *arguments, error: type[BaseException] = UserError, **options) -> str:
-    """The message that the call raises."""
+    """Return the message of the error that the call raises."""
     with pytest.raises(error) as caught:
         function(*arguments, **options)
     return str(caught.value)
 
 
 def kill_while_preparing(suffix: str, options: list[str]) -> None:
-    """Run prepare.py; once three of its files with this ending are done, SIGKILL ends it
-    in the middle of another."""
+    """Run prepare.py, and kill it with SIGKILL while it writes its fourth file with this suffix."""
     process = fork_server().Process(target=_prepare_and_be_killed, args=(suffix, options))
     process.start()
     process.join(60)
@@ -84,11 +85,11 @@ def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
 
 
 def prepare_with(*values, **options) -> list[Path]:
-    """`prepare` of a Preparation with these values, for functions that call what they are given."""
+    """Call `prepare` with a Preparation that has these values."""
     return prepare(Preparation(*values, **options))
 
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than all else that `prepare` does."""
+    """Make the plots of `prepare` empty, because they take most of its time."""
     for name in ("draw_lengths", "draw_corpus"):
-        patch.setattr(preparation, name, lambda *_: b"a picture")
+        patch.setattr(preparation, name, lambda *_: b"a plot")

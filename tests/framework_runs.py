@@ -2,9 +2,9 @@
 
     framework_runs.py SECONDS FOLDER JOB ...
 
-A JOB is a program of examples/frameworks with its arguments, or a function below with name=value.
-Writes the result of each job, the clips of batches by epochs, or its error. After SECONDS, prints
-where it waits, and ends.
+A JOB is a program of examples/frameworks with its arguments, or a function of this file with
+arguments of the form name=value. Writes the result of each job: the clips of all batches per epoch,
+or an error. After SECONDS, prints the stack of each thread and ends.
 """
 
 import ast
@@ -30,7 +30,8 @@ from task import BATCHING, Clips, Model, pad  # noqa: E402
 from length_batching import LengthBatches, RankSampler  # noqa: E402
 
 CLIPS = Clips(90)
-RANK, PROCESSES = (int(os.environ.get(*name)) for name in (("RANK", 0), ("WORLD_SIZE", 1)))
+RANK = int(os.environ.get("RANK", 0))
+PROCESSES = int(os.environ.get("WORLD_SIZE", 1))
 
 
 def batches_of(world_size=PROCESSES, **options):
@@ -45,7 +46,8 @@ def numbers(batches):
 
 def planned(*epochs):
     """Return this process's batches in these epochs."""
-    batches, epochs_of_rank = batches_of(), []
+    batches = batches_of()
+    epochs_of_rank = []
     for epoch in epochs:
         batches.set_epoch(epoch)
         epochs_of_rank.append(numbers(batches[i] for i in range(RANK, len(batches), PROCESSES)))
@@ -74,7 +76,7 @@ def prepared(world_size=PROCESSES, batch_size=1, shuffle=False, num_workers=0, *
 
 
 def accelerate_epochs(**options):
-    """Draw one batch, then train three epochs. accelerate counts the epochs itself."""
+    """Read one batch, then train three epochs. accelerate itself counts the epochs."""
     _, loader = prepared(**options)
     next(iter(loader))
     epochs = [numbers(loader) for _ in range(3)]
@@ -161,7 +163,7 @@ def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
 
 
 def trainer_changed(**arguments):
-    """Resume inside an epoch with arguments that differ from those of the first run."""
+    """Resume inside an epoch with other arguments than in the original run."""
     folder = "changed-" + "-".join(map(str, arguments.values()))
     if not arguments.keys() & {"record", "seed"}:
         return trained(folder, **arguments)
@@ -202,7 +204,8 @@ def fit(
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    module, to_validate = Module(), batches_of(world_size)
+    module = Module()
+    to_validate = batches_of(world_size)
     batches = batches_of(world_size, batches_per_update=batches_per_update)
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -228,15 +231,19 @@ def fit(
 
 
 def lightning_epochs(**options):
-    """Train three epochs after a sanity check of validation. Resume between and inside epochs."""
+    """Train three epochs after a sanity check, and resume between epochs and inside an epoch."""
     folder = "-".join(["epochs", *map(str, options.values())])
     trained, validated = fit(folder, **options)
     size = len(trained) // 3
     for step in (size, 2 * size, 2 * size + 1, size - 1):
         again, _ = fit(f"{folder} again {step}", f"{folder}/step={step}.ckpt", **options)
         assert again == trained[step:], step
-    parts = trained, validated[2:]  # the sanity check has two batches
-    return [part[start : start + size] for part in parts for start in range(0, 3 * size, size)]
+    validated = validated[2:]  # without the two batches of the sanity check
+    return [
+        batches[start : start + size]
+        for batches in (trained, validated)
+        for start in range(0, 3 * size, size)
+    ]
 
 
 def run(job):
@@ -248,8 +255,8 @@ def run(job):
 
 
 def end_waiting():
-    """End this process and the loader's workers, which would keep the pipes of the test open."""
-    print("waits forever:", file=sys.stderr, flush=True)
+    """Kill this process and the loader's workers, because they keep the pipes of the test open."""
+    print("still running:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback()
     os.killpg(0, signal.SIGKILL)
 
@@ -270,4 +277,4 @@ if __name__ == "__main__":
     Path(f"result.{RANK}").write_text(json.dumps(results))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # because a thread of gloo aborts one in ten processes that end normally
+    os._exit(0)  # a thread of gloo aborts about one in ten processes that end normally

@@ -1,4 +1,4 @@
-"""A tiny corpus and model, and training runs that can be killed: what several tests share."""
+"""Provide a tiny corpus, a tiny model and training runs that tests can kill."""
 
 import faulthandler
 import json
@@ -21,14 +21,15 @@ from same_run import TIMES, compare_runs, differences
 from hparams import HParams
 from model import Tacotron2
 from tacotron2_voice import griffin_lim
-from tacotron2_voice.utils import plots as pictures
+from tacotron2_voice.utils import plots
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "tests" / "data"  # its README says where each file comes from
+DATA = ROOT / "tests" / "data"  # its README lists the origin of each file
 GOLDEN = DATA / "golden"
 LJSPEECH_LENGTHS = DATA / "ljspeech" / "lengths.csv"
 LJSPEECH_CLIPS = DATA / "ljspeech" / "wavs"
-SAMPLING_RATE, HOP = 22050, 800
+SAMPLING_RATE = 22050
+HOP = 800
 SENTENCES = (
     "Ah.",
     "Go on.",
@@ -68,16 +69,16 @@ TINY = {
     "iters_per_checkpoint": 4,
     "keep_checkpoints": 2,
     "epochs": 2,
-    "decoder": "reference",  # so small, it trains sooner than the fast one
+    "decoder": "reference",  # faster than the fast decoder for a model as small as this
 }
 
 
 def tiny(**settings) -> str:
-    """The tiny model, as --hparams takes it."""
+    """Return the settings of the tiny model, in the form of --hparams."""
     return ",".join(f"{name}={value}" for name, value in (TINY | settings).items())
 
 
-# A model that ends after 12 steps, for tests of what speaking writes.
+# Settings of a small model that always stops after 12 decoder steps, for tests of synthesis.
 SPEAKER = (
     "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
     "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
@@ -86,7 +87,7 @@ SPEAKER = (
 
 
 def save_speaker(path: Path, hparams: HParams, **more: object) -> Path:
-    """A checkpoint as the reference writes it, with our settings in it."""
+    """Write a checkpoint in the format of NVIDIA's code, with settings of this project in it."""
     torch.manual_seed(0)
     saved = {"iteration": 7, "state_dict": Tacotron2(hparams).state_dict()}
     torch.save(saved | {"hparams": asdict(hparams)} | more, path)
@@ -100,20 +101,20 @@ class Corpus:
     val: Path
 
     def hparams(self, **overrides) -> str:
-        """The tiny model on this corpus, as --hparams takes it."""
+        """Return the settings of the tiny model on this corpus, in the form of --hparams."""
         return tiny(**{"training_files": self.train, "validation_files": self.val} | overrides)
 
 
-# The run that the tests on stopping and resuming share: 4 epochs of 4 or 5 batches, checkpoints
-# inside epochs and between them, validation after the second and the fourth.
+# Settings of the run that the tests of stopping and resuming share. It has 4 epochs of 4 or 5
+# batches, checkpoints inside epochs and between epochs, and a validation after epochs 2 and 4.
 LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}
-LONG |= {"learning_rate_warmup_steps": 30}  # each step has its own rate
+LONG |= {"learning_rate_warmup_steps": 30}  # gives each optimizer step another learning rate
 SECONDS = {"train": np.linspace(0.2, 0.8, 14), "val": (0.2, 0.3, 0.4, 0.5, 0.7)}
 
 
 def make_corpus(folder: Path, durations_by_list: dict = SECONDS) -> Corpus:
-    """14 training clips of 0.2 to 0.8 s and 5 for validation: gliding tones in a little noise."""
-    import soundfile  # GPU machines without it still run the tests that need no sound
+    """Write 14 training clips and 5 validation clips: gliding tones of 0.2 to 0.8 s with noise."""
+    import soundfile  # imported here because GPU machines may lack it
 
     rng = np.random.default_rng(7)
     for name, durations in durations_by_list.items():
@@ -129,20 +130,21 @@ def make_corpus(folder: Path, durations_by_list: dict = SECONDS) -> Corpus:
 
 
 def flags(out: Path, hparams: str, *more) -> list[str]:
-    """Arguments of train.py."""
+    """Return arguments for train.py."""
     return ["-o", str(out), "--hparams", hparams, *map(str, more)]
 
 
-# ---------------------------------------------------------------------------- what a run left
+# ---------------------------------------------------------------------------- files of a run
 
 
 def metrics(directory: Path, kind: str | None = None) -> list[dict]:
+    """Return the lines of metrics.jsonl, or only the lines of one kind."""
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [line for line in map(json.loads, lines) if kind in (None, line["kind"])]
 
 
 def curves(directory: Path) -> dict[str, list]:
-    """TensorBoard's (step, value) of every scalar, (step,) of every picture and sound."""
+    """Return TensorBoard's (step, value) of every scalar, and (step,) of every plot and audio."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(
@@ -156,7 +158,7 @@ def curves(directory: Path) -> dict[str, list]:
             found[tag] = [(step,) for step, _ in found[tag]]
     found |= {tag: [(e.step,) for e in events.Images(tag)] for tag in events.Tags()["images"]}
     found |= {tag: [(e.step,) for e in events.Audio(tag)] for tag in events.Tags()["audio"]}
-    # Files are read by name, which within one second says nothing about their order.
+    # TensorBoard sorts files by name, and files of the same second have names in no useful order.
     return {tag: sorted(points) for tag, points in found.items()}
 
 
@@ -165,16 +167,17 @@ def load(path: Path) -> dict:
 
 
 def newest(directory: Path) -> Path:
+    """Return the newest checkpoint of a run."""
     return max(directory.glob("checkpoint_*.pt"), key=lambda path: int(path.stem.split("_")[1]))
 
 
 def assert_same(one, other, path: str = "") -> None:
-    """Bitwise equality of nested dicts, lists and tensors."""
+    """Assert that two nested dicts, lists or tensors are equal bit by bit."""
     assert differences(one, other, path) == []
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Weights, optimizer, loop and logs of two runs are the same, but for times."""
+    """Assert that two runs have the same weights, optimizer, loop and logs, except times."""
     assert compare_runs(one, other) == []
     assert newest(one).name == newest(other).name
     assert curves(one) == curves(other)
@@ -185,23 +188,27 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 @dataclass
 class Ended:
-    code: int  # minus the signal's number if one ended it
+    code: int  # exit code, or minus the number of the signal that ended the process
     output: str  # stdout and stderr
 
 
 def fork_server():
-    """A context whose processes are forked from one that has imported everything (preload.py)."""
+    """Return a context that forks processes from a server with all imports done (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
-    with pytest.MonkeyPatch.context() as patch:  # for the server's start, at the first call
+    with pytest.MonkeyPatch.context() as patch:  # the first call starts the server
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
         multiprocessing.forkserver.ensure_running()
     return context
 
 
 class Child:
-    """`train.main(arguments)` in a session of its own, forked from a process that has imported
-    everything. `hook(*hook_arguments)` is called there first, to arrange what happens to it."""
+    """Run `train.main(arguments)` in a forked process with a session of its own.
+
+    Args:
+        hook: called in the process first with `hook_arguments`, for example to plan a crash.
+        log: file for the output (default: the name of the output folder with the suffix .log).
+    """
 
     def __init__(self, arguments: list, hook=None, *hook_arguments, log: Path | None = None):
         arguments = [str(argument) for argument in arguments]
@@ -214,7 +221,7 @@ class Child:
     def end(self, timeout: float = 120) -> Ended:
         self.process.join(timeout)
         if self.process.exitcode is None:
-            os.kill(self.process.pid, signal.SIGUSR1)  # the log then says where each thread is
+            os.kill(self.process.pid, signal.SIGUSR1)  # writes the stack of each thread to the log
             self.process.join(1)
             self.process.kill()
             self.process.join()
@@ -223,11 +230,11 @@ class Child:
 
 
 class Together:
-    """`train.main(arguments)` in several processes that train together, as torchrun starts them.
+    """Run `train.main(arguments)` in several processes, as torchrun does.
 
     Args:
-        arguments: of all, or a list for each.
-        hooks: by rank, (hook, *its arguments).
+        arguments: the arguments of all processes, or one list per process.
+        hooks: rank -> (hook, *arguments of the hook).
     """
 
     def __init__(self, world_size: int, arguments: list, hooks: dict | None = None):
@@ -246,7 +253,7 @@ class Together:
         ]
 
     def end(self, timeout: float = 120) -> list[Ended]:
-        """How each ended, by rank."""
+        """Wait for all processes, and return how each process ended, by rank."""
         try:
             return [child.end(timeout) for child in self.children]
         finally:
@@ -261,7 +268,7 @@ def free_port() -> int:
 
 
 def train_with_others(rank: int, world_size: int, port: int, hook=None, *hook_arguments) -> None:
-    """In a child: be one of several processes on this machine."""
+    """Set the environment of one of several training processes on this machine."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -276,6 +283,7 @@ def train_with_others(rank: int, world_size: int, port: int, hook=None, *hook_ar
 
 
 def print_into(log: Path) -> None:
+    """Redirect the output of this process and its children to a file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -288,7 +296,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     import train
 
     draw_quickly(setattr)
-    multiprocessing.set_start_method("fork", force=True)  # the loader's, which is the program's
+    multiprocessing.set_start_method("fork", force=True)  # the loader uses the default of Linux
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False
     if hook is not None:
@@ -299,23 +307,24 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     except SystemExit as stop:
         code = stop.code
     sys.stdout.flush()  # before the message, as Python does at a program's end
-    sys.exit(code)  # out here, where nothing of the run is alive any more, as in a program
+    sys.exit(code)  # called here, after the objects of the run are deleted, as in a program
 
 
 def call_alone(log: Path, function, *arguments) -> None:
-    """For a process: the call, in a session of its own, with what it prints in `log`."""
+    """Call a function in a session of its own, with its output in `log`. Use it in a process."""
     os.setsid()
     print_into(log)
     function(*arguments)
 
 
 def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> Ended:
-    """`python ARGUMENTS` of a copy of the project in `folder`, which is the working folder too: a
-    program and its options, or -m, a module and its options.
+    """Run `python ARGUMENTS` with the copy of the project in `folder`, which is the working folder.
 
-    Libraries are imported already, which is most of the time that a short program takes; all of
-    the project's own modules come from the copy. Its pictures are empty, which is most of what
-    is left of that time; the tests of each program look at real ones.
+    To save time, libraries are imported already, and plots are empty. The modules of the project
+    are imported from the copy.
+
+    Args:
+        arguments: a program and its options, or "-m", a module and its options.
     """
     log = folder.with_suffix(".log")
     process = fork_server().Process(target=_run_program, args=(log, folder, arguments))
@@ -337,12 +346,13 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     own = folder if is_module else (folder / arguments[0]).parent
     sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
-    os.environ["PYTHONPATH"] = ""  # of processes that the program starts
-    multiprocessing.set_start_method("fork", force=True)  # the programs', not the server's
-    context, save_figure = multiprocessing.get_context("fork"), Figure.savefig
+    os.environ["PYTHONPATH"] = ""  # for processes that the program starts
+    multiprocessing.set_start_method("fork", force=True)  # replaces the server's start method
+    context = multiprocessing.get_context("fork")
+    save_figure = Figure.savefig
     sys.argv[:] = arguments
     with pytest.MonkeyPatch.context() as patch:
-        # A program's own context would import everything anew.
+        # Another context of the program would import everything again.
         patch.setattr(multiprocessing, "get_context", lambda _=None: context)
         patch.setattr(Figure, "savefig", lambda _, *a, **b: save_figure(Figure((1, 1)), *a, **b))
         if is_module:
@@ -352,20 +362,21 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
             runpy.run_path(arguments[0], run_name="__main__")
 
 
-def _of_the_project(file: str) -> bool:  # and not of the .venv inside it
+def _of_the_project(file: str) -> bool:
+    """Return whether a file belongs to the project, and not to a virtual environment in it."""
     path = Path(file).resolve()
     return path.is_relative_to(ROOT) and not path.is_relative_to(Path(sys.prefix).resolve())
 
 
 def sound_quickly(set_attribute) -> None:
-    """Sound is made of the mel alone, in no time, and pictures are empty."""
+    """Replace Griffin-Lim by a fast function of the mel spectrogram, and plots by empty plots."""
     repeat = lambda _, mels: (mel.mean(0).repeat(256)[:-1] / 20 for mel in mels)  # noqa: E731
     set_attribute(griffin_lim.GriffinLim, "stream", repeat)
-    set_attribute(pictures, "draw_alignment", lambda *_, **__: Figure((1, 1)))
+    set_attribute(plots, "draw_alignment", lambda *_, **__: Figure((1, 1)))
 
 
 def draw_quickly(set_attribute) -> None:
-    """Empty pictures: the real ones take longer than training the tiny model."""
+    """Make the plots of a run empty, because real plots take longer than training."""
     from training import tensorboard
 
     for name in ("draw_alignment", "draw_mels", "draw_gate"):
@@ -377,8 +388,9 @@ def kill_self() -> None:
 
 
 def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None:
-    """Make the `call`-th call of `owner.name` do `act` first, or afterwards."""
-    original, calls = getattr(owner, name), 0
+    """Do `act` before or after the `call`-th call of `owner.name`."""
+    original = getattr(owner, name)
+    calls = 0
 
     def wrapped(*args, **kwargs):
         nonlocal calls
@@ -397,7 +409,7 @@ OTHER_THAN_FILES = ("a folder", "a named pipe", "a device")
 
 
 def make_other_than_file(path: Path, kind: str) -> None:
-    """Put something of OTHER_THAN_FILES at `path`; opening a named pipe would wait for a writer."""
+    """Create one of OTHER_THAN_FILES at `path`. Opening a named pipe would wait for a writer."""
     if kind == "a folder":
         path.mkdir()
     elif kind == "a named pipe":

@@ -1,16 +1,16 @@
-"""Imported once by the process that runs of training are forked from: what takes long is here."""
+"""Do slow imports once, in the server process that training runs are forked from."""
 
 import gc
 import os
 from unittest.mock import patch
 
-os.environ.pop("TRITON_INTERPRET", None)  # the tests' own: programs run as users run them
+os.environ.pop("TRITON_INTERPRET", None)  # set by conftest.py; programs run without it
 
 import numpy as np
 import torch
 import typeguard
 
-torch.set_num_threads(1)  # before anything else: a fork of a process with threads may hang
+torch.set_num_threads(1)  # called first, because a fork of a process with threads can hang
 
 import matplotlib.pyplot  # noqa: E402, F401
 import training_runs  # noqa: E402, F401
@@ -24,6 +24,7 @@ parameter.sum().backward()
 torch.optim.Adam([parameter], fused=True).step()
 h = hparams.create_hparams("n_mel_channels=10")
 griffin_lim.GriffinLim(h, audio.mel_filters(h).numpy(), 1).samples(np.zeros((10, 8), np.float32))
-with patch.object(typeguard, "typechecked", lambda checked: checked):  # 3 s of importing inflect
+with patch.object(typeguard, "typechecked", lambda checked: checked):  # inflect imports 3 s faster
     text.text_to_sequence("3", ["english_cleaners"])
-gc.freeze()  # what is here stays: no child need look at it, which would copy it
+# Garbage collection in a child would touch, and therefore copy, the memory of all these objects.
+gc.freeze()

@@ -1,4 +1,4 @@
-"""Lines of a metrics.jsonl as train.py writes them, for tests of what reads them."""
+"""Write files of finished runs, as train.py does, for tests that read runs."""
 
 import json
 from dataclasses import asdict
@@ -65,7 +65,7 @@ def validation_line(epoch, loss=1.0, **changes):
 
 
 def write_lines(folder, lines, end="\n"):
-    """Write the metrics.jsonl of a run's folder; a line is a record or a text."""
+    """Write the metrics.jsonl of a run's folder. Each line is a record (dict) or a text."""
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (folder / "metrics.jsonl").write_text(text + end, encoding="utf-8")
     return folder
@@ -85,7 +85,16 @@ def write_run(
     clips=None,
     **record,
 ):
-    """A run's folder as train.py leaves it. `loss` and `minutes` are functions of the epoch."""
+    """Write the folder of a finished run.
+
+    Args:
+        name: strategy of the paper, such as "SSB-DBS-BR".
+        step: epochs between two validations.
+        loss, minutes: functions of the epoch.
+        overrides: other settings.
+        clips: number of training and validation clips (default: the number of lengths, and 10).
+        record: other values of the run line.
+    """
     settings = (
         f"batch_size=4,seed={seed},epochs={epochs},epochs_per_validation={step},"
         f"batching_strategy={STRATEGY[name.removesuffix('-BR').removesuffix('-DBS')]},"

@@ -1,17 +1,21 @@
-"""Are two runs the same, bit by bit? Times and memory, which always differ, are left out, and what
-tells how many processes trained."""
+"""Compare two runs bit by bit.
+
+The comparison leaves out times and memory, which always differ, and values that depend on the
+number of processes.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from corpus.filelist import LENGTHS_FILE
 from tacotron2_voice.utils.files import METRICS_FILE, json_lines, read_bytes
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
-# Parts of a checkpoint that two equal runs share.
-PARTS = ("loop", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
+LENGTHS_FILE = "lengths.csv"  # not imported from corpus, because GPU machines may lack pyarrow
+
+# Entries of a checkpoint that are the same for equal runs.
+ENTRIES = ("loop", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
 TIMES = {
     *("seconds", "minutes", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
     *("frames_per_second", "padded_frames_per_second", "clips_per_second", "peak_memory_bytes"),
@@ -19,25 +23,26 @@ TIMES = {
 BY_PROCESSES = {"processes", "step_imbalance", "imbalance_sum"}
 
 
-def differences(one: object, other: object, place: str = "") -> list[str]:
-    """Where two values, nested in dicts and lists, are not equal bit by bit, but for TIMES."""
+def differences(one: object, other: object, path: str = "") -> list[str]:
+    """Return the places where two values differ bit by bit. The values may be nested."""
     if type(one) is not type(other):
-        return [f"{place}: {type(one).__name__}, {type(other).__name__}"]
+        return [f"{path}: {type(one).__name__}, {type(other).__name__}"]
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         same = one.dtype == other.dtype and torch.equal(one, other)
-        return [] if same else [place]
+        return [] if same else [path]
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        one, other = dict(enumerate(one)), dict(enumerate(other))
+        one = dict(enumerate(one))
+        other = dict(enumerate(other))
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
-            return [f"{place}: {len(one)} entries, {len(other)}"]
+            return [f"{path}: {len(one)} entries, {len(other)}"]
         names = [name for name in one if name not in TIMES | BY_PROCESSES]
-        return [x for n in names for x in differences(one[n], other[n], f"{place}/{n}")]
-    return [] if one == other else [f"{place}: {one}, {other}"]
+        return [x for n in names for x in differences(one[n], other[n], f"{path}/{n}")]
+    return [] if one == other else [f"{path}: {one}, {other}"]
 
 
 def without_times(records: Iterable[dict]) -> list[dict]:
-    """The lines of metrics.jsonl that two equal runs share."""
+    """Return the records and values that are the same for equal runs."""
     left_out = TIMES | BY_PROCESSES
     shared = (record for record in records if record["kind"] != "run")
     return [{name: x for name, x in record.items() if name not in left_out} for record in shared]
@@ -48,7 +53,7 @@ def read_metrics(folder: Path) -> list[dict]:
 
 
 def compare_runs(one: Path, other: Path) -> list[str]:
-    """Where two output folders differ: metrics, lengths, the newest checkpoint and the best."""
+    """Return the places where two runs differ: metrics, lengths, newest and best checkpoint."""
     found = differences(read_metrics(one), read_metrics(other), METRICS_FILE)
     if read_bytes(one / LENGTHS_FILE) != read_bytes(other / LENGTHS_FILE):
         found.append(LENGTHS_FILE)
@@ -56,7 +61,8 @@ def compare_runs(one: Path, other: Path) -> list[str]:
         if not (one / name).exists():
             found.append(f"{name}: missing")
             continue
-        ours, theirs = load_checkpoint(one / name), load_checkpoint(other / name)
-        for part in PARTS:
-            found += differences(ours[part], theirs[part], f"{name}/{part}")
+        ours = load_checkpoint(one / name)
+        theirs = load_checkpoint(other / name)
+        for entry in ENTRIES:
+            found += differences(ours[entry], theirs[entry], f"{name}/{entry}")
     return found

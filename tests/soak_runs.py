@@ -1,11 +1,12 @@
 """Stop one training run many times at random, then compare it with an uninterrupted run.
 
-test_soak.py calls `soak`. It trains a tiny model on cached synthetic mels with
-`train.py --resume`. Each start has a random number of workers and meets one fault at a random
-moment: a signal to one process or to all, or a full disk. If a start says that it lost metrics or a
-validation, the output folder is put back as it was before. At the end the run must equal one
-without a stop bit by bit. No start may end in a traceback, or by itself without the message of a
-full disk.
+test_soak.py calls `soak`, which trains a tiny model on synthetic mel files with `train.py --resume`.
+Each start has a random number of workers and is disturbed once at a random moment: by a signal to
+one process or to all processes, or by a full disk. If a start reports lost metrics or a lost
+validation, the output folder is restored to its state before that start.
+
+At the end, the run must equal an uninterrupted run bit by bit. A start must not end with a
+traceback. A start that ends by itself must report a full disk.
 """
 
 import contextlib
@@ -43,13 +44,14 @@ SETTINGS = (
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FULL_DISK = "full disk"
-SAYS_FULL = "make room|File too large: '/"  # what a start may then end with
-LOST = r"starting a new one|no validation of epoch|lines of metrics\.jsonl failed"  # and said so
+# Patterns in the output of train.py.
+SAYS_FULL = "free some space|File too large: '/"  # the disk is full
+LOST = r"starting a new file|no validation of epoch|lines of metrics\.jsonl failed"  # lost metrics
+TRAINING = "watch: tensorboard"  # the set-up is finished
 KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)
-TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
-MAX_SECONDS = 2.0  # of training, or of set-up, before a stop
-STUCK_SECONDS = 90
+MAX_SECONDS = 2.0  # longest time of training, or of set-up, before a stop
+STUCK_SECONDS = 90  # a start that takes longer to stop has failed
 
 
 class Stop(NamedTuple):
@@ -58,25 +60,28 @@ class Stop(NamedTuple):
     kind: str  # one of KINDS
     phase: str  # "set-up", which includes imports, or "training"
     exit_code: int
-    fault: str | None  # what went wrong
-    lost: bool = False  # it said that it lost metrics or a validation
+    failure: str | None
+    lost: bool = False  # whether the start reported lost metrics or a lost validation
 
 
 def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
+    """Return the arguments of Python that start or resume the run."""
     settings = f"{overrides},epochs={epochs},num_workers={workers}"
     return [*map(str, (ROOT / "train.py", "-o", output, "--resume", "--hparams", settings))]
 
 
 def wait_until(happened: Callable[[], bool], seconds: float = STUCK_SECONDS) -> bool:
-    """Whether it happens within so many seconds."""
-    until = time.monotonic() + seconds
-    while not (has_happened := happened()) and time.monotonic() < until:
+    """Return whether `happened` becomes true within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if happened():
+            return True
         time.sleep(0.01)
-    return has_happened
+    return happened()
 
 
 def is_gone(group: int, number: int = 0) -> bool:
-    """Whether a process has ended, and its workers, which end a moment later; sends a signal."""
+    """Send a signal to a process and its workers, and return whether all of them have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
         return False
@@ -84,8 +89,9 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
-    """Start the run, stop it at a random moment, and check its last words and exit code."""
-    with open(log, "wb") as file:  # by another process: a full disk would lose the last words
+    """Start the run, stop it at a random moment, and check its output and exit code."""
+    # Another process writes the output, because the limit of a full disk applies to the run.
+    with open(log, "wb") as file:
         writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
     output = writer.stdin
     process = subprocess.Popen(
@@ -93,16 +99,18 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     )
     assert output is not None
     output.close()
-    if kind == FULL_DISK:  # no file can grow beyond so many bytes
-        limits = 2 * (draw.randrange(1, 420_000),)  # a checkpoint has 140,000
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
+    if kind == FULL_DISK:
+        max_bytes = draw.randrange(1, 420_000)  # per file; a checkpoint has 140,000 bytes
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
 
     def has_ended() -> bool:
         return process.poll() is not None
 
-    maps = Path(f"/proc/{process.pid}/maps")  # Python itself loses a Ctrl-C in its start
+    # Python loses a Ctrl-C while it starts, so wait until it has imported torch.
+    maps = Path(f"/proc/{process.pid}/maps")
     wait_until(lambda: has_ended() or "torch" in maps.read_text())
-    if draw.random() >= 0.2:  # else in set-up
+    stops_in_training = draw.random() >= 0.2
+    if stops_in_training:
         wait_until(lambda: has_ended() or TRAINING in log.read_text())
     by_itself = wait_until(has_ended, draw.uniform(0, MAX_SECONDS))
     if not by_itself:
@@ -114,42 +122,56 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     code = process.wait()
     writer.wait()
     printed = log.read_text()
-    fault = fault_of(by_itself, code, printed, SAYS_FULL if kind == FULL_DISK else "")
-    fault = f"it did not end within {STUCK_SECONDS} s" if hangs else fault
+    accepted_message = SAYS_FULL if kind == FULL_DISK else ""
+    failure = failure_of(by_itself, code, printed, accepted_message)
+    if hangs:
+        failure = f"it did not end within {STUCK_SECONDS} s"
     phase = "training" if TRAINING in printed else "set-up"
-    return Stop(kind, phase, code, fault, bool(re.search(LOST, printed)))
+    return Stop(kind, phase, code, failure, bool(re.search(LOST, printed)))
 
 
-def fault_of(by_itself: bool, code: int, printed: str, may_say: str) -> str | None:
-    """What is wrong with how a start ended; None if nothing is."""
-    if traceback := re.search("^(Traceback|At:$)", printed, re.MULTILINE):  # torch's begins so
+def failure_of(by_itself: bool, code: int, printed: str, accepted_message: str) -> str | None:
+    """Return the reason why the end of a start is a failure, or None if it is not a failure.
+
+    Args:
+        by_itself: whether the start ended without a signal.
+        accepted_message: pattern of the message with which a start may end by itself.
+    """
+    traceback = re.search("^(Traceback|At:$)", printed, re.MULTILINE)  # torch prints "At:"
+    if traceback:
         return "a traceback:\n" + printed[traceback.start() :][-2000:]
-    is_expected = code == 1 and may_say and re.search(may_say, printed)
-    if is_expected or not by_itself:
+    is_accepted = code == 1 and accepted_message and re.search(accepted_message, printed)
+    if is_accepted or not by_itself:
         return None
-    return f"it ended by itself, with code {code}: {printed[-500:]}"
+    return f"it ended by itself, with exit code {code}: {printed[-500:]}"
 
 
 def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float, settings: str) -> str:
-    """A report in Markdown. `lost`: where the two runs differ."""
+    """Return a report in Markdown.
+
+    Args:
+        lost: places where the two runs differ.
+        settings: description of the options.
+    """
     counts = Counter((stop.kind, stop.phase, stop.exit_code) for stop in stops)
     rows = [[*key, count] for key, count in sorted(counts.items())]
-    table = markdown_table(["stopped by", "in", "exit code", "times"], rows, labels=2)
-    faults = [f"stop {n}, {s.kind}: {s.fault}" for n, s in enumerate(stops, 1) if s.fault]
+    table = markdown_table(["stopped by", "phase", "exit code", "times"], rows, labels=2)
+    failures = [f"stop {n}, {s.kind}: {s.failure}" for n, s in enumerate(stops, 1) if s.failure]
+    result = "NOT equal" if lost else "bitwise equal"
     machine = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return f"""# Soak: one run stopped {len(stops)} times
 
-{epochs} epochs; weights, optimizer, random states, loop and metrics against an uninterrupted run:
-**{"NOT equal" if lost else "bitwise equal"}**. {len(faults)} faults.
+The run has {epochs} epochs. Its weights, optimizer, random states, loop and metrics compared with an
+uninterrupted run: **{result}**. Failures: {len(failures)}.
 
 {table}
 
-{sum(stop.lost for stop in stops)} starts said that they lost metrics or a validation: the folder
-was put back as it was before them.
+Starts that reported lost metrics or a lost validation: {sum(stop.lost for stop in stops)}. The folder
+was restored to its state before each of these starts.
 
 {machine["device"]}; torch {machine["versions"]["torch"]}; {duration(seconds)}.
 Settings: {settings}
-""" + "".join(f"- {line}\n" for line in lost + faults)
+""" + "".join(f"- {line}\n" for line in lost + failures)
 
 
 def soak(
@@ -158,20 +180,24 @@ def soak(
     """Stop a run `stops` times and finish it. Writes `out`/soak.md.
 
     Args:
-        out: a new folder, for both runs and the output of each start.
-        seed: of the kinds and moments of the faults, the numbers of workers and the corpus.
-        only: the one of KINDS to use; default: all of them in equal numbers.
-        overrides: hyper-parameters that change the tiny model.
+        out: a new folder for both runs and the output of each start.
+        seed: seed of the corpus, the kinds and moments of the stops, and the numbers of workers.
+        only: use only this kind of KINDS (default: all kinds, equally often).
+        overrides: settings that change the tiny model.
 
     Returns:
-        How each start ended, and where the run differs from an uninterrupted one.
+        How each start ended, and the places where the run differs from an uninterrupted run.
     """
     if only and only not in KINDS:
-        raise UserError(f"only={only!r}: expected one of {', '.join(KINDS)}")
-    # As torchrun sets threads: sums over more round differently. What a killed run said is read.
+        raise UserError(f"only={only!r} (expected one of {', '.join(KINDS)})")
+    # One thread, as with torchrun, because sums over several threads round differently. Unbuffered,
+    # because the output of killed runs is read.
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    began, draw = time.monotonic(), random.Random(seed)
-    run, undisturbed, ended = out / "stopped", out / "undisturbed", list[Stop]()
+    start = time.monotonic()
+    draw = random.Random(seed)
+    run = out / "stopped"
+    undisturbed = out / "undisturbed"
+    ended: list[Stop] = []
     kinds = [only or KINDS[number % len(KINDS)] for number in range(stops)]
     draw.shuffle(kinds)
     settings = f"{SETTINGS},{overrides}".strip(",")
@@ -190,14 +216,16 @@ def soak(
             shutil.rmtree(run)
             shutil.copytree(log / "before", run)
         shutil.rmtree(log / "before", ignore_errors=True)
-    begun = read_metrics(run) if (run / METRICS_FILE).exists() else []  # else only set up
-    epochs = 2 + max((record["epoch"] for record in begun), default=0)
+    records = []
+    if (run / METRICS_FILE).exists():  # missing if every start was stopped in set-up
+        records = read_metrics(run)
+    epochs = 2 + max((record["epoch"] for record in records), default=0)
     for output in (run, undisturbed):
         arguments = [sys.executable, *command(output, settings, epochs, workers=1)]
         if subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False).returncode != 0:
-            raise UserError(f"{output} could not be finished")
+            raise UserError(f"{output}: this run failed when it was resumed without a stop")
     lost = compare_runs(run, undisturbed)
     given = f"{stops} stops, seed {seed}, only {only or 'all kinds'}, {overrides or 'tiny model'}"
-    page = summary(ended, lost, epochs, time.monotonic() - began, given)
-    write_bytes(out / "soak.md", page.encode())
+    report = summary(ended, lost, epochs, time.monotonic() - start, given)
+    write_bytes(out / "soak.md", report.encode())
     return ended, lost

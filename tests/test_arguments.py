@@ -1,4 +1,4 @@
-"""tacotron2_voice/utils/arguments.py and benchmarks/options.py: what programs refuse before they do anything."""
+"""Test the types of options: tacotron2_voice/utils/arguments.py and benchmarks/options.py."""
 
 import argparse
 import importlib
@@ -18,15 +18,15 @@ PROGRAMS += [
 options = importlib.import_module("benchmarks.options")
 
 
-def test_only_available_devices_are_accepted(monkeypatch):
+def test_device_is_rejected_when_the_machine_does_not_have_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert options.available_device("cuda:1") == torch.device("cuda:1")
     for name in ("cuda:2", "foo"):
-        with pytest.raises(argparse.ArgumentTypeError, match="one of cpu, cuda, cuda:0, cuda:1"):
+        with pytest.raises(argparse.ArgumentTypeError, match="cpu, cuda, cuda:0, cuda:1"):
             options.available_device(name)
 
 
-def test_every_program_shows_its_description_and_version(capsys):
+def test_parser_shows_the_description_and_the_version(capsys):
     parser = make_parser("one\n    two  three")
     assert "one\n    two  three" in parser.format_help()
     with pytest.raises(SystemExit):
@@ -45,32 +45,34 @@ def test_every_program_shows_its_description_and_version(capsys):
         (options.precision_list, "bf16,fp32", ["bf16", "fp32"], "fp8"),
     ],
 )
-def test_values_out_of_range_are_refused(kind, good, value, bad):
+def test_value_is_rejected_when_it_is_out_of_range(kind, good, value, bad):
     assert kind(good) == value
     for text in bad.split():
-        with pytest.raises(argparse.ArgumentTypeError, match=r"^'.+': expected "):
+        with pytest.raises(argparse.ArgumentTypeError) as caught:
             kind(text)
+        found, expected = str(caught.value).split(" (expected ")
+        assert found.strip("'") in text
+        assert expected
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_arguments_that_are_no_text_are_refused(program, capsys):
-    """Python keeps the bytes of such an argument or path as lone surrogates."""
+def test_program_rejects_an_argument_when_it_is_not_utf8(program, capsys):
+    """Python keeps the bytes of such an argument as lone surrogates."""
     main = importlib.import_module(program).main
     for arguments in (["caf\udce9"], ["--out", "caf\udce9"]):
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit) as stop:
             main(arguments)
-        after = " (after --out)" * (len(arguments) - 1)
-        message = rf"argument {len(arguments)}{after}: 'caf\xe9' is no UTF-8; write it in UTF-8"
-        assert message in capsys.readouterr().err.splitlines()[-1]
+        assert stop.value.code == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert f"argument {len(arguments)}" in message
+        assert r"'caf\xe9'" in message
+        assert ("--out" in message) == (len(arguments) == 2)
 
 
-def test_values_that_begin_with_hyphens_are_advised(capsys):
-    """As advised they are taken."""
+def test_parser_shows_the_accepted_form_when_a_value_starts_with_a_hyphen(capsys):
     parser = make_parser("")
     parser.add_argument("--text", "-t")
     with pytest.raises(SystemExit):
         parser.parse_args(["--text", "-x"])
-    assert "expected one argument; one that begins with a hyphen is written --text=-..." in (
-        capsys.readouterr().err
-    )
+    assert "--text=-..." in capsys.readouterr().err
     assert parser.parse_args(["--text=-x"]).text == "-x"

@@ -1,5 +1,7 @@
-"""Whatever lies where the product reads or writes a file: nothing outside is touched, nothing
-waits, and a message names the file."""
+"""Replace files that the programs read or write by links, pipes, folders and huge files.
+
+The programs must not change other files, must not wait forever, and must report the file.
+"""
 
 import os
 import signal
@@ -39,7 +41,7 @@ from training.metrics import RunLogger
 
 H = HParams()
 PRECIOUS = b"precious\n"
-FAULTS = {
+OBSTACLES = {
     "link": lambda path, precious: path.symlink_to(precious),
     "hard link": lambda path, precious: path.hardlink_to(precious),
     "dangling link": lambda path, precious: path.symlink_to(precious.with_name("nowhere")),
@@ -53,16 +55,19 @@ FAULTS = {
 }
 
 
-@pytest.fixture(params=FAULTS)
+@pytest.fixture(params=OBSTACLES)
 def attacked(request, tmp_path):
-    """A function that puts a fault in place of a file of this name, in a folder of its own. What
-    waits is ended; at the end nothing but that folder has changed."""
-    folder, precious = tmp_path / "folder", tmp_path / "precious"
+    """Return a function that creates an obstacle instead of a file, in a folder of its own.
+
+    After the test, nothing outside this folder may have changed. A test that waits is killed.
+    """
+    folder = tmp_path / "folder"
+    precious = tmp_path / "precious"
     precious.write_bytes(PRECIOUS)
 
     def attack(name):
         (folder / name).parent.mkdir(parents=True)
-        FAULTS[request.param](folder / name, precious)
+        OBSTACLES[request.param](folder / name, precious)
         signal.alarm(20)
         return folder / name
 
@@ -73,7 +78,7 @@ def attacked(request, tmp_path):
 
 
 def clip_of(path, hparams=H):
-    """What training reads of a clip."""
+    """Read a clip as training does."""
     return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", (1,)))]), hparams)[0]
 
 
@@ -86,6 +91,7 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
+# A name can be followed by a word, because two functions read some of the files.
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,
@@ -110,6 +116,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl compared": lambda path: read_metrics(path.parent),
     "lengths.csv compared": compare_lengths,
 }
+# These readers accept any text.
 ANY_TEXT = {
     "metadata.csv",
     "clips.csv",
@@ -117,30 +124,32 @@ ANY_TEXT = {
     "busy.txt",
     "metrics.jsonl compared",
 }
+# These readers accept a missing file.
 OPTIONAL = {"clips.csv", "busy.txt", "state.json"}
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_is_read_is_named_in_a_line(attacked, name):
+def test_reader_reports_the_file_when_it_is_an_obstacle(attacked, name):
     path = attacked(name.partition(" ")[0])
     if name == "texts.txt" and path.is_fifo():
-        return  # texts may come from a pipe, which is waited for
-    is_small, is_there = path.is_file() and path.stat().st_size < 10**7, path.exists()
+        return  # the program may wait for a pipe, because users pipe texts
+    exists = path.exists()
+    is_small = path.is_file() and path.stat().st_size < 10**7
     try:
         READERS[name](path)
     except UserError as error:
         message = str(error)
     else:
-        assert (is_small and name in ANY_TEXT) or (not is_there and name in OPTIONAL)
+        assert (is_small and name in ANY_TEXT) or (not exists and name in OPTIONAL)
         return
     assert path.name in message or str(path.parent) in message
     assert len(message) < 1000
     assert len(message.splitlines()) <= 3
 
 
-def test_unreadable_mel_settings_are_unknown(attacked):
+def test_settings_problem_is_reported_when_mel_settings_are_unreadable(attacked):
     path = attacked("mel_settings.json")
-    assert settings_problem(path, {"hop_length": 256}).startswith("made with ")
+    assert settings_problem(path, {"hop_length": 256})
 
 
 SAVED = {"metrics.jsonl": 4, "logs/events.out.tfevents.1.a.tacotron2": 4}
@@ -154,7 +163,7 @@ def resume_logs(folder):
 
 
 def receive(path):
-    """What a download adds to its file."""
+    """Append to a file as a download does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(download, "URL", "data:,half")
         patch.setattr(download, "ARCHIVE_BYTES", 4)
@@ -184,9 +193,10 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_is_written_stays_in_its_folder(attacked, name):
-    """It is refused by name, replaced by a file of the folder's own, or left alone among events."""
-    path, problem = attacked(name), ""
+def test_writer_changes_no_other_file_when_the_file_is_an_obstacle(attacked, name):
+    """A writer reports the file, or replaces it by a new file. TensorBoard's writer ignores it."""
+    path = attacked(name)
+    problem = ""
     try:
         WRITERS[name](path)
     except (UserError, OSError) as error:
@@ -196,26 +206,26 @@ def test_what_is_written_stays_in_its_folder(attacked, name):
 
 
 @pytest.mark.parametrize("option", [pytest.param("mels", marks=pytest.mark.thorough), "trim"])
-def test_two_do_not_prepare_in_one_folder(tmp_path, option):
-    """Each would take the other's unfinished files for leftovers, and delete them."""
+def test_prepare_stops_when_another_process_prepares_the_same_folder(tmp_path, option):
+    """Otherwise each process would delete the unfinished files of the other process."""
     corpus = make_corpus(tmp_path / "corpus", 5)
     (tmp_path / "made").mkdir()
     context = fork_server()
-    held = context.Event()
-    holder = context.Process(target=hold_lock, args=(tmp_path / "made", held))
+    locked = context.Event()
+    holder = context.Process(target=hold_lock, args=(tmp_path / "made", locked))
     holder.start()
     try:
-        assert held.wait(60)
+        assert locked.wait(60)
         options = {option: tmp_path / "made"}
         message = refusal(prepare_with, corpus, tmp_path, error=BlockingIOError, **options)
     finally:
         holder.kill()
         holder.join()
-    assert "made: another process is preparing in it; wait, or choose another --" in message
+    assert str(tmp_path / "made") in message
     prepare_with(corpus, tmp_path / "lists", **options)
 
 
-def hold_lock(folder: Path, held) -> None:
+def hold_lock(folder: Path, locked) -> None:
     with folder_locked(folder, "busy"):
-        held.set()
+        locked.set()
         time.sleep(600)

@@ -1,9 +1,9 @@
-"""tacotron2_voice/utils/errors.py: faults that share their mending are one message."""
+"""Test how tacotron2_voice/utils/errors.py groups problems."""
 
 from tacotron2_voice.utils.errors import LONG_FIX, grouped
 
 
-def test_three_long_commands_are_one_message():
+def test_problems_are_grouped_when_three_share_a_long_fix():
     command = "sed " * LONG_FIX
     problems = [f"data/{name}.wav: 8000 Hz; convert all: {command}" for name in "abcd"]
     others = ["data/e.wav: cut; copy it again"] * 2 + [f"data/f.wav: quiet; {command}, again"] * 2

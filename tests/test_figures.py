@@ -1,8 +1,9 @@
-"""figures.py: what is drawn, counted from the drawing itself."""
+"""Test evaluation/figures.py by counting the bars, lines and labels in the plots."""
 
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from test_search import sweep
 
@@ -11,6 +12,7 @@ from evaluation.figures import (
     draw_epoch_excerpt,
     draw_padded_batches,
     draw_parameter_sweeps,
+    draw_progress,
     style_of,
     write_figure,
 )
@@ -20,31 +22,30 @@ from length_batching.search import Surveyor
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 
 
-def test_strategies_differ_without_color(monkeypatch):
-    """New ones too, which have no entry in STYLES."""
+def test_markers_differ_when_strategies_are_not_in_styles(monkeypatch):
     strategies = (*STRATEGIES, "one more", "another")
     monkeypatch.setattr(figures, "STRATEGIES", strategies)
     assert len({style_of(strategy).marker for strategy in strategies}) == len(strategies)
 
 
 @pytest.mark.parametrize(("count", "dynamic"), [(120, False), (120, True), (5, False), (1, True)])
-def test_bars_are_real_frames_and_padding(count, dynamic):
+def test_bars_show_audio_and_padding(count, dynamic):
     figure = draw_padded_batches(LENGTHS[:count], dynamic=dynamic)
     for axes in figure.axes:
         real = np.array([bar.get_height() for bar in axes.patches if not bar.get_hatch()])
         padding = np.array([bar.get_height() for bar in axes.patches if bar.get_hatch()])
         assert len(real) == len(padding) == min(count, 48)
         assert set(real) <= set(LENGTHS)
-        # Each clip's bar and its padding end at its batch's length, so this is Ge21 eq. 1.
+        # The top of a clip's padding is the length of its batch. Therefore this is Ge21 eq. 1.
         tops = [(b.get_x(), b.get_y() + b.get_height()) for b in axes.patches if b.get_hatch()]
         assert sorted(top for _, top in tops)[-1] == real.max()
         rate = np.mean(padding / np.array([top for _, top in tops]))
         assert f"ZPR {rate:.1%}" in axes.get_title(loc="left")
     clips = [sorted(b.get_height() for b in a.patches if not b.get_hatch()) for a in figure.axes]
-    assert clips[0] == clips[1] == clips[2]  # the same clips under all three
+    assert clips[0] == clips[1] == clips[2]  # all strategies have the same clips
 
 
-def test_excerpt_shows_the_first_whole_batches():
+def test_excerpt_shows_the_first_complete_batches():
     figure = draw_epoch_excerpt(LENGTHS, 4, clips=22)
     plans = (
         plan_epoch(LENGTHS, 4, "random", batch_randomization=True),
@@ -57,14 +58,32 @@ def test_excerpt_shows_the_first_whole_batches():
         assert 22 <= len(real) < 22 + len(plan[shown - 1])
         stats = padding_stats(LENGTHS, plan)
         title = axes.get_title(loc="left")
-        assert title.startswith(f"{name}: ZPR {stats.zero_padding_rate:.1%}, batches: {len(plan)},")
-        assert f"{stats.decoder_steps:,.0f} frames" in title
+        for value in (
+            f"{stats.zero_padding_rate:.1%}",
+            str(len(plan)),
+            f"{stats.decoder_steps:,.0f}",
+        ):
+            assert value in title
+        assert title.startswith(f"{name}: ")
 
 
-def test_sweeps_mark_the_value_in_use():
+def test_learning_curves_have_the_usual_terms():
+    rows = [
+        {"name": "a", "epoch": epoch, "alignment_sharpness": 0.5, "validation_loss_unpadded": 2.0}
+        for epoch in (1, 2)
+    ]
+    quantities = ["alignment_sharpness", "validation_loss_unpadded"]
+    figure = draw_progress(pd.DataFrame(rows), quantities)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["focus rate", "masked validation loss"]
+    assert [axes.get_yscale() for axes in figure.axes] == ["linear", "log"]
+
+
+def test_sweep_marks_the_chosen_value():
     values = {"local_randomization_factor": 0.2, "bucket_size": 20, "num_bins": 6}
     figure = draw_parameter_sweeps(Surveyor(LENGTHS), 4, values)
-    upper, middle = figure.axes[:3], figure.axes[3:6]
+    upper = figure.axes[:3]
+    middle = figure.axes[3:6]
     chosen = {"semi_sorted": 0.2, "bucket": 20, "alternated_sort": 6}
     for zpr, abl, (strategy, value) in zip(upper, middle, chosen.items(), strict=True):
         one = sweep(LENGTHS, 4, strategy, [value], epochs=3)[0]
@@ -78,10 +97,10 @@ def test_sweeps_mark_the_value_in_use():
 
 
 @pytest.mark.parametrize("lengths", [[100], [90, 100, 200], [100] * 30])
-def test_odd_corpora_are_drawn_without_warnings(lengths):
+def test_plots_have_no_warnings_when_the_corpus_is_tiny_or_uniform(lengths):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.simplefilter("ignore", ResourceWarning)  # of other tests' sockets
+        warnings.simplefilter("ignore", ResourceWarning)  # from sockets of other tests
         for figure in (
             draw_padded_batches(lengths, dynamic=True),
             draw_parameter_sweeps(Surveyor(lengths), 4),
@@ -91,7 +110,7 @@ def test_odd_corpora_are_drawn_without_warnings(lengths):
             assert all(axes.has_data() for axes in figure.axes)
 
 
-def test_same_data_writes_the_same_bytes(tmp_path):
+def test_figure_has_the_same_bytes_when_its_data_is_the_same(tmp_path):
     written = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -58,7 +58,7 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
             timeout=MAX_SECONDS + 60,
             start_new_session=True,  # because end_waiting ends all processes of its session
         )
-        if "waits forever" not in done.stderr:
+        if "still running" not in done.stderr:
             break
         # Once in about a hundred runs, a loader's worker hangs in os.fork of Python 3.11, in
         # _PyThreadState_DeleteExcept, because a thread of gloo holds a lock of Python at this

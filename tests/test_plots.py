@@ -1,4 +1,4 @@
-"""Pictures: what they show, and that it can be read."""
+"""Test that plots show the right data, and that labels do not overlap."""
 
 import warnings
 from itertools import pairwise
@@ -25,14 +25,14 @@ SENTENCE = (
 
 
 def diagonal(steps: int, symbols: int) -> np.ndarray:
-    """[steps, symbols] weights of 1 from corner to corner."""
+    """Return weights [steps, symbols] that are 1 on the diagonal and 0 elsewhere."""
     return np.eye(symbols, dtype=np.float32)[np.arange(steps) * symbols // steps]
 
 
 def drawn(*texts, **options):
-    """The axes and the color bar's of a picture of these texts, after it was drawn."""
-    parts = [diagonal(5 * len(text), len(text)) for text in texts]
-    figure = draw_alignment(*parts, texts=texts, **options)
+    """Draw an alignment of these texts, and return its axes and the axes of the color bar."""
+    alignments = [diagonal(5 * len(text), len(text)) for text in texts]
+    figure = draw_alignment(*alignments, texts=texts, **options)
     FigureCanvasAgg(figure).draw()
     return figure.axes
 
@@ -41,33 +41,34 @@ def labels_of(axes) -> list[str]:
     return [label.get_text() for label in axes.get_yticklabels()]
 
 
-def test_picture_shows_every_part_in_its_place():
-    parts = [diagonal(6, 3), 0.5 * diagonal(8, 4)]
-    axes, _ = draw_alignment(*parts).axes
+def test_alignment_shows_every_chunk_at_its_position():
+    chunks = [diagonal(6, 3), 0.5 * diagonal(8, 4)]
+    axes, _ = draw_alignment(*chunks).axes
     first, second = axes.images
-    assert np.array_equal(first.get_array(), parts[0].T)
-    assert np.array_equal(second.get_array(), parts[1].T)
+    assert np.array_equal(first.get_array(), chunks[0].T)
+    assert np.array_equal(second.get_array(), chunks[1].T)
     assert tuple(first.get_extent()) == (-0.5, 5.5, -0.5, 2.5)
     assert tuple(second.get_extent()) == (5.5, 13.5, 2.5, 6.5)
     assert first.get_clim() == second.get_clim() == (0, 1)
     assert (*axes.get_xlim(), *axes.get_ylim()) == (-0.5, 13.5, -0.5, 6.5)
 
 
-def test_short_text_has_a_label_for_each_symbol():
-    axes, _ = drawn("go on.", title="alignment, spoken freely")
+def test_alignment_labels_every_symbol_when_the_text_is_short():
+    axes, _ = drawn("go on.", title="free-running alignment")
     assert labels_of(axes) == ["g", "o", SPACE, "o", "n", "."]
     assert axes.get_yticks().tolist() == [0, 1, 2, 3, 4, 5]
-    assert axes.get_title() == "alignment, spoken freely: go on."
+    assert axes.get_title() == "free-running alignment: go on."
     axes, _ = drawn(["@HH", "@AY1", " ", "a"])
     assert labels_of(axes) == ["@HH", "@AY1", SPACE, "a"]
 
 
-def test_long_text_is_labeled_in_words():
+def test_alignment_labels_words_when_the_text_is_long():
     axes, _ = drawn(SENTENCE)
-    labels, places = labels_of(axes), axes.get_yticks()
+    labels = labels_of(axes)
     assert " ".join(labels) == SENTENCE
     assert labels[:3] == ["printing,", "in the", "only"]
-    assert places[:3].tolist() == [4.5, 13, 19]  # the middle of symbols 0-9, 10-16 and 17-21
+    # The middles of symbols 0-9, 10-16 and 17-21.
+    assert axes.get_yticks()[:3].tolist() == [4.5, 13, 19]
     title = axes.get_title()
     assert title.startswith("alignment: printing, in the only sense")
     assert title.endswith("…")
@@ -85,39 +86,44 @@ def test_long_text_is_labeled_in_words():
         ["n" * 150],
     ],
 )
-def test_labels_and_title_overlap_nothing(texts):
+def test_labels_and_title_do_not_overlap(texts):
     axes, bar = drawn(*texts)
     boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
-    assert all(low.y1 <= high.y0 + 2 for low, high in pairwise(boxes))  # letters leave 2 free
+    assert all(
+        low.y1 <= high.y0 + 2 for low, high in pairwise(boxes)
+    )  # 2 pixels of each box are empty
     name = axes.yaxis.label.get_window_extent()
     assert name.x1 <= min(box.x0 for box in boxes)
-    title, figure = axes.title.get_window_extent(), axes.figure.bbox
+    title = axes.title.get_window_extent()
+    figure = axes.figure.bbox
     assert figure.x0 <= title.x0 < title.x1 <= figure.x1
     assert axes.get_window_extent().width > figure.width / 2
     assert bar.get_window_extent().x1 <= figure.x1
 
 
-def test_symbols_without_letters_are_drawn_without_warnings():
-    """Two dollar signs make no formula; an accent stands on a circle."""
+def test_alignment_has_no_warnings_when_symbols_are_not_letters():
+    """Two dollar signs do not start a formula, and a single accent is drawn on a circle."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         axes, _ = drawn(["$", "^", "$", "\u0301", "\u4f60"])
     assert labels_of(axes)[:4] == ["$", "^", "$", "◌\u0301"]
-    assert labels_of(axes)[4] in (BOX, "\u4f60")  # as this machine's fonts are
+    assert labels_of(axes)[4] in (BOX, "\u4f60")  # depends on the fonts of the machine
 
 
-def test_missing_letters_are_taken_from_other_fonts(monkeypatch):
+def test_fonts_of_adds_a_font_when_the_default_font_lacks_a_letter(monkeypatch):
     monkeypatch.setitem(matplotlib.rcParams, "font.family", ["cmr10"])
     find = fonts_of.__wrapped__
     assert find(frozenset("ab")) == (["cmr10"], set())
     families, lacking = find(frozenset("aя\U0010fffd"))
-    assert (families[0], len(families), lacking) == ("cmr10", 2, {"\U0010fffd"})  # for private use
+    assert families[0] == "cmr10"
+    assert len(families) == 2
+    assert lacking == {"\U0010fffd"}  # a private-use character, which no font has
 
 
-def test_mels_of_two_lengths_are_shown_whole():
-    """In the colors of the one that is named."""
+def test_mels_have_the_same_axes_and_colors_when_lengths_differ():
     rng = np.random.default_rng(0)
-    spoken, recording = rng.normal(0, 9, (10, 30)), rng.normal(-5, 1, (10, 20))
+    spoken = rng.normal(0, 9, (10, 30))
+    recording = rng.normal(-5, 1, (10, 20))
     upper, lower, _ = draw_mels("recording", spoken=spoken, recording=recording).axes
     assert (upper.get_title(), lower.get_title()) == ("spoken", "recording")
     assert upper.get_xlim() == lower.get_xlim() == (-0.5, 29.5)
@@ -125,7 +131,7 @@ def test_mels_of_two_lengths_are_shown_whole():
     assert upper.images[0].get_clim() == lower.images[0].get_clim() == expected
 
 
-def test_gate_of_speech_shows_where_it_ended():
+def test_stop_token_plot_shows_the_end_of_speech():
     [axes] = draw_gate(np.linspace(0, 0.4, 9), end=5, threshold=0.5, title="gate: why").axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert lines.keys() == {"predicted", "gate_threshold", "end of speech"}

@@ -1,7 +1,6 @@
-"""The reader of run folders: what is read, refused, left out and put into one row."""
+"""Test how the report of Table 2 reads, rejects, leaves out and groups run folders."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -26,14 +25,15 @@ from tacotron2_voice.utils.errors import UserError
 
 CORPUS_OF_ONE = CORPUS | {"training_clips": 1, "training_frames": 100}
 RUN = run_line("epochs=1", corpus=CORPUS_OF_ONE)
-EPOCH, VALIDATION = epoch_line(1), validation_line(1)
+EPOCH = epoch_line(1)
+VALIDATION = validation_line(1)
 
 
 # ---------------------------------------------------------------------------- one run
 
 
-def test_epochs_have_validations_hours_and_updates(tmp_path):
-    """Unknown entries and blank lines are accepted, and the last settings count."""
+def test_epochs_have_losses_hours_and_optimizer_steps(tmp_path):
+    """Unknown entries and empty lines are accepted, and the newest settings apply."""
     folder = write_run(tmp_path / "a", minutes=lambda epoch: 30.0 * epoch, step=2, epochs=4)
     lines = metrics(folder)
     again = lines[0] | {"epoch": 3, "hparams": lines[0]["hparams"] | {"learning_rate": 0.5}}
@@ -52,24 +52,25 @@ def test_epochs_have_validations_hours_and_updates(tmp_path):
     [
         ([RUN, '{"kind": "epo', EPOCH], ":2: not JSON: "),
         ([RUN, {"epoch": 1}], "KeyError('kind')"),
-        ([RUN, EPOCH | {"minutes": float("nan")}], "['minutes']: expected a number up to"),
-        ([RUN, EPOCH | {"minutes": 1e308}], "['minutes']: expected a number up to"),
-        ([RUN, {"kind": "epoch", "epoch": 1}], "expected a number up to 1e+15"),
+        ([RUN, EPOCH | {"minutes": float("nan")}], "minutes"),
+        ([RUN, EPOCH | {"minutes": 1e308}], "minutes"),
+        ([RUN, {"kind": "epoch", "epoch": 1}], "1e+15"),
         ([RUN | {"time": "then"}, EPOCH], "then"),
-        ([RUN | {"hparams": {"batch_size": 0}}, EPOCH], "hyper-parameters refused"),
-        ([EPOCH], "expected the settings, then every epoch once and in order"),
-        ([RUN, epoch_line(3)], "every epoch once"),
-        ([RUN, EPOCH, VALIDATION, VALIDATION], "every epoch once"),
+        ([RUN | {"hparams": {"batch_size": 0}}, EPOCH], "batch_size"),
+        ([EPOCH], "epoch"),
+        ([RUN, epoch_line(3)], "epoch"),
+        ([RUN, EPOCH, VALIDATION, VALIDATION], "epoch"),
     ],
 )
-def test_a_bad_line_is_refused(tmp_path, lines, message):
+def test_run_is_rejected_when_a_line_is_bad(tmp_path, lines, message):
     (tmp_path / "lengths.csv").write_text("id,frames\na,100\n")
-    with pytest.raises(UserError, match=re.escape(message)) as caught:
+    with pytest.raises(UserError) as caught:
         read_runs([write_lines(tmp_path, lines)])
-    assert str(caught.value).startswith(f"no finished run:\n{tmp_path}: ")
+    reason = str(caught.value).partition(f"{tmp_path}: ")[2]
+    assert message in reason
 
 
-def test_an_incomplete_last_line_is_ignored(tmp_path):
+def test_last_line_is_ignored_when_it_is_incomplete(tmp_path):
     folder = write_run(tmp_path / "a")
     write_lines(folder, [*metrics(folder), '{"kind": "r'], end="")
     assert len(read_runs([tmp_path]).by_folder) == 1
@@ -84,22 +85,21 @@ JSON = st.recursive(
 
 @settings(max_examples=15, derandomize=True)
 @given(data=st.data())
-def test_any_line_is_read_or_refused(tmp_path_factory, data):
+def test_line_is_read_or_rejected_whatever_it_contains(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("run")
     (folder / "lengths.csv").write_text("id,frames\na,100\n")
     valid = [RUN, EPOCH, VALIDATION]
-    place = data.draw(st.sampled_from([0, 1, 2]))
-    name = data.draw(st.sampled_from(sorted(valid[place])))
-    line = json.dumps(valid[place] | {name: data.draw(JSON)})
+    index = data.draw(st.sampled_from([0, 1, 2]))
+    name = data.draw(st.sampled_from(sorted(valid[index])))
+    line = json.dumps(valid[index] | {name: data.draw(JSON)})
     line = data.draw(st.sampled_from([line, line[:40], "[" * 5000, "7" * 5000, "\0", "{}"]))
-    message = "metrics.jsonl"
+    write_lines(folder, [*valid[:index], line, *valid[index + 1 :]])
+    message = ""
     try:
-        assert read_runs(
-            [write_lines(folder, [*valid[:place], line, *valid[place + 1 :]])]
-        ).by_folder
-    except UserError as refusal:
-        message = str(refusal)
-    assert str(folder) in message or message == "metrics.jsonl"
+        assert read_runs([folder]).by_folder
+    except UserError as error:
+        message = str(error)
+    assert not message or str(folder) in message
 
 
 # ---------------------------------------------------------------------------- left out
@@ -116,14 +116,14 @@ def in_file(name, text):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (in_metrics(lambda lines: lines[:-3]), "unfinished, 10 of 12 epochs"),
-        (in_metrics(lambda lines: [*lines, lines[-1]]), "every epoch once and in order"),
-        (lambda folder: (folder / "lengths.csv").unlink(), "lengths.csv: no such file"),
-        (in_file("lengths.csv", "id,frames\nb,x\n"), "lengths.csv: 1 of 1 lines"),
+        (in_metrics(lambda lines: lines[:-3]), "10 of 12"),
+        (in_metrics(lambda lines: [*lines, lines[-1]]), "epoch"),
+        (lambda folder: (folder / "lengths.csv").unlink(), "lengths.csv: "),
+        (in_file("lengths.csv", "id,frames\nb,x\n"), "lengths.csv: "),
         (in_file("lengths.csv", "id,frames\na,100\n"), "1 clips with 100 frames"),
     ],
 )
-def test_a_broken_run_is_named_and_left_out(tmp_path, spoil, message):
+def test_run_is_left_out_and_reported_when_it_is_broken(tmp_path, spoil, message):
     write_run(tmp_path / "good")
     spoil(write_run(tmp_path / "bad", "SSB-BR"))
     runs = read_runs([tmp_path])
@@ -133,20 +133,20 @@ def test_a_broken_run_is_named_and_left_out(tmp_path, spoil, message):
     assert message in problem
 
 
-def test_runs_are_found_at_any_depth_once(tmp_path):
+def test_run_is_read_once_at_any_depth(tmp_path):
     write_run(tmp_path / "out" / "rand" / "seed_0")
     write_run(tmp_path / "out" / "rand" / "seed_1", seed=1)
-    runs = read_runs([tmp_path / place for place in ("out", "out/rand/seed_1", "empty")])
+    runs = read_runs([tmp_path / folder for folder in ("out", "out/rand/seed_1", "empty")])
     assert runs.table["seed"].tolist() == [0, 1]
-    assert runs.left_out[0].startswith(f"{tmp_path / 'empty'}: no metrics.jsonl")
-    with pytest.raises(UserError, match="no finished run"):
+    assert runs.left_out[0].startswith(f"{tmp_path / 'empty'}: ")
+    with pytest.raises(UserError, match=f"{tmp_path / 'empty'}: "):
         read_runs([tmp_path / "empty"])
 
 
-def test_of_a_seed_twice_the_later_run_stays(tmp_path):
+def test_newest_run_is_kept_when_a_seed_occurs_twice(tmp_path):
     write_run(tmp_path / "a", time="2026-11-20T12:00:00+0000")
     write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
-    write_run(tmp_path / "warm", started_from="other.pt")  # no run of the same
+    write_run(tmp_path / "warm", started_from="other.pt")  # not the same experiment
     runs = read_runs([tmp_path])
     assert set(runs.by_folder) == {str(tmp_path / "a"), str(tmp_path / "warm")}
     assert runs.left_out[0].startswith(f"{tmp_path / 'b'}: ")
@@ -159,22 +159,23 @@ def labels(folder):
     return list(read_runs([folder]).rows.index)
 
 
-def test_the_papers_rows_come_first_in_its_order(tmp_path):
+def test_rows_of_the_paper_come_first_in_its_order(tmp_path):
     for name in ["BKT-width", "RAND-DBS", *reversed(published.TABLE_2)]:
         write_run(tmp_path / name, name)
     assert labels(tmp_path) == [*published.TABLE_2, "BKT-width", "RAND-DBS"]
 
 
-def test_bare_name_compares_with_most_others(tmp_path):
+def test_row_has_the_bare_name_when_its_settings_occur_in_most_rows(tmp_path):
     for name in ("SB", "SSB"):
         write_run(tmp_path / name, name, overrides="batch_size=8")
     for size in (4, 8, 16):
         write_run(tmp_path / str(size), "RAND", overrides=f"batch_size={size}")
     assert labels(tmp_path) == ["RAND", "RAND (batch_size 4)", "RAND (batch_size 16)", "SB", "SSB"]
-    assert "RAND has 3 rows" in "\n".join(comparison_warnings(read_runs([tmp_path])))
+    [warning] = [w for w in comparison_warnings(read_runs([tmp_path])) if "RAND" in w]
+    assert "3" in warning
 
 
-def test_papers_setting_has_the_bare_name(tmp_path):
+def test_row_has_the_bare_name_when_its_settings_equal_the_paper(tmp_path):
     write_run(tmp_path / "a", "SSB", overrides="local_randomization_factor=0.3")
     write_run(tmp_path / "b", "SSB", seed=1)
     assert labels(tmp_path) == ["SSB", "SSB (LRF 0.3)"]
@@ -189,8 +190,8 @@ def test_papers_setting_has_the_bare_name(tmp_path):
         ({"overrides": "prenet_dim=64"}, "prenet_dim"),
     ],
 )
-def test_runs_that_are_not_alike_are_warned_of(tmp_path, change, what):
-    """Those that differ in software alone are compared all the same."""
+def test_warning_lists_the_runs_when_they_differ(tmp_path, change, what):
+    """Runs that differ only in software versions are compared nevertheless."""
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "c", "SSB-DBS-BR", seed=1)
     assert comparison_warnings(read_runs([tmp_path])) == []
@@ -204,18 +205,18 @@ def test_runs_that_are_not_alike_are_warned_of(tmp_path, change, what):
     assert runs.differing("RAND", "SB") == ([] if is_software else [what])
 
 
-def test_what_changed_when_resumed_is_named(tmp_path):
+def test_warning_lists_the_changes_when_a_run_was_resumed_with_changes(tmp_path):
     folder = write_run(tmp_path / "a", epochs=12)
     lines = metrics(folder)
     again = json.loads(json.dumps(lines[0])) | {"iteration": 6, "epoch": 7, "commit": "b" * 40}
     again["hparams"] |= {"learning_rate": 0.5, "num_workers": 9}
     seventh = next(i for i, line in enumerate(lines) if line["epoch"] == 7)
     write_lines(folder, [*lines[:seventh], again, *lines[seventh:]])
-    resumed = f"{folder} was resumed at epoch 7 with"
-    assert set(comparison_warnings(read_runs([folder]))) == {
-        f"{resumed} learning_rate: 0.001, then 0.5",
-        f"{resumed} commit: {'a' * 40}, then {'b' * 40}",
-    }
+    warnings = comparison_warnings(read_runs([folder]))
+    for values in (("learning_rate", "0.001", "0.5"), ("commit", "a" * 40, "b" * 40)):
+        [warning] = [warning for warning in warnings if values[0] in warning]
+        assert all(value in warning for value in (str(folder), "epoch 7", *values))
+    assert len(warnings) == 2  # num_workers does not change the results
 
 
 AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,guided_attention_weight=0,random_epochs=0"
@@ -224,8 +225,8 @@ AS_PAPER += (
 )
 
 
-def test_whatever_is_not_the_papers_is_a_deviation(tmp_path):
-    """A strategy that the paper does not have may have any parameter."""
+def test_deviations_list_every_setting_that_differs_from_the_paper(tmp_path):
+    """A strategy that is not in the paper can have any parameter."""
     lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
     same = {"overrides": AS_PAPER, "lengths": lengths, "clips": (10_480, 2_620)}
     write_run(tmp_path / "same", "SSB-BR", epochs=222, **same)

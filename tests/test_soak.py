@@ -1,13 +1,18 @@
-"""The soak of resume, which runs by hand, and fast tests that it sees what was lost.
+"""Test resuming with a run that is stopped 200 times, and test that this test finds differences.
 
-    .venv/bin/python -m pytest -m slow -s tests/test_soak.py     200 faults, 40 minutes on two cores
+Start the long test by hand. It takes about 40 minutes on two cores:
 
-SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one of soak_runs.KINDS) and SOAK_HPARAMS in the environment change
-it. It prints its report, which is also soak.md in the test's folder (--basetemp).
+    .venv/bin/python -m pytest -m slow -s tests/test_soak.py
+
+You can change it with the environment variables SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one of
+soak_runs.KINDS) and SOAK_HPARAMS. The test prints its report and writes it to soak.md in its folder
+(see --basetemp).
 """
 
+import errno
 import json
 import os
+import re
 import signal
 from types import SimpleNamespace
 
@@ -19,10 +24,13 @@ from same_run import compare_runs
 
 from corpus.lengths import make_corpus, synthetic_lengths
 from hparams import create_hparams
+from tacotron2_voice.utils.errors import explained
+from tacotron2_voice.utils.files import METRICS_FILE
+from training.metrics import RunLogger
 
 
 @pytest.mark.slow
-def test_a_run_stopped_many_times_loses_nothing(tmp_path):
+def test_run_equals_an_uninterrupted_run_when_it_is_stopped_many_times(tmp_path):
     ended, lost = soak_runs.soak(
         tmp_path / "soak",
         stops=int(os.environ.get("SOAK_STOPS", "200")),
@@ -30,15 +38,15 @@ def test_a_run_stopped_many_times_loses_nothing(tmp_path):
         only=os.environ.get("SOAK_ONLY", ""),
         overrides=os.environ.get("SOAK_HPARAMS", ""),
     )
-    page = (tmp_path / "soak" / "soak.md").read_text(encoding="utf-8")
-    print(page)
-    assert lost == [], page
-    assert [stop.fault for stop in ended if stop.fault] == [], page
+    report = (tmp_path / "soak" / "soak.md").read_text(encoding="utf-8")
+    print(report)
+    assert lost == [], report
+    assert [stop.failure for stop in ended if stop.failure] == [], report
 
 
 @pytest.mark.thorough
-def test_a_full_disk_keeps_the_last_words(tmp_path):
-    """Where no file may grow beyond 2,000 bytes, and what is printed has more."""
+def test_output_is_complete_when_the_disk_is_full(tmp_path):
+    """The limit is 2,000 bytes per file, and the output is longer."""
     draw = SimpleNamespace(randrange=lambda *_: 2000, random=lambda: 1, uniform=lambda *_: 60)
     hparams = create_hparams(soak_runs.SETTINGS)
     filelist = make_corpus(tmp_path, synthetic_lengths(32, hparams, 0), hparams)
@@ -49,48 +57,63 @@ def test_a_full_disk_keeps_the_last_words(tmp_path):
     assert (tmp_path / "log").stat().st_size > 2000
 
 
-def test_every_difference_between_runs_is_seen(whole, copied):
-    """A changed bit, a lost line and a lost file."""
-    first, copy = whole, copied
-    assert compare_runs(first, copy) == []
-    checkpoint = newest(copy)
+def test_comparison_finds_a_changed_bit_a_lost_line_and_a_lost_file(whole, copied):
+    assert compare_runs(whole, copied) == []
+    checkpoint = newest(copied)
     saved = torch.load(checkpoint, weights_only=True)
     name, weights = next(iter(saved["state_dict"].items()))
     weights.view(-1)[0] = torch.nextafter(weights.view(-1)[0], torch.tensor(9.0))
     torch.save(saved, checkpoint)
-    kept = [json.dumps(line) for line in metrics(copy) if line["kind"] != "validation"]
-    (copy / "metrics.jsonl").write_text("\n".join(kept) + "\n")
-    (copy / "best.pt").unlink()
-    assert compare_runs(copy, first) == [
-        f"metrics.jsonl: {len(kept) - 1} entries, {len(metrics(first)) - 1}",
+    kept = [json.dumps(line) for line in metrics(copied) if line["kind"] != "validation"]
+    (copied / "metrics.jsonl").write_text("\n".join(kept) + "\n")
+    (copied / "best.pt").unlink()
+    assert compare_runs(copied, whole) == [
+        f"metrics.jsonl: {len(kept) - 1} entries, {len(metrics(whole)) - 1}",
         f"{checkpoint.name}/state_dict/{name}",
         "best.pt: missing",
     ]
 
 
 @pytest.mark.parametrize(
-    ("by_itself", "code", "printed", "may_say", "fault"),
+    ("by_itself", "code", "printed", "accepted_message", "failure"),
     [
         (False, 143, "stopped and saved", "", None),
         (False, 1, "Traceback (most recent call last):\n  ...", "", "a traceback"),
-        (True, 1, "train.py: no such file", "", "it ended by itself, with code 1"),
-        (True, 1, "could not be written: make room", "make room", None),
-        (False, 143, "stopped and saved", "make room", None),
-        (True, 120, "", "make room", "it ended by itself, with code 120"),
+        (True, 1, "train.py: no such file", "", "it ended by itself, with exit code 1"),
+        (True, 1, "a.pt: disk full: free some space", "free some space", None),
+        (False, 143, "stopped and saved", "free some space", None),
+        (True, 120, "free some space", "free some space", "it ended by itself, with exit code 120"),
+        (True, 1, "", "free some space", "it ended by itself, with exit code 1"),
     ],
 )
-def test_how_a_start_may_end(by_itself, code, printed, may_say, fault):
-    named = soak_runs.fault_of(by_itself, code, printed, may_say)
-    assert named is None if fault is None else named.startswith(fault)
+def test_end_of_a_start_is_a_failure_when_it_has_a_traceback_or_no_reason(
+    by_itself, code, printed, accepted_message, failure
+):
+    found = soak_runs.failure_of(by_itself, code, printed, accepted_message)
+    if failure is None:
+        assert found is None
+    else:
+        assert found.startswith(failure)
 
 
-def test_the_summary_names_what_was_lost():
+def test_patterns_match_the_messages_of_training(whole, tmp_path, capsys):
+    assert soak_runs.TRAINING in whole.with_suffix(".log").read_text()
+    (tmp_path / METRICS_FILE).write_text("changed\n")
+    saved = {"logs": {METRICS_FILE: 8}, "metrics_checksum": 0}
+    RunLogger(tmp_path, tmp_path / "logs", saved).close()
+    assert re.search(soak_runs.LOST, capsys.readouterr().out)
+    for number in (errno.ENOSPC, errno.EFBIG):
+        message = explained(OSError(number, os.strerror(number), "/run/checkpoint_1.pt"))
+        assert re.search(soak_runs.SAYS_FULL, message)
+
+
+def test_summary_lists_stops_differences_and_failures():
     stops = [
         soak_runs.Stop("SIGKILL", "training", -signal.SIGKILL, None),
         soak_runs.Stop("SIGKILL", "set-up", -signal.SIGKILL, "a traceback"),
     ]
-    page = " ".join(soak_runs.summary(stops, ["best.pt: missing"], 3, 61.0, "seed 1").split())
-    assert "one run stopped 2 times" in page
-    assert "**NOT equal**. 1 faults." in page
-    assert "| SIGKILL | training | -9 | 1 |" in page
-    assert "- best.pt: missing - stop 2, SIGKILL: a traceback" in page
+    report = soak_runs.summary(stops, ["best.pt: missing"], 3, 61.0, "seed 1")
+    lines = [" ".join(line.split()) for line in report.splitlines()]
+    assert "**NOT equal**" in report
+    assert "| SIGKILL | training | -9 | 1 |" in lines
+    assert lines[-2:] == ["- best.pt: missing", "- stop 2, SIGKILL: a traceback"]

@@ -1,4 +1,4 @@
-"""examples/speech_enhancement.py and the rooms that it shares, in miniature."""
+"""Test examples/speech_enhancement.py and the rooms of numbers_in_noise.py on a small scale."""
 
 import math
 from dataclasses import replace
@@ -13,46 +13,49 @@ from examples.numbers_in_noise import SAMPLE_RATE, make_room
 from examples.speech_enhancement import QUICK, ROWS, ConvTasNet, Experiment, pad, snr
 from length_batching import SegmentDataset, segments_of
 
-CLOSE = {"atol": 2e-5, "rtol": 0}  # sums of another order; 1.4e-6 seen
+CLOSE = {"atol": 2e-5, "rtol": 0}  # sums in another order differ; the largest seen is 1.4e-6
 
 
 @pytest.fixture
 def model(one_thread):
     torch.manual_seed(0)
     model = ConvTasNet(window=16, channels=4, hidden=6, dilations=3)
-    for parameter in model.parameters():  # away from where it begins
+    for parameter in model.parameters():  # changes the special values at the start of training
         parameter.data += 0.1 * torch.randn_like(parameter)
     return model
 
 
-def test_the_future_does_not_change_the_past(model):
+def test_output_does_not_change_when_later_samples_change(model):
     noisy = torch.randn(1, 300)
     changed = noisy.clone()
     changed[:, 200:] = 5.0
-    before, after = model(noisy), model(changed)
+    before = model(noisy)
+    after = model(changed)
     torch.testing.assert_close(after[:, : 200 - 16], before[:, : 200 - 16], **CLOSE)
     assert not torch.allclose(after[:, 200:], before[:, 200:])
 
 
-def test_padding_does_not_change_an_enhanced_clip(model):
+def test_output_and_loss_do_not_change_when_a_clip_is_padded(model):
     clips = [torch.randn(length, 2) for length in (103, 300)]
     padded, lengths = pad(clips)
-    together, alone = model(padded[..., 0]), model(clips[0][None, :, 0])
+    together = model(padded[..., 0])
+    alone = model(clips[0][None, :, 0])
     torch.testing.assert_close(together[:1, :103], alone, **CLOSE)
-    padded[0, 103:] = 9.0  # what is in the padding has no influence on the loss
+    padded[0, 103:] = 9.0  # the values of the padding do not matter
     ratios = snr(together, padded[..., 1], lengths)
     torch.testing.assert_close(ratios[:1], snr(alone, clips[0][None, :, 1], lengths[:1]), **CLOSE)
 
 
-def test_filters_begin_as_transform_and_inverse(one_thread):
-    model, noisy = ConvTasNet(), torch.randn(1, 1000)
+def test_filters_restore_the_signal_before_training(one_thread):
+    model = ConvTasNet()
+    noisy = torch.randn(1, 1000)
     for parameter in model.mask[-1].parameters():
         parameter.data.zero_()
     expected = torch.sigmoid(torch.tensor(2.0)) * noisy
     torch.testing.assert_close(model(noisy), expected, **CLOSE)
 
 
-def test_snr_is_the_ratio_in_decibels():
+def test_snr_is_the_ratio_of_powers_in_decibels():
     rng = np.random.default_rng(0)
     clean, estimated = rng.normal(size=(2, 3, 50))
     powers = np.mean(clean**2, axis=1), np.mean((clean - estimated) ** 2, axis=1)
@@ -61,25 +64,28 @@ def test_snr_is_the_ratio_in_decibels():
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=20), st.integers(1, 100))
-def test_segments_hold_every_sample_once(lengths, longest):
+def test_segments_contain_every_sample_once(lengths, longest):
     clips = list(torch.arange(sum(lengths)).split(lengths))
-    parts = SegmentDataset(clips, segments_of(lengths, longest))
-    assert max(map(len, parts)) <= longest
-    assert torch.cat([parts[i] for i in range(len(parts))]).tolist() == list(range(sum(lengths)))
+    segments = SegmentDataset(clips, segments_of(lengths, longest))
+    assert max(map(len, segments)) <= longest
+    samples = torch.cat([segments[i] for i in range(len(segments))])
+    assert samples.tolist() == list(range(sum(lengths)))
 
 
 @settings(max_examples=20)
 @given(st.floats(0.2, 0.8), st.integers(0, 10), st.integers(0, 100))
-def test_rooms_reverberate_as_long_as_asked(seconds, direct, seed):
-    """By Schroeder's integral: its fall from -5 to -25 dB, three times as far."""
+def test_room_has_the_given_reverberation_time(seconds, direct, seed):
+    """Schroeder's integral falls from -5 to -25 dB in a third of the reverberation time."""
     room = make_room(np.random.default_rng(seed), seconds, direct)
     np.testing.assert_allclose(10 * np.log10(np.sum(room[1:] ** 2)), -direct, atol=1e-6)
     left = 10 * np.log10(np.cumsum(room[:0:-1] ** 2)[::-1])
     times = [np.argmax(left < left[0] - fall) / SAMPLE_RATE for fall in (5, 25)]
-    assert 3 * (times[1] - times[0]) == pytest.approx(seconds, rel=0.15)  # 0.044 seen
+    assert 3 * (times[1] - times[0]) == pytest.approx(
+        seconds, rel=0.15
+    )  # the largest seen is 0.044
 
 
-def test_a_model_learns_in_every_kind_of_batch(one_thread):
+def test_experiment_gives_finite_results_with_every_kind_of_batch(one_thread):
     for package in ("lightning", "pesq", "pystoi"):
         pytest.importorskip(package)
     experiment = Experiment(replace(QUICK, utterances=6, test_utterances=2, epochs=1))

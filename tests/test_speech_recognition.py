@@ -1,4 +1,4 @@
-"""examples/speech_recognition.py and the files that it shares with others, in miniature."""
+"""Test examples/speech_recognition.py, paper_table.py and numbers_in_noise.py on a small scale."""
 
 import importlib
 import math
@@ -23,17 +23,18 @@ LEXICON = {"six": (1, 2, 3), "seven": (3, 4), "sixty": (1, 2, 3, 5), "no": (4, 4
 
 
 @given(st.lists(st.sampled_from(sorted(LEXICON)), max_size=5), st.randoms())
-def test_the_search_finds_the_spoken_words(spoken, random):
+def test_search_finds_the_spoken_words(spoken, random):
     labels = [0]
     for phone in (phone for word in spoken for phone in LEXICON[word]):
         labels += [0] * (phone == labels[-1] or random.random() < 0.3) + [phone]
-    held = [label for label in labels for _ in range(random.randint(1, 3))]
-    log_probs = np.where(np.eye(6)[held] > 0, 0, -20).astype(np.float32)
+    repeated = [label for label in labels for _ in range(random.randint(1, 3))]
+    log_probs = np.where(np.eye(6)[repeated] > 0, 0, -20).astype(np.float32)
     assert WordSearch({*LEXICON.items()}).words(log_probs) == spoken
 
 
-def test_padding_does_not_change_a_clip(one_thread):
-    model, clip = AcousticModel(cells=4, labels=6), torch.randn(9, 40)
+def test_output_does_not_change_when_a_clip_is_padded(one_thread):
+    model = AcousticModel(cells=4, labels=6)
+    clip = torch.randn(9, 40)
     alone, _ = model(clip[None], torch.tensor([9]))
     padded = torch.stack([torch.cat([clip, torch.ones(8, 40)]), torch.randn(17, 40)])
     together, steps = model(padded, torch.tensor([9, 17]))
@@ -41,32 +42,45 @@ def test_padding_does_not_change_a_clip(one_thread):
     torch.testing.assert_close(together[0, :3], alone[0])
 
 
-def test_a_recognizer_learns_from_utterances_and_chunks(one_thread):
+def test_experiment_gives_finite_results_with_utterances_and_chunks(one_thread):
     settings = replace(QUICK, utterances=8, test_utterances=4, epochs=1, cells=4)
     experiment = Experiment(settings)
     for clip in experiment.train:
         assert clip.middles[0] > 0
         assert (clip.middles.diff() > 0).all()
         spans = segments_of([len(clip.frames)], 50)
-        parts = [clip.cut(start, stop).phones for _, start, stop in spans]
-        assert torch.cat(parts).tolist() == clip.phones.tolist()
+        phones = [clip.cut(start, stop).phones for _, start, stop in spans]
+        assert torch.cat(phones).tolist() == clip.phones.tolist()
     pytest.importorskip("accelerate")
     for row in (ROWS[3], ROWS[-1]):
         assert all(map(math.isfinite, experiment.run(row, seed=0).values()))
 
 
 def table(measure, settings=QUICK, processes=1) -> PaperTable:
+    """Return a table whose runs are measured by `measure(row, seed)`."""
     rows = [Row("fast", {}, (500.0,)), Row("slow", {}, (5.0,)), Row("new", {})]
     rows.append(Row("odd", {}, (1000.0,)))
-    speed = Column("speed", "clips/s", "there")
+    speed = Column("speed", "clips/s", "paper")
     claims = [Claim("speed", "fast", "slow"), Claim("speed", "odd", "fast")]
     claims += [Claim("speed", "odd", "new", margin=margin) for margin in (5, 20)]
-    texts, run = ("", "# A table"), lambda _: measure
-    return PaperTable(*texts, settings, settings, run, rows, [speed], [], claims, processes)
+    return PaperTable(
+        description="",
+        introduction="# A table",
+        settings=settings,
+        quick=settings,
+        experiment=lambda _: measure,
+        rows=rows,
+        columns=[speed],
+        more_columns=[],
+        claims=claims,
+        processes=processes,
+    )
 
 
-def test_a_stopped_table_resumes_and_reports(tmp_path):
-    made, settings, arguments = [], replace(QUICK, seeds=3), [str(tmp_path)]
+def test_table_resumes_and_reports_when_it_was_stopped(tmp_path):
+    made = []
+    settings = replace(QUICK, seeds=3)
+    arguments = [str(tmp_path)]
 
     def measure(row, seed):
         made.append((row.name, seed))
@@ -85,11 +99,11 @@ def test_a_stopped_table_resumes_and_reports(tmp_path):
         assert expected in report
     ends = [line.split()[-2] for line in report.splitlines() if line.startswith("| clips/s: ")]
     assert ends == ["confirmed", "contradicted", "contradicted", "confirmed"]
-    with pytest.raises(UserError, match=r"fast, 0\.json: made with other settings"):
+    with pytest.raises(UserError, match=r"fast, 0\.json: "):
         table(measure).main(arguments)
 
 
-def test_two_processes_share_a_table(tmp_path):
+def test_table_is_shared_by_two_processes(tmp_path):
     def measure(row, seed):
         return {"speed": 1.0, "process": float(os.getpid())}
 
@@ -98,22 +112,27 @@ def test_two_processes_share_a_table(tmp_path):
     makers = [run["process"] for row in runs.values() for run in row]
     assert len(makers) == 4 * QUICK.seeds
     assert makers.count(os.getpid()) == len(makers) // 2
-    path = next(tmp_path.glob("runs/*.json"))
-    path.unlink()
-    shared = table(
-        lambda row, seed: os._exit(1) if os.getppid() == pid else {"speed": 2.0}, processes=2
-    )
-    pid = os.getpid()
-    assert shared.make_runs(tmp_path, shared.settings)  # one run is left, for this process
-    for path in tmp_path.glob("runs/*.json"):
-        path.unlink()
-    with pytest.raises(UserError, match="not made, as a process ended"):
+
+
+def test_table_reports_a_missing_run_when_the_other_process_crashed(tmp_path):
+    parent = os.getpid()
+
+    def measure(row, seed):
+        if os.getppid() == parent:
+            os._exit(1)
+        return {"speed": 2.0}
+
+    shared = table(measure, processes=2)
+    with pytest.raises(UserError, match=r"slow, 0\.json: "):
         shared.make_runs(tmp_path, shared.settings)
+    made = [path.name for path in tmp_path.glob("runs/*.json")]
+    assert sorted(made) == ["fast, 0.json", "new, 0.json"]
+    assert table(measure).make_runs(tmp_path, shared.settings)  # this process makes the rest
 
 
 @pytest.mark.parametrize("name", ["speech_recognition", "speech_enhancement"])
-def test_the_quick_table_is_whole(name, tmp_path):
-    """Two minutes each: for CI's environment of frameworks only."""
+def test_quick_table_contains_every_row(name, tmp_path):
+    """Each test takes two minutes. It runs only in an environment with the frameworks."""
     for package in ("accelerate", "lightning", "pesq"):
         pytest.importorskip(package)
     program = [sys.executable, "-m", f"examples.{name}", str(tmp_path), "--quick"]

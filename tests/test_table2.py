@@ -1,4 +1,4 @@
-"""scripts/table2: what each experiment trains, in which order, and how it stops and fails."""
+"""Test the shell scripts of scripts/table2: their settings, order, stops and failures."""
 
 import os
 import shutil
@@ -29,16 +29,15 @@ STRATEGY = {
     "ATS": "alternated_sort",
 }
 
-# Stands in for Python: writes down how it was called. A training then takes $SECONDS_A_RUN (at
-# once, or bash may survive a Ctrl-C), leaves its metrics behind, and ends with the status that the
-# file $OUT/status.<experiment> holds, if any.
+# This program replaces Python and records its arguments. A training takes $SECONDS_PER_RUN, writes
+# metrics.jsonl, and ends with the exit code in the file $OUT/status.<experiment>, or with 0.
 STAND_IN = """#!/usr/bin/env bash
 name=$(basename "$(dirname "${3:-.}")")
 [ "$1" != train.py ] || mkdir -p "$3"
 printf '%s\\n' "$(printf '%s\\t' "$@")" >>"$CALLS"
 case $1 in
   train.py)
-    sleep "${SECONDS_A_RUN:-0}"
+    sleep "${SECONDS_PER_RUN:-0}"
     status=$(cat "$(dirname "$(dirname "$3")")/status.$name" 2>/dev/null || echo 0)
     [ "$status" = 2 ] || echo '{}' >"$3/metrics.jsonl"
     exit "$status" ;;
@@ -51,7 +50,7 @@ esac
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a script of scripts/table2 from a folder with a space in its name."""
+    """Return a function that runs a script from a folder with a space in its name."""
     stand_in = tmp_path / "stand-in"
     stand_in.write_text(STAND_IN)
     stand_in.chmod(0o755)
@@ -75,14 +74,14 @@ def run(tmp_path):
 
 
 def calls(run, program):
-    """Return the arguments of every call of a program so far."""
+    """Return the arguments of every call of a program."""
     lines = run.calls.read_text().splitlines() if run.calls.exists() else []
     start = "\t".join([*program.split(), ""])
     return [line.rstrip("\t").split("\t") for line in lines if line.startswith(start)]
 
 
 def trained(run):
-    """(experiment, seed folder, hparams) of every training started so far."""
+    """Return (experiment, seed folder, settings) of every training."""
     found = []
     for call in calls(run, "train.py"):
         assert call[1] == "-o"
@@ -92,13 +91,13 @@ def trained(run):
     return found
 
 
-def test_every_row_of_the_paper_has_a_script():
-    scripts = {path.stem: os.access(path, os.X_OK) for path in TABLE2.glob("*.sh")}
-    assert scripts == dict.fromkeys([*ROWS, "all"], True) | {"settings": False, "python": False}
+@pytest.mark.parametrize("name", [*ROWS, "all"])
+def test_script_is_executable(name):
+    assert os.access(TABLE2 / f"{name}.sh", os.X_OK)
 
 
 @pytest.mark.parametrize("name", TABLE_2)
-def test_a_script_trains_the_row_of_its_name(run, name):
+def test_script_trains_the_row_of_its_name(run, name):
     row = name.lower().replace("-", "_")
     status, output = run(f"{row}.sh")
     assert status == 0, output
@@ -116,8 +115,8 @@ def test_a_script_trains_the_row_of_its_name(run, name):
     assert hparams.validation_files == str(lists / "val_mel.txt")
 
 
-def test_settings_come_from_the_environment(run):
-    """PYTHON may be a relative path."""
+def test_script_reads_settings_from_the_environment(run):
+    """PYTHON can be a relative path."""
     settings = {"SEEDS": "3 5", "EPOCHS": 10, "EXTRA": "batch_size=8,precision=bf16"}
     status, output = run("sb.sh", PYTHON=Path("..") / "stand-in", **settings)
     assert status == 0, output
@@ -125,7 +124,7 @@ def test_settings_come_from_the_environment(run):
     assert found == [("sb", f"seed_{n}", n, 10, 8, "bf16") for n in (3, 5)]
 
 
-def test_an_interrupted_preparation_is_repeated(run):
+def test_script_prepares_the_corpus_again_when_the_preparation_was_interrupted(run):
     for script in ("rand.sh", "sb.sh"):
         assert run(script)[0] == 0
     assert len(calls(run, "scripts/prepare.py")) == 1
@@ -134,21 +133,24 @@ def test_an_interrupted_preparation_is_repeated(run):
     assert len(calls(run, "scripts/prepare.py")) == 2
 
 
-def test_a_missing_or_another_corpus_stops_before_training(run):
+def test_script_does_not_train_when_the_corpus_is_missing(run):
     for script in ("rand.sh", "all.sh"):
         status, output = run(script, CORPUS="nowhere")
         assert status == 1
-        assert "no such folder" in output
+        assert "nowhere" in output
     assert trained(run) == []
+
+
+def test_script_does_not_train_when_the_corpus_is_another_one(run):
     assert run("rand.sh")[0] == 0
     (run.here / "other").mkdir()
     status, output = run("rand.sh", CORPUS="other")
     assert status == 1
-    assert "choose another OUT" in output
+    assert "OUT" in output
     assert len(trained(run)) == 1
 
 
-def test_a_missing_or_bare_python_is_refused(run, tmp_path):
+def test_script_fails_in_one_line_when_python_is_missing_or_has_no_torch(run, tmp_path):
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n', encoding="utf-8")
     bare.chmod(0o755)
@@ -156,13 +158,12 @@ def test_a_missing_or_bare_python_is_refused(run, tmp_path):
         status, output = run(script, PYTHON=python)
         assert status == 1
         assert output.count("\n") == 1
-        assert f"{python}: not a Python with torch" in output
-        assert "PYTHON=.venv/bin/python" in output
+        assert f"{python}: " in output
+        assert "PYTHON=" in output
 
 
 @pytest.mark.parametrize("failing", [None, "sb"])
-def test_all_trains_ten_rows_and_reports(run, failing):
-    """A row that fails stops no other."""
+def test_all_trains_ten_rows_and_reports_even_when_a_row_fails(run, failing):
     out = run.here / "out"
     out.mkdir()
     (out / f"status.{failing}").write_text("1")
@@ -171,55 +172,54 @@ def test_all_trains_ten_rows_and_reports(run, failing):
     assert [row for row, _, _ in trained(run)] == ROWS
     report_command = ["-m", "scripts.table2.report", str(out), "-o", str(out / "report")]
     assert calls(run, "-m scripts.table2.report") == [report_command]
-    assert "10 of 10, ssb_dbs_br" in output
-    assert output.endswith("left out of the report: sb\n") == bool(failing)
+    last_line = output.splitlines()[-1]
+    assert last_line.endswith(": sb") == bool(failing)
 
 
 @pytest.mark.parametrize("options", [["--small"], ["3", "x"]])
-def test_all_refuses_arguments(run, options):
+def test_all_rejects_arguments(run, options):
     status, output = run("all.sh", *options)
     assert status == 2
-    assert output.startswith(f"all.sh: {' '.join(options)}: it takes no arguments")
+    assert " ".join(options) in output
     assert not run.calls.exists()
 
 
-@pytest.mark.parametrize("status", [2, 130])  # settings refused, Ctrl-C
-def test_a_signal_or_wrong_settings_stop_all(run, status):
+@pytest.mark.parametrize("status", [2, 130])  # wrong settings, Ctrl-C
+def test_all_stops_when_settings_are_wrong_or_a_run_is_interrupted(run, status):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.ssb_br").write_text(str(status))
-    got, output = run("all.sh")
-    assert got == status
+    assert run("all.sh")[0] == status
     assert [row for row, _, _ in trained(run)] == ROWS[:3]
     assert calls(run, "-m scripts.table2.report") == []
-    assert "the same command resumes" in output
 
 
-def test_ctrl_c_stops_all_rows(run):
-    process = run("all.sh", wait=False, SECONDS_A_RUN=30)
+def test_all_stops_when_it_gets_ctrl_c(run):
+    process = run("all.sh", wait=False, SECONDS_PER_RUN=30)
     deadline = time.monotonic() + 60
     while not calls(run, "train.py") and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
     process.communicate(timeout=20)
     assert process.returncode != 0
     assert len(trained(run)) == 1
 
 
-# --- with the real programs
+# ---------------------------------------------------------------------------- real programs
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("clean_process")
-def test_real_programs_take_what_the_scripts_give(run, monkeypatch):
-    """The commands that a script gave to the stand-in prepare, train and report."""
-    make_corpus(run.here / "a corpus", 12, text="A text.")
+def test_programs_accept_the_arguments_of_the_scripts(run, monkeypatch):
+    """The real programs prepare, train and report with the recorded arguments."""
+    make_corpus(run.here / "a corpus", 12)
     tiny = TINY | {"win_time": None, "hop_time": None, "bucket_size": 6}
     del tiny["epochs"]
     extra = ",".join(f"{name}={value}" for name, value in tiny.items())
     status, output = run("ssb_dbs_br.sh", CORPUS="a corpus", EPOCHS=1, EXTRA=extra)
     assert status == 0, output
-    shutil.rmtree(run.here / "out")  # what the stand-in left
-    [prepared], [trained] = (calls(run, x) for x in ("scripts/prepare.py", "train.py"))
+    shutil.rmtree(run.here / "out")  # made by the stand-in
+    [prepared] = calls(run, "scripts/prepare.py")
+    [trained] = calls(run, "train.py")
     prepare.main(prepared[1:])
     train.main(trained[1:])
     folder = run.here / "out" / "ssb_dbs_br" / "seed_0"
@@ -227,6 +227,4 @@ def test_real_programs_take_what_the_scripts_give(run, monkeypatch):
 
     monkeypatch.chdir(run.here)
     report.main(["out", "-o", "report"])
-    text = (run.here / "report" / "report.md").read_text(encoding="utf-8")
-    assert "SSB-DBS-BR" in text
-    assert "not a reproduction" in text
+    assert "SSB-DBS-BR" in (run.here / "report" / "report.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Runs of train.py that tests start, interrupt and compare."""
+"""Start, interrupt and compare runs of train.py."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def run(out: Path, corpus, *more, **overrides) -> None:
 
 
 def refused(arguments: list[str], capsys) -> str:
-    """The message with which `train.main` ends; neither a success nor a traceback."""
+    """Return the error message of `train.main`, which must end with SystemExit and a code."""
     with pytest.raises(SystemExit) as stop:
         train.main(arguments)
     assert stop.value.code not in (0, None)
@@ -30,13 +30,14 @@ def refused(arguments: list[str], capsys) -> str:
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:
+    """Return the content of every file in a folder."""
     return {
         str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()
     }
 
 
 def watch_steps(patch, watch) -> None:
-    """Have `watch(trainer, batch, make_step)` called in place of every step of one batch."""
+    """Call `watch(trainer, batch, make_step)` instead of each optimizer step of one batch."""
     step = Trainer.step
 
     def watched(trainer, micro_batches, *args, **options):
@@ -47,12 +48,12 @@ def watch_steps(patch, watch) -> None:
 
 
 def act_at_patched(monkeypatch, owner, name, act, call) -> None:
-    monkeypatch.setattr(owner, name, getattr(owner, name))  # to be put back
+    monkeypatch.setattr(owner, name, getattr(owner, name))  # monkeypatch restores it after the test
     act_at(owner, name, act, call)
 
 
 class StopHere(Exception):
-    """Ends a run inside a test."""
+    """Raised by a test to end a run."""
 
 
 def stop_here(*_) -> None:
@@ -60,7 +61,9 @@ def stop_here(*_) -> None:
 
 
 def half_of_a_checkpoint(call: int) -> None:
-    save, calls = torch.save, 0
+    """Kill this process when it has written half of its `call`-th checkpoint."""
+    save = torch.save
+    calls = 0
 
     def half(state, path):
         nonlocal calls
@@ -70,10 +73,12 @@ def half_of_a_checkpoint(call: int) -> None:
             os.truncate(path, os.path.getsize(path) // 2)
             kill_self()
 
-    pytest.MonkeyPatch().setattr(torch, "save", half)  # in this process, to its end
+    pytest.MonkeyPatch().setattr(torch, "save", half)  # never undone in this process
 
 
 def half_of_a_log_line(kind: str) -> None:
+    """Kill this process when it has written half of a metrics line of this kind."""
+
     def write(self, line_kind, record):
         if line_kind != kind:
             write_line(self, line_kind, record)
@@ -87,11 +92,13 @@ def half_of_a_log_line(kind: str) -> None:
     pytest.MonkeyPatch().setattr(RunLogger, "_write", write)
 
 
-KILLS = {  # (owner, function, its call), in which or after which the process is killed
+# Moments at which a run is killed: owner, name of a function, number of its call, and whether the
+# process is killed after the call instead of before it.
+KILLS = {
     "before the first checkpoint": (checkpoint, "save", 1, False),
     "before the first step": (Trainer, "step", 1, False),
     "inside an epoch": (Trainer, "step", 8, True),
-    "before a checkpoint has its name": (files.os, "replace", 4, False),  # after two lists of clips
+    "before a checkpoint has its name": (files.os, "replace", 4, False),
     "before older checkpoints are removed": (checkpoint, "list_checkpoints", 5, False),
     "before the best is marked": (checkpoint, "link_as", 1, False),
     "after the last checkpoint, before it is marked best": (checkpoint, "link_as", 2, False),
@@ -118,6 +125,7 @@ def kill_at(moment: str) -> None:
 
 
 def stopped_inside_an_epoch(corpus, out: Path) -> Path:
+    """Return the folder of a run that was killed inside an epoch."""
     assert Child(flags(out, corpus.hparams(**LONG)), kill_at, "inside an epoch").end().code == -9
     assert load(newest(out))["loop"]["batches_trained"] > 0
     return out
@@ -131,6 +139,7 @@ def wait_for(path: Path) -> None:
 
 
 def copied_corpus(corpus, folder: Path, name: str = "train") -> Path:
+    """Copy the corpus to `folder`, and return a filelist of the copy."""
     shutil.copytree(corpus.folder, folder)
     filelist = folder / f"{name}.txt"
     filelist.write_text(filelist.read_text().replace(str(corpus.folder), str(folder)))

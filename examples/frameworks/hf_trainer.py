@@ -3,7 +3,7 @@
     python hf_trainer.py
     torchrun --nproc-per-node 2 hf_trainer.py
 
-Add `--stop 7` to stop after 7 optimizer steps, and then `--resume` to go on.
+To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
 """
 
 import torch
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training = TrainingArguments(
         str(args.folder / "trainer"),
-        per_device_train_batch_size=1,  # each item is a batch
+        per_device_train_batch_size=1,  # each item of the dataset is a batch
         train_sampling_strategy="sequential",
         num_train_epochs=args.epochs,
         lr_scheduler_type="constant",
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
         **BATCHING,
         collate=pad,
         world_size=training.world_size,
-        record=args.folder / "trainer" / "batches.txt",  # the Trainer saves no state of its data
+        record=args.folder / "trainer" / "batches.txt",  # the Trainer saves no position
     )
     trainer = Trainer(
         model,

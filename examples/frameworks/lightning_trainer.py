@@ -3,7 +3,7 @@
     python lightning_trainer.py
     torchrun --nproc-per-node 2 lightning_trainer.py
 
-Add `--stop 7` to stop after 7 optimizer steps, and then `--resume` to go on.
+To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
 """
 
 import os
@@ -30,14 +30,17 @@ class Module(lightning.LightningModule):
 
 
 class LaterLoader(DataLoader):
-    """Starts its workers with the first batch, because Lightning calls iter() before set_epoch."""
+    """A DataLoader that starts its workers when the first batch is read.
+
+    Lightning calls iter() before set_epoch. Workers that start at iter() would have the old epoch.
+    """
 
     def __iter__(self):
         yield from super().__iter__()
 
 
 class SaveBatches(Callback):
-    """Saves the position in the checkpoint. Lightning saves no position of a DataLoader of torch."""
+    """Save the position in the checkpoint, because Lightning does not save it for a DataLoader."""
 
     def __init__(self, batches: LengthBatches):
         self.batches = batches
@@ -53,11 +56,13 @@ class SaveBatches(Callback):
         return self.batches.state_dict(self.trained) | {"world_size": self.batches.world_size}
 
     def load_state_dict(self, state_dict):
-        # Lightning counts each process's batches itself. With another number of processes, it would
-        # end the epoch too early.
+        # Lightning itself counts the batches of each process. With another number of processes, it
+        # would end the epoch at a wrong batch.
         if state_dict["world_size"] != self.batches.world_size:
-            expected = f"resume with {state_dict['world_size']} processes, as it was saved"
-            raise BatchingError(f"world_size={self.batches.world_size}: {expected}")
+            raise BatchingError(
+                f"world_size={self.batches.world_size}: expected {state_dict['world_size']}, "
+                "as in the checkpoint"
+            )
         self.batches.load_state_dict(state_dict)
 
 
@@ -86,7 +91,7 @@ def main(argv: list[str] | None = None) -> None:
         batch_size=None,
         sampler=sampler,
         num_workers=args.workers,
-        # A fork may hang while other threads run, for example in Python 3.11.
+        # A forked worker can hang if the parent process has other threads.
         multiprocessing_context="forkserver" if args.workers else None,
     )
     checkpoint = args.folder / "lightning" / "last.ckpt"

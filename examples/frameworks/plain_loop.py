@@ -3,7 +3,7 @@
     python plain_loop.py
     torchrun --nproc-per-node 2 plain_loop.py
 
-Add `--stop 7` to stop after 7 optimizer steps, and then `--resume` to go on.
+To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
 """
 
 import os
@@ -21,9 +21,11 @@ def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
     if "RANK" in os.environ and not distributed.is_initialized():
         distributed.init_process_group("gloo")
-    rank, processes = 0, 1
+    rank = 0
+    processes = 1
     if distributed.is_initialized():
-        rank, processes = distributed.get_rank(), distributed.get_world_size()
+        rank = distributed.get_rank()
+        processes = distributed.get_world_size()
     clips = Clips()
     batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
     sampler = RankSampler(batches, rank)
@@ -37,14 +39,15 @@ def main(argv: list[str] | None = None) -> None:
     model = Model(args.folder / "steps")
     parallel = DistributedDataParallel(model) if distributed.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    checkpoint, step = args.folder / "plain.pt", 0
+    checkpoint = args.folder / "plain.pt"
+    step = 0
     if args.resume:
         state = torch.load(checkpoint)
         batches.load_state_dict(state["batches"])
         model.load_state_dict(state["model"])
         step = state["step"]
     for epoch in range(batches.epoch, args.epochs):
-        sampler.set_epoch(epoch)  # before every pass
+        sampler.set_epoch(epoch)  # call it before every epoch
         for trained, batch in enumerate(loader, start=1):
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()

@@ -1,9 +1,9 @@
-"""Train with the StatefulDataLoader of torchdata, which saves the position itself.
+"""Train with the StatefulDataLoader of torchdata, which saves its own position.
 
     python stateful_loader.py
     torchrun --nproc-per-node 2 stateful_loader.py
 
-Add `--stop 7` to stop after 7 optimizer steps, and then `--resume` to go on.
+To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
 """
 
 import os
@@ -21,9 +21,11 @@ def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
     if "RANK" in os.environ and not distributed.is_initialized():
         distributed.init_process_group("gloo")
-    rank, processes = 0, 1
+    rank = 0
+    processes = 1
     if distributed.is_initialized():
-        rank, processes = distributed.get_rank(), distributed.get_world_size()
+        rank = distributed.get_rank()
+        processes = distributed.get_world_size()
     clips = Clips()
     batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
     sampler = RankSampler(batches, rank)
@@ -31,14 +33,17 @@ def main(argv: list[str] | None = None) -> None:
     model = Model(args.folder / "steps")
     parallel = DistributedDataParallel(model) if distributed.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    checkpoint, epoch, step = args.folder / "stateful.pt", 0, 0
+    checkpoint = args.folder / "stateful.pt"
+    epoch = 0
+    step = 0
     if args.resume:
         state = torch.load(checkpoint, weights_only=True)
         loader.load_state_dict(state["loader"])
         model.load_state_dict(state["model"])
-        epoch, step = state["epoch"], state["step"]
+        epoch = state["epoch"]
+        step = state["step"]
     for current in range(epoch, args.epochs):
-        sampler.set_epoch(current)  # before every pass
+        sampler.set_epoch(current)  # call it before every epoch
         for batch in loader:
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()

@@ -1,4 +1,4 @@
-"""Clips of different lengths, a small model and the arguments of the programs in this folder."""
+"""Define the dataset, the model and the command-line arguments of the programs in this folder."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ BATCHING: Any = {
 
 
 class Clips(Dataset[Tensor]):
-    """Makes clips of lognormal lengths. The first frame of a clip is the clip's number."""
+    """Clips with lognormal lengths. The first frame of a clip is the index of the clip."""
 
     def __init__(self, count: int = 300):
         generator = torch.Generator().manual_seed(0)
@@ -35,12 +35,17 @@ class Clips(Dataset[Tensor]):
 
 
 def pad(clips: list[Tensor]) -> dict[str, Tensor]:
+    """Return the indices of the clips [B] and their padded frames [B, longest]."""
     padded = nn.utils.rnn.pad_sequence(clips, batch_first=True)
     return {"numbers": padded[:, 0].long(), "frames": padded[:, 1:]}
 
 
 class Model(nn.Module):
-    """Predicts each frame from the frame before. Appends each batch's clips and loss to a file."""
+    """Predict each frame from the frame before it.
+
+    The model appends the clips and the loss of every batch to the file `record`, one JSON object
+    per line. In a run with several processes, each process has its own file.
+    """
 
     def __init__(self, record: Path):
         super().__init__()
@@ -59,17 +64,18 @@ class Model(nn.Module):
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add = parser.add_argument
-    add("--epochs", type=int, default=3, help="(default: 3)")
-    add("--workers", type=int, default=0, help="workers of the loader (default: 0)")
-    add("--stop", type=int, metavar="N", help="save a checkpoint after N optimizer steps and end")
-    add("--resume", action="store_true", help="go on from the checkpoint")
-    add("--folder", type=Path, default=Path("run"), help="of the checkpoint (default: run)")
+    add("--epochs", type=int, default=3, help="number of epochs (default: 3)")
+    add("--workers", type=int, default=0, help="worker processes of the loader (default: 0)")
+    add("--stop", type=int, metavar="N", help="save a checkpoint after N optimizer steps and stop")
+    add("--resume", action="store_true", help="continue from the checkpoint")
+    add("--folder", type=Path, default=Path("run"), help="folder of the run (default: run)")
     args = parser.parse_args(argv)
     args.folder.mkdir(parents=True, exist_ok=True)
     return args
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
+    """Save a checkpoint in the first process. The other processes wait until it is written."""
     if int(os.environ.get("RANK", 0)) == 0:
         torch.save(state, path)
     if distributed.is_initialized():
