@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ SILENT_RANGE = 1e-4  # highest minus lowest sample of a silent clip, at most: 3 
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
 MAX_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could exhaust memory
 UNKNOWN_BYTES = 0x7FFFF000  # in a WAV's header from here on: the size is unknown
-OGG_PAGE_BYTES = 65_307  # of the longest page
-OGG_LAST_PAGE = 4  # flag in the header of a page
 MAX_FRAME_RATIO = 1.25  # of hop or window in ms to the defaults; the paper's are 1.08 times those
 CONVERT = "scripts/prepare.py --convert DIR writes a copy that training can use"
 
@@ -79,9 +77,6 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
     if all(1 / MAX_FRAME_RATIO <= ratio <= MAX_FRAME_RATIO for ratio in ratios):
         return None
     fix = settings_at(rate)
-    defaults = HParams.hop_length, HParams.win_length
-    if (hparams.hop_length, hparams.win_length) != defaults:
-        fix += " and leave hop_length and win_length out"
     if rate != usual_rate:
         fix += f", or convert the clips to {usual_rate} Hz"
     return (
@@ -118,28 +113,18 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing, which soundfile does not report.
 
-    WAV and AIFF begin with the size of the file. The last page of an Ogg file has a flag. FLAC and
-    MP3 say how many samples they contain: `read_samples` compares this number.
+    WAV and AIFF begin with the size of the file. FLAC and MP3 say how many samples they contain:
+    `read_samples` compares this number. A truncated Ogg file is a shorter Ogg file.
     """
-    descriptor = file.fileno()
-    size = os.fstat(descriptor).st_size
-    head = os.pread(descriptor, 28, 0)
-    if file_format in ("WAV", "WAVEX"):
-        listed = int.from_bytes(head[4:8], "little")
-        return listed < UNKNOWN_BYTES and size < listed + 8
-    if file_format == "RF64":
-        listed = int.from_bytes(head[20:28], "little")
-        return listed < 2**63 and size < listed + 8
-    if file_format == "AIFF":
-        return size < int.from_bytes(head[4:8], "big") + 8
-    if file_format == "OGG":
-        tail = os.pread(descriptor, OGG_PAGE_BYTES, max(0, size - OGG_PAGE_BYTES))
-        page = tail[tail.rfind(b"OggS") :]
-        if len(page) < 27 or not page[5] & OGG_LAST_PAGE:
-            return True
-        sizes = page[27 : 27 + page[26]]  # of the page's segments
-        return len(page) < 27 + page[26] + sum(sizes)
-    return False
+    byte_order: dict[str, Literal["little", "big"]] = {
+        "WAV": "little",
+        "WAVEX": "little",
+        "AIFF": "big",
+    }
+    if file_format not in byte_order:
+        return False
+    listed = int.from_bytes(os.pread(file.fileno(), 4, 4), byte_order[file_format])
+    return listed < UNKNOWN_BYTES and os.fstat(file.fileno()).st_size < listed + 8
 
 
 def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarray:

@@ -8,9 +8,8 @@ silence at the ends. The recordings stay as they are.
 """
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,8 +46,6 @@ SPEAKER_COLUMN = "2"  # of the metadata.csv that is written, if speakers are kno
 class Change(NamedTuple):
     """How a copy differs from its recording."""
 
-    channels: int
-    sampling_rate: int
     gain: float  # dB
     cut_seconds: float  # of silence
 
@@ -153,14 +150,13 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
             os.path.relpath(clip.path, corpus),
             clip.identity.size,
             clip.identity.modified,
-            *((clip.segment and [clip.segment.start, clip.segment.seconds]) or []),
+            *(astuple(clip.segment) if clip.segment else ()),
         ]
         for name, clip in recordings.items()
     }
     for name, source in now.items():
         # An id may have become that of another recording, such as 001 of another speaker.
-        # Version 0.3 wrote the path alone.
-        if before.get(name, source) not in (source, source[0]):
+        if before.get(name, source) != source:
             (wavs / f"{name}.wav").unlink(missing_ok=True)
     write_json(path, before | now)
 
@@ -197,15 +193,10 @@ def summary(changes: Sequence[Change]) -> str:
     """Return how the copies that were written now differ from their recordings."""
     if not changes:
         return "all were there already"
-    kinds = Counter((change.sampling_rate, change.channels) for change in changes)
-    of_kinds = [
-        f"{count:,} of {rate:,} Hz and {channels} channel{'s' * (channels > 1)}"
-        for (rate, channels), count in sorted(kinds.items())
-    ]
     gains = np.array([change.gain for change in changes])
     cut = sum(change.cut_seconds for change in changes)
     return (
-        f"{', '.join(of_kinds)}; level {LEVEL} dB, a gain of {np.median(gains):+.1f} dB "
+        f"level {LEVEL} dB, a gain of {np.median(gains):+.1f} dB "
         f"({gains.min():+.1f} to {gains.max():+.1f}); {cut:,.1f} s of silence cut off at the ends"
     )
 
@@ -230,7 +221,7 @@ def converted(
     peak = float(np.abs(speech).max())
     gain = min(10 ** (LEVEL / 20) / speech_level(speech, sampling_rate), MAX_PEAK / peak)
     cut = (len(samples) - len(speech)) / sampling_rate
-    return gain * speech, Change(channels.shape[1], rate, 20 * float(np.log10(gain)), cut)
+    return gain * speech, Change(20 * float(np.log10(gain)), cut)
 
 
 def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.ndarray, int]:

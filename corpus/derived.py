@@ -6,7 +6,6 @@ problems = cache_mels(clips, folder, hparams)
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ from tacotron2_voice.utils.files import (
     Identity,
     folder_locked,
     map_in_threads,
-    read_json,
     remove_leftovers,
     write_bytes,
     write_json,
@@ -52,29 +50,12 @@ class DerivedFolder:
         """Raise UserError if the folder contains files made with other, or unknown, settings."""
         if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
+        # Files without settings may be somebody's only recordings.
         file = self.path / self.settings_file
-        if not file.exists():  # the files may be somebody's only recordings
-            raise UserError(
-                f"{self.option} {self.path}: contains files made with unknown settings, without "
-                f"{self.settings_file}; name a new folder"
-            )
-        # Folders of version 0.2 do not say which clips they were made from.
-        wanted = {name: value for name, value in self.settings.items() if name != SOURCE}
-        if problem := settings_problem(file, wanted):
+        if problem := settings_problem(file, self.settings):
             raise UserError(
                 f"{self.option} {self.path}: contains files {problem}; name another folder, or "
                 "give those settings"
-            )
-        theirs = dict(read_json(file)).get(SOURCE)
-        ours = self.settings[SOURCE]
-        if theirs not in (None, ours):
-            folder = os.path.realpath(self.path)
-            their_path = os.path.normpath(f"{folder}/{theirs}")
-            our_path = os.path.normpath(f"{folder}/{ours}")
-            raise UserError(
-                f"{self.option} {self.path}: contains files made from {their_path}, expected "
-                f"{our_path}; name another {self.option} folder. If the corpus was moved, write "
-                f'"{SOURCE}": {json.dumps(ours)} in {file}'
             )
 
     def fill(

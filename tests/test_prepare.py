@@ -257,9 +257,10 @@ def test_other_languages_are_named(corpus, tmp_path, capsys, text, letters, beco
         add_line(corpus, f"x{i}|raw|{text}")
     prepare(Preparation(corpus, tmp_path / "lists"))
     printed = capsys.readouterr().out
-    assert f"warning: 4 of 14 texts have letters that English lacks ({letters})" in printed
-    assert f"and are read as English: {text[:40]!r} becomes {becomes}" in printed
-    assert "prepare with --hparams symbols=corpus,text_cleaners=[basic_cleaners]" in printed
+    assert "warning: 4 of 14 texts" in printed
+    assert f": {letters}. " in printed
+    assert f"{text[:40]!r} becomes {becomes}" in printed
+    assert "--hparams symbols=corpus,text_cleaners=[basic_cleaners]" in printed
     add_line(corpus, "c|raw|语言。")
     write_tone(corpus / "wavs" / "c.wav", 9000)
     message = refusal(prepare_with, corpus, tmp_path / "lists")
@@ -518,7 +519,7 @@ def test_mels_of_other_settings_are_refused(corpus, tmp_path):
     prepare(Preparation(corpus, lists, mels=mels))
     before = contents(mels)
     message = refusal(prepare_with, corpus, lists, "hop_length=200", mels=mels)
-    assert "hop_length=256, this run has 200; name another folder" in message
+    assert "hop_length=256, this run has 200" in message
     del before["mel_settings.json"]
     (mels / "mel_settings.json").unlink()
     assert "unknown settings" in refusal(prepare_with, corpus, lists, mels=mels)
@@ -622,6 +623,7 @@ def test_tables_of_any_form_give_the_same_lists(corpus, tmp_path, form):
         options = ["--encoding", "cp1252"]
         metadata.write_bytes(metadata.read_text("utf-8").encode("cp1252"))
     elif form == "semicolons":
+        options = ["--delimiter", ";"]
         text = "".join(f'{name};"{text}"\n' for name, _, text in lines)
         metadata.write_text(text, encoding="utf-8")
     elif form == "header":
