@@ -44,11 +44,6 @@ COLUMNS = {
 SCHEMA = pa.schema(list(COLUMNS.items()))
 
 
-def too_many_names(label: str, count: int) -> str:
-    expected = f"expected at most {MAX_NAMES:,}"
-    return f"{count:,} {label}s, {expected}; this column must name the {label} of each clip"
-
-
 class ClipTable:
     """The clips of a filelist: `table[i]` makes a `Clip` on demand.
 
@@ -104,40 +99,28 @@ class ClipTable:
         def row(line: int, clip: Clip) -> tuple:
             path = clip.path.removeprefix(folder) if clip.is_relative else clip.path
             symbols = np.array(clip.symbols, np.uint16)
-            labels = [known.setdefault(getattr(clip, x), len(known)) for x, known in labels_known]
+            labels = [
+                known.setdefault(getattr(clip, label), len(known))
+                for label, known in number_of.items()
+            ]
             content = (os.fsencode(path), clip.is_relative, clip.text, symbols)
             return (*content, line, clip.num_frames, *labels, *clip.identity)
 
-        labels_known = list(number_of.items())
-        batches = []
+        batches = [pa.RecordBatch.from_pylist([], schema=SCHEMA)]
         rows = (row(line, clip) for line, clip in numbered)
         while chunk := list(itertools.islice(rows, CHUNK)):
-            check_number_of_names(filelist, number_of)
-            columns = zip(*chunk, strict=True)
-            arrays = [
-                pa.array(column, kind)
-                for column, kind in zip(columns, COLUMNS.values(), strict=True)
-            ]
+            for label, known in number_of.items():
+                if len(known) > MAX_NAMES:
+                    raise UserError(
+                        f"{filelist}: {len(known):,} {label}s, expected at most {MAX_NAMES:,}; "
+                        f"this column must name the {label} of each clip"
+                    )
+            columns = zip(zip(*chunk, strict=True), COLUMNS.values(), strict=True)
+            arrays = [pa.array(values, kind) for values, kind in columns]
             batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-        batch = (
-            pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=SCHEMA)
-        )
+        batch = pa.concat_batches(batches)
         names = {x: () if known.keys() <= {""} else (*known,) for x, known in number_of.items()}
         return cls(str(filelist), batch, names, complete, "", made_from)
-
-    def with_clips(self, clips: Mapping[int, Clip]) -> "ClipTable":
-        """Return a copy of the table, in memory, with new lengths and identities of these clips.
-
-        `clips`: the clips that were checked again, by index.
-        """
-        batch = self._batch
-        for name in ("num_frames", *Identity._fields):
-            values = batch.column(name).to_numpy().copy()
-            for index, clip in clips.items():
-                values[index] = getattr(clip if name == "num_frames" else clip.identity, name)
-            place = batch.schema.get_field_index(name)
-            batch = batch.set_column(place, SCHEMA.field(name), pa.array(values))
-        return ClipTable(self.filelist, batch, self.names, self.complete, "", self.made_from)
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -146,11 +129,6 @@ class ClipTable:
     @property
     def speaker_numbers(self) -> np.ndarray:
         return self.numbers["speaker"]
-
-    @property
-    def lines(self) -> np.ndarray:
-        """The line of each clip in the filelist, int64 [clips]."""
-        return self._batch.column("line").to_numpy()
 
     def identities(self, first: int, stop: int) -> list[Identity]:
         """Return the identities that the clips from `first` to before `stop` had when checked."""
@@ -243,12 +221,6 @@ class ClipTable:
                 file.write_batch(self._batch)
 
         write_atomically(cache_path(self.filelist), write)
-
-
-def check_number_of_names(filelist: str | Path, known: Mapping[str, Mapping[str, int]]) -> None:
-    for label, names in known.items():
-        if len(names) > MAX_NAMES:
-            raise UserError(f"{filelist}: {too_many_names(label, len(names))}")
 
 
 def cache_path(filelist: str | Path) -> Path:

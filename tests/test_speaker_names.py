@@ -112,10 +112,11 @@ def test_titles_of_metadata_name_the_field(tmp_path, column):
     assert "--speaker-column id" in refusal(read_metadata, tmp_path, "id")
 
 
-def test_two_fields_have_none_for_speakers(tmp_path):
-    """And a field that is empty everywhere is another one than was meant."""
+def test_speaker_column_is_rejected_when_it_is_the_text_or_empty(tmp_path):
     write_metadata(tmp_path, *(f"c{i}|Text {i}." for i in range(8)))
-    assert "--speaker NAME" in refusal(read_metadata, tmp_path, "2")
+    assert "--text-column" in refusal(read_metadata, tmp_path, "2")
+    table = Table(tmp_path / "metadata.csv", text_column="2")
+    assert "--speaker NAME" in refusal(read_layout, tmp_path, table, SpeakerSource("2"))
     write_metadata(tmp_path, *(f"c{i}||Text {i}." for i in range(8)))
     assert "column 2" in refusal(read_metadata, tmp_path, "2")
 
@@ -221,12 +222,10 @@ def test_names_that_look_alike_are_refused(tmp_path, other):
     assert f"{name!r} ({place}:1)" in message
 
 
-def test_composed_and_decomposed_names_are_one(tmp_path, capsys):
+def test_names_are_one_when_only_their_unicode_form_differs(tmp_path):
     lines = [f"c{i}|{'Zoë' if i % 2 else 'Zoe' + chr(0x308)}|Text {i}." for i in range(8)]
     clips, _ = read_metadata(write_metadata(tmp_path, *lines), "2")
     assert {clip.speaker for clip in clips} == {"Zoë"}
-    assert "note: " in (printed := capsys.readouterr().out)
-    assert "'Zoë'" in printed
 
 
 # ---------------------------------------------------------------------------- folders
@@ -295,11 +294,10 @@ def test_every_bad_folder_is_named(readers, tmp_path):
     assert str(tmp_path / "empty") in message
 
 
-def test_hidden_folders_are_noticed(readers, capsys):
+def test_folder_is_left_out_when_it_is_hidden(readers):
     (readers / "anna").rename(readers / ".anna")
     clips, _ = read_layout(readers, None, FOLDERS)
     assert {clip.speaker for clip in clips} == {"Zoë"}
-    assert "'.anna'" in capsys.readouterr().out
 
 
 def test_advice_about_folders_is_right(readers, tmp_path, capsys):
