@@ -49,7 +49,7 @@ def minimum_samples(hparams: VoiceSettings) -> int:
 def settings_at(sampling_rate: int) -> str:
     """Return overrides of the settings at another sampling rate.
 
-    Windows and hops last as long as those of the defaults. The highest mel frequency is the same
+    Windows and hops last as long as the default ones. The highest mel frequency is the same
     share of the rate, at least 8,000 Hz if the rate allows it.
 
     settings_at(16000)  # "sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000"
@@ -153,30 +153,28 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
 @contextlib.contextmanager
 def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
     """Open an audio file whose header suits `hparams`; errors as `read_header`."""
-    with open_audio(path) as audio:
-        if problem := _header_problem(audio, hparams):
-            raise UserError(problem)
-        yield audio
-
-
-def _header_problem(audio: Any, hparams: VoiceSettings) -> str | None:
     rate = hparams.sampling_rate
-    if audio.format not in FORMATS:
-        return f"{audio.format_info}, expected WAV or FLAC; {CONVERT}"
-    if audio.channels != 1:
-        return f"{audio.channels} channels, expected mono; {CONVERT}"
-    if audio.samplerate != rate:
-        same_rate = f"if all clips have this rate, set {settings_at(audio.samplerate)}"
-        return f"{audio.samplerate} Hz, expected {rate}; {same_rate}; otherwise {CONVERT}"
     minimum = minimum_samples(hparams)
-    if audio.frames < minimum:
-        found = "empty" if audio.frames == 0 else f"{audio.frames} samples"
-        return f"{found}, expected at least {minimum} samples; leave the clip out"
-    if audio.frames > MAX_SAMPLES:
-        return (
-            f"{audio.frames:,} samples by its header, expected at most {MAX_SAMPLES:,}; {CONVERT}"
-        )
-    return None
+    with open_audio(path) as audio:
+        if audio.format not in FORMATS:
+            raise UserError(f"{audio.format_info}, expected WAV or FLAC; {CONVERT}")
+        if audio.channels != 1:
+            raise UserError(f"{audio.channels} channels, expected mono; {CONVERT}")
+        if audio.samplerate != rate:
+            same_rate = f"if all clips have this rate, set {settings_at(audio.samplerate)}"
+            raise UserError(
+                f"{audio.samplerate} Hz, expected {rate}; {same_rate}; otherwise {CONVERT}"
+            )
+        if audio.frames < minimum:
+            raise UserError(
+                f"{audio.frames} samples, expected at least {minimum}; leave the clip out"
+            )
+        if audio.frames > MAX_SAMPLES:
+            raise UserError(
+                f"{audio.frames:,} samples by its header, expected at most {MAX_SAMPLES:,}; "
+                f"{CONVERT}"
+            )
+        yield audio
 
 
 def read_header(path: str | Path, hparams: VoiceSettings) -> int:

@@ -29,7 +29,7 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 SUFFIX = ".clips"  # of the file next to a filelist
 VERSION = 7
 CHUNK = 10_000  # clips that are decoded at a time
-LABELS = ("speaker",)  # fields of a `Clip` that name what a model has a vector of
+LABELS = ("speaker",)  # fields of a `Clip`; a model has an embedding for each name in them
 MAX_NAMES = 10_000  # of a label; more are texts or paths in the label's column
 COLUMNS = {
     "path": pa.large_binary(),  # bytes, because a path need not be UTF-8
@@ -132,9 +132,7 @@ class ClipTable:
 
     def identities(self, first: int, stop: int) -> list[Identity]:
         """Return the identities that the clips from `first` to before `stop` had when checked."""
-        chosen = self._batch.slice(first, max(0, stop - first))
-        columns = (chosen.column(name).to_pylist() for name in Identity._fields)
-        return [Identity(*values) for values in zip(*columns, strict=True)]
+        return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -168,22 +166,23 @@ class ClipTable:
         path = os.fsdecode(listed)
         return os.path.join(self._folder, path) if is_relative else path
 
-    def _chunks(self, first: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the clips from `first` to before `stop`, CHUNK at a time."""
+    def _rows(
+        self, columns: Sequence[str], first: int = 0, stop: int | None = None
+    ) -> Iterator[tuple]:
+        """Yield the values of the clips from `first` to before `stop`, CHUNK clips at a time."""
         indices = range(len(self))[first:stop]
         for start in indices[::CHUNK]:
-            yield self._batch.slice(start, min(CHUNK, indices.stop - start))
+            chunk = self._batch.slice(start, min(CHUNK, indices.stop - start))
+            yield from zip(*(chunk.column(name).to_pylist() for name in columns), strict=True)
 
     def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
         """Yield the paths from `first` to before `stop`, faster than through clips."""
-        for chunk in self._chunks(first, stop):
-            columns = (chunk.column(name).to_pylist() for name in ("path", "is_relative"))
-            yield from itertools.starmap(self._path, zip(*columns, strict=True))
+        return itertools.starmap(self._path, self._rows(("path", "is_relative"), first, stop))
 
     def paths_and_texts(self) -> Iterator[tuple[str, str]]:
         """Yield the path and the text of each clip, faster than through clips."""
-        texts = (text for chunk in self._chunks() for text in chunk.column("text").to_pylist())
-        return zip(self.paths(), texts, strict=True)
+        for path, is_relative, text in self._rows(("path", "is_relative", "text")):
+            yield self._path(path, is_relative), text
 
     def symbols(self) -> Iterator[np.ndarray]:
         """Yield the symbol ids of each text, uint16 [symbols], faster than through clips."""

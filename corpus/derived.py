@@ -122,8 +122,6 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
     training would compute.
     """
 
-    written = list[str]()
-
     def is_cached(clip: Clip) -> bool:
         path = str(folder.path / f"{clip.id}.npy")
         num_frames = mel_length(path, None, hparams, read_contents=True)
@@ -135,7 +133,6 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
             counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
             raise UserError(f"{counts} when it was checked; run again")
         write_mel(folder.path / f"{clip.id}.npy", mel)
-        written.append(clip.id)
 
     # Computed here once, and not in every thread.
     if warning := audio.silent_bands(hparams):
@@ -143,12 +140,9 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        problems = folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
+        return folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
     finally:
         torch.set_num_threads(threads_before)
-    if written:
-        print(f"{folder.option}: wrote {len(written):,} of {len(clips):,} mels to {folder.path}")
-    return problems
 
 
 def path_from(folder: Path, corpus: Path) -> str:
@@ -205,7 +199,7 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
     one. Samples and format stay bitwise the same; compressed WAVs become 16-bit samples."""
     with audio.open_audio(path) as source:
         subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
-        # 32-bit integers contain those of fewer bits exactly, float64 any float.
+        # 32-bit integers represent samples of fewer bits exactly, and float64 represents any float.
         dtype = "float64" if subtype in ("FLOAT", "DOUBLE") else "int32"
         samples = audio.read_samples(source, dtype, audio.MAX_SAMPLES)
         if len(samples) < stop:

@@ -41,7 +41,8 @@ from tacotron2_voice.utils.files import (
 FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # of a line
 MEL_SETTINGS_FILE = "mel_settings.json"  # next to cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
-LONG_SECONDS, LONG = 15, 3  # clips longer than this, or than so many medians, are warned about
+LONG_SECONDS = 15  # longer clips are warned about
+LONG = 3  # medians; longer clips are warned about
 NO_FILELIST = (
     "no such filelist; make one with scripts/prepare.py, or name yours with "
     "--hparams training_files=...,validation_files=..."
@@ -49,7 +50,7 @@ NO_FILELIST = (
 CHANGED_IN_CHECK = "changed while it was checked; start again when no other program writes to it"
 IF_MOVED = "if the folder of the clips was moved, name it: --hparams clips_folder=FOLDER"
 MAX_CHARACTERS = 5000  # of a clip's text, about five minutes: cleaning slows down with the length
-FIX_UNKNOWN = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
+FIX_UNKNOWN = "correct it, prepare again, or leave it out by --hparams drop_unknown=True"
 OTHER_LANGUAGE = (
     "--hparams symbols=corpus,text_cleaners=[basic_cleaners], or text_cleaners=[phones] and "
     "language=de, ru, cmn and so on (docs/guides/languages.md)"
@@ -248,9 +249,10 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the frames of a cached mel. UserError if it is bad or not `seconds` long."""
     mel = read_mel(path, hparams, read_contents)
-    rate, num_frames = hparams.sampling_rate, mel.shape[1]
-    samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
-    if seconds is not None and num_frames != frame_count(samples, hparams):
+    num_frames = mel.shape[1]
+    # Also right for nan and infinity, which have no number of frames.
+    samples = 0.5 + (seconds or 0) * hparams.sampling_rate
+    if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the list"
         fix = "cache the mels and make the list again"
         raise UserError(f"{num_frames} frames, not the {listed}; {fix}")

@@ -186,7 +186,7 @@ def _read_table(
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return the file that a name gives in one of the folders; [] if there is none."""
+    """Return the file of this name in the first folder that has one; [] if no folder has it."""
     listed = name.replace("\\", "/")  # an absolute path stays absolute
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
     # Pipes and broken links are found too: a later check names them.

@@ -40,10 +40,10 @@ NO_SPEAKERS = SpeakerSource()
 
 
 def checked_name(text: str, where: str) -> str:
-    """Return a speaker's name in the form in which names are compared.
+    """Return a speaker's name without spaces at its ends, in Unicode's composed form.
 
     Raises:
-        UserError: begins with `where` the name is, if it is no name.
+        UserError: if the name is not valid. The message begins with `where`, the place of the name.
     """
     name = text.strip()
     if not name:

@@ -3,8 +3,8 @@
     entries, problems = read_table(Table(Path("data/mine/validated.tsv")))
     entries, problems = read_table(Table(path, path_column="3", text_column="5"), speaker_column="1")
 
-LJSpeech's metadata.csv (id|text|normalized text, no header) is one such table. If the columns have
-no usual titles and are not those of LJSpeech, the user must name them.
+LJSpeech's metadata.csv (id|text|normalized text, no header) is such a table. If a table has neither
+usual titles nor LJSpeech's columns, the user must name the columns.
 """
 
 import csv
@@ -48,7 +48,7 @@ class Table:
         path_column, text_column: a column's title in the header, or its number from 1 on. By
             default a usual title, or LJSpeech's columns.
         delimiter: one character; by default the one that divides the lines.
-        encoding: by default UTF-8, or what the file is recognized to be.
+        encoding: by default UTF-8, or an encoding that is recognized.
     """
 
     path: Path
@@ -317,7 +317,7 @@ def repeats(values: Sequence[str]) -> bool:
 
 
 def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Return whether most texts have no word in common with the other text of their line."""
+    """Return whether the two texts of most lines have no word in common."""
     words = [[{*re.findall(r"[^\W\d_]+", text.casefold())} for text in pair] for pair in pairs]
     long = [pair for pair in words if min(map(len, pair)) >= MIN_WORDS]
     return sum(a.isdisjoint(b) for a, b in long) > len(long) / 2

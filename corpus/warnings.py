@@ -43,20 +43,15 @@ def corpus_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
 
 
 def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
-    """Return one warning for each kind of fault that single clips have, in a fixed order."""
+    """Return one warning for each kind of problem that single clips have, in a fixed order."""
     rate = hparams.sampling_rate
     silences = [max(clip.measured.silence_before, clip.measured.silence_after) for clip in clips]
     rates = comparable_rates(clips, rate)
     low, median, high = usual_rates(rates)
-    usual = (
-        f"fewer than {low:.1f} or more than {high:.1f} symbols per second (the median is "
-        f"{median:.1f})"
+    several = have_several_speakers(clips)
+    unit = (
+        "times the usual symbols per second of their speaker" if several else "symbols per second"
     )
-    if have_several_speakers(clips):
-        usual = (
-            f"fewer than {low:.1f} or more than {high:.1f} times the symbols per second that are "
-            "their speaker's median"
-        )
     # Other symbol tables reject unknown characters, but eSpeak drops them without a message.
     may_drop = hparams.table.is_english or PHONES in hparams.text_cleaners
     facts = hparams.text_cleaners, hparams.table, hparams.language
@@ -78,7 +73,7 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
             ],
         ),
         (
-            usual,
+            f"fewer than {low:.1f} or more than {high:.1f} {unit}",
             "Listen, then correct the text, cut the audio, or leave the clip out",
             [
                 f"{lines[i]}: {clips[i].id} ({rates[i]:.1f})"
@@ -115,7 +110,7 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
         ),
         (
             "the audio of another clip",
-            "Keep the clip with the right text, remove the others",
+            "Keep the clip with the right text and remove the other clips",
             _duplicates(clips),
         ),
     ]
@@ -228,12 +223,12 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
 
 
 def _having(found: Sequence[Sized]) -> list[int]:
-    """Return the indices of the clips for which something was found, the longest findings first."""
+    """Return the indices of clips with findings, the clips with most findings first."""
     return _worst([*map(len, found)], 0)
 
 
 def _duplicates(clips: Sequence[Clip]) -> list[str]:
-    """Return notes on clips with the audio of an earlier clip, those with another text first."""
+    """Return notes on clips with the audio of an earlier clip, clips with another text first."""
     first: dict[int, Clip] = {}
     with_another_text = []
     with_the_same_text = []

@@ -1,4 +1,4 @@
-"""corpus/lengths.py: every format of lengths read alike, what is refused, LJSpeech's likeness."""
+"""corpus/lengths.py: formats of lengths, bad files, and synthetic lengths like LJSpeech's."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def test_every_format_gives_frames(tmp_path, content, frames, texts):
         ("a.wav|Go on.|1|b|2\n", ":1: 'a.wav|Go on.|1|b|2': 5 fields, expected path|text|sec"),
     ],
 )
-def test_wrong_files_are_refused_by_line(tmp_path, content, expected):
+def test_file_is_rejected_with_the_line_when_it_is_wrong(tmp_path, content, expected):
     path = write(tmp_path / "list", content)
     with pytest.raises(UserError) as refusal:
         read_lengths(path, HPARAMS)
@@ -85,7 +85,7 @@ def test_clip_tables_give_lengths_and_symbols(tmp_path):
         read_lengths(cache_path(filelist), HPARAMS)
 
 
-def test_unreadable_files_are_refused(tmp_path):
+def test_file_is_rejected_when_it_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match=r"none\.csv: "):
         read_lengths(tmp_path / "none.csv", HPARAMS)
     (tmp_path / "latin").write_bytes("id,frames\né,1\n".encode("latin-1"))
@@ -133,7 +133,7 @@ FIELDS = st.one_of(st.text(max_size=12), st.integers(-3, 10**40).map(str), st.ju
 
 @settings(max_examples=150, derandomize=True)
 @given(header=st.sampled_from(HEADERS), parts=st.lists(FIELDS, min_size=1, max_size=4))
-def test_any_csv_line_is_read_or_refused(tmp_path_factory, header, parts):
+def test_any_csv_line_is_read_or_rejected(tmp_path_factory, header, parts):
     path = tmp_path_factory.getbasetemp() / "any.csv"
     text = f"{header}\n{','.join(parts)}\n"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
