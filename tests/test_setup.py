@@ -133,7 +133,7 @@ def test_new_run_reads_every_clip_without_table(lists, tmp_path, capsys):
         assert f"{filelist}:2: " in str(found.value)  # both in one message
         assert f"{filelist}:1: " not in str(found.value)
         name = Path(filelist).name
-        assert f"{filelist}: no {name}.clips for this list: reading every clip once" in printed
+        assert f"{filelist}: no current {name}.clips: reading every clip once" in printed
     assert str(found.value).count("is nan, expected finite numbers") == 2
     assert not list(tmp_path.glob("*.clips"))
 
