@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ SILENT_RANGE = 1e-4  # highest minus lowest sample of a silent clip, at most: 3 
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
 MAX_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could exhaust memory
 UNKNOWN_BYTES = 0x7FFFF000  # in a WAV's header from here on: the size is unknown
-OGG_PAGE_BYTES = 65_307  # of the longest page
-OGG_LAST_PAGE = 4  # flag in the header of a page
 MAX_FRAME_RATIO = 1.25  # of hop or window in ms to the defaults; the paper's are 1.08 times those
 CONVERT = "scripts/prepare.py --convert DIR writes a copy that training can use"
 
@@ -51,7 +49,7 @@ def minimum_samples(hparams: VoiceSettings) -> int:
 def settings_at(sampling_rate: int) -> str:
     """Return overrides of the settings at another sampling rate.
 
-    Windows and hops last as long as those of the defaults. The highest mel frequency is the same
+    Windows and hops last as long as the default ones. The highest mel frequency is the same
     share of the rate, at least 8,000 Hz if the rate allows it.
 
     settings_at(16000)  # "sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000"
@@ -79,9 +77,6 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
     if all(1 / MAX_FRAME_RATIO <= ratio <= MAX_FRAME_RATIO for ratio in ratios):
         return None
     fix = settings_at(rate)
-    defaults = HParams.hop_length, HParams.win_length
-    if (hparams.hop_length, hparams.win_length) != defaults:
-        fix += " and leave hop_length and win_length out"
     if rate != usual_rate:
         fix += f", or convert the clips to {usual_rate} Hz"
     return (
@@ -118,28 +113,18 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing, which soundfile does not report.
 
-    WAV and AIFF begin with the size of the file. The last page of an Ogg file has a flag. FLAC and
-    MP3 say how many samples they contain: `read_samples` compares this number.
+    WAV and AIFF begin with the size of the file. FLAC and MP3 say how many samples they contain:
+    `read_samples` compares this number. A truncated Ogg file is a shorter Ogg file.
     """
-    descriptor = file.fileno()
-    size = os.fstat(descriptor).st_size
-    head = os.pread(descriptor, 28, 0)
-    if file_format in ("WAV", "WAVEX"):
-        listed = int.from_bytes(head[4:8], "little")
-        return listed < UNKNOWN_BYTES and size < listed + 8
-    if file_format == "RF64":
-        listed = int.from_bytes(head[20:28], "little")
-        return listed < 2**63 and size < listed + 8
-    if file_format == "AIFF":
-        return size < int.from_bytes(head[4:8], "big") + 8
-    if file_format == "OGG":
-        tail = os.pread(descriptor, OGG_PAGE_BYTES, max(0, size - OGG_PAGE_BYTES))
-        page = tail[tail.rfind(b"OggS") :]
-        if len(page) < 27 or not page[5] & OGG_LAST_PAGE:
-            return True
-        sizes = page[27 : 27 + page[26]]  # of the page's segments
-        return len(page) < 27 + page[26] + sum(sizes)
-    return False
+    byte_order: dict[str, Literal["little", "big"]] = {
+        "WAV": "little",
+        "WAVEX": "little",
+        "AIFF": "big",
+    }
+    if file_format not in byte_order:
+        return False
+    listed = int.from_bytes(os.pread(file.fileno(), 4, 4), byte_order[file_format])
+    return listed < UNKNOWN_BYTES and os.fstat(file.fileno()).st_size < listed + 8
 
 
 def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarray:
@@ -168,30 +153,28 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
 @contextlib.contextmanager
 def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
     """Open an audio file whose header suits `hparams`; errors as `read_header`."""
-    with open_audio(path) as audio:
-        if problem := _header_problem(audio, hparams):
-            raise UserError(problem)
-        yield audio
-
-
-def _header_problem(audio: Any, hparams: VoiceSettings) -> str | None:
     rate = hparams.sampling_rate
-    if audio.format not in FORMATS:
-        return f"{audio.format_info}, expected WAV or FLAC; {CONVERT}"
-    if audio.channels != 1:
-        return f"{audio.channels} channels, expected mono; {CONVERT}"
-    if audio.samplerate != rate:
-        same_rate = f"if all clips have this rate, set {settings_at(audio.samplerate)}"
-        return f"{audio.samplerate} Hz, expected {rate}; {same_rate}; otherwise {CONVERT}"
     minimum = minimum_samples(hparams)
-    if audio.frames < minimum:
-        found = "empty" if audio.frames == 0 else f"{audio.frames} samples"
-        return f"{found}, expected at least {minimum} samples; leave the clip out"
-    if audio.frames > MAX_SAMPLES:
-        return (
-            f"{audio.frames:,} samples by its header, expected at most {MAX_SAMPLES:,}; {CONVERT}"
-        )
-    return None
+    with open_audio(path) as audio:
+        if audio.format not in FORMATS:
+            raise UserError(f"{audio.format_info}, expected WAV or FLAC; {CONVERT}")
+        if audio.channels != 1:
+            raise UserError(f"{audio.channels} channels, expected mono; {CONVERT}")
+        if audio.samplerate != rate:
+            same_rate = f"if all clips have this rate, set {settings_at(audio.samplerate)}"
+            raise UserError(
+                f"{audio.samplerate} Hz, expected {rate}; {same_rate}; otherwise {CONVERT}"
+            )
+        if audio.frames < minimum:
+            raise UserError(
+                f"{audio.frames} samples, expected at least {minimum}; leave the clip out"
+            )
+        if audio.frames > MAX_SAMPLES:
+            raise UserError(
+                f"{audio.frames:,} samples by its header, expected at most {MAX_SAMPLES:,}; "
+                f"{CONVERT}"
+            )
+        yield audio
 
 
 def read_header(path: str | Path, hparams: VoiceSettings) -> int:

@@ -29,7 +29,7 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 SUFFIX = ".clips"  # of the file next to a filelist
 VERSION = 7
 CHUNK = 10_000  # clips that are decoded at a time
-LABELS = ("speaker",)  # fields of a `Clip` that name what a model has a vector of
+LABELS = ("speaker",)  # fields of a `Clip`; a model has an embedding for each name in them
 MAX_NAMES = 10_000  # of a label; more are texts or paths in the label's column
 COLUMNS = {
     "path": pa.large_binary(),  # bytes, because a path need not be UTF-8
@@ -42,11 +42,6 @@ COLUMNS = {
     **dict.fromkeys(Identity._fields, pa.int64()),
 }
 SCHEMA = pa.schema(list(COLUMNS.items()))
-
-
-def too_many_names(label: str, count: int) -> str:
-    expected = f"expected at most {MAX_NAMES:,}"
-    return f"{count:,} {label}s, {expected}; this column must name the {label} of each clip"
 
 
 class ClipTable:
@@ -104,40 +99,28 @@ class ClipTable:
         def row(line: int, clip: Clip) -> tuple:
             path = clip.path.removeprefix(folder) if clip.is_relative else clip.path
             symbols = np.array(clip.symbols, np.uint16)
-            labels = [known.setdefault(getattr(clip, x), len(known)) for x, known in labels_known]
+            labels = [
+                known.setdefault(getattr(clip, label), len(known))
+                for label, known in number_of.items()
+            ]
             content = (os.fsencode(path), clip.is_relative, clip.text, symbols)
             return (*content, line, clip.num_frames, *labels, *clip.identity)
 
-        labels_known = list(number_of.items())
-        batches = []
+        batches = [pa.RecordBatch.from_pylist([], schema=SCHEMA)]
         rows = (row(line, clip) for line, clip in numbered)
         while chunk := list(itertools.islice(rows, CHUNK)):
-            check_number_of_names(filelist, number_of)
-            columns = zip(*chunk, strict=True)
-            arrays = [
-                pa.array(column, kind)
-                for column, kind in zip(columns, COLUMNS.values(), strict=True)
-            ]
+            for label, known in number_of.items():
+                if len(known) > MAX_NAMES:
+                    raise UserError(
+                        f"{filelist}: {len(known):,} {label}s, expected at most {MAX_NAMES:,}; "
+                        f"this column must name the {label} of each clip"
+                    )
+            columns = zip(zip(*chunk, strict=True), COLUMNS.values(), strict=True)
+            arrays = [pa.array(values, kind) for values, kind in columns]
             batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-        batch = (
-            pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=SCHEMA)
-        )
+        batch = pa.concat_batches(batches)
         names = {x: () if known.keys() <= {""} else (*known,) for x, known in number_of.items()}
         return cls(str(filelist), batch, names, complete, "", made_from)
-
-    def with_clips(self, clips: Mapping[int, Clip]) -> "ClipTable":
-        """Return a copy of the table, in memory, with new lengths and identities of these clips.
-
-        `clips`: the clips that were checked again, by index.
-        """
-        batch = self._batch
-        for name in ("num_frames", *Identity._fields):
-            values = batch.column(name).to_numpy().copy()
-            for index, clip in clips.items():
-                values[index] = getattr(clip if name == "num_frames" else clip.identity, name)
-            place = batch.schema.get_field_index(name)
-            batch = batch.set_column(place, SCHEMA.field(name), pa.array(values))
-        return ClipTable(self.filelist, batch, self.names, self.complete, "", self.made_from)
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -147,16 +130,9 @@ class ClipTable:
     def speaker_numbers(self) -> np.ndarray:
         return self.numbers["speaker"]
 
-    @property
-    def lines(self) -> np.ndarray:
-        """The line of each clip in the filelist, int64 [clips]."""
-        return self._batch.column("line").to_numpy()
-
     def identities(self, first: int, stop: int) -> list[Identity]:
         """Return the identities that the clips from `first` to before `stop` had when checked."""
-        chosen = self._batch.slice(first, max(0, stop - first))
-        columns = (chosen.column(name).to_pylist() for name in Identity._fields)
-        return [Identity(*values) for values in zip(*columns, strict=True)]
+        return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -190,22 +166,23 @@ class ClipTable:
         path = os.fsdecode(listed)
         return os.path.join(self._folder, path) if is_relative else path
 
-    def _chunks(self, first: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the clips from `first` to before `stop`, CHUNK at a time."""
+    def _rows(
+        self, columns: Sequence[str], first: int = 0, stop: int | None = None
+    ) -> Iterator[tuple]:
+        """Yield the values of the clips from `first` to before `stop`, CHUNK clips at a time."""
         indices = range(len(self))[first:stop]
         for start in indices[::CHUNK]:
-            yield self._batch.slice(start, min(CHUNK, indices.stop - start))
+            chunk = self._batch.slice(start, min(CHUNK, indices.stop - start))
+            yield from zip(*(chunk.column(name).to_pylist() for name in columns), strict=True)
 
     def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
         """Yield the paths from `first` to before `stop`, faster than through clips."""
-        for chunk in self._chunks(first, stop):
-            columns = (chunk.column(name).to_pylist() for name in ("path", "is_relative"))
-            yield from itertools.starmap(self._path, zip(*columns, strict=True))
+        return itertools.starmap(self._path, self._rows(("path", "is_relative"), first, stop))
 
     def paths_and_texts(self) -> Iterator[tuple[str, str]]:
         """Yield the path and the text of each clip, faster than through clips."""
-        texts = (text for chunk in self._chunks() for text in chunk.column("text").to_pylist())
-        return zip(self.paths(), texts, strict=True)
+        for path, is_relative, text in self._rows(("path", "is_relative", "text")):
+            yield self._path(path, is_relative), text
 
     def symbols(self) -> Iterator[np.ndarray]:
         """Yield the symbol ids of each text, uint16 [symbols], faster than through clips."""
@@ -243,12 +220,6 @@ class ClipTable:
                 file.write_batch(self._batch)
 
         write_atomically(cache_path(self.filelist), write)
-
-
-def check_number_of_names(filelist: str | Path, known: Mapping[str, Mapping[str, int]]) -> None:
-    for label, names in known.items():
-        if len(names) > MAX_NAMES:
-            raise UserError(f"{filelist}: {too_many_names(label, len(names))}")
 
 
 def cache_path(filelist: str | Path) -> Path:

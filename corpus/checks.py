@@ -54,18 +54,14 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
     problems = []
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
     for clip, result in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
-        # Not in a thread: inflect, which spells numbers, is not thread-safe.
-        of_text = ""
-        try:
-            symbols = symbols_of(clip.text, hparams)
-        except UserError as error:
-            of_text = f"{clip.where}: {clip.id}: {error}"
         if isinstance(result, str):
-            problems.append(f"{result}; and {of_text}" if of_text else result)
-        elif of_text:
-            problems.append(of_text)
-        else:
-            good.append(replace(result, symbols=symbols))
+            problems.append(result)
+            continue
+        try:
+            # Not in a thread: inflect, which spells numbers, is not thread-safe.
+            good.append(replace(result, symbols=symbols_of(clip.text, hparams)))
+        except UserError as error:
+            problems.append(f"{clip.where}: {clip.id}: {error}")
     return good, problems
 
 
@@ -146,12 +142,7 @@ def count_clipped(samples: np.ndarray) -> int:
         if len(clipped):
             return int(clipped.sum())
     near = min(FLAT_STEPS * step, FLAT_SHARE * peak)
-    top = high - near
-    bottom = low + near
-    if samples.dtype == np.int16:  # whole numbers compare faster
-        top = math.ceil(top)
-        bottom = math.floor(bottom)
-    flat = np.concatenate([_runs(samples >= top), _runs(samples <= bottom)])
+    flat = np.concatenate([_runs(samples >= high - near), _runs(samples <= low + near)])
     return int(flat.sum()) if len(flat) >= MIN_FLAT_TOPS else 0
 
 

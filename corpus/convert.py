@@ -8,11 +8,10 @@ silence at the ends. The recordings stay as they are.
 """
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -42,15 +41,6 @@ MAX_MISSING_SECONDS = 0.5  # between the end of a segment and the end of its rec
 SETTINGS_FILE = "conversion_settings.json"
 SOURCES_FILE = "sources.json"  # the recording of each id: path, size, time of change, segment
 SPEAKER_COLUMN = "2"  # of the metadata.csv that is written, if speakers are known
-
-
-class Change(NamedTuple):
-    """How a copy differs from its recording."""
-
-    channels: int
-    sampling_rate: int
-    gain: float  # dB
-    cut_seconds: float  # of silence
 
 
 def convert(
@@ -101,7 +91,7 @@ def convert(
     clips = [clip for clip in clips if not wrong[clip.where]]
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
     clips = [replace(clip, identity=Identity.of(clip.path)) for clip in clips]
-    changes: dict[str, Change] = {}
+    cut_seconds = list[float]()
 
     def copy_of(clip: Clip) -> Path:
         return copies.path / f"{ids[clip.where]}.wav"
@@ -110,7 +100,8 @@ def convert(
         return is_newer(copy_of(clip), clip)
 
     def make(clip: Clip) -> None:
-        samples, changes[clip.where] = converted(clip.path, hparams.sampling_rate, clip.segment)
+        samples, cut = converted(clip.path, hparams.sampling_rate, clip.segment)
+        cut_seconds.append(cut)
         write_bytes(copy_of(clip), encode(samples, hparams.sampling_rate))
 
     def record() -> None:
@@ -123,14 +114,17 @@ def convert(
         return problems, total
     lines = [metadata_line(ids[clip.where], clip) for clip in good]
     write_bytes(folder / METADATA, "".join(lines).encode())
-    print(f"--convert: {len(good):,} recordings are in {folder}: {summary([*changes.values()])}")
+    print(
+        f"--convert: {len(good):,} recordings are in {folder}: {len(cut_seconds):,} are new, without "
+        f"{sum(cut_seconds):,.1f} s of silence at their ends"
+    )
     if speakers.is_known:
         print(f"--convert: column {SPEAKER_COLUMN} of {folder / METADATA} names the speakers")
     return problems, total
 
 
 def check_is_outside(folder: Path, corpus: Path) -> None:
-    """Raise UserError if one of the folders is in the other one, also by a link."""
+    """Raise UserError if a folder contains the other folder, also by a link."""
     here = folder.resolve()
     there = corpus.resolve()
     if here.is_relative_to(there) or there.is_relative_to(here):
@@ -153,14 +147,13 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
             os.path.relpath(clip.path, corpus),
             clip.identity.size,
             clip.identity.modified,
-            *((clip.segment and [clip.segment.start, clip.segment.seconds]) or []),
+            *(astuple(clip.segment) if clip.segment else ()),
         ]
         for name, clip in recordings.items()
     }
     for name, source in now.items():
         # An id may have become that of another recording, such as 001 of another speaker.
-        # Version 0.3 wrote the path alone.
-        if before.get(name, source) not in (source, source[0]):
+        if before.get(name, source) != source:
             (wavs / f"{name}.wav").unlink(missing_ok=True)
     write_json(path, before | now)
 
@@ -189,31 +182,15 @@ def problem_of_text(clip: Clip) -> str:
         return f"{clip.where}: no text, expected the words that are spoken"
     if "|" in clip.text:
         found = f"{clip.text[:60]!r} contains a pipe, which separates columns"
-        return f"{clip.where}: {found}; write what is spoken there"
+        return f"{clip.where}: {found}; write the spoken word for it"
     return ""
-
-
-def summary(changes: Sequence[Change]) -> str:
-    """Return how the copies that were written now differ from their recordings."""
-    if not changes:
-        return "all were there already"
-    kinds = Counter((change.sampling_rate, change.channels) for change in changes)
-    of_kinds = [
-        f"{count:,} of {rate:,} Hz and {channels} channel{'s' * (channels > 1)}"
-        for (rate, channels), count in sorted(kinds.items())
-    ]
-    gains = np.array([change.gain for change in changes])
-    cut = sum(change.cut_seconds for change in changes)
-    return (
-        f"{', '.join(of_kinds)}; level {LEVEL} dB, a gain of {np.median(gains):+.1f} dB "
-        f"({gains.min():+.1f} to {gains.max():+.1f}); {cut:,.1f} s of silence cut off at the ends"
-    )
 
 
 def converted(
     path: str | Path, sampling_rate: int, segment: Segment | None = None
-) -> tuple[np.ndarray, Change]:
-    """Return the samples [N] of a recording or its segment, float32 in [-1, 1], and the change.
+) -> tuple[np.ndarray, float]:
+    """Return the samples [N] of a recording or its segment, float32 in [-1, 1], and the seconds of
+    silence that were cut off at its ends.
 
     Raises:
         UserError: if the file cannot be read, or is silent.
@@ -229,8 +206,7 @@ def converted(
     speech = samples[max(0, before - kept) : len(samples) - max(0, after - kept)]
     peak = float(np.abs(speech).max())
     gain = min(10 ** (LEVEL / 20) / speech_level(speech, sampling_rate), MAX_PEAK / peak)
-    cut = (len(samples) - len(speech)) / sampling_rate
-    return gain * speech, Change(channels.shape[1], rate, 20 * float(np.log10(gain)), cut)
+    return gain * speech, (len(samples) - len(speech)) / sampling_rate
 
 
 def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.ndarray, int]:

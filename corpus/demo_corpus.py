@@ -22,7 +22,7 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import folder_made_whole, read_bytes, write_bytes
 
-RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
+RECORD_FILE = "demo_corpus.json"  # the options that the corpus was made with
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesized by eSpeak NG)"
 VERSION = 3  # raise it with every change of the code that changes the corpus
 SAMPLE_RATE = 22050
@@ -105,18 +105,13 @@ def make_corpus(
     made_from |= {"skip": skip} if skip else {}
     made_from |= {"language": language} if language != ENGLISH else {}
     record = json.dumps(made_from)
+    file = out / RECORD_FILE
     if out.is_file() or (out.exists() and any(out.iterdir())):
-        file = out / RECORD_FILE
-        if not file.exists():
-            raise UserError(
-                f"{out}: no {RECORD_FILE}, expected an empty folder or this demo corpus; name "
-                "another folder"
-            )
-        existing = read_bytes(file).decode(errors="replace").strip()
-        if existing != record:
-            raise UserError(
-                f"{file}: {existing[:200]}, expected {record}; name another folder for this corpus"
-            )
+        found = (
+            read_bytes(file).decode(errors="replace").strip() if file.exists() else "no such file"
+        )
+        if found != record:
+            raise UserError(f"{file}: {found[:200]}, expected {record}; name another folder")
         print(f"note: {out} contains this demo corpus already ({clips} clips, seed {seed})")
         return
     voice = EspeakVoice(language)

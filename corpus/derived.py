@@ -6,7 +6,6 @@ problems = cache_mels(clips, folder, hparams)
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ from tacotron2_voice.utils.files import (
     Identity,
     folder_locked,
     map_in_threads,
-    read_json,
     remove_leftovers,
     write_bytes,
     write_json,
@@ -52,29 +50,12 @@ class DerivedFolder:
         """Raise UserError if the folder contains files made with other, or unknown, settings."""
         if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
+        # Files without settings may be somebody's only recordings.
         file = self.path / self.settings_file
-        if not file.exists():  # the files may be somebody's only recordings
-            raise UserError(
-                f"{self.option} {self.path}: contains files made with unknown settings, without "
-                f"{self.settings_file}; name a new folder"
-            )
-        # Folders of version 0.2 do not say which clips they were made from.
-        wanted = {name: value for name, value in self.settings.items() if name != SOURCE}
-        if problem := settings_problem(file, wanted):
+        if problem := settings_problem(file, self.settings):
             raise UserError(
                 f"{self.option} {self.path}: contains files {problem}; name another folder, or "
                 "give those settings"
-            )
-        theirs = dict(read_json(file)).get(SOURCE)
-        ours = self.settings[SOURCE]
-        if theirs not in (None, ours):
-            folder = os.path.realpath(self.path)
-            their_path = os.path.normpath(f"{folder}/{theirs}")
-            our_path = os.path.normpath(f"{folder}/{ours}")
-            raise UserError(
-                f"{self.option} {self.path}: contains files made from {their_path}, expected "
-                f"{our_path}; name another {self.option} folder. If the corpus was moved, write "
-                f'"{SOURCE}": {json.dumps(ours)} in {file}'
             )
 
     def fill(
@@ -141,8 +122,6 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
     training would compute.
     """
 
-    written = list[str]()
-
     def is_cached(clip: Clip) -> bool:
         path = str(folder.path / f"{clip.id}.npy")
         num_frames = mel_length(path, None, hparams, read_contents=True)
@@ -154,7 +133,6 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
             counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
             raise UserError(f"{counts} when it was checked; run again")
         write_mel(folder.path / f"{clip.id}.npy", mel)
-        written.append(clip.id)
 
     # Computed here once, and not in every thread.
     if warning := audio.silent_bands(hparams):
@@ -162,12 +140,9 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        problems = folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
+        return folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
     finally:
         torch.set_num_threads(threads_before)
-    if written:
-        print(f"{folder.option}: wrote {len(written):,} of {len(clips):,} mels to {folder.path}")
-    return problems
 
 
 def path_from(folder: Path, corpus: Path) -> str:
@@ -224,7 +199,7 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
     one. Samples and format stay bitwise the same; compressed WAVs become 16-bit samples."""
     with audio.open_audio(path) as source:
         subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
-        # 32-bit integers contain those of fewer bits exactly, float64 any float.
+        # 32-bit integers represent samples of fewer bits exactly, and float64 represents any float.
         dtype = "float64" if subtype in ("FLOAT", "DOUBLE") else "int32"
         samples = audio.read_samples(source, dtype, audio.MAX_SAMPLES)
         if len(samples) < stop:

@@ -72,17 +72,14 @@ def download_corpus(corpus: Path) -> None:
         _fetch(part)
         os.replace(part, archive)
     print(f"Verifying {archive}", flush=True)
-    problem = f"{_size(archive):,} bytes, expected {ARCHIVE_BYTES:,}"
     with naming(archive), open_file(archive) as file:
-        if _size(archive) == ARCHIVE_BYTES:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            problem = "" if digest == SHA256 else f"SHA-256 {digest}, expected {SHA256}"
-    if problem:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
         broken = archive.with_name(archive.name + ".broken")
         os.replace(archive, broken)
         raise UserError(
-            f"{archive}: {problem}. The broken file is now {broken.name}; run the same command to "
-            "download it again"
+            f"{archive}: SHA-256 {digest}, expected {SHA256}. The broken file is now {broken.name}; "
+            "run the same command to download it again"
         )
     _unpack(archive, corpus)
     print(f"Unpacked {corpus}; you can delete {archive}")
@@ -130,12 +127,6 @@ def _receive(part: Path, bar: tqdm) -> None:
     with response:
         if response.status != 206:  # a server that cannot resume sends the whole file
             start = 0
-        total = start + int(response.headers.get("Content-Length", ARCHIVE_BYTES - start))
-        if total != ARCHIVE_BYTES:
-            raise UserError(
-                f"{URL}: the server has {total:,} bytes, expected {ARCHIVE_BYTES:,}; nothing was "
-                "downloaded"
-            )
         bar.update(start - bar.n)
         with open_to_append(part) as file:
             file.truncate(start)

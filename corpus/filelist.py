@@ -8,7 +8,6 @@
 import csv
 import hashlib
 import io
-import math
 import os
 import re
 import unicodedata
@@ -31,9 +30,9 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError, lines_refused
 from tacotron2_voice.utils.files import (
     Identity,
+    check_regular_file,
     map_in_threads,
     numbered_lines,
-    open_file,
     read_bytes,
     read_json,
     write_bytes,
@@ -42,8 +41,8 @@ from tacotron2_voice.utils.files import (
 FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # of a line
 MEL_SETTINGS_FILE = "mel_settings.json"  # next to cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
-ROUNDING = 0.0051  # seconds; largest error of lengths with two decimals
-LONG_SECONDS, LONG = 15, 3  # clips longer than this, or than so many medians, are warned about
+LONG_SECONDS = 15  # longer clips are warned about
+LONG = 3  # medians; longer clips are warned about
 NO_FILELIST = (
     "no such filelist; make one with scripts/prepare.py, or name yours with "
     "--hparams training_files=...,validation_files=..."
@@ -51,7 +50,7 @@ NO_FILELIST = (
 CHANGED_IN_CHECK = "changed while it was checked; start again when no other program writes to it"
 IF_MOVED = "if the folder of the clips was moved, name it: --hparams clips_folder=FOLDER"
 MAX_CHARACTERS = 5000  # of a clip's text, about five minutes: cleaning slows down with the length
-FIX_UNKNOWN = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
+FIX_UNKNOWN = "correct it, prepare again, or leave it out by --hparams drop_unknown=True"
 OTHER_LANGUAGE = (
     "--hparams symbols=corpus,text_cleaners=[basic_cleaners], or text_cleaners=[phones] and "
     "language=de, ru, cmn and so on (docs/guides/languages.md)"
@@ -59,9 +58,7 @@ OTHER_LANGUAGE = (
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
 
-def read_filelist(
-    filelist: str | Path, hparams: HParams, *, new_run: bool = False, only: set[int] | None = None
-) -> ClipTable:
+def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = False) -> ClipTable:
     """Read and check a filelist: one clip per line, as `path|text|seconds|speaker`, as
     `path|text|seconds`, or as NVIDIA's `path|text`.
 
@@ -73,14 +70,12 @@ def read_filelist(
         filelist: path of the list.
         hparams: the settings of audio and text.
         new_run: also check all samples or mel values, and reject texts without a letter.
-        only: numbers of the lines to read; None for all.
 
     Raises:
         UserError: one message with every bad line, its number, the problem and how to fix it.
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
     lines = numbered_lines(filelist, content=content)
-    numbered = [line for line in lines if only is None or line[0] in only]
     problems = []
     settings = mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
@@ -116,8 +111,8 @@ def read_filelist(
     listed_as: dict[str, str] = {}  # of each clip in a clips_folder
 
     def checked() -> Iterator[tuple[int, Clip]]:
-        progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
-        results = map_in_threads(clip_or_problem, numbered)
+        progress = progress_bar("Checking clips", len(lines), " clips", iterable=lines)
+        results = map_in_threads(clip_or_problem, lines)
         for (number, line), clip in zip(progress, results, strict=True):
             try:
                 if isinstance(clip, UserError):
@@ -140,8 +135,7 @@ def read_filelist(
         raise lines_refused(filelist, problems, len(lines))
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
-    if only is None:
-        check_all_have_names(table)
+    check_all_have_names(table)
     return table
 
 
@@ -192,21 +186,14 @@ def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> t
     directory. With a `clips_folder`, the longest end of the path that exists there is taken.
     """
     if clips_folder:
-        ends = [
-            os.path.join(clips_folder, *parts[i:])
-            for parts in (_parts(listed, "/"), _parts(listed, r"[/\\]"))  # also of Windows
-            for i in range(len(parts))
-        ]
+        parts = [x for x in re.split(r"[/\\]", listed) if x not in ("", ".", "..")]
+        ends = [os.path.join(clips_folder, *parts[i:]) for i in range(len(parts))]
         return next(filter(os.path.lexists, ends), ends[-1] if ends else clips_folder), False
     in_lists_folder = os.path.join(os.path.dirname(filelist), listed)
     if os.path.isabs(listed) or in_lists_folder == listed:
         return listed, False
     is_there = os.path.lexists(in_lists_folder) or not os.path.lexists(listed)
     return (in_lists_folder, True) if is_there else (listed, False)
-
-
-def _parts(path: str, separators: str) -> list[str]:
-    return [part for part in re.split(separators, path) if part not in ("", ".", "..")]
 
 
 def foreign_letters(text: str) -> set[str]:
@@ -252,22 +239,20 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
     whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
     rate = hparams.sampling_rate
     if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
-        lengths = f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file"
-        fix = "make the list again, because the clip has changed"
-        if abs(seconds - whole / rate) < ROUNDING:
-            fix = "write six decimals, or lines of path|text"
-        if seconds % 1 == 0:
-            fix = "make the list again; if the third field is a speaker, write path|text||speaker"
-        raise UserError(f"{lengths}; {fix}")
+        raise UserError(
+            f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file; make the list again "
+            "with six decimals or without seconds, and with the speaker in the fourth field"
+        )
     return frame_count(whole, hparams)
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the frames of a cached mel. UserError if it is bad or not `seconds` long."""
     mel = read_mel(path, hparams, read_contents)
-    rate, num_frames = hparams.sampling_rate, mel.shape[1]
-    samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
-    if seconds is not None and num_frames != frame_count(samples, hparams):
+    num_frames = mel.shape[1]
+    # Also right for nan and infinity, which have no number of frames.
+    samples = 0.5 + (seconds or 0) * hparams.sampling_rate
+    if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the list"
         fix = "cache the mels and make the list again"
         raise UserError(f"{num_frames} frames, not the {listed}; {fix}")
@@ -280,28 +265,21 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
 def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
     """Read a cached log-mel, float32 [n_mel_channels, frames].
 
-    `read_contents`: False returns zeros of this shape, which need no memory.
+    `read_contents`: False maps the file into memory, for its shape.
 
     Raises:
         UserError: if the file contains anything else.
     """
-    with open_file(path, "no such file; run prepare.py --cache-mels") as file:
-        try:
-            np.lib.format.read_magic(file)
-            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
-        except Exception as error:  # numpy raises many kinds for a damaged header
-            raise UserError(f"not a .npy array ({error!s:.100}); cache the mels again") from None
-        header, bands = f"{dtype} {shape}", hparams.n_mel_channels
-        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", header):
-            raise UserError(f"{header}, expected float32 ({bands}, frames); cache the mels again")
-        size, available = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
-        if available < size:
-            raise UserError(f"truncated, {available} of {size} bytes; cache the mels again")
-        if not read_contents:
-            return np.broadcast_to(np.float32(0), shape)
-        content = bytearray(size)
-        file.readinto(content)
-    return np.ndarray(shape, np.float32, content, order="F" if by_columns else "C")
+    check_regular_file(path, "no such file; run prepare.py --cache-mels")
+    try:
+        mel = np.load(path, mmap_mode=None if read_contents else "r", allow_pickle=False)
+    except Exception as error:  # numpy raises many kinds for a damaged file
+        raise UserError(f"not a whole .npy array ({error!s:.100}); cache the mels again") from None
+    found = f"{mel.dtype} {mel.shape}" if isinstance(mel, np.ndarray) else "several arrays"
+    if not re.fullmatch(rf"float32 \({hparams.n_mel_channels}, [1-9]\d*\)", found):
+        expected = f"float32 ({hparams.n_mel_channels}, frames)"
+        raise UserError(f"{found}, expected {expected}; cache the mels again")
+    return mel
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
@@ -427,22 +405,13 @@ def changed_clips(table: ClipTable) -> np.ndarray:
     return np.array([index for _, chunk in chunks for index in chunk], np.int64)
 
 
-def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
-    """Check these clips as a new run does. Returns the updated table; errors as `read_filelist`."""
-    lines = set(table.lines[changed].tolist())
-    read = read_filelist(table.filelist, hparams, new_run=True, only=lines)
-    if read.made_from != table.made_from:
-        raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
-    return table.with_clips(dict(zip(changed.tolist(), read, strict=True)))
-
-
 def checked_clips(
     filelist: str, hparams: HParams, new_run: bool, just_checked: bool = False
 ) -> ClipTable:
     """Return the clips of a filelist, from its cache if that is current.
 
-    With a cache, only the clips are opened whose files have changed since they were checked.
-    Without a cache every clip is opened, and the cache is written.
+    A cache is current if no clip's file has changed since it was checked. Without a current cache
+    every clip is opened, and the cache is written.
 
     Args:
         filelist: path of the list.
@@ -459,8 +428,8 @@ def checked_clips(
         if not len(changed):
             check_list_is_unchanged(table, hparams)
             return table
-        print(f"note: {filelist}: {len(changed):,} of {len(table):,} clips changed: reading them")
-        return cache_table(check_again(table, changed, hparams), hparams)
+        new_run = table.complete
+        print(f"note: {filelist}: {len(changed):,} of {len(table):,} clips changed")
     if new_run and Path(filelist).is_file():
         print(f"note: {filelist}: no current {cache_path(filelist).name}: reading every clip once")
     return cache_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

@@ -10,33 +10,33 @@ Layouts:
     folders        one per speaker or book, each in one of the two layouts above (`SpeakerSource`)
 """
 
-import itertools
 import os
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Any
 
 from corpus.clips import Clip
 from corpus.speaker_names import (
     NO_SPEAKERS,
     SpeakerSource,
     check_lookalikes,
-    check_number_of_speakers,
     checked_name,
     with_names,
 )
-from corpus.tables import AUDIO_SUFFIXES, Entry, Table, read_table
+from corpus.tables import Entry, Table, read_table
 from corpus.text_files import decode
 from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")  # preferred first; LibriTTS has two
-# That libsndfile reads. Of files with one name, the first of these is used.
+# Formats that libsndfile reads. Of files with one name, the first of these is used.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
+AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
 MAX_PREFIX = 40  # characters of a speaker's name before an id: file names have at most 255 bytes
 SHOWN = 5  # files in a note
 
@@ -55,9 +55,6 @@ def read_layout(
         UserError: if there is no such folder, table or text, or if `speakers` names something that
             the corpus does not have.
     """
-    if speakers.name:
-        clips, problems = _read_one_speaker(corpus, table)
-        return [replace(clip, speaker=speakers.name) for clip in clips], problems
     if not corpus.is_dir():
         found = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
@@ -69,36 +66,20 @@ def read_layout(
     if table is None and os.path.lexists(corpus / METADATA):
         table = Table(corpus / METADATA)
     if table:
-        return _read_table(corpus, table, speakers.column)
-    if nested := tables_in_folders(corpus):
-        raise UserError(
-            f"{corpus}: no {METADATA}, but {nested[0]} and {len(nested) - 1:,} more in its folders; "
-            "add --speaker-folders if each folder is a speaker, or --speaker NAME if one person "
-            "speaks everything"
-        )
-    if speakers.column:
+        clips, problems = _read_table(corpus, table, speakers.column)
+    elif speakers.column:
         raise UserError(
             f"--speaker-column {speakers.column}: {corpus} has no {METADATA}; name a table by --csv"
         )
-    return _read_texts_next_to_audio(corpus)
-
-
-def tables_in_folders(corpus: Path) -> list[Path]:
-    return sorted(path for path in corpus.rglob(f"*/{METADATA}") if path.is_file())
-
-
-def _read_one_speaker(corpus: Path, table: Table | None) -> tuple[list[Clip], list[str]]:
-    """Read a corpus with a table, or with a table in each of its folders, as of several books."""
-    is_of_folders = table is None and corpus.is_dir() and not (corpus / METADATA).exists()
-    nested = tables_in_folders(corpus) if is_of_folders else []
-    if not nested:
-        return read_layout(corpus, table)
-    clips = list[Clip]()
-    problems = list[str]()
-    for path in nested:
-        own, bad = _read_table(path.parent, Table(path), "")
-        clips += own
-        problems += bad
+    elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
+        raise UserError(
+            f"{corpus}: no {METADATA}, but {nested[0]} and {len(nested) - 1:,} more in its folders; "
+            "add --speaker-folders if each folder is a speaker"
+        )
+    else:
+        clips, problems = _read_texts_next_to_audio(corpus)
+    if speakers.name:
+        clips = [replace(clip, speaker=speakers.name) for clip in clips]
     return clips, problems
 
 
@@ -111,62 +92,54 @@ def _read_folders(corpus: Path) -> tuple[list[Clip], list[str]]:
         )
     files = audio_files(corpus)
     loose = [path for path in files if path.parent == corpus]
-    folders = [path.relative_to(corpus).parts[0] for path in files if path.parent != corpus]
-    names = [name for name in dict.fromkeys(folders) if name[0] != "."]
-    if hidden := sorted({*folders} - {*names}):
-        print(
-            f"note: --speaker-folders: {len(hidden):,} hidden folders of {corpus} are left out, "
-            f"such as {hidden[0]!r}"
-        )
+    names = [path.relative_to(corpus).parts[0] for path in files if path.parent != corpus]
     if not names:
         raise UserError(f"{corpus}: no folder with audio files, expected one for each speaker")
     problems = [f"{path}: in no speaker's folder; move it into a folder" for path in loose]
     clips = list[Clip]()
-    errors = list[str]()
-    for folder, speaker in speakers_of_folders(corpus, names).items():
-        try:
-            own, bad = read_layout(corpus / folder)
-        except UserError as error:
-            errors.append(str(error))
-            continue
+    speakers = speakers_of_folders(corpus, names)
+    layouts = each_or_all_errors(lambda name: read_layout(corpus / name), speakers)
+    for speaker, (own, bad) in zip(speakers.values(), layouts, strict=True):
         clips += [replace(clip, speaker=speaker) for clip in own]
         problems += bad
-    if errors:
-        raise UserError("\n".join(errors))
     return clips, problems
 
 
 def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
     """Read a table whose speakers are named by the folders of the audio files."""
     clips, problems = _read_table(corpus, table)
-    folders = [PurePosixPath(os.path.relpath(clip.path, corpus)).parts[:-1] for clip in clips]
-    inside = {parts[0] for parts in folders if parts and parts[0] != ".."}
-    speakers = speakers_of_folders(corpus, sorted(inside))
-    named = []
-    for clip, parts in zip(clips, folders, strict=True):
-        if parts and parts[0] in speakers:
-            named.append(replace(clip, speaker=speakers[parts[0]]))
+    inside = {}
+    for clip in clips:
+        folder, *below = os.path.relpath(clip.path, corpus).split(os.sep)
+        if below and folder != os.pardir:
+            inside[clip.where] = folder
         else:
             problems.append(f"{clip.where}: {clip.path} is in no folder of {corpus}; move it there")
-    return named, problems
+    speakers = speakers_of_folders(corpus, sorted({*inside.values()}))
+    named = [clip for clip in clips if clip.where in inside]
+    return [replace(clip, speaker=speakers[inside[clip.where]]) for clip in named], problems
 
 
-def speakers_of_folders(corpus: Path, names: list[str]) -> dict[str, str]:
+def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
     """Return the speaker of each folder, in the order of `names`. UserError for bad names."""
-    speakers = dict[str, str]()
-    errors = list[str]()
+    names = list(dict.fromkeys(names))
+    checked = each_or_all_errors(lambda name: checked_name(name, f"{corpus}: folder"), names)
+    check_lookalikes([(x, str(corpus / name)) for name, x in zip(names, checked, strict=True)])
+    return dict(zip(names, checked, strict=True))
+
+
+def each_or_all_errors(function: Callable[[str], Any], names: Iterable[str]) -> list[Any]:
+    """Call the function for each name. Raises one UserError with the messages of all."""
+    results = []
+    errors = []
     for name in names:
         try:
-            speakers[name] = checked_name(name, f"{corpus}: folder")
+            results.append(function(name))
         except UserError as error:
             errors.append(str(error))
     if errors:
         raise UserError("\n".join(grouped(errors)))
-    check_number_of_speakers(names, corpus)
-    check_lookalikes([(speaker, str(corpus / name)) for name, speaker in speakers.items()])
-    if len(speakers) == 1:
-        print(f"note: --speaker-folders: {corpus} has one folder with audio, {names[0]!r}")
-    return speakers
+    return results
 
 
 # ---------------------------------------------------------------------------- texts next to audio
@@ -188,28 +161,12 @@ def _read_texts_next_to_audio(corpus: Path) -> tuple[list[Clip], list[str]]:
             f"{corpus}: {len(by_name):,} audio files and no text, expected {METADATA}, a text next "
             "to each audio file (a.wav, a.txt), or --csv FILE"
         )
-    _warn_of_lonely_texts(corpus, by_name)
     texts = decode({path: read_bytes(path) for path in text_of.values()})
     clips = []
     for name, path in text_of.items():
         words = texts[path].split()
         clips.append(Clip(str(by_name[name]), " ".join(words), where=str(path)))
     return clips, problems
-
-
-def _warn_of_lonely_texts(corpus: Path, by_name: dict[Path, Path]) -> None:
-    """Print a warning about texts in folders of audio files that belong to no audio file."""
-    stems = {(name.parent, name.name.partition(".")[0]) for name in by_name}
-    lonely = [
-        path
-        for folder in sorted({name.parent for name in by_name})
-        for path in sorted(folder.iterdir())
-        if path.name.endswith(TEXT_SUFFIXES) and (folder, path.name.partition(".")[0]) not in stems
-    ]
-    if lonely:
-        named = ", ".join(os.path.relpath(path, corpus) for path in lonely[:SHOWN])
-        more = ", ..." * (len(lonely) > SHOWN)
-        print(f"warning: {len(lonely):,} texts have no readable audio file: {named}{more}")
 
 
 # ---------------------------------------------------------------------------- tables
@@ -228,52 +185,33 @@ def _read_table(
     return clips, problems
 
 
-class AudioIndex:
-    """The audio files of a corpus at any depth, by their names in any case and without extension.
+def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
+    """Return the file of this name in the first folder that has one; [] if no folder has it."""
+    listed = name.replace("\\", "/")  # an absolute path stays absolute
+    paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
+    # Pipes and broken links are found too: a later check names them.
+    return [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)][:1]
 
-    index = AudioIndex(Path("data/mine"), Path("data/mine/lists"))
-    index.find("wavs\\\\A.WAV")  # [Path("data/mine/wavs/a.wav")]
+
+def similar_files(name: str, files: Sequence[Path], *, in_folder: bool) -> list[Path]:
+    """Return which of the files, whose names differ in case only, a name may mean.
+
+    `in_folder`: whether the file must be in a folder of the name that is written before it.
     """
-
-    def __init__(self, corpus: Path, base: Path):
-        roots = base, corpus
-        wavs = [root / "wavs" for root in roots]
-        self.roots_of_paths = [*dict.fromkeys((*roots, *wavs))]
-        self.roots_of_ids = [*dict.fromkeys((*wavs, *roots))]
-        self.by_name: dict[str, list[Path]] = {}
-        for path in audio_files(corpus):
-            self.by_name.setdefault(comparable(path.stem), []).append(path)
-
-    def exact(self, name: str) -> list[Path]:
-        """Return the file that a name gives in one of the usual folders; [] if there is none."""
-        listed = PurePosixPath(name.replace("\\", "/"))  # an absolute path stays absolute
-        paths = [root / listed for root in self.roots_of_paths]
-        for root in self.roots_of_ids:
-            paths += [root / f"{listed}{suffix}" for suffix in (".wav", ".flac")]
-        # Pipes and broken links are found too: a later check names them.
-        there = (path for path in paths if os.path.lexists(path) and not os.path.isdir(path))
-        return list(itertools.islice(there, 1))
-
-    def find(self, name: str, *, in_folder: bool) -> list[Path]:
-        """Return the files that a name of a table may mean, most often one.
-
-        `in_folder`: whether the file must be in a folder of the name that is written before it.
-        """
-        stem = without_folder_and_suffix(name)
-        alike = self.by_name.get(comparable(stem), [])
-        folders = re.split(r"[/\\]", name)[:-1]
-        folders = [comparable(part) for part in folders if part not in ("", ".", "..")]
-        if in_folder:
-            alike = [path for path in alike if _ends_with(path.parent, folders)]
-        narrower = (
-            [x for x in alike if x.stem == stem],
-            [x for x in alike if _ends_with(x.parent, folders)],
-            [x for x in alike if x.suffix.lower() in READABLE],
-        )
-        for chosen in narrower:
-            alike = [x for x in alike if x in chosen] or alike
-        of_one_name = {path.with_suffix("") for path in alike}
-        return readable_first(alike)[:1] if len(of_one_name) == 1 else alike
+    stem = without_folder_and_suffix(name)
+    folders = [comparable(part) for part in re.split(r"[/\\]", name)[:-1]]
+    folders = [part for part in folders if part not in ("", ".", "..")]
+    in_its_folder = [x for x in files if _ends_with(x.parent, folders)]
+    alike = in_its_folder if in_folder else files
+    narrower = (
+        [x for x in alike if x.stem == stem],
+        in_its_folder,
+        [x for x in alike if x.suffix.lower() in READABLE],
+    )
+    for chosen in narrower:
+        alike = [x for x in alike if x in chosen] or alike
+    of_one_name = {path.with_suffix("") for path in alike}
+    return readable_first(alike)[:1] if len(of_one_name) == 1 else [*alike]
 
 
 def _ends_with(folder: Path, names: Sequence[str]) -> bool:
@@ -298,24 +236,24 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     Returns the clips, and the problems of entries with several files, or with the file of another
     entry. A clip whose file is missing has the path that the file should have: `problem_of_missing`.
     """
-    index = AudioIndex(corpus, base)
-    names: dict[str, set[str]] = {}  # of the entries, by their names without folders
-    for entry in entries:
-        name = comparable(without_folder_and_suffix(entry.name))
-        names.setdefault(name, set()).add(entry.name)
+    files = defaultdict[str, list[Path]](list)
+    for path in audio_files(corpus):
+        files[comparable(path.stem)].append(path)
+    names = [comparable(without_folder_and_suffix(entry.name)) for entry in entries]
+    # Different entries with one name, such as 001 of two speakers, are in different folders.
+    counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
+    folders = [*dict.fromkeys((base, corpus, base / "wavs", corpus / "wavs"))]
     clips = []
     problems = []
     first: dict[tuple, str] = {}
     renamed: list[tuple[str, Path]] = []
-    for entry in entries:
+    for entry, name in zip(entries, names, strict=True):
         if not entry.name:
             problems.append(f"{entry.where}: no path or id, expected the name of an audio file")
             continue
-        found = index.exact(entry.name)
+        found = exact_file(entry.name, folders)
         if not found:
-            # 001 of one speaker must not get the text of another speaker's 001.
-            is_shared = len(names[comparable(without_folder_and_suffix(entry.name))]) > 1
-            found = index.find(entry.name, in_folder=is_shared)
+            found = similar_files(entry.name, files[name], in_folder=counts[name] > 1)
             renamed += [(entry.name, path) for path in found[:1]]
         if not found:
             # The split counts this line too, so that adding the file later moves no other clip.
@@ -334,10 +272,11 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
         clip = Clip(str(found[0]), entry.text, where=entry.where, speaker=entry.speaker)
         clips.append(replace(clip, segment=entry.segment))
     if renamed:
-        name, path = renamed[0]
+        listed, path = renamed[0]
         print(
             f"note: {len(renamed):,} of {len(entries):,} names were matched to audio files in other "
-            f"folders or with other extensions, such as {name!r} to {os.path.relpath(path, corpus)}"
+            f"folders or with other extensions, such as {listed!r} to "
+            f"{os.path.relpath(path, corpus)}"
         )
     return clips, problems
 
@@ -353,8 +292,10 @@ def problem_of_missing(clip: Clip) -> str:
 
 
 def audio_files(corpus: Path) -> list[Path]:
-    """Return the audio files of a folder at any depth, in order of their names, without hidden
-    ones. Links to folders are followed, to each folder once."""
+    """Return the audio files of a folder at any depth, in order of their names.
+
+    Hidden files and folders are left out. Links to folders are followed, to each folder once.
+    """
     files = []
     visited = set[str]()
     for folder, folders, names in os.walk(corpus, followlinks=True):
@@ -363,7 +304,7 @@ def audio_files(corpus: Path) -> list[Path]:
             folders.clear()
             continue
         visited.add(real)
-        folders.sort()
+        folders[:] = [name for name in folders if name[0] != "."]
         files += [Path(folder, name) for name in names if name[0] != "."]
     return sorted(x for x in files if x.suffix.lower() in AUDIO_SUFFIXES and x.is_file())
 
@@ -406,28 +347,21 @@ def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
     def clean(name: str) -> str:
         return re.sub(r"[|/\\\s]+|^\.", "_", name)
 
-    def stem(clip: Clip) -> str:
-        name = clean(Path(clip.path).stem)
-        return f"{name}-{round(1000 * clip.segment.start):07d}" if clip.segment else name
+    def candidates(clip: Clip) -> list[str]:
+        stem = clean(Path(clip.path).stem)
+        if clip.segment:
+            stem = f"{stem}-{round(1000 * clip.segment.start):07d}"
+        speaker = [clean(clip.speaker)[:MAX_PREFIX]] if clip.speaker else []
+        parts = os.path.relpath(clip.path, corpus).split(os.sep)[:-1]
+        folders = [clean(x) for x in parts if x not in (os.pardir, os.curdir, clip.speaker)]
+        return ["-".join(parts) for parts in ([stem], [*speaker, stem], [*speaker, *folders, stem])]
 
-    def with_speaker(clip: Clip) -> str:
-        return f"{clean(clip.speaker)[:MAX_PREFIX]}-{stem(clip)}" if clip.speaker else stem(clip)
-
-    stems = Counter(stem(clip).lower() for clip in clips)
-    of_speakers = Counter(with_speaker(clip).lower() for clip in clips)
+    all_candidates = [candidates(clip) for clip in clips]
+    counts = Counter(name.lower() for names in all_candidates for name in {*names})
     ids = []
     taken = set[str]()
-    for clip in clips:
-        path = Path(clip.path)
-        name = stem(clip)
-        if stems[name.lower()] > 1:
-            name = with_speaker(clip)
-            if of_speakers[name.lower()] > 1:
-                inside = path.is_relative_to(corpus)
-                parts = path.relative_to(corpus).parent.parts if inside else path.parent.parts[1:]
-                if clip.speaker and parts[:1] != (clip.speaker,):
-                    parts = (clip.speaker[:MAX_PREFIX], *parts)
-                name = "-".join([*map(clean, parts), stem(clip)])
+    for names in all_candidates:
+        name = next((x for x in names if counts[x.lower()] == 1), names[-1])
         while name.lower() in taken:
             name += "_"
         taken.add(name.lower())

@@ -77,9 +77,7 @@ def _synthetic_symbols(seconds: np.ndarray, rng: np.random.Generator) -> np.ndar
 def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
     """Read a CSV with one of HEADERS, a filelist with seconds, or a filelist cache.
 
-    Samples and seconds become frames by the settings; frames are read as they are. The CSV may have
-    commas, semicolons or tabs. Empty lines, spaces around fields, a byte-order mark and CRLF are
-    allowed.
+    Samples and seconds become frames by the settings; frames are read as they are.
 
     Raises:
         UserError: with the file and what was expected, and every bad line with its number.
@@ -89,9 +87,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         table = read_cache(path)
         return CorpusLengths(list(table.ids()), table.num_frames, np.maximum(table.num_symbols, 1))
     lines = numbered_lines(path, f"no such file; expected lines of {EXPECTED}")
-    first = lines[0][1] if lines else ""
-    delimiter = next((x for x in ";\t" if x in first), ",")
-    header = re.sub('[" ]', "", first).lower().replace(delimiter, ",")
+    header = lines[0][1] if lines else ""
 
     def filelist_clip(line: str) -> tuple[str, int, str]:
         name, text, seconds, *_ = split_filelist_line(line)
@@ -104,12 +100,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         return clip_id(name), frame_count(round(samples), hparams), text
 
     def csv_clip(line: str) -> tuple[str, int]:
-        try:
-            name, *counts = (
-                field.strip() for field in next(csv.reader([line], delimiter=delimiter))
-            )
-        except csv.Error as error:
-            raise ValueError(f"{error}; expected {header}") from None
+        name, *counts = next(csv.reader([line]))
         if len(counts) != 1 or not re.fullmatch(r"0*[1-9]\d{0,9}", counts[0], re.ASCII):
             raise ValueError(f"expected {header} in whole numbers from 1 to {MAX_LENGTH:,}")
         count = int(counts[0])
@@ -119,10 +110,8 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         names, frames, texts = zip(*_parsed(path, lines, filelist_clip), strict=True)
         return CorpusLengths(names, np.array(frames), texts=texts)
     if header not in HEADERS or len(lines) == 1:
-        beginning = ": empty"
-        if lines:
-            beginning = f": it begins with {lines[0][1][:60]!r} in {len(lines)} lines"
-        raise UserError(f"{path}{beginning}; expected {EXPECTED}")
+        beginning = f"begins with {header[:60]!r} in {len(lines)} lines" if lines else "empty"
+        raise UserError(f"{path}: {beginning}; expected {EXPECTED}")
     names, frames = zip(*_parsed(path, lines[1:], csv_clip), strict=True)
     return CorpusLengths(names, np.array(frames))
 
@@ -141,12 +130,13 @@ def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
 
 
 def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], tuple]) -> list:
-    """Parse every line. UserError with all lines whose parsing raises ValueError."""
-    rows, problems = [], []
+    """Parse every line. UserError with all lines that cannot be parsed."""
+    rows = []
+    problems = []
     for number, line in lines:
         try:
             rows.append(parse(line))
-        except ValueError as error:
+        except (ValueError, csv.Error) as error:
             problems.append(f"{path}:{number}: {line[:60]!r}: {error}")
     if problems:
         raise lines_refused(path, problems, len(lines))
@@ -155,13 +145,13 @@ def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str],
 
 def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:
     """Write a synthetic corpus: mels of noise as long as `clips`, and their filelist."""
-    rng, lines = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    lines = []
     mel = rng.standard_normal((hparams.n_mel_channels, int(clips.frames.max())), np.float32) - 5
     for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):
         np.save(folder / f"{i:05d}.npy", mel[:, :frames])
-        letters = rng.choice(
-            list("aeioun"), symbols
-        )  # no abbreviation, which the cleaner would expand
+        # These letters form no abbreviation, which the cleaner would expand.
+        letters = rng.choice(list("aeioun"), symbols)
         letters[5:-1:6] = " "
         lines.append(f"{folder / f'{i:05d}.npy'}|{''.join(letters)}\n")
     write_json(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))

@@ -141,7 +141,7 @@ def _draw_speaking_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     step = -(-len(ordered) // MAX_NAMES)
     named = ordered[::step]
     labels = [x if len(x) <= MAX_NAME_LETTERS else f"{x[: MAX_NAME_LETTERS - 1]}…" for x in named]
-    # Two dollar signs in a name would turn what is between them into a formula.
+    # Two dollar signs in a name would turn the letters between them into a formula.
     families, lacking = fonts_of(frozenset("".join(labels)))
     labels = ["".join(BOX if x in lacking else x for x in label) for label in labels]
     font: dict[str, Any] = {"family": families, "parse_math": False, "fontsize": "small"}

@@ -23,7 +23,6 @@ from corpus.layouts import METADATA, note_of_unused_audio, read_layout
 from corpus.plots import draw_corpus, draw_lengths
 from corpus.report import (
     facts_of,
-    note_of_held_out,
     speaker_table,
     speaker_warnings,
     statistics_of,
@@ -52,12 +51,13 @@ def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
     count = f"{len(problems):,} of {total:,} clips"
     listed = "\n".join(f"  {line}" for line in grouped(problems))
     some_are_good = len(problems) < total
-    if not (skip_bad and some_are_good):
-        advice = "no filelist was written. Fix them"
-        if some_are_good:
-            advice += ", or leave them out with --skip-bad"
-        raise UserError(f"{count} are bad:\n{listed}\n{count} are bad; {advice}")
-    print(f"warning: --skip-bad leaves out {count}:\n{listed}")
+    if skip_bad and some_are_good:
+        print(f"warning: --skip-bad leaves out {count}:\n{listed}")
+        return
+    advice = ", or leave them out with --skip-bad" if some_are_good else ""
+    raise UserError(
+        f"{count} are bad:\n{listed}\n{count} are bad; no filelist was written. Fix them{advice}"
+    )
 
 
 def settings(
@@ -78,7 +78,7 @@ def settings(
     return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Preparation:
     """The arguments of `prepare`; scripts/prepare.py has an option for each."""
 
@@ -91,7 +91,6 @@ class Preparation:
     skip_bad: bool = False  # leave bad clips out
     max_seconds: float = math.inf  # leave longer clips out
     trim: Path | None = None  # folder for copies without the silence at the ends
-    drop_unknown: bool = False  # leave out characters that have no symbol
     split_by_text: bool = False  # keep all clips of a text in one set
     convert: Path | None = None  # folder for copies that training can use
     table: Table | None = None  # of the recordings; None: metadata.csv, or texts next to the audio
@@ -100,7 +99,7 @@ class Preparation:
     def __post_init__(self) -> None:
         for name in ("corpus", "mels", "trim", "convert"):
             folder = getattr(self, name)
-            object.__setattr__(self, name, folder and Path(os.path.abspath(folder)))
+            setattr(self, name, folder and Path(os.path.abspath(folder)))
         if re.search(r"[,\n\r]|\s#", str(self.out)) or str(self.out) != str(self.out).strip():
             raise UserError(
                 f"--out {str(self.out)!r}: expected a name without ',', ' #', line breaks and "
@@ -115,11 +114,8 @@ class Preparation:
                 f"{self.folder}, {self.mels}, {self.trim}: expected paths in UTF-8 without '|' and "
                 "line breaks, because filelists cannot contain them"
             )
-        if name := self.speakers.name:
-            name = checked_name(name, "--speaker")
-            object.__setattr__(self, "speakers", SpeakerSource(name=name))
-        if self.drop_unknown:
-            object.__setattr__(self, "overrides", f"{self.overrides},drop_unknown=True")
+        if self.speakers.name:
+            self.speakers = SpeakerSource(name=checked_name(self.speakers.name, "--speaker"))
 
     @property
     def folder(self) -> Path:
@@ -225,8 +221,8 @@ def split_clips(
 
     Also returns a description of the split. Raises UserError for an empty set.
     """
-    # The split depends on all lines, also those of bad clips: leaving a bad clip out must not move
-    # other clips between the sets.
+    # The split depends on all lines, also on the lines of bad clips. If you leave a bad clip out, no
+    # other clip moves between the sets.
     validation, origin = choose_split(
         entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
     )
@@ -244,12 +240,6 @@ def split_clips(
             f"{counts} ({origin}), expected at least one clip in each set; add clips, or change "
             "--val-fraction (0: no validation) or --max-seconds. No filelist was written"
         )
-    untrained = {x.speaker for x in sets.get("val", ())} - {x.speaker for x in sets["train"]}
-    if untrained:
-        raise UserError(
-            f"{len(untrained):,} speakers, such as {min(untrained)!r}, have clips for validation "
-            "only; add clips of other texts, or leave these speakers out. No filelist was written"
-        )
     return sets, origin
 
 
@@ -260,7 +250,7 @@ def describe(
     asked: Preparation,
     hparams: HParams,
 ) -> None:
-    """Print the symbols, lengths, split and speakers, and warnings about what hurts training."""
+    """Print the symbols, lengths, split and speakers, and warnings about clips that hurt training."""
     if hparams.symbols == "corpus":
         table = "".join(hparams.symbol_table)
         print(f"{len(hparams.symbol_table):,} symbols, the padding first: {table:.1000}")
@@ -273,7 +263,6 @@ def describe(
     facts = facts_of(sets, hparams)
     if len(facts) > 1:
         print(f"\n{speaker_table(facts)}\n")
-        warnings.append(note_of_held_out(facts, asked.val_fraction))
         warnings += speaker_warnings(facts, is_converted=asked.convert is not None)
     for warning in filter(None, warnings):
         print(warning)
@@ -286,15 +275,8 @@ def listed_path(path: str, out: Path) -> str:
     a folder at most MAX_FOLDERS_UP above it. Otherwise it is the absolute path.
     """
     relative = os.path.relpath(path, os.path.realpath(out))  # ".." leads out of the real folder
-    folders_up = Path(relative).parts.count("..")
-    meets_at_root = folders_up == len(Path(os.path.realpath(out)).parts) - 1
-    if (
-        folders_up > MAX_FOLDERS_UP
-        or (folders_up and meets_at_root)
-        or relative != relative.strip()
-    ):
-        return path
-    return relative
+    is_far = Path(relative).parts.count(os.pardir) > MAX_FOLDERS_UP
+    return path if is_far or relative != relative.strip() else relative
 
 
 def list_line(path: str, clip: Clip, seconds: float) -> str:
@@ -306,7 +288,7 @@ def list_line(path: str, clip: Clip, seconds: float) -> str:
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, plot: bytes
 ) -> list[Path]:
-    """Write all files to `out`, replacing those of an earlier call. Returns the files."""
+    """Write all files to `out` and replace the files of an earlier call. Returns the files."""
     out = asked.out
     mels = asked.mels
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": plot}

@@ -11,7 +11,7 @@ from hparams import HParams
 from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.utils.console import markdown_table
 
-MAX_ROWS = 20  # of the table of speakers: those with the most and the fewest minutes
+MAX_ROWS = 20  # of the table: the speakers with the most and with the fewest minutes
 MAX_NAMED = 5  # speakers in a warning
 MAX_LETTERS = 30  # of a name in the table
 MAX_LEVEL_DECIBELS = 6  # between two speakers
@@ -66,7 +66,8 @@ def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:
 def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[SpeakerFacts]:
     """Measure the speakers of these sets of clips, in the order of their names."""
     held_out = {clip.where for clip in sets.get("val", ())}
-    facts, rate = [], hparams.sampling_rate
+    facts = []
+    rate = hparams.sampling_rate
     for name, clips in by_speaker([clip for members in sets.values() for clip in members]).items():
         spoken = sum(clip.measured.speech_samples for clip in clips) / rate
         seconds = float(seconds_of(clips, hparams).sum())
@@ -85,7 +86,7 @@ def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[Speak
 
 
 def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
-    """Return a Markdown table of the speakers, those with the most minutes first."""
+    """Return a Markdown table of the speakers, ordered by their minutes from most to fewest."""
     ordered = sorted(facts, key=lambda x: (-x.minutes, x.name))
     rows = [
         [
@@ -98,15 +99,7 @@ def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
     if (left_out := len(rows) - MAX_ROWS) > 0:
         between = [f"... {left_out:,} more", *[""] * 6]
         rows = [*rows[: MAX_ROWS // 2], between, *rows[-MAX_ROWS // 2 :]]
-    titles = [
-        "speaker",
-        "clips",
-        "held out",
-        "minutes",
-        "ms per symbol",
-        "silence (s)",
-        "level (dB)",
-    ]
+    titles = "speaker,clips,held out,minutes,ms per symbol,silence (s),level (dB)".split(",")
     return markdown_table(titles, rows)
 
 
@@ -135,16 +128,3 @@ def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> li
             "(docs/guides/speakers.md)"
         )
     return warnings
-
-
-def note_of_held_out(facts: Sequence[SpeakerFacts], val_fraction: float) -> str | None:
-    """Return a note about speakers without a clip for validation, otherwise None."""
-    without = [x for x in facts if not x.held_out]
-    if not without or not val_fraction:
-        return None
-    named = ", ".join(f"{x.name!r} ({x.clips:,})" for x in without[:MAX_NAMED])
-    more = f" and {len(without) - MAX_NAMED:,} more" * (len(without) > MAX_NAMED)
-    return (
-        f"note: {len(without):,} of {len(facts):,} speakers have too few clips to hold one out "
-        f"for validation: {named}{more}"
-    )

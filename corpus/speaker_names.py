@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from corpus.cache import MAX_NAMES, too_many_names
 from corpus.clips import Clip
 from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
 MIN_LINES = 5  # in fewer lines, all names may differ
 MAX_DISTINCT_SHARE = 0.5  # names over lines: a speaker has several clips
-ONE_SPELLING = "give one person one spelling, and two people names that differ more"
 
 
 @dataclass(frozen=True)
@@ -41,25 +39,23 @@ class SpeakerSource:
 NO_SPEAKERS = SpeakerSource()
 
 
-def problem_of_name(text: str) -> str:
-    """Return what is wrong with a speaker's name; "" for a good name."""
-    if not text:
-        return "no speaker, expected a name as in other lines"
-    if text in (".", "..") or "|" in text:
-        return f"speaker {text[:60]!r}, expected a name without '|', not '.' or '..'"
-    try:
-        speaker_name(text)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 def checked_name(text: str, where: str) -> str:
-    """Return a speaker's name as it is compared. UserError for a bad name, with `where` it is."""
+    """Return a speaker's name without spaces at its ends, in Unicode's composed form.
+
+    Raises:
+        UserError: if the name is not valid. The message begins with `where`, the place of the name.
+    """
     name = text.strip()
-    if problem := problem_of_name(name):
-        raise UserError(f"{where}: {problem}")
-    return speaker_name(name)
+    if not name:
+        raise UserError(f"{where}: no speaker, expected a name as in other lines")
+    if name in (".", "..") or "|" in name:
+        raise UserError(
+            f"{where}: speaker {name[:60]!r}, expected a name without '|', not '.' or '..'"
+        )
+    try:
+        return speaker_name(name)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def with_names(
@@ -73,9 +69,9 @@ def with_names(
         UserError: if no line has a name, if the column contains ids or texts, or if names look
             alike.
     """
-    if clips and not any(clip.speaker for clip in clips):
-        raise UserError(f"{path}: {column} is empty in all lines, expected names of speakers")
     values = {clip.speaker for clip in clips}
+    if values == {""}:
+        raise UserError(f"{path}: {column} is empty in all lines, expected names of speakers")
     if len(clips) >= MIN_LINES and len(values) > MAX_DISTINCT_SHARE * len(clips):
         raise UserError(
             f"{path}: {column} has {len(values):,} values in {len(clips):,} lines, such as "
@@ -84,32 +80,16 @@ def with_names(
         )
     problems = []
     good = []
-    written = set[str]()
     for clip in clips:
-        if problem := problem_of_name(clip.speaker):
-            problems.append(f"{clip.where}: {column}: {problem}")
+        try:
+            name = checked_name(clip.speaker, f"{clip.where}: {column}")
+        except UserError as error:
+            problems.append(str(error))
         else:
-            written.add(clip.speaker)
-            good.append(replace(clip, speaker=speaker_name(clip.speaker)))
+            good.append(replace(clip, speaker=name))
     first = {clip.speaker: clip.where for clip in reversed(good)}
-    check_number_of_speakers(first, path)
     check_lookalikes(sorted(first.items()))
-    if twice := sorted(name for name in first if len(_spellings(name) & written) > 1):
-        print(
-            f"note: {path}: {len(twice):,} names of speakers, such as {twice[0]!r}, are written in "
-            "two Unicode forms; each is read as one name"
-        )
     return good, problems
-
-
-def _spellings(name: str) -> set[str]:
-    return {unicodedata.normalize(form, name) for form in ("NFC", "NFD")}
-
-
-def check_number_of_speakers(names: Sequence[str] | dict[str, str], where: str | Path) -> None:
-    """Raise UserError for more than MAX_NAMES names."""
-    if len(names) > MAX_NAMES:
-        raise UserError(f"{where}: {too_many_names('speaker', len(names))}")
 
 
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
@@ -127,6 +107,6 @@ def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     if pairs:
         more = f", and {len(pairs) - 1:,} more" * (len(pairs) > 1)
         raise UserError(
-            f"speakers {pairs[0]}{more} differ only in case or in how letters are written; "
-            f"{ONE_SPELLING}"
+            f"speakers {pairs[0]}{more} differ only in case or in how letters are written; give one "
+            "person one spelling, and two people names that differ more"
         )

@@ -53,11 +53,10 @@ def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     rare = sorted((i for i in places if len(places[i]) < RARE), key=lambda i: (len(places[i]), i))
     if not rare or hparams.table.is_english:
         return ""
-    notes = []
-    for i in rare[:MAX_SYMBOLS_SHOWN]:
-        more = ", ..." * (len(places[i]) > CLIPS_SHOWN)
-        count, examples = len(places[i]), ", ".join(places[i][:CLIPS_SHOWN])
-        notes.append(f"{hparams.table.symbols[i]!r} in {count} ({examples}{more})")
+    notes = [
+        f"{hparams.table.symbols[i]!r} in {len(places[i])} ({', '.join(places[i][:CLIPS_SHOWN])})"
+        for i in rare[:MAX_SYMBOLS_SHOWN]
+    ]
     more = f" and {len(rare) - MAX_SYMBOLS_SHOWN:,} more" * (len(rare) > MAX_SYMBOLS_SHOWN)
     return (
         f"warning: {len(rare):,} of {len(places):,} symbols are in fewer than {RARE} clips: "

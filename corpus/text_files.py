@@ -8,11 +8,10 @@ one. If several encodings give different texts that are about as likely, the use
 """
 
 import codecs
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from charset_normalizer import CharsetMatch, from_bytes, is_binary
+from charset_normalizer import from_bytes, is_binary
 
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
@@ -28,10 +27,6 @@ ENCODINGS = (
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
 MAX_SHOWN = 5  # encodings in a message
 EXAMPLE_LETTERS = 60
-# Marks of files that are text in part, but no table and no transcript.
-DOCUMENTS = (b"%PDF-", b"{\\rtf", b"PK\x03\x04")
-# The first bytes of UTF-8's accents, quotation marks and Cyrillic letters, read as Windows-1252.
-LEAD_BYTES = re.compile("[ÃÂâÐÑ][^\x00-\x7f]")
 
 
 def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") -> str:
@@ -52,29 +47,31 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
     texts = {}
     others = {}
     for path, content in contents.items():
-        # UTF-16 of English letters without a byte-order mark is also UTF-8, with zero bytes.
-        known = encoding or ("utf-8-sig" if b"\0" not in content else "")
-        if content.startswith(DOCUMENTS):
-            raise UserError(f"{path}: a document, expected plain text")
+        if b"\0" in content and not encoding:
+            others[path] = content  # UTF-16 of English letters is UTF-8 too, with zero bytes
+            continue
         try:
-            texts[path] = content.decode(known) if known else ""
+            texts[path] = content.decode(encoding or "utf-8-sig")
         except UnicodeDecodeError as error:
             if encoding or _is_damaged_utf8(content):
-                raise _wrong_bytes(path, content, error) from None
-            known = ""
-        if not known:
+                line = content[: error.start].count(b"\n") + 1
+                found = content[error.start : error.start + 10]
+                raise UserError(
+                    f"{path}:{line}: {found!r}, expected text in {error.encoding}; fix this line"
+                ) from None
             others[path] = content
     if others:
-        found = _recognize(others)
-        texts |= {path: content.decode(found) for path, content in others.items()}
-        _print_note(others, texts, found)
+        path, *more = others
+        where = f"{path} and {len(more):,} more files" if more else str(path)
+        joined = b"\n".join(others.values())
+        name = _recognize(where, joined)
+        texts |= {path: content.decode(name) for path, content in others.items()}
+        example = _example(joined.decode(name, "replace"))
+        print(
+            f"note: {where}: not UTF-8, read as {name}, such as {example!r}. If this is wrong, add "
+            "--encoding NAME"
+        )
     return {path: texts[path] for path in contents}
-
-
-def _wrong_bytes(path: Path, content: bytes, error: UnicodeDecodeError) -> UserError:
-    line = content[: error.start].count(b"\n") + 1
-    found = content[error.start : error.start + 10]
-    return UserError(f"{path}:{line}: {found!r}, expected text in {error.encoding}; fix this line")
 
 
 def _is_damaged_utf8(content: bytes) -> bool:
@@ -83,34 +80,27 @@ def _is_damaged_utf8(content: bytes) -> bool:
     return sum(x > "\x7f" for x in text) > 2 * text.count("\ufffd")
 
 
-def _recognize(contents: Mapping[Path, bytes]) -> str:
-    """Return the encoding of files that are not UTF-8; errors as `decode`."""
-    path, *more = contents
-    of_others = f" and {len(more):,} more files" * bool(more)
-    joined = b"\n".join(contents.values()) if more else contents[path]
-    if is_binary(joined):
-        raise UserError(f"{path}{of_others}: binary, expected text")
-    matches = list(from_bytes(joined, cp_isolation=list(ENCODINGS)))
+def _recognize(where: str, content: bytes) -> str:
+    """Return the encoding of text that is not UTF-8; errors as `decode`."""
+    if is_binary(content):
+        raise UserError(f"{where}: binary, expected text")
+    matches = list(from_bytes(content, cp_isolation=list(ENCODINGS)))
     if not matches:
-        raise UserError(f"{path}{of_others}: text in an unknown encoding; add --encoding NAME")
+        raise UserError(f"{where}: text in an unknown encoding; add --encoding NAME")
     clear = [x for x in matches if x.chaos <= matches[0].chaos + MAX_MORE_CHAOS]
     coherence = max(x.coherence for x in clear)
-    likely = [x for x in clear if x.coherence >= coherence - MAX_LESS_COHERENCE]
+    likely = {  # by the best-known name of the encodings that give the same text
+        next(name for name in ENCODINGS if name in match.could_be_from_charset): str(match)
+        for match in clear
+        if match.coherence >= coherence - MAX_LESS_COHERENCE
+    }
     if len(likely) > 1:
-        examples = "\n".join(
-            f"  --encoding {_name(match)}: {_example(str(match))!r}" for match in likely[:MAX_SHOWN]
-        )
+        examples = [f"\n  --encoding {name}: {_example(likely[name])!r}" for name in likely]
         raise UserError(
-            f"{path}{of_others}: not UTF-8, and in one of several encodings. Add the option whose "
-            f"line is right:\n{examples}"
+            f"{where}: not UTF-8, and in one of several encodings. Add the option whose line is "
+            f"right:{''.join(examples[:MAX_SHOWN])}"
         )
-    return _name(likely[0])
-
-
-def _name(match: CharsetMatch) -> str:
-    """Return the best-known name of the encodings that give this text."""
-    names = match.could_be_from_charset
-    return next((name for name in ENCODINGS if name in names), match.encoding)
+    return next(iter(likely))
 
 
 def _example(text: str) -> str:
@@ -120,32 +110,9 @@ def _example(text: str) -> str:
     return line[max(0, first - 20) :][:EXAMPLE_LETTERS]
 
 
-def _print_note(others: Mapping[Path, bytes], texts: Mapping[Path, str], encoding: str) -> None:
-    path, *more = others
-    of_others = f" and {len(more):,} more files" * bool(more)
-    example = next((texts[x] for x in others if not texts[x].isascii()), texts[path])
-    print(
-        f"note: {path}{of_others}: not UTF-8, read as {encoding}, such as {_example(example)!r}. If "
-        "this is wrong, add --encoding NAME"
-    )
-
-
 def check_encoding(name: str) -> str:
     """Return the name of an encoding that Python knows. ValueError if Python knows none."""
     try:
         return codecs.lookup(name).name
     except LookupError:
         raise ValueError(name) from None
-
-
-def twice_encoded(text: str) -> str | None:
-    """Return the characters that were meant if UTF-8 was read as Windows-1252, otherwise None.
-
-    twice_encoded("donâ€™t")  # "don’t"
-    """
-    if not LEAD_BYTES.search(text):
-        return None
-    try:
-        return b"".join(x.encode("cp1252", "ignore") or x.encode("latin-1") for x in text).decode()
-    except UnicodeError:
-        return None

@@ -5,85 +5,53 @@ for warning in corpus_warnings(clips, hparams):
 """
 
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 
 import numpy as np
 
 from corpus.clips import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
-from corpus.text_files import twice_encoded
 from hparams import HParams
 from tacotron2_voice.text import PHONES, sequence_to_text
 from tacotron2_voice.text.spoken_numbers import WORDS
 from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 
 MAX_SILENCE_SECONDS = 0.3  # before or after speech
-MIN_SILENCE_SECONDS = 0.02  # at the ends; speech that begins at once was cut off
-MAX_CUT_SHARE = 0.5  # of the clips, without any silence at either end
-MAX_LEVEL_RANGE = 12  # dB between the 5th and the 95th percentile of a speaker's clips
-PERCENTILES = (5, 95)
 WORST_SHOWN = 5
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # a tag of HTML, without attributes
 MARKUP = re.compile(rf"&#[0-9]+;|&#x[0-9a-fA-F]+;|&[A-Za-z]{{2,8}};|{TAG}")
-CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)  # left by wrong conversions of quotation marks
-PINYIN = re.compile(r"\b[a-zü]{1,6}[1-5]\b")
-MIN_PINYIN_SHARE = 0.3  # of the words of a text
+# Wrong conversions of quotation marks leave control characters.
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# UTF-8's accents, quotation marks and Cyrillic letters, if it is read as Windows-1252.
+TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
 MIN_CLIPS, MIN_SPREAD = 20, 0.15  # in fewer, or in clips of one length, nothing correlates
-MIN_CORRELATION, FITTING = 0.3, 0.8  # of the logarithms of seconds and symbols
-SHIFTS = (-3, -2, -1, 1, 2, 3)  # lines by which texts may be shifted
+MIN_CORRELATION = 0.3  # of the logarithms of seconds and symbols
 MAX_FOREIGN_SHARE = 0.05  # of the texts; names and foreign words in English are fewer
 # 15 % of the words of LJSpeech; in few other languages is any of them a word.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
-# How Unicode names the letters of languages that are written in one script only, by eSpeak's codes.
-SCRIPTS = {
-    "HANGUL": ("ko",),
-    "CYRILLIC": ("ru", "uk", "bg", "be", "mk"),
-    "GREEK": ("el",),
-    "HEBREW": ("he",),
-    "ARABIC": ("ar", "fa", "ur"),
-    "ARMENIAN": ("hy", "hyw"),
-    "GEORGIAN": ("ka",),
-    "DEVANAGARI": ("hi", "mr", "ne"),
-    "BENGALI": ("bn", "as"),
-    "TAMIL": ("ta",),
-    "TELUGU": ("te",),
-    "THAI": ("th",),
-    "LATIN": ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "tr", "vi", "hu"),
-}
-MIN_SCRIPT_SHARE = 0.8  # of the texts, with letters of their language's script
 
 
 def corpus_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     """Return all warnings about the texts and the audio of these clips, in a fixed order."""
-    warnings = [other_language(clips, hparams), other_script(clips, hparams)]
-    warnings.append(texts_of_other_clips(clips))
+    warnings = [other_language(clips, hparams), texts_of_other_clips(clips)]
     warnings += clip_warnings(clips, hparams)
-    warnings += [uneven_levels(clips), cut_ends(clips, hparams.sampling_rate)]
     return [warning for warning in warnings if warning]
 
 
 def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
-    """Return one warning for each kind of fault that single clips have, in a fixed order."""
+    """Return one warning for each kind of problem that single clips have, in a fixed order."""
     rate = hparams.sampling_rate
     silences = [max(clip.measured.silence_before, clip.measured.silence_after) for clip in clips]
     rates = comparable_rates(clips, rate)
     low, median, high = usual_rates(rates)
-    usual = (
-        f"fewer than {low:.1f} or more than {high:.1f} symbols per second (the median is "
-        f"{median:.1f})"
+    several = have_several_speakers(clips)
+    unit = (
+        "times the usual symbols per second of their speaker" if several else "symbols per second"
     )
-    if have_several_speakers(clips):
-        usual = (
-            f"fewer than {low:.1f} or more than {high:.1f} times the symbols per second that are "
-            "their speaker's median"
-        )
     # Other symbol tables reject unknown characters, but eSpeak drops them without a message.
     may_drop = hparams.table.is_english or PHONES in hparams.text_cleaners
     facts = hparams.text_cleaners, hparams.table, hparams.language
@@ -91,13 +59,8 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     clipped = [clip.measured.clipped for clip in clips]
     lines = [Path(clip.where).name for clip in clips]
     marks = [MARKUP.findall(clip.text) for clip in clips]
-    meant = [twice_encoded(clip.text) for clip in clips]
+    twice_encoded = [TWICE_ENCODED.findall(clip.text) for clip in clips]
     controls = [CONTROLS.findall(clip.text) for clip in clips]
-    pinyin = [PINYIN.findall(clip.text.lower()) for clip in clips]
-    is_pinyin = [
-        len(found) >= MIN_PINYIN_SHARE * max(1, len(clip.text.split()))
-        for found, clip in zip(pinyin, clips, strict=True)
-    ]
 
     faults = [  # what is wrong, what to do, and a note on each clip that has it, worst first
         (
@@ -110,7 +73,7 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
             ],
         ),
         (
-            usual,
+            f"fewer than {low:.1f} or more than {high:.1f} {unit}",
             "Listen, then correct the text, cut the audio, or leave the clip out",
             [
                 f"{lines[i]}: {clips[i].id} ({rates[i]:.1f})"
@@ -128,35 +91,26 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
         (
             "characters or phones that the text cleaners drop, by their columns in the text,",
             "Write them as words, or choose other text_cleaners by --hparams",
-            [f"{lines[i]}: {with_columns(dropped[i])}" for i in _worst([*map(len, dropped)], 0)],
+            [f"{lines[i]}: {with_columns(dropped[i])}" for i in _having(dropped)],
         ),
         (
             "codes or tags of HTML, which are read letter by letter,",
             "Write the characters themselves",
-            [f"{lines[i]}: {' '.join(marks[i])}" for i in _worst([*map(len, marks)], 0)],
+            [f"{lines[i]}: {' '.join(marks[i])}" for i in _having(marks)],
         ),
         (
             "UTF-8 that was read as Windows-1252",
             "Decode the texts again where they come from",
-            [f"{lines[i]}: {x[:30]!r} was meant" for i, x in enumerate(meant) if x is not None],
+            [f"{lines[i]}: {twice_encoded[i][0]!r}" for i in _having(twice_encoded)],
         ),
         (
             "control characters",
             "Delete them, or write the characters that were meant",
-            [f"{lines[i]}: {controls[i][0]!r}" for i in _worst([*map(len, controls)], 0)],
-        ),
-        (
-            "syllables with digits, as pinyin has them; English reads the digits as numbers",
-            f"Set {OTHER_LANGUAGE}",
-            [
-                f"{lines[i]}: {clips[i].text[:30]!r}"
-                for i in range(len(clips))
-                if hparams.table.is_english and pinyin[i] and is_pinyin[i]
-            ],
+            [f"{lines[i]}: {controls[i][0]!r}" for i in _having(controls)],
         ),
         (
             "the audio of another clip",
-            "Keep the clip with the right text, remove the others",
+            "Keep the clip with the right text and remove the other clips",
             _duplicates(clips),
         ),
     ]
@@ -170,92 +124,30 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     return warnings
 
 
-def uneven_levels(clips: Sequence[Clip]) -> str | None:
-    """Return a warning if the clips of one speaker differ much in level, otherwise None."""
-    worst = (0.0, "", 0.0, 0.0)
-    for name in sorted({clip.speaker for clip in clips}):
-        levels = [clip.measured.level for clip in clips if clip.speaker == name]
-        low, high = np.percentile(levels, PERCENTILES).tolist()
-        if len(levels) >= MIN_CLIPS:
-            worst = max(worst, (high - low, name, low, high))
-    difference, name, low, high = worst
-    if difference <= MAX_LEVEL_RANGE:
-        return None
-    whose = f"of {name!r} " if name else ""
-    return (
-        f"warning: the levels of clips {whose}differ by {difference:.0f} dB ({low:.0f} to "
-        f"{high:.0f} dB, without the outer 10 % of clips). --convert DIR writes copies of one level"
-    )
-
-
-def cut_ends(clips: Sequence[Clip], rate: int) -> str | None:
-    """Return a warning if most clips begin and end inside speech, otherwise None."""
-    least = MIN_SILENCE_SECONDS * rate
-    cut = [
-        clip
-        for clip in clips
-        if max(clip.measured.silence_before, clip.measured.silence_after) < least
-    ]
-    if len(clips) < MIN_CLIPS or len(cut) <= MAX_CUT_SHARE * len(clips):
-        return None
-    return (
-        f"warning: {len(cut):,} of {len(clips):,} clips have no silence at either end, such as "
-        f"{cut[0].id}. Listen to some: if words are cut off, cut the recordings again ({MANUAL})"
-    )
-
-
-def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
-    """Return a warning if many texts have no letters of their language's script, such as English
-    translations of Korean speech; otherwise None."""
-    if hparams.table.is_english and PHONES not in hparams.text_cleaners:
-        return None  # `other_language` compares English texts
-    code = hparams.language.partition("-")[0]
-    script = next((name for name, codes in SCRIPTS.items() if code in codes), None)
-    if not script:
-        return None
-    others = [clip for clip in clips if not _has_script(clip.text, script)]
-    if len(clips) - len(others) >= MIN_SCRIPT_SHARE * len(clips):
-        return None
-    return (
-        f"warning: {len(others):,} of {len(clips):,} texts have no {script.lower()} letters, as "
-        f"language={hparams.language} has, such as {others[0].text[:60]!r} ({others[0].where}). "
-        "Check that --text-column names the words that are spoken"
-    )
-
-
-def _has_script(text: str, script: str) -> bool:
-    return any(unicodedata.name(x, "").startswith(script) for x in text if x.isalpha())
-
-
 def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
     """Return a warning if texts for English seem to be in another language, by their letters or
-    words; a note about letters that are replaced by others; otherwise None."""
+    words; otherwise None."""
     if not hparams.table.is_english:
         return None
-    letters = [foreign_letters(clip.text) for clip in clips]
-    indices = [i for i, x in enumerate(letters) if x]
-    counts = Counter(letter for x in letters for letter in x)
-    commonest = ", ".join(sorted(counts, key=lambda x: (-counts[x], x))[:WORST_SHOWN])
-    example = clips[indices[0] if indices else 0]
-    becomes = f"{example.text[:40]!r} becomes {sequence_to_text(example.symbols)[:60]!r}"
-    have = f"{len(indices):,} of {len(clips):,} texts have letters that English lacks ({commonest})"
+    foreign = [foreign_letters(clip.text) for clip in clips]
+    indices = [i for i, letters in enumerate(foreign) if letters]
+    counts = Counter(letter for letters in foreign for letter in sorted(letters))
     texts = (re.findall("[a-z']+", clip.text.lower()) for clip in clips)
     words = Counter(word for text in texts for word in text if word not in WORDS)
     num_common = sum(words[word] for word in COMMON_WORDS)
+    example = clips[indices[0] if indices else 0]
     if len(indices) > MAX_FOREIGN_SHARE * len(clips):
-        found = f"{have}, and"
+        commonest = ", ".join(letter for letter, _ in counts.most_common(WORST_SHOWN))
+        found = f"{len(indices):,} of {len(clips):,} texts have letters that English lacks: "
+        found += commonest
     elif words.total() >= MIN_WORDS and num_common < MIN_COMMON_SHARE * words.total():
-        found = (
-            f"only {num_common:,} of {words.total():,} words are {', '.join(COMMON_WORDS)}, which "
-            "are common in English, and texts"
-        )
-    elif indices:
-        return f"note: {have}, which are replaced: {becomes}"
+        found = f"only {num_common:,} of {words.total():,} words are {', '.join(COMMON_WORDS)}"
     else:
         return None
+    becomes = f"{example.text[:40]!r} becomes {sequence_to_text(example.symbols)[:60]!r}"
     return (
-        f"warning: {found} are read as English: {becomes}. If they are in another language, prepare "
-        f"with {OTHER_LANGUAGE}"
+        f"warning: {found}. The texts are read as English: {becomes}. If they are in another "
+        f"language, prepare with {OTHER_LANGUAGE}"
     )
 
 
@@ -271,15 +163,10 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
         return None
     if (correlation := _correlation(seconds, symbols)) >= MIN_CORRELATION:
         return None
-    fits = {shift: _correlation(seconds, np.roll(symbols, shift)) for shift in SHIFTS}
-    best = max(fits, key=lambda shift: fits[shift])
-    moved = f"{abs(best)} line{'s' * (abs(best) > 1)} {'down' if best > 0 else 'up'}"
-    fit = f". Moved {moved}, the texts fit ({fits[best]:.2f})"
     return (
         f"warning: long clips have no longer texts than short ones (correlation {correlation:.2f}, "
-        f"0.97 in LJSpeech): texts of other clips cannot be learned"
-        f"{fit if fits[best] >= FITTING else ''}. Listen to some, such as {clips[0].id}: "
-        f"{clips[0].text[:60]!r} (docs/guides/own-data.md)"
+        "0.97 in LJSpeech): texts of other clips cannot be learned. Listen to some, such as "
+        f"{clips[0].id}: {clips[0].text[:60]!r} ({MANUAL})"
     )
 
 
@@ -335,8 +222,13 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
     return [i for i in order.tolist() if badness[i] > limit]
 
 
+def _having(found: Sequence[Sized]) -> list[int]:
+    """Return the indices of clips with findings, the clips with most findings first."""
+    return _worst([*map(len, found)], 0)
+
+
 def _duplicates(clips: Sequence[Clip]) -> list[str]:
-    """Return notes on clips with the audio of an earlier clip, those with another text first."""
+    """Return notes on clips with the audio of an earlier clip, clips with another text first."""
     first: dict[int, Clip] = {}
     with_another_text = []
     with_the_same_text = []

@@ -33,10 +33,10 @@ import project_root
 
 import argparse
 import math
-import re
 import shlex
 import signal
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from corpus.download import download_corpus
@@ -51,13 +51,6 @@ from tacotron2_voice.utils.arguments import checked, make_parser, positive, shar
 from tacotron2_voice.utils.program import run_program
 
 STOPPED = "stopped; no filelist was written. Run the same command to resume"
-
-
-def delimiter(text: str) -> str:
-    """Return one character from an option; a tab can also be written as \\t or tab."""
-    text = {"\\t": "\t", "tab": "\t"}.get(text, text)
-    is_one_character = checked(str, "one character, or \\t", lambda value: len(value) == 1)
-    return is_one_character(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +72,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--trim-silence", metavar="DIR", dest="trim", type=Path, help=trim_help)
     convert_help = "write copies that training can use into DIR, and train on them"
     add("--convert", metavar="DIR", type=Path, help=convert_help)
-    drop_help = "leave out characters that have no symbol, also in training"
-    add("--drop-unknown", action="store_true", help=drop_help)
     add(
         "--hparams",
         metavar="NAME=VALUE,...",
@@ -94,6 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     column_help = "column of the {}: its title or its number from 1 on (default: recognized)"
     table("--path-column", metavar="COLUMN", default="", help=column_help.format("paths or ids"))
     table("--text-column", metavar="COLUMN", default="", help=column_help.format("texts"))
+    delimiter = checked(str, "one character", lambda value: len(value) == 1)
     delimiter_help = "character between the columns (default: recognized)"
     table("--delimiter", metavar="C", type=delimiter, help=delimiter_help)
     encoding = checked(check_encoding, "an encoding such as cp1252", bool)
@@ -123,7 +115,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options name; None if CORPUS tells which table there is."""
+    """Return the table that the options describe; None to look for one in CORPUS."""
     is_described = args.path_column or args.text_column or args.delimiter or args.encoding
     if not args.csv and not is_described:
         return None
@@ -135,30 +127,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add_options(parser)
     args = parser.parse_args(arguments)
-    if re.search(r",|\s#", str(args.out)):
-        parser.error(f"--out {args.out}: train.py's --hparams cannot contain ',' or ' #' in a path")
     try:
         create_hparams(args.overrides)  # checked before a download of hours
         if args.download:
             download_corpus(args.corpus)
-        asked = Preparation(
-            args.corpus,
-            args.out,
-            args.overrides,
-            val_fraction=args.val_fraction,
-            seed=args.seed,
-            mels=args.mels,
-            skip_bad=args.skip_bad,
-            max_seconds=args.max_seconds,
-            trim=args.trim,
-            drop_unknown=args.drop_unknown,
-            split_by_text=args.split_by_text,
-            convert=args.convert,
-            table=table_of(args),
-            speakers=SpeakerSource(
-                args.speaker_column or "", args.speaker_folders, args.speaker or ""
-            ),
+        named = {field.name for field in fields(Preparation)}
+        options = {name: value for name, value in vars(args).items() if name in named}
+        speakers = SpeakerSource(
+            args.speaker_column or "", args.speaker_folders, args.speaker or ""
         )
+        asked = Preparation(**options, table=table_of(args), speakers=speakers)
         written = prepare(asked)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(STOPPED) from None

@@ -1,4 +1,4 @@
-"""Sound in and out, the log-mel against golden arrays and a plain numpy version, Griffin-Lim."""
+"""audio.py: reading files, and the log-mel compared with golden arrays and with plain numpy."""
 
 import os
 import re
@@ -128,7 +128,7 @@ def test_shortest_clip_allowed_has_a_mel(h):
         (torch.full((4000,), 12345.0), "32768"),
     ],
 )
-def test_invalid_samples_are_refused(samples, words):
+def test_log_mel_is_rejected_when_samples_are_invalid(samples, words):
     with pytest.raises(ValueError, match=words):
         log_mel_spectrogram(samples, REFERENCE)
 
@@ -181,11 +181,11 @@ def faulty_file(path, fault):
         ("text", ["not readable as audio"]),
         ("stereo", ["2 channels, expected mono", "--convert"]),
         ("rate", ["16000 Hz, expected 22050", "--convert", "sampling_rate=16000,"]),
-        ("no samples", ["empty", "at least 513 samples"]),
+        ("no samples", ["0 samples, expected at least 513"]),
         ("short", ["512 samples, expected at least 513"]),
     ],
 )
-def test_faulty_file_is_refused_with_a_fix(tmp_path, fault, words):
+def test_bad_file_is_rejected_with_a_fix(tmp_path, fault, words):
     path = tmp_path / "clip.wav"
     faulty_file(path, fault)
     for read in (read_header, read_audio, read_checked):
@@ -206,7 +206,7 @@ def test_faulty_file_is_refused_with_a_fix(tmp_path, fault, words):
     ],
 )
 @pytest.mark.parametrize("peak", [0.05, 1.0])
-def test_good_sounds_pass_in_every_format(tmp_path, options, peak):
+def test_good_audio_is_read_in_every_format(tmp_path, options, peak):
     samples = peak * np.sin(np.arange(4000) / 10)
     samples[7], samples[9] = -peak, peak
     soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
@@ -279,7 +279,7 @@ def test_advised_settings_keep_the_frames_length(rate, mel_fmax):
         ("hop_length=600", False),
     ],
 )
-def test_hops_and_windows_far_off_are_warned_of(settings, is_usual):
+def test_warning_is_returned_when_frames_have_another_duration(settings, is_usual):
     warning = unusual_frames(create_hparams(settings))
     assert (warning is None) == is_usual
     if warning:
@@ -318,7 +318,7 @@ def test_damage_inside_a_flac_is_found(tmp_path, place):
         read_checked(path, REFERENCE)
 
 
-@pytest.mark.parametrize("kind", ["WAV", "WAVEX", "RF64", "FLAC"])
+@pytest.mark.parametrize("kind", ["WAV", "WAVEX", "FLAC"])
 @pytest.mark.parametrize("share", [0, 0.02, 0.5, 0.9, 0.999])
 def test_truncated_clip_is_rejected(tmp_path, kind, share):
     path = tmp_path / "clip"
@@ -327,7 +327,7 @@ def test_truncated_clip_is_rejected(tmp_path, kind, share):
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     for read in (read_audio, read_checked):
-        with pytest.raises(UserError, match=r"truncated|not readable|empty"):
+        with pytest.raises(UserError, match=r"truncated|not readable|0 samples"):
             read(path, REFERENCE)
 
 
@@ -361,7 +361,7 @@ def test_clip_is_read_or_rejected_when_its_header_has_a_wrong_length(
     if is_read:
         np.testing.assert_allclose(read_audio(path, REFERENCE), samples, atol=2**-15)
     else:
-        with pytest.raises(UserError, match=r"samples|empty|truncated"):
+        with pytest.raises(UserError, match=r"samples|truncated"):
             read_checked(path, REFERENCE)
 
 
@@ -395,7 +395,7 @@ def test_compressed_wavs_are_whole_or_cut_off(tmp_path, subtype):
             read_checked(path, REFERENCE)
 
 
-def test_silent_bands_are_warned_of():
+def test_warning_is_returned_when_mel_bands_are_silent():
     """By the names of our settings, and without librosa's lines."""
     h = create_hparams("n_mel_channels=500")
     mel_filters.cache_clear()

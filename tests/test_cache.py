@@ -89,7 +89,7 @@ def test_cache_keeps_its_order_when_it_has_several_chunks(filelist):
     assert list(table.paths()) == [clip.path for clip in some]
     assert [tuple(x.tolist()) for x in table.symbols()] == [clip.symbols for clip in some]
     assert table[CHUNK + 1].text == f"Text {CHUNK + 1}."
-    assert table.lines[-1] == 2 * len(some)
+    assert table[-1].where == f"{filelist}:{2 * len(some)}"
 
 
 def test_relative_paths_follow_the_filelist_when_it_moves(filelist, tmp_path):
@@ -186,12 +186,9 @@ def test_workers_map_the_same_file_when_a_table_is_pickled(filelist):
 
 def test_fingerprint_changes_with_names_texts_and_lengths_but_not_with_folders(filelist):
     table = listed(filelist, SMALL)
-    other = table.with_clips({1: replace(SMALL[1], num_frames=10)})
-    assert (other.num_frames.tolist(), table.num_frames.tolist()) == ([7, 10], [7, 9])
-    assert other.fingerprint != table.fingerprint == other.with_clips({1: SMALL[1]}).fingerprint
     moved = [replace(clip, path=f"/elsewhere/{Path(clip.path).name}") for clip in SMALL]
     assert listed(filelist, moved).fingerprint == table.fingerprint
-    for change in ({"path": "x/other.wav"}, {"text": "Grosse."}):
+    for change in ({"path": "x/other.wav"}, {"text": "Grosse."}, {"num_frames": 10}):
         changed = [replace(SMALL[0], **change), SMALL[1]]
         assert listed(filelist, changed).fingerprint != table.fingerprint
     assert listed(filelist, SMALL[::-1]).fingerprint != table.fingerprint

@@ -160,7 +160,7 @@ def test_only_server_errors_are_tried_again(tmp_path, serve):
     assert len(server.asked) == 1
 
 
-def test_refused_connections_are_closed(tmp_path, monkeypatch):
+def test_connection_is_closed_when_the_server_has_no_file(tmp_path, monkeypatch):
     body = io.BytesIO()
     error = urllib.error.HTTPError(download.URL, 404, "gone", Message(), body)
     monkeypatch.setattr(urllib.request, "urlopen", Mock(side_effect=error))
@@ -169,18 +169,8 @@ def test_refused_connections_are_closed(tmp_path, monkeypatch):
     assert body.closed
 
 
-def test_other_size_is_refused_before_fetching(tmp_path, serve):
-    whole = make_archive(tmp_path)
-    server = serve(whole + b"more", whole)
-    message = refusal(download_corpus, tmp_path / "data")
-    assert f"{len(server.body):,} bytes, expected {len(whole):,}" in message
-    assert names_in(tmp_path) == {"source"}
-    (tmp_path / "LJSpeech-1.1.tar.bz2.part").write_bytes(whole[:1000])
-    assert "expected" in refusal(download_corpus, tmp_path / "data")
-
-
 @pytest.mark.parametrize("there", [False, True])
-def test_wrong_hash_is_refused(tmp_path, serve, there):
+def test_archive_is_rejected_when_its_hash_is_wrong(tmp_path, serve, there):
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)
@@ -229,7 +219,7 @@ def test_killed_download_resumes(tmp_path, serve):
     assert names_in(tmp_path) == {"source", "data", "LJSpeech-1.1.tar.bz2"}
 
 
-def test_full_disk_or_other_folder_is_refused_first(tmp_path, serve, monkeypatch):
+def test_download_stops_first_when_disk_or_folder_is_full(tmp_path, serve, monkeypatch):
     server = serve(make_archive(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")

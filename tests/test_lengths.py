@@ -1,4 +1,4 @@
-"""corpus/lengths.py: every format of lengths read alike, what is refused, LJSpeech's likeness."""
+"""corpus/lengths.py: formats of lengths, bad files, and synthetic lengths like LJSpeech's."""
 
 from dataclasses import replace
 
@@ -29,10 +29,7 @@ def write(path, text):
     ("content", "frames", "texts"),
     [
         ("\ufeffid,samples\r\na,22050\r\n\r\nb,276\r\nc,275\r\n", [80, 2, 1], None),
-        ('"id", "frames"\na, 7\n "b" ,8\nc,9', [7, 8, 9], None),
-        ("ID,Samples\na,275\nb,276\nc,1\n", [1, 2, 1], None),
-        ("id;frames\na;7\nb;8\nc;9\n", [7, 8, 9], None),
-        ("id\tsamples\na\t275\nb\t276\nc\t1\n", [1, 2, 1], None),
+        ('id,frames\na,7\n"b",8\nc,9', [7, 8, 9], None),
         (
             "no/such/a.wav|Go on.|1.000000\nb.npy | A dog. | 0.012517\nc.wav|x|0.001\n",
             *([80, 2, 1], ["Go on.", "A dog.", "x"]),
@@ -55,8 +52,8 @@ def test_every_format_gives_frames(tmp_path, content, frames, texts):
     ("content", "expected"),
     [
         ("", ": empty; expected id,samples or id,frames"),
-        ("id,samples\n", ": it begins with 'id,samples' in 1 lines; expected id,samples or"),
-        ("a,22050\n", ": it begins with 'a,22050' in 1 lines; expected id,samples or id,frames"),
+        ("id,samples\n", ": begins with 'id,samples' in 1 lines; expected id,samples or"),
+        ("a,22050\n", ": begins with 'a,22050' in 1 lines; expected id,samples or id,frames"),
         ("id,samples\na,5\nb,x\n", ":3: 'b,x': expected id,samples in whole numbers from 1"),
         ("id,frames\na,0\n", ":2: 'a,0'"),
         ("id,frames\na,10000000000\n", ":2: 'a,10000000000': expected id,frames in whole numbers"),
@@ -69,7 +66,7 @@ def test_every_format_gives_frames(tmp_path, content, frames, texts):
         ("a.wav|Go on.|1|b|2\n", ":1: 'a.wav|Go on.|1|b|2': 5 fields, expected path|text|sec"),
     ],
 )
-def test_wrong_files_are_refused_by_line(tmp_path, content, expected):
+def test_file_is_rejected_with_the_line_when_it_is_wrong(tmp_path, content, expected):
     path = write(tmp_path / "list", content)
     with pytest.raises(UserError) as refusal:
         read_lengths(path, HPARAMS)
@@ -88,7 +85,7 @@ def test_clip_tables_give_lengths_and_symbols(tmp_path):
         read_lengths(cache_path(filelist), HPARAMS)
 
 
-def test_unreadable_files_are_refused(tmp_path):
+def test_file_is_rejected_when_it_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match=r"none\.csv: "):
         read_lengths(tmp_path / "none.csv", HPARAMS)
     (tmp_path / "latin").write_bytes("id,frames\né,1\n".encode("latin-1"))
@@ -136,7 +133,7 @@ FIELDS = st.one_of(st.text(max_size=12), st.integers(-3, 10**40).map(str), st.ju
 
 @settings(max_examples=150, derandomize=True)
 @given(header=st.sampled_from(HEADERS), parts=st.lists(FIELDS, min_size=1, max_size=4))
-def test_any_csv_line_is_read_or_refused(tmp_path_factory, header, parts):
+def test_any_csv_line_is_read_or_rejected(tmp_path_factory, header, parts):
     path = tmp_path_factory.getbasetemp() / "any.csv"
     text = f"{header}\n{','.join(parts)}\n"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))

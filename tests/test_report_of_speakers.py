@@ -1,4 +1,4 @@
-"""corpus/report.py and corpus/plots.py: what prepare prints and draws of several speakers."""
+"""corpus/report.py and corpus/plots.py: the table, warnings and plots of several speakers."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import soundfile
-from corpora import RATE, prepare_with, refusal
+from corpora import RATE, prepare_with
 from helpers import LJSPEECH_CLIPS
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -16,7 +16,6 @@ from corpus.plots import COLORS, MAX_NAMES, corpus_figure
 from corpus.report import (
     MAX_ROWS,
     facts_of,
-    note_of_held_out,
     speaker_table,
     speaker_warnings,
 )
@@ -63,8 +62,8 @@ def test_table_measures_each_speaker():
     assert rows[3] == ["anna", "30", "5", "2.6", "60", "0.20", "-20.0"]
 
 
-def test_table_of_many_speakers_stays_small():
-    """It shows who has most and who has least; long names are cut."""
+def test_table_is_cut_when_there_are_many_speakers():
+    """It shows the speakers with the most and the fewest minutes, and cuts long names."""
     many = facts(*(clips_of(f"p{i:03}", 1 + i) for i in range(99)), clips_of("x" * 90, 200))
     rows = speaker_table(many).splitlines()[2:]
     assert len(rows) == MAX_ROWS + 1
@@ -73,7 +72,7 @@ def test_table_of_many_speakers_stays_small():
     assert "... 80 more" in rows[MAX_ROWS // 2]
 
 
-def test_levels_far_apart_are_warned_of():
+def test_report_warns_when_levels_of_speakers_differ():
     near = facts(clips_of("anna", 30), clips_of("bert", 30, level=-25.9))
     assert speaker_warnings(near, is_converted=False) == []
     far = facts(
@@ -86,30 +85,22 @@ def test_levels_far_apart_are_warned_of():
     assert "--convert" not in warning
 
 
-def test_speakers_of_few_minutes_are_named():
+def test_report_warns_when_speakers_have_few_minutes():
     few = facts(clips_of("anna", 30), *(clips_of(f"p{i}", 1 + i) for i in range(7)))
     [warning] = speaker_warnings(few, is_converted=False)
     assert "7 of 8 speakers have less than 2 minutes: 'p0' (0.1), 'p1' (0.2), " in warning
     assert "'p4' (0.4) and 2 more. Add recordings" in warning
 
 
-def test_speakers_without_validation_are_said():
-    anna, bert = clips_of("anna", 30), clips_of("bert", 2)
-    measured = facts_of({"train": anna[6:] + bert, "val": anna[:6]}, HPARAMS)
-    notice = note_of_held_out(measured, 0.2)
-    assert "1 of 2 speakers have too few clips to hold one out for validation: 'bert' (2)" in notice
-    assert note_of_held_out(measured, 0) is None
-
-
-def test_slow_speakers_clips_are_no_fault():
-    """But one whose text is not what is spoken is, beside the speaker's others."""
+def test_clips_are_usual_when_their_speaker_is_slow():
+    """A clip is unusual if it differs from the other clips of its speaker."""
     slow = clips_of("slow", 20, pace=0.2)
     slow[3] = replace(slow[3], symbols=slow[3].symbols * 3)
     clips = clips_of("fast", 100, pace=0.05) + slow
     rates = comparable_rates(clips, RATE)
     assert np.flatnonzero(np.abs(rates - 1) > 0.01).tolist() == [103]
     [warning] = [x for x in clip_warnings(clips, HPARAMS) if "symbols per second" in x]
-    assert "times the symbols per second that are their speaker's median in 1 of 120" in warning
+    assert "of their speaker in 1 of 120" in warning
     assert "slow3 (3.0)" in warning
 
 
@@ -139,7 +130,7 @@ def test_level_is_that_of_conversion(corpus):
         expected = 20 * np.log10(gain * speech_level(samples - samples.mean(), RATE))
         assert measure(path, HPARAMS).level == pytest.approx(expected, abs=0.02)
         samples, _ = soundfile.read(path)
-        soundfile.write(path, 0.05 + samples, RATE)  # a constant is no sound
+        soundfile.write(path, 0.05 + samples, RATE)  # a constant offset is silent
         assert measure(path, HPARAMS).level == pytest.approx(expected, abs=0.02)
 
 
@@ -155,19 +146,7 @@ def test_advised_conversion_evens_the_levels(corpus, tmp_path, capsys):
     assert [row[-2] for row in rows] == ["-20.0", "-20.0"]
 
 
-def test_speakers_held_out_alone_are_refused(corpus, tmp_path):
-    """As by --split-by-text, where a speaker has read one text only, and another has read it."""
-    lines = (corpus / "metadata.csv").read_text().splitlines()
-    for i in range(0, len(lines), 2):
-        lines[i] = lines[i].replace("Some", f"These {i}")
-    (corpus / "metadata.csv").write_text("\n".join(lines))
-    options = {"speakers": SpeakerSource("2"), "split_by_text": True}
-    message = refusal(prepare_with, corpus, tmp_path / "lists", **options)
-    assert "'bert'" in message
-    assert not (tmp_path / "lists").exists()
-
-
-# ---------------------------------------------------------------------------- pictures
+# ---------------------------------------------------------------------------- plots
 
 
 def drawn(*speakers):
@@ -198,5 +177,5 @@ def test_names_of_many_speakers_do_not_overlap():
     assert len(rates.collections) == 2  # all clips in one color, and the unusual ones
 
 
-def test_one_voice_is_drawn_as_before():
+def test_plot_has_two_parts_when_there_is_one_speaker():
     assert len(drawn(clips_of("", 9))) == len(drawn(clips_of("anna", 9))) == 2
