@@ -88,8 +88,8 @@ def read_settings(path: Path) -> list[Setting]:
         if "ClassVar" in ast.unparse(field.annotation):
             continue
         section = max((n for n in sections if n < field.lineno), default=0)
-        last = field.end_lineno or field.lineno
-        meaning = comments.get(last) or comments.get(field.lineno, "")
+        lines = range(field.lineno, (field.end_lineno or field.lineno) + 1)
+        meaning = " ".join(comments[line] for line in lines if line in comments)
         unit = next((x for x in UNITS if re.match(rf"{x}\b", meaning)), "")
         settings.append(
             Setting(
