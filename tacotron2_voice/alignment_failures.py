@@ -159,8 +159,8 @@ def _advice(ids: Sequence[int], table: SymbolTable) -> str:
     """Return what helps, the most effective first."""
     has_mark = last_symbol(table.symbols[i] for i in ids) in MARKS
     if has_mark:
-        return "Train longer, or try another --seed."
-    return "Train longer, end the text with a punctuation mark, or try another --seed."
+        return "Train longer, or try another seed."
+    return "Train longer, end the text with a punctuation mark, or try another seed."
 
 
 def _rate_failures(

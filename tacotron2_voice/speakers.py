@@ -73,7 +73,7 @@ def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int |
     if len(speakers) == 1:
         return 0
     expected = f"expected one of {listed(speakers)}"
-    raise UserError(f"{where} has {len(speakers):,} speakers; --speaker is missing ({expected})")
+    raise UserError(f"{where} has {len(speakers):,} speakers ({expected})")
 
 
 def speaker_option(name: str) -> str:

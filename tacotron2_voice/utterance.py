@@ -60,11 +60,7 @@ class NothingToSpeak(UserError):
 
 
 class UnknownSymbols(UserError):
-    """Report a text with `symbols` that the voice does not have."""
-
-    def __init__(self, message: str, symbols: list[str]):
-        super().__init__(message)
-        self.symbols = symbols
+    """Report a text with symbols that the voice does not have."""
 
 
 def prepare_utterance(
@@ -152,6 +148,5 @@ def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]
     unknown = unknown_symbols(cleaned, table)
     if unknown and not table.is_english and not drop_unknown:
         described = in_words(unknown, table, text, settings.text_cleaners, settings.language)
-        message = f"{_quoted(text)}: the voice has no symbol for {described}"
-        raise UnknownSymbols(f"{message}; --drop-unknown leaves it out", unknown)
+        raise UnknownSymbols(f"{_quoted(text)}: the voice has no symbol for {described}")
     return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]

@@ -98,7 +98,6 @@ def test_values_take_the_annotated_type(override, expected):
         ("max_tokens", None),  # and not num_workers
         ("BATCH_SIZE", "batch_size"),
         ("--batch-size", "batch_size"),
-        ("load_mel", "load_mel_from_disk"),
         ("learning_rte", "learning_rate"),
     ],
 )
@@ -192,7 +191,7 @@ def test_every_name_of_nvidia_is_answered(name):
         ("bucket_size=32,batching_strategy=bucket", "batch_size=64"),
         ("text_cleaners=[]", "at least one"),
         # absurd ones, before anything is computed with them
-        ("seed=" + "9" * 400, "about 400 digits"),
+        ("seed=" + "9" * 400, "less than or equal"),
         ("decoder_rnn_dim=1e9", "less than or equal to 8192"),
         ("guided_attention_sigma=1e300", "less than or equal to 1000"),
         ("guided_attention_weight=1e37", "less than or equal to 1000000"),
@@ -307,7 +306,7 @@ def test_problems_in_settings_files_name_their_lines(settings, tmp_path):
         assert words in line
     assert any("batch_size=0.5: " in line for line in lines)
     assert any("gone.txt: no such file of settings" in line for line in lines)
-    assert any(f"{tmp_path}: a folder" in line for line in lines)
+    assert any(f"{tmp_path}: not a file" in line for line in lines)
     assert len(lines) == len(expected) + 3
     assert f"{name[1:]}:6" not in refusal(f"{name},mel_fmax=13000")  # overridden since
 
@@ -341,12 +340,6 @@ def test_saved_settings_load_again():
     assert hparams_from_dict(saved | {"text_cleaners": ["a", "b"]}) == h  # JSON has no tuples
     theirs = HParams(batch_size=8, text_cleaners=("english_cleaners",))  # as NVIDIA's
     assert hparams_from_dict({"batch_size": 8, "a_name_of_others": 3}) == theirs
-
-
-@pytest.mark.parametrize("name", ["seed", "mel_fmax", "win_time"])
-def test_saved_settings_are_checked(name):
-    with pytest.raises(UserError, match=rf"{name}=\(about 5000 digits\)"):
-        hparams_from_dict({name: 10**5000 - 1})  # Python prints no more than 4,300 digits
 
 
 def test_description_stars_what_differs_from_defaults():
