@@ -117,7 +117,7 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     for number, line in lines:
         place = source if args.text is not None else f"{source}:{number}"
         if not any(character.isalnum() for character in line):  # such as "* * *"
-            silent.append(f"{place}: {line[:60]!r}: nothing to speak")
+            silent.append(f"{place}: {NothingToSpeak(line)}")
             continue
         try:
             text = sentence_of(line, args.numbers) if args.numbers else line.strip()

@@ -13,8 +13,6 @@ from tacotron2_voice.text.tags import Pause, split_tags
 from tacotron2_voice.utils.errors import UserError
 
 MAX_CHARACTERS = 20_000  # per text; that is about 20 minutes of speech, in memory together
-MAX_SYMBOLS = 40_000  # after cleaning, which makes sixteen symbols of each "½"
-MAX_PAUSE_SECONDS = 300.0  # per text in total, because pauses are in memory too
 # The pause after a chunk, as a share of the pause after a sentence, by the chunk's ending.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
@@ -84,14 +82,7 @@ def prepare_utterance(
                 segments.append(Segment(ids))
     if not any(segment.ids for segment in segments):
         raise NothingToSpeak(text)
-    utterance = Utterance(segments, text)
-    if len(utterance) > MAX_SYMBOLS:
-        problem = f"{len(utterance):,} symbols after cleaning (expected at most {MAX_SYMBOLS:,})"
-        raise UserError(f"{_quoted(text)}: {problem}")
-    if utterance.pause_seconds > MAX_PAUSE_SECONDS:
-        seconds = f"{utterance.pause_seconds:,.9g} seconds of pauses"
-        raise UserError(f"{_quoted(text)}: {seconds} (expected at most {MAX_PAUSE_SECONDS:g})")
-    return utterance
+    return Utterance(segments, text)
 
 
 def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:

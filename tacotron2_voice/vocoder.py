@@ -82,7 +82,7 @@ def check_mel_settings(
         if name in vocoder_settings:
             value = vocoder_settings[name]
             expected = getattr(settings, name)
-            if not _is_number(value, expected):
+            if float(value) != expected:
                 different.append(f"{name}={value!s:.30} (expected {expected})")
     if different:
         problem = "the vocoder was trained on other log-mels than the voice"
@@ -129,10 +129,3 @@ def _check_input(graph: OnnxGraph, n_mels: int) -> None:
     if len(shapes) != 1 or shapes[0] not in accepted:
         expected = f"expected one float32 log-mel [1, {n_mels}, T] of any length T"
         raise UserError(f"the graph's inputs are {', '.join(shapes):.200} ({expected})")
-
-
-def _is_number(value: Any, number: float) -> bool:
-    try:
-        return float(value) == number
-    except (TypeError, ValueError):
-        return False

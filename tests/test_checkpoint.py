@@ -196,7 +196,7 @@ def test_checkpoint_that_would_run_code_is_refused(tmp_path):
     ("make", "message"),
     [
         (lambda path: None, "no such checkpoint"),
-        (os.mkfifo, "not a file"),
+        (os.mkfifo, "a named pipe"),
         (lambda path: torch.save([1, 2], path), "no state_dict in it"),
         (lambda path: path.write_text("no checkpoint at all"), "damaged, or not a checkpoint"),
     ],

@@ -140,7 +140,7 @@ def test_all_bad_lines_are_listed_together(sounds):
         f"{sounds}/gone.wav|Text.": f"{sounds}/gone.wav: no such file",
         f"{sounds}/a.wav": "1 fields, expected path|text|seconds|speaker, path|text|seconds or",
         f"{sounds}/a.wav|Text.|1.0|anna|more": "5 fields",
-        f"{sounds}/a.wav|Text.|1.0|an\x07na": "expected characters that can be printed",
+        f"{sounds}/a.wav|Text.|1.0|an\x07na": "speaker 'an\\x07na': control characters",
         f"{sounds}/a.wav|Text.|one second": "seconds 'one second', expected a number",
         f"{sounds}/rate.wav|Text.": "rate.wav: 16000 Hz, expected 22050",
         f"{sounds}/a.wav|{'nine' * 9999}|1.0": "... of 39,996 characters, expected at most 5,000",

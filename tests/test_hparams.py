@@ -306,7 +306,7 @@ def test_problems_in_settings_files_name_their_lines(settings, tmp_path):
         assert words in line
     assert any("batch_size=0.5: " in line for line in lines)
     assert any("gone.txt: no such file of settings" in line for line in lines)
-    assert any(f"{tmp_path}: not a file" in line for line in lines)
+    assert any(f"{tmp_path}: a folder" in line for line in lines)
     assert len(lines) == len(expected) + 3
     assert f"{name[1:]}:6" not in refusal(f"{name},mel_fmax=13000")  # overridden since
 

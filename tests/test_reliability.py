@@ -111,7 +111,7 @@ def test_a_speaker_is_named(tmp_path, monkeypatch, capsys):
     run(tmp_path, "--speaker", "bert", "--audio", "1")
     assert {*asked} == {1}
     assert "voice bert" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"--speaker is missing .*'anna', 'bert'"):
+    with pytest.raises(UserError, match=r"2 speakers .*'anna', 'bert'"):
         run(tmp_path)
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+LONG_FIX = 150  # characters
 MAX_LINES_SHOWN = 20  # bad lines of a file that a message lists one by one
 
 
@@ -56,14 +57,17 @@ def grouped(
 ) -> list[str]:
     """Return lines that report problems, each "PLACE: what is wrong".
 
-    If there are more than `one_by_one`, problems of the same kind are grouped: the first problem,
-    then the places of the rest, without `prefix` and folders.
+    Problems with the same long fix are grouped: the first problem, then the places of the rest,
+    without `prefix` and folders. If there are more than `one_by_one`, all problems of the same kind
+    are grouped.
     """
-    if len(problems) <= one_by_one:
-        return [*problems]
     kinds: dict[str, list[str]] = {}
     for problem in problems:
-        kinds.setdefault(_kind(problem), []).append(problem)
+        fix = problem.partition("; ")[2]
+        kind = fix if len(fix) >= LONG_FIX else problem
+        if len(problems) > one_by_one:
+            kind = _kind(problem)
+        kinds.setdefault(kind, []).append(problem)
     lines = []
     for first, *others in [*kinds.values()][:MAX_LINES_SHOWN]:
         lines.append(first)

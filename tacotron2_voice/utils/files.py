@@ -84,8 +84,10 @@ def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
         UserError: without the path: `if_missing`, or why the file cannot be opened.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UserError("not a file (expected a regular file)")
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe or a device"
+            raise UserError(f"{kind} (expected a file)")
         return open(path, "rb")
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(if_missing) from None
