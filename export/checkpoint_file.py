@@ -40,7 +40,7 @@ CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MAX_COUNT)]
 
 
 class DamagedCheckpoint(UserError):
-    """Report a checkpoint whose bytes are not those that were written."""
+    """Report a checkpoint whose bytes have changed since it was written."""
 
 
 @dataclass

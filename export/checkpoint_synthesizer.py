@@ -131,7 +131,7 @@ def choose_speaking_decoder(name: str) -> Callable[..., Any]:
 
 
 def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
-    """Return what a checkpoint contains about its training.
+    """Return the facts about the training that a checkpoint contains.
 
     The statistics of a checkpoint without statistics, such as NVIDIA's, are those of LJSpeech if
     the symbols are English. The speaking rate in other symbols is unknown.

@@ -166,14 +166,14 @@ def print_report(
     *,
     numbered: bool,
 ) -> None:
-    """Print what was written for a text, its notes and its warnings.
+    """Print the files of a text, its notes and its warnings.
 
     Args:
         write: prints a line, by default to standard output.
         numbered: whether messages name the text's line.
     """
     if written:
-        # A text may contain what a terminal takes for commands.
+        # A text may contain control characters, which a terminal would obey.
         line = "".join(x if x.isprintable() else " " for x in text.text)
         write(f"{written}  {textwrap.shorten(line, SHOWN_LETTERS, placeholder='...')}")
     line_number = f"line {int(text.name)}, " if numbered else ""

@@ -65,11 +65,11 @@ class Output(ABC):
         complete."""
 
     def describe_stop(self, num_texts: int) -> str:
-        """Return a phrase about what is left after a stop, or ""."""
+        """Return a phrase about the texts that are kept after a stop, or ""."""
         return ""
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        """Return a phrase about what was written, or "". `num_before`: texts of earlier calls."""
+        """Return a phrase about the files, or "". `num_before`: texts of earlier calls."""
         return ""
 
     def __enter__(self) -> "Output":

@@ -76,7 +76,7 @@ class ResumeLog:
             file.write(_line_of(Entry(key, files, warnings)))
 
     def keep(self, count: int) -> None:
-        """Keep only the first `count` entries of those that were read."""
+        """Keep only the first `count` of the entries in the file."""
         self.entries = self.entries[:count]
         write_bytes(self.path, b"".join(map(_line_of, self.entries)))
 

@@ -5,7 +5,7 @@
     settings = change_settings(trained, "@settings.txt,attention_window=6")  # from a file first
     print(describe(settings))
 
-`VoiceSettings` contains what the synthesis needs: text, audio, and the sizes of the graphs. The
+`VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the graphs. The
 training recipe extends this class with the settings of a training run and gives every setting a
 default.
 

@@ -63,7 +63,7 @@ Text = str | Utterance | Sequence[int]  # a text, a prepared text, or ids of sym
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """Contain what a synthesizer uses from the training of its model, as far as it is known."""
+    """Contain the known facts about the training of a model that synthesis uses."""
 
     statistics: SpeechStatistics | None = None  # of the training clips
     speaker_statistics: Sequence[SpeakerStatistics] = ()  # of each speaker
@@ -178,7 +178,7 @@ class Synthesizer(ABC):
 
     Attributes:
         settings: of the model.
-        training: what is known about its training.
+        training: known facts about the training of the model.
         source: the file or folder of the model, for messages.
         vocoder: replaces Griffin-Lim, if it is set.
     """

@@ -19,7 +19,7 @@ PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INS
 
 @dataclass(frozen=True)
 class Segment:
-    """Contain what is spoken up to the next pause that the text asks for."""
+    """Contain the symbols up to the next pause tag of the text."""
 
     ids: list[int]  # of the symbols; [] if the segment is a pause only
     pause: float | None = None  # seconds after it; None: as usual after such an ending

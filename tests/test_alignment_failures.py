@@ -1,4 +1,4 @@
-"""tacotron2_voice/alignment_failures.py: what an alignment says went wrong, and which try is the best."""
+"""tacotron2_voice/alignment_failures.py: failures that an alignment shows, and the choice of the best attempt."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""export/checkpoint_synthesizer.py: how a checkpoint speaks, and what it warns of."""
+"""export/checkpoint_synthesizer.py: synthesis with a checkpoint, and its warnings."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_silent_last_letters_are_not_warned_of(text):
-    """The last letters of a word may be silent, and what follows it is."""
+    """The last letters of a word may be silent, and the punctuation after it always is."""
     sequence = symbols_of(text)
     start, end = word_spans(sequence)[-1]
     for seed in range(40):

@@ -183,7 +183,7 @@ def test_evaluate_measures_a_checkpoint_and_its_recordings(
     *printed, wrote = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
     assert wrote == str(out)
-    assert evaluate(checkpoint, recordings) == found  # and keeps no sounds
+    assert evaluate(checkpoint, recordings) == found  # and keeps no audio
     program.main([*map(str, arguments), "--words-only"])
     fewer = read_result(out, Intelligibility)
     assert (fewer.word_error_rate, fewer.identification_rate) == (2 / 4, None)
@@ -370,7 +370,7 @@ def voice(name, rate=HPARAMS.sampling_rate):
 
 @pytest.fixture
 def with_voices(with_speakers, tmp_path, monkeypatch):
-    """Return a filelist with two recordings of anna and three of bert, of which one is mislabeled.
+    """Return a filelist with two recordings of anna and three of bert. One recording is mislabeled.
     The stand-in synthesizes one of bert's texts with anna's voice."""
     lines = ""
     for text, name in zip("12345", ("anna", "anna", "bert", "bert", "bert"), strict=True):
@@ -405,7 +405,7 @@ def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_
     used = StandInEncoder.used
     program.main(arguments)
     assert read_result(out, Intelligibility) == heard
-    assert StandInEncoder.used == used + 5  # what is kept of the recordings is not made again
+    assert StandInEncoder.used == used + 5  # the measures of the recordings are kept
 
 
 def test_speaker_accuracy_is_measured_only_when_requested(with_voices):

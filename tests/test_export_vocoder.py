@@ -87,7 +87,7 @@ def test_weights_without_weight_normalization_sound_alike(folder):
 
 
 def test_the_file_holds_its_mel_settings(published):
-    """They are those of the voice, or --vocoder refuses it."""
+    """--vocoder rejects a file whose settings differ from the voice's."""
     change_config(published, fmax=None, fmin=20.5)
     exported(published)
     path = published / "vocoder.onnx"

@@ -1,4 +1,4 @@
-"""Settings: what `name=value` becomes, what is refused and how, and the reference's defaults."""
+"""Settings: conversion and rejection of `name=value`, and the defaults of NVIDIA's recipe."""
 
 import dataclasses
 import inspect
@@ -355,10 +355,14 @@ def test_defaults_are_the_published_ones():
 
 def test_arguments_of_plan_epoch_are_settings():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
-    beside = {"lengths", "strategy", "epoch"}  # and what a recipe for single clips does not need:
+    beside = {
+        "lengths",
+        "strategy",
+        "epoch",
+    }  # and arguments that a recipe for single clips does not need:
     beside |= {"max_clips", "too_long", "size_multiple", "cost"}
     beside |= {"group_sizes", "draw", "draw_weights"}
-    beside |= {"unknown"}  # which is refused
+    beside |= {"unknown"}  # which is rejected
     assert set(parameters) - beside <= set(typing.get_type_hints(HParams))
     assert hparams.batching_options(HParams()).keys() == set(parameters) - beside | {"strategy"}
     for parameter in length_batching.PARAMETERS:

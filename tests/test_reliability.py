@@ -98,7 +98,7 @@ def test_speech_without_end_is_counted(monkeypatch, tmp_path):
 
 
 def test_a_speaker_is_named(tmp_path, monkeypatch, capsys):
-    """The one who speaks, where a voice has several; else the names are listed."""
+    """The speaker is named if the voice has several. Without a name, the error lists the speakers."""
     made, several = [], replace(H, speakers=("anna", "bert"))
 
     def load(*_):

@@ -1,4 +1,4 @@
-"""Whole files: which lines are spoken, and that a stop, wherever it is, costs one line at most."""
+"""Text files: the lines that are spoken, and resuming after a stop at any place."""
 
 import argparse
 import os

@@ -19,7 +19,7 @@ SMALL = (
     "prenet_dim=8,attention_dim=8,postnet_embedding_dim=8,n_frames_per_step=2"
 )
 OPTIONS = "--device cpu --threads 1 --symbols 3 --steps 5 --texts 1,2".split()
-SECONDS_A_TEXT = 5 * 2 * 256 / 22050  # steps, frames a step, the defaults of a frame
+SECONDS_A_TEXT = 5 * 2 * 256 / 22050  # steps, frames per step, hop length, sampling rate
 
 
 def missing(hparams):

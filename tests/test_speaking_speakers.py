@@ -73,7 +73,7 @@ def made(tmp_path_factory):
     return SimpleNamespace(**found)
 
 
-# ---------------------------------------------------------------------------- who speaks
+# ---------------------------------------------------------------------------- speakers
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
@@ -322,7 +322,7 @@ def measured(*paces: float, **sizes):
 
 
 def test_each_speaker_has_its_own_pace():
-    """And the range of all speakers together, each beside its own."""
+    """The range comes from all speakers together, each relative to its own rate."""
     whole, (slow, fast) = measured(0.12, 0.05)
     for one, pace in ((slow, 0.12), (fast, 0.05)):
         assert one.statistics.seconds_per_symbol == pytest.approx(pace, rel=0.03)
@@ -387,7 +387,7 @@ def test_faults_and_limits_follow_the_speaker():
 
 @pytest.mark.thorough
 def test_runs_keep_statistics_of_their_speakers(tmp_path):
-    """In every checkpoint; a resumed run of an older one makes them. One voice has none."""
+    """Every checkpoint of several speakers has statistics. A run that resumes an older checkpoint adds them."""
     lines = []
     for i in range(9):
         write_tone(tmp_path / f"{i}.wav", 4000 + 500 * i)

@@ -251,7 +251,7 @@ OWN = tiny(sampling_rate=22050, symbols="corpus", text_cleaners="basic_cleaners"
 
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory):
-    """A prepared corpus of Polish texts, one of which has letters that no other has."""
+    """A prepared corpus of Polish texts. One text has letters that no other text has."""
     folder = tmp_path_factory.mktemp("polish")
     corpus = make_corpus(folder / "corpus", 12, text="Żółw {}.")
     write_tone(corpus / "wavs" / "odd.wav", 5000)

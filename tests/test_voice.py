@@ -475,7 +475,7 @@ def test_a_vocoder_that_does_not_fit_is_rejected(made, message, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older exporter
 def test_a_vocoder_of_other_inputs_is_rejected(tmp_path):
-    """In our words: a fixed length is what an export without dynamic_axes gives."""
+    """An export without dynamic_axes has a fixed length."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [
         (
@@ -528,7 +528,7 @@ def test_what_can_run_code_is_no_vocoder(tmp_path):
 
 
 def test_a_vocoder_is_checked_as_a_voice_is(tmp_path):
-    """Other operators run what is in them, or other code, or draw at random."""
+    """Other operators run subgraphs or other code, or draw random numbers."""
     ends = [helper.make_tensor_value_info(x, 1, [1, None, None]) for x in ("mel", "sound")]
     for operator, domain, named in [
         ("Loop", "", "Loop, subgraph"),
