@@ -1,4 +1,4 @@
-"""tacotron2_voice/utils/errors.py: many problems of the same kind become one message."""
+"""Test how tacotron2_voice/utils/errors.py groups problems."""
 
 from tacotron2_voice.utils.errors import LONG_FIX, MAX_LINES_SHOWN, grouped
 
