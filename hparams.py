@@ -105,7 +105,9 @@ class HParams(VoiceSettings):
     load_mel_from_disk: bool = False  # True: the filelists contain .npy log-mels, not audio
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text to symbols, in order
     language: str = ""  # eSpeak's name such as de; needed for phones and for Turkish letters
-    symbols: str = "english"  # NVIDIA's 148; corpus: those that prepare found; or a .json file
+    symbols: str = (
+        "english"  # NVIDIA's 148; corpus: the symbols that prepare found; or a .json file
+    )
     symbol_table: tuple[str, ...] = ()  # detected: the symbols of that file; (): English
     drop_unknown: bool = False  # True: drop symbols outside the table; False: reject the clip
     espeak_version: str = ""  # detected: the version of eSpeak that produced the phones

@@ -36,6 +36,7 @@ from tacotron2_voice.utils.arguments import make_parser, output_file, whole_numb
 from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import numbered_lines
+from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import load_vocoder
 
 WAYS = {  # settings and retries
@@ -249,4 +250,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

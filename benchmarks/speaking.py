@@ -18,11 +18,9 @@ with the same model as an exported voice, which speaks one text after another.
 import argparse
 import contextlib
 import functools
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +37,9 @@ from model import Tacotron2
 from tacotron2_voice.griffin_lim import GriffinLim
 from tacotron2_voice.utils.arguments import whole_numbers
 from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import Voice
 
-EXPORT = Path(__file__).resolve().parents[1] / "scripts" / "export_voice.py"
 WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 
 
@@ -60,17 +58,15 @@ def speak(
 
 def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[str, Path]:
     """Export the model as voices, and return their folders by their names in the table."""
-    checkpoint = folder / "model.pt"
-    texts = folder / "texts.txt"
-    settings = asdict(replace(args.hparams, gate_threshold=0.5))
-    torch.save(
-        {"iteration": 0, "state_dict": speaker.state_dict(), "hparams": settings}, checkpoint
-    )
-    texts.write_text("It was a quiet evening.\n")
-    for kind in ("fp32", "int8"):
-        options: list[str | Path] = ["--checkpoint", checkpoint, "--text-file", texts, f"--{kind}"]
-        command = [sys.executable, EXPORT, *options, "-o", folder / kind]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    # Imported here, because GPU machines may lack onnx.
+    from export.checkpoint_synthesizer import CheckpointSynthesizer
+    from export.voice_export import ComparedText, export_voice
+
+    settings = replace(args.hparams, gate_threshold=0.5)
+    synthesizer = CheckpointSynthesizer(speaker.cpu(), settings)
+    texts = [ComparedText(list(range(1, 21)))]
+    export_voice(synthesizer, folder / "fp32", None)
+    export_voice(synthesizer, folder / "int8", texts)
     return {f"ONNX {kind}": folder / kind for kind in ("fp32", "int8")}
 
 
@@ -152,4 +148,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import naming, open_file, open_to_append
+from tacotron2_voice.utils.files import naming, open_file
 
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632
@@ -128,7 +128,7 @@ def _receive(part: Path, bar: tqdm) -> None:
         if response.status != 206:  # a server that cannot resume sends the whole file
             start = 0
         bar.update(start - bar.n)
-        with open_to_append(part) as file:
+        with open(part, "ab") as file:
             file.truncate(start)
             while chunk := response.read(min(CHUNK, ARCHIVE_BYTES - file.tell())):
                 file.write(chunk)

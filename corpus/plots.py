@@ -18,7 +18,7 @@ from corpus.warnings import (
     usual_rates,
 )
 from hparams import HParams
-from tacotron2_voice.utils.plots import BOX, fonts_of
+from tacotron2_voice.utils.plots import drawable
 
 # A light area and a dark line are distinct without color too.
 AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
@@ -141,11 +141,9 @@ def _draw_speaking_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     step = -(-len(ordered) // MAX_NAMES)
     named = ordered[::step]
     labels = [x if len(x) <= MAX_NAME_LETTERS else f"{x[: MAX_NAME_LETTERS - 1]}…" for x in named]
-    # Two dollar signs in a name would turn the letters between them into a formula.
-    families, lacking = fonts_of(frozenset("".join(labels)))
-    labels = ["".join(BOX if x in lacking else x for x in label) for label in labels]
-    font: dict[str, Any] = {"family": families, "parse_math": False, "fontsize": "small"}
-    axes.set_yticks([*range(0, len(ordered), step)], labels, **font)
+    # Two dollar signs in a name would turn what is between them into a formula.
+    labels = [drawable(label) for label in labels]
+    axes.set_yticks([*range(0, len(ordered), step)], labels, parse_math=False, fontsize="small")
     some = f", one in {step} named" if step > 1 else ""
     axes.set(
         title=f"speaking rate of {len(ordered):,} speakers{some}", ylim=(-0.7, len(ordered) - 0.3)

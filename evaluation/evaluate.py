@@ -11,7 +11,7 @@ recognizer and therefore works in any language.
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -73,6 +73,7 @@ def word_error_rate(transcripts: Sequence[Transcript]) -> float:
     return float(jiwer.wer(texts, hypotheses))
 
 
+@dataclass
 class Evaluators:
     """Transcribe and rate audio of known texts, one piece after another.
 
@@ -87,21 +88,14 @@ class Evaluators:
         encoder: None: no speaker identification.
     """
 
-    def __init__(
-        self,
-        recognizer: Recognizer | None,
-        quality_model: DistillMos | None,
-        language: str,
-        encoder: Resemblyzer | None = None,
-    ):
-        self.recognizer = recognizer
-        self.quality_model = quality_model
-        self.language = language
-        self.encoder = encoder
-        self.transcripts: list[Transcript] = []
-        self.scores: list[float] = []
-        self.embeddings: list[np.ndarray] = []
-        self.is_right_speaker: list[bool] = []  # set when all audio has been added
+    recognizer: Recognizer | None
+    quality_model: DistillMos | None
+    language: str
+    encoder: Resemblyzer | None = None
+    transcripts: list[Transcript] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    embeddings: list[np.ndarray] = field(default_factory=list)
+    is_right_speaker: list[bool] = field(default_factory=list)  # set after all audio was added
 
     def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
         """Evaluate float samples [N] in [-1, 1] of a text."""

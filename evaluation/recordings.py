@@ -14,7 +14,7 @@ from corpus.layouts import read_layout
 from corpus.speaker_names import SpeakerSource
 from tacotron2_voice.speakers import chosen_index, speaker_index
 from tacotron2_voice.utils.errors import UserError, grouped, lines_refused
-from tacotron2_voice.utils.files import numbered_lines
+from tacotron2_voice.utils.files import naming, numbered_lines
 
 
 class Recording(NamedTuple):
@@ -85,14 +85,8 @@ def speakers_of_texts(
         return [None if index is None else known[index]] * len(recordings)
     if chosen is not None:
         raise UserError(f"--speaker {chosen}: {path} already contains the speaker of each text")
-    unknown = [recording.speaker for recording in recordings if recording.speaker not in known]
-    if unknown:
-        try:
-            speaker_index(unknown[0], known, str(checkpoint))
-        except UserError as error:
-            count = f"{len(unknown):,} of {len(recordings):,} texts"
-            raise UserError(f"{path}: {count} have unknown speakers; first: {error}") from None
-    return [recording.speaker for recording in recordings]
+    with naming(path):
+        return [known[speaker_index(x.speaker, known, str(checkpoint))] for x in recordings]
 
 
 def indices_by_speaker(names: Sequence[str | None]) -> dict[str, list[int]]:

@@ -115,17 +115,10 @@ def check_enough_speakers(
     counts = Counter(name for name in names if name)
     if len(known) < 2:
         raise UserError(f"{option}: {checkpoint} has one speaker (expected several)")
-    if not counts:
-        where = "the fourth field, path|text|seconds|speaker" if path.is_file() else "metadata.csv"
-        raise UserError(
-            f"{option}: {path} has no speakers (expected their names in {where}"
-            + (")" if path.is_file() else " and --speaker-column)")
-        )
     if len(counts) < 2:
-        raise UserError(f"{option}: {path} has only the speaker {min(counts)!r} (expected several)")
+        expected = "expected several, in the fourth field of a filelist or by --speaker-column"
+        raise UserError(f"{option}: {path} has {len(counts)} speakers ({expected})")
     single = [name for name, count in counts.items() if count < 2]
     if single:
-        raise UserError(
-            f"{option}: {path}: {len(single):,} of {len(counts):,} speakers have one recording, "
-            f"such as {single[0]!r} (expected at least two per speaker)"
-        )
+        problem = f"one recording of {single[0]!r} (expected at least two per speaker)"
+        raise UserError(f"{option}: {path}: {problem}")

@@ -24,7 +24,13 @@ from machine import machine, peak_memory, reset_peak_memory
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.console import duration, markdown_table
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import lock, read_json, refuse_no_folder, write_bytes, write_json
+from tacotron2_voice.utils.files import (
+    folder_locked,
+    read_json,
+    refuse_no_folder,
+    write_bytes,
+    write_json,
+)
 
 Run = Mapping[str, float]  # column key -> measured value
 Runs = Mapping[str, Sequence[Run]]  # row name -> its runs, in the order of seeds
@@ -115,7 +121,7 @@ class PaperTable:
         made_with = {"settings": asdict(settings), "machine": machine(CPU)}
         cells = [(row, seed) for seed in range(settings.seeds) for row in self.rows]
         # Two programs must not make runs in the same folder at the same time.
-        with lock(out):
+        with folder_locked(out, "another process is making these runs; wait for it"):
             missing = []
             for row, seed in cells:
                 path = path_of(folder, row, seed)

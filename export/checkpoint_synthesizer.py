@@ -5,7 +5,7 @@ speech = synthesizer.synthesize("It was a quiet evening.")
 synthesizer = CheckpointSynthesizer(model.eval(), hparams)  # during training
 """
 
-import importlib.util
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from audio import mel_filters
-from export.checkpoint_file import check_weights, is_of_this_recipe, load_weights, read_checkpoint
+from export.checkpoint_file import is_of_this_recipe, load_weights, read_checkpoint
 from hparams import HParams, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2, free_running
 from tacotron2_voice.settings import change_speaking_settings, check_text_settings
@@ -88,8 +88,6 @@ def load_checkpoint_synthesizer(
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     saved = read_checkpoint(path)
     hparams = _settings_of(saved, overrides, path)
-    with torch.device("meta"):  # without memory, in case the settings ask for terabytes
-        check_weights(Tacotron2(hparams).state_dict(), saved, path)
     model = Tacotron2(hparams, speaking_decoder=choose_speaking_decoder(hparams.decoder))
     load_weights(model, saved, path)
     training = training_facts(saved, hparams)
@@ -104,7 +102,7 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
         for name, option in SPEAKING_OPTIONS.items():
             value = getattr(hparams, name)
             if value != getattr(trained, name):
-                raise UserError(f"--hparams: {name}={value}: use {option} instead")
+                raise UserError(f"{name}={value}: use {option} instead")
     else:
         hparams = create_hparams(overrides, trained)
     if hparams.speaker_embedding_dim and not hparams.speakers:
@@ -124,46 +122,32 @@ def choose_speaking_decoder(name: str) -> Callable[..., Any]:
 
     The recipe works without the folder fast_decoder/.
     """
-    package = importlib.util.find_spec("fast_decoder")
-    # A folder with nothing but compiled files has no origin.
-    is_missing = package is None or package.origin is None
-    if name == "reference" or is_missing:
-        return free_running
-    from fast_decoder import captured_steps
+    if name != "reference":
+        with contextlib.suppress(ImportError):
+            from fast_decoder import captured_steps
 
-    return captured_steps.free_running
+            return captured_steps.free_running
+    return free_running
 
 
 def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
-    """Return what a checkpoint contains about its training."""
-    statistics = statistics_of(saved, hparams)
-    longest_text = saved.get("longest_text")
-    if longest_text is None and statistics is not None:
-        longest_text = statistics.longest_text
-    epochs = saved["loop"]["epoch"] - 1 if "loop" in saved else 0
-    return TrainingFacts(
-        statistics=statistics,
-        speaker_statistics=speaker_statistics_of(saved),
-        longest_text=longest_text,
-        epochs=epochs,
-        text_rules=saved.get("text_rules", ""),
-    )
+    """Return the facts about the training that a checkpoint contains.
 
-
-def statistics_of(saved: dict[str, Any], hparams: HParams) -> SpeechStatistics | None:
-    """Return the speech statistics of a checkpoint.
-
-    For a checkpoint without statistics, such as NVIDIA's, they are LJSpeech's if the symbols are
-    English. The speaking rate in other symbols is unknown.
+    The statistics of a checkpoint without statistics, such as NVIDIA's, are those of LJSpeech if
+    the symbols are English. The speaking rate in other symbols is unknown.
     """
+    statistics = LJSPEECH if hparams.table.is_english else None
     if saved.get("speech_statistics") is not None:
-        return SpeechStatistics(**saved["speech_statistics"])
-    return LJSPEECH if hparams.table.is_english else None
-
-
-def speaker_statistics_of(saved: dict[str, Any]) -> list[SpeakerStatistics]:
-    """Return the statistics of each speaker of a checkpoint; [] for one speaker."""
-    return [
+        statistics = SpeechStatistics(**saved["speech_statistics"])
+    longest_text = statistics.longest_text if statistics else None
+    speakers = [
         SpeakerStatistics(one["name"], one["minutes"], SpeechStatistics(**one["statistics"]))
         for one in saved.get("speaker_statistics", ())
     ]
+    return TrainingFacts(
+        statistics=statistics,
+        speaker_statistics=speakers,
+        longest_text=saved.get("longest_text") or longest_text,
+        epochs=saved["loop"]["epoch"] - 1 if "loop" in saved else 0,
+        text_rules=saved.get("text_rules", ""),
+    )

@@ -11,20 +11,19 @@ those of the files at github.com/jik876/hifi-gan.
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import nn
 from torch.nn.functional import leaky_relu
 
-from export.checkpoint_file import checkpoint_error, read_saved, weight_problems
+from export.checkpoint_file import checkpoint_error, load_state, read_saved, weight_problems
 from tacotron2_voice.settings import limits
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import naming, read_json
+from tacotron2_voice.utils.files import naming, read_as
 
 SLOPE = 0.1  # of leaky ReLUs
 LAST_SLOPE = 0.01  # of the last leaky ReLU, which is torch's default
@@ -157,93 +156,32 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
     """
     saved = read_saved(path)
     if not isinstance(saved, dict) or not isinstance(saved.get("generator"), dict):
-        raise UserError(f"{path}: {_other_kind(path, saved)}")
-    if problems := weight_problems(saved["generator"], "generator"):
-        raise checkpoint_error(path, problems)
-    with naming(path):
-        weights = without_normalization(saved["generator"])
-    if problems := weight_problems(weights, "generator without weight normalization"):
+        content = ", ".join(map(str, saved)) if isinstance(saved, dict) else "no values by name"
+        expected = "expected `generator`, as in generator_v1 or g_02500000"
+        raise UserError(f"{path}: contains {content:.120} ({expected})")
+    problems = weight_problems(saved["generator"], "generator")
+    if problems:
         raise checkpoint_error(path, problems)
     config = read_config(config_path)
-    unfit = f" does not fit {config_path}"
-    if differing := _differences(config, weights):
-        raise UserError(f"{checkpoint_error(path, differing, unfit)}\n  {USE_ITS_CONFIG}")
-    with torch.device("meta"):  # without memory, because load_state_dict assigns the weights
-        generator = Generator(config)
-    own = generator.state_dict()
-    problems = [f"{name} is missing" for name in own if name not in weights]
-    problems += [f"{name} is unknown to this generator" for name in weights if name not in own]
-    problems += [
-        f"{name} is {[*weights[name].shape]} (expected {[*own[name].shape]})"
-        for name in own
-        if name in weights and weights[name].shape != own[name].shape
-    ]
-    if problems:
-        raise checkpoint_error(path, problems, unfit)
-    generator.load_state_dict(weights, assign=True)
+    generator = Generator(config)
+    with naming(path):
+        weights = without_normalization(saved["generator"])
+    load_state(generator, weights, path, f"{config_path}, the config.json of other weights")
     return generator.eval()
 
 
 def read_config(path: str | Path) -> GeneratorConfig:
-    """Read and check a config.json. UserError lists the settings that are missing or wrong."""
-    from pydantic import TypeAdapter, ValidationError
-
-    config = read_json(path, f"no such file. {USE_ITS_CONFIG}")
-    names = [field.name for field in fields(GeneratorConfig)]
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: no settings by name. {USE_ITS_CONFIG}")
-    if missing := [name for name in names if name not in config]:
-        raise UserError(f"{path}: {', '.join(missing)} missing. {USE_ITS_CONFIG}")
-    try:
-        values = {name: config[name] for name in names}
-        checked = TypeAdapter(GeneratorConfig).validate_python(values)
-        problems = _rule_problems(checked)
-    except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, x['loc']))}={x['input']!r:.60}: {x['msg']}" for x in error.errors()
-        ]
-    if problems:
-        raise checkpoint_error(path, problems)
-    return checked
-
-
-def _rule_problems(config: GeneratorConfig) -> list[str]:
-    """Return the contradictions between settings, one line each."""
-    rates = config.upsample_rates
-    sizes = config.upsample_kernel_sizes
-    kernels = config.resblock_kernel_sizes
-    dilations = config.resblock_dilation_sizes
-    channels = config.upsample_initial_channel
-    problems = []
-    if math.prod(rates) != config.hop_size:
-        product = f"the product is {math.prod(rates)} (expected hop_size={config.hop_size})"
-        problems.append(f"upsample_rates={rates}: {product}")
-    pads = [size - rate for size, rate in zip(sizes, rates, strict=False)]
-    if len(sizes) != len(rates) or any(pad < 0 or pad % 2 for pad in pads):
-        expected = f"one per value of upsample_rates={rates}, larger by an even number"
-        problems.append(f"upsample_kernel_sizes={sizes}: expected {expected}")
-    if channels % 2 ** len(rates):
-        expected = f"a multiple of {2 ** len(rates)}, because it is halved {len(rates)} times"
-        problems.append(f"upsample_initial_channel={channels}: expected {expected}")
-    if not kernels or not all(kernel % 2 for kernel in kernels):
-        problems.append(f"resblock_kernel_sizes={kernels}: expected odd numbers")
-    if len(dilations) != len(kernels) or not all(dilations):
-        expected = f"a list per value of resblock_kernel_sizes={kernels}"
-        problems.append(f"resblock_dilation_sizes={dilations}: expected {expected}")
-    return problems
-
-
-def _other_kind(path: str | Path, saved: Any) -> str:
-    """Return what a file contains instead of a generator."""
-    name = Path(path).name
-    keys = [*saved] if isinstance(saved, dict) else []
-    expected = "expected `generator`, as in generator_v1 or g_02500000"
-    if "mpd" in keys:
-        if "do_" in name:
-            expected = f"expected the generator, {name.replace('do_', 'g_', 1)}"
-        return f"discriminators, which only the training needs ({expected})"
-    content = ", ".join(map(str, keys)) if keys else "no values by name"
-    return f"contains {content:.120} ({expected})"
+    """Read and check a config.json. UserError names the first setting that is missing or wrong."""
+    config = read_as(path, GeneratorConfig, f"no such file. {USE_ITS_CONFIG}", USE_ITS_CONFIG)
+    has_lengths = len(config.upsample_kernel_sizes) == len(config.upsample_rates)
+    has_dilations = len(config.resblock_dilation_sizes) == len(config.resblock_kernel_sizes)
+    if not has_lengths or not has_dilations:
+        problem = "lists of different lengths for the upsampling or the residual blocks"
+        raise UserError(f"{path}: {problem}. {USE_ITS_CONFIG}")
+    if math.prod(config.upsample_rates) != config.hop_size:
+        problem = f"upsample_rates={config.upsample_rates}: the product is not {config.hop_size}"
+        raise UserError(f"{path}: {problem}, the hop_size. {USE_ITS_CONFIG}")
+    return config
 
 
 def without_normalization(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -252,45 +190,16 @@ def without_normalization(weights: Mapping[str, torch.Tensor]) -> dict[str, torc
     Weight normalization stores the length and the direction of each kernel.
 
     Raises:
-        UserError: if lengths and directions do not fit each other.
+        UserError: if a direction is missing.
     """
     plain = {name: tensor.float() for name, tensor in weights.items()}
     for length_part, direction_part in LENGTH_AND_DIRECTION.items():
         for name in [x for x in plain if x.endswith(f".{length_part}")]:
             layer = name.removesuffix(length_part)
-            length, direction = plain.pop(name), plain.pop(layer + direction_part, None)
-            if direction is None or direction.dim() != 3:
-                expected = f"expected {layer}{direction_part} of three dimensions"
-                raise UserError(f"{name}: its direction is missing ({expected})")
-            if length.shape != (len(direction), 1, 1):
-                shape = [len(direction), 1, 1]
-                raise UserError(f"{name} is {[*length.shape]} (expected {shape})")
+            if layer + direction_part not in plain:
+                raise UserError(f"{name}: {layer}{direction_part} is missing")
+            length = plain.pop(name)
+            direction = plain.pop(layer + direction_part)
             norms = torch.linalg.vector_norm(direction, dim=(1, 2), keepdim=True)
             plain[f"{layer}weight"] = direction * (length / norms)
     return plain
-
-
-def _differences(config: GeneratorConfig, weights: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the settings that differ from the shapes of the weights, one line each."""
-    first = weights.get("conv_pre.weight")
-    sizes: dict[str, Any] = {}
-    if first is not None and first.dim() == 3:
-        sizes["upsample_initial_channel"], sizes["num_mels"], _ = first.shape
-    ups = _kernel_sizes(weights, r"ups\.(\d+)\.weight")
-    blocks = _kernel_sizes(weights, r"resblocks\.(\d+)\.convs1?\.0\.weight")
-    if ups and blocks:
-        sizes["upsample_kernel_sizes"] = ups
-        sizes["resblock_kernel_sizes"] = blocks[: len(blocks) // len(ups)]
-        sizes["resblock"] = "1" if any(".convs1." in name for name in weights) else "2"
-    return [
-        f"{name}={getattr(config, name)!r} in the config, {size!r} in the weights"
-        for name, size in sizes.items()
-        if getattr(config, name) != size
-    ]
-
-
-def _kernel_sizes(weights: Mapping[str, torch.Tensor], pattern: str) -> list[int]:
-    """Return the last dimension of the tensors whose names match `pattern`, by their number."""
-    matches = {name: re.fullmatch(pattern, name) for name in weights}
-    sizes = {int(m[1]): weights[x].shape[-1] for x, m in matches.items() if m and weights[x].dim()}
-    return [sizes[number] for number in sorted(sizes)]

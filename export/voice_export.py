@@ -193,7 +193,7 @@ def quantize_lstms(path: Path) -> None:
 
 
 def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
-    """Store the other large weights of a graph in 8 bits, as integers from -`largest` to `largest`.
+    """Store the remaining large weights of a graph in 8 bits, from -`largest` to `largest`.
 
     Each output has its own scale. This makes the file smaller. The graph converts the integers to
     float32 when it runs.

@@ -39,7 +39,9 @@ def main(arguments: list[str] | None = None) -> None:
         help="folder with metadata.csv and wavs/, or a filelist",
     )
     add("-o", "--out", type=output_file, required=True, metavar="FILE.json", help="file to write")
-    add("--speaker", metavar="NAME", help="speaker of all texts, if the recordings have none")
+    add(
+        "--speaker", metavar="NAME", help="speaker of all texts, if the recordings have no speakers"
+    )
     add(
         "--speaker-column",
         metavar="COLUMN",

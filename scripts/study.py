@@ -220,7 +220,7 @@ class Study:
         if self.stops:
             raise UserError("stopped")
         signals_sent = 0
-        with files.open_to_append(log) as output:
+        with open(log, "ab") as output:
             streams: dict = {"stdin": subprocess.DEVNULL}
             # In its own session the program gets no Ctrl-C; `stop` decides what it gets.
             streams |= {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
@@ -313,7 +313,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = read_settings(args.settings)
     read_recordings(args.texts)
     (args.out / "logs").mkdir(parents=True, exist_ok=True)
-    with files.lock(args.out):
+    with files.folder_locked(args.out, "another process is training these runs; wait for it"):
         remember(args.out / "study.json", args.hparams, settings)
         evaluation_options = ["--recognizer", args.recognizer]
         evaluation_options += ["--whisper-model", args.whisper_model]

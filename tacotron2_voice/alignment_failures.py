@@ -16,12 +16,13 @@ import numpy as np
 
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.speech_end import FORMED, JUMP_BACK, STUCK_SECONDS, StopReason
-from tacotron2_voice.speech_statistics import MARKS, SpeechStatistics, last_symbol
+from tacotron2_voice.speech_statistics import SpeechStatistics
 from tacotron2_voice.text import SymbolTable, sequence_to_text
 from tacotron2_voice.text.words import word_spans
 
 ATTENDED = 0.5  # attention weight that a spoken word has in at least one step
 MAX_SHOWN = 3  # skipped words in a message
+ADVICE = "Train longer, or try another seed."
 
 Kind = Literal["blurred", "no stop", "stuck", "missing", "skipped", "repeated", "fast", "slow"]
 
@@ -55,23 +56,22 @@ def find_failures(
     focus_rate = float(alignment.max(axis=1).mean())
     focus = alignment.argmax(axis=1)  # the symbol with the largest weight, per step
     spans = word_spans(ids, table)
-    advice = _advice(ids, table)
     failures = []
     if focus_rate < FORMED:
         problem = f"the alignment is blurred: focus rate {focus_rate:.2f} is below {FORMED}"
         failures.append(Failure("blurred", 1, f"{problem}. Train longer."))
     if reason is StopReason.LIMIT:
-        failures.append(_no_stop(len(alignment), ids, settings, statistics, advice))
+        failures.append(_no_stop(len(alignment), len(ids), settings))
     if reason is StopReason.STUCK:
         position = f"symbol {focus[-1] + 1} of {len(ids)}"
         problem = f"attention rested on {position} for {STUCK_SECONDS:g} s, so speech was ended"
-        failures.append(Failure("stuck", 1, f"{problem}. {advice}"))
+        failures.append(Failure("stuck", 1, f"{problem}. {ADVICE}"))
 
     reached = [(start, stop) for start, stop in spans if focus.max() >= (start + stop - 1) // 2]
     if len(reached) < len(spans):
         position = f"word {len(reached)} of {len(spans)} (symbol {focus.max() + 1} of {len(ids)})"
         problem = f"words are missing at the end: attention reached {position}"
-        failures.append(Failure("missing", len(spans) - len(reached), f"{problem}. {advice}"))
+        failures.append(Failure("missing", len(spans) - len(reached), f"{problem}. {ADVICE}"))
     if focus_rate >= FORMED:  # blurred attention is on no word
         skipped = _skipped_words(alignment, ids, reached, table)
         if skipped:
@@ -79,17 +79,17 @@ def find_failures(
             if len(skipped) > MAX_SHOWN:
                 shown += f" and {len(skipped) - MAX_SHOWN} more"
             problem = f"words may be skipped: {shown}"
-            failures.append(Failure("skipped", len(skipped), f"{problem}. {advice}"))
+            failures.append(Failure("skipped", len(skipped), f"{problem}. {ADVICE}"))
     jumps = focus[:-1] - focus[1:]
     if len(jumps) and jumps.max() > JUMP_BACK:
         step = int(jumps.argmax())
         again = [start for start, _ in spans if focus[step + 1] <= start <= focus[step]]
         jump = f"attention jumps back {jumps[step]} symbols at decoder step {step + 1}"
         problem = f"words may be repeated: {jump}"
-        failures.append(Failure("repeated", max(1, len(again)), f"{problem}. {advice}"))
+        failures.append(Failure("repeated", max(1, len(again)), f"{problem}. {ADVICE}"))
     if statistics is not None and focus_rate >= FORMED and reason.is_found:
         seconds = _seconds(len(alignment), settings)
-        failures += _rate_failures(seconds, len(ids), statistics, advice)
+        failures += _rate_failures(seconds, len(ids), statistics)
     return failures
 
 
@@ -110,23 +110,14 @@ def _seconds(num_steps: int, settings: VoiceSettings) -> float:
     return num_steps * step_time
 
 
-def _no_stop(
-    num_steps: int,
-    ids: Sequence[int],
-    settings: VoiceSettings,
-    statistics: SpeechStatistics | None,
-    advice: str,
-) -> Failure:
+def _no_stop(num_steps: int, num_symbols: int, settings: VoiceSettings) -> Failure:
     """Return the failure of speech that ran to its limit, with the setting or the text behind it."""
-    seconds = _seconds(num_steps, settings)
-    problem = f"no stop within {seconds:.1f} s"
-    longest = statistics.longest_time(len(ids)) if statistics else 0.0
-    if num_steps == settings.max_decoder_steps and seconds < longest:
+    problem = f"no stop within {_seconds(num_steps, settings):.1f} s"
+    if num_steps == settings.max_decoder_steps:
         limit = f"the limit max_decoder_steps={settings.max_decoder_steps}"
-        expected = f"{len(ids)} symbols take up to {longest:.1f} s"
-        return Failure("no stop", 1, f"{problem}, {limit} ({expected})")
-    limit = f"the limit for {len(ids)} symbols"
-    return Failure("no stop", 1, f"{problem}, {limit}. {advice} Or lower gate_threshold.")
+    else:
+        limit = f"the limit for {num_symbols} symbols"
+    return Failure("no stop", 1, f"{problem}, {limit}. {ADVICE} Or lower gate_threshold.")
 
 
 def _skipped_words(
@@ -155,25 +146,15 @@ def _symbols_of_word(start: int, stop: int) -> slice:
     return slice(max(start - 1, 0), stop + 1)
 
 
-def _advice(ids: Sequence[int], table: SymbolTable) -> str:
-    """Return what helps, the most effective first."""
-    has_mark = last_symbol(table.symbols[i] for i in ids) in MARKS
-    if has_mark:
-        return "Train longer, or try another --seed."
-    return "Train longer, end the text with a punctuation mark, or try another --seed."
-
-
-def _rate_failures(
-    seconds: float, num_symbols: int, statistics: SpeechStatistics, advice: str
-) -> list[Failure]:
+def _rate_failures(seconds: float, num_symbols: int, statistics: SpeechStatistics) -> list[Failure]:
     """Return the failure of speech that is faster or slower than the training clips."""
     spoken = f"{num_symbols} symbols in {seconds:.1f} s"
     shortest = statistics.shortest_time(num_symbols)
     longest = statistics.longest_time(num_symbols)
     if seconds < shortest:
         problem = f"too fast: {spoken} (expected at least {shortest:.1f} s)"
-        return [Failure("fast", 1, f"{problem}. Words may be missing. {advice}")]
+        return [Failure("fast", 1, f"{problem}. Words may be missing. {ADVICE}")]
     if seconds > longest:
         problem = f"too slow: {spoken} (expected at most {longest:.1f} s)"
-        return [Failure("slow", 1, f"{problem}. {advice}")]
+        return [Failure("slow", 1, f"{problem}. {ADVICE}")]
     return []

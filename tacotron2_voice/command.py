@@ -14,22 +14,16 @@ from pathlib import Path
 from tacotron2_voice.outputs import FolderOutput, Output, StreamOutput, WavOutput
 from tacotron2_voice.resume_log import hash_of, options_hash
 from tacotron2_voice.speakers import chosen_index
-from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.synthesizer import SpeechStream, Synthesizer
 from tacotron2_voice.texts import InputText, add_text_options, read_texts, speaking_options
-from tacotron2_voice.utils.arguments import checked, output_file, thread_count
+from tacotron2_voice.utils.arguments import output_file, thread_count
 from tacotron2_voice.utils.console import print_without_failing, progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import refuse_no_folder
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE
 
-MAX_WITHOUT_END = 20  # consecutive texts that run to their limit
-# Suffixes of files that are not written, so that they would become names of folders.
-FILE_SUFFIXES = set(
-    ".mp3 .flac .ogg .oga .opus .m4a .m4b .aac .wma .aif .aiff .aifc .au .caf .amr .mp2 .mp4 .mka "
-    ".webm .wave .w64 .raw .pcm .gz .zip .npy .png".split()
-)
+OTHER_FORMATS = (".mp3", ".flac", ".ogg", ".opus", ".m4a")  # a folder is not named like this
 SHOWN_LETTERS = 60  # of a text in a message
 
 
@@ -37,12 +31,9 @@ def output_path(text: str) -> Path:
     """Convert the argument of -o: a WAV or a folder."""
     if Path(text).suffix.lower() == ".wav":
         return output_file(text)
-    if text == "-":
-        raise argparse.ArgumentTypeError("'-': expected a file or folder; see --stream")
-    expected = "a folder, or a name that ends in .wav"
-    return checked(
-        Path, expected, lambda path: bool(text) and path.suffix.lower() not in FILE_SUFFIXES
-    )(text)
+    if not text or text.lower().endswith(OTHER_FORMATS):
+        raise argparse.ArgumentTypeError(f"{text!r} (expected a folder, or a name.wav)")
+    return Path(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +83,10 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     timer = Timer()
     synthesizer = load()
     settings = synthesizer.settings
-    index = chosen_index(args.speaker, settings.speakers, str(path))
+    try:
+        index = chosen_index(args.speaker, settings.speakers, str(path))
+    except UserError as error:
+        raise UserError(f"--speaker: {error}") from None
     if index is not None:
         args.speaker = settings.speakers[index]  # in the spelling of the model
     texts, num_skipped = read_texts(args, settings)
@@ -107,7 +101,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         print(f"{num_before:,} of {len(texts):,} texts were spoken before", flush=True)
     try:
         with output:
-            _speak_rest(output, texts, args, path, timer)
+            _speak_rest(output, texts, args, timer)
     except KeyboardInterrupt:
         kept = output.describe_stop(len(texts))
         if not kept:
@@ -121,7 +115,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
 
 
 def _speak_rest(
-    output: Output, texts: list[InputText], args: argparse.Namespace, path: Path, timer: "Timer"
+    output: Output, texts: list[InputText], args: argparse.Namespace, timer: "Timer"
 ) -> None:
     """Speak the texts that are not complete, with a bar for the texts, or for one text's chunks."""
     rest = [text for text in texts if not output.is_complete(text.name)]
@@ -133,7 +127,6 @@ def _speak_rest(
         initial=len(texts) - len(rest),
         disable=bool(args.stream) or not rest,
     )
-    without_end: list[InputText] = []
     rate = output.sampling_rate
     with bar:
         for text in rest:
@@ -147,16 +140,6 @@ def _speak_rest(
             print_report(text, output.written, stream, bar.write, numbered=args.text is None)
             if not has_one_text:
                 bar.update()
-            if all(chunk.stop_reason is StopReason.LIMIT for chunk in stream.chunks):
-                without_end.append(text)
-            else:
-                without_end.clear()
-            if len(without_end) == MAX_WITHOUT_END:
-                first = int(without_end[0].name)
-                lines = f"lines {first} to {int(text.name)}"
-                problem = f"{MAX_WITHOUT_END} consecutive texts ran to their limit ({lines})"
-                advice = "Train longer, or lower gate_threshold with --hparams."
-                raise UserError(f"{path}: {problem}. {advice}")
 
 
 def list_speakers(synthesizer: Synthesizer) -> str:
@@ -183,14 +166,14 @@ def print_report(
     *,
     numbered: bool,
 ) -> None:
-    """Print what was written for a text, its notes and its warnings.
+    """Print the files of a text, its notes and its warnings.
 
     Args:
         write: prints a line, by default to standard output.
         numbered: whether messages name the text's line.
     """
     if written:
-        # A text may contain what a terminal takes for commands.
+        # A text may contain control characters, which a terminal would obey.
         line = "".join(x if x.isprintable() else " " for x in text.text)
         write(f"{written}  {textwrap.shorten(line, SHOWN_LETTERS, placeholder='...')}")
     line_number = f"line {int(text.name)}, " if numbered else ""

@@ -65,7 +65,7 @@ def check_operators(content: bytes, known: Set[str], kind: str) -> None:
     """Check that an ONNX graph consists of the `known` operators.
 
     Args:
-        kind: what the graph should be, for the message, such as "a voice".
+        kind: the expected kind of graph in the message, such as "a voice".
 
     Raises:
         UserError: if the graph has other operators, such as loops, or is not an ONNX graph.

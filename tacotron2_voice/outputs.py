@@ -8,10 +8,10 @@ with output:
 write_speech(Path("out/evening"), voice.synthesize(text), voice.settings.table)
 """
 
+import contextlib
 import os
 import struct
 import sys
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +19,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tacotron2_voice.resume_log import ResumeLog, checksums_of, write_all
+from tacotron2_voice.resume_log import ResumeLog, sizes_of
 from tacotron2_voice.synthesizer import Speech, SpeechStream, Synthesizer
 from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.texts import InputText
 from tacotron2_voice.utils.audio_files import encode, write_mel, write_wav
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import naming, remove_leftovers, write_atomically
+from tacotron2_voice.utils.files import naming, remove_leftovers, write_atomically, write_bytes
 
 MAX_WAV_BYTES = 2**32 + 7  # the header counts the bytes after the first eight with 32 bits
 
@@ -65,11 +65,11 @@ class Output(ABC):
         complete."""
 
     def describe_stop(self, num_texts: int) -> str:
-        """Return a phrase about what is left after a stop, or ""."""
+        """Return a phrase about the texts that are kept after a stop, or ""."""
         return ""
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        """Return a phrase about what was written, or "". `num_before`: texts of earlier calls."""
+        """Return a phrase about the files, or "". `num_before`: texts of earlier calls."""
         return ""
 
     def __enter__(self) -> "Output":
@@ -128,8 +128,8 @@ class FolderOutput(Output):
         write_speech(base, speech, self.synthesizer.settings.table, save_mel=self.save_mel)
         self.written = f"{base.name}.wav  {speech.seconds:5.2f} s"
         yield len(speech.audio)
-        checksums = checksums_of(self._paths_of(text.name))
-        self.log.add(self.keys[text.name], checksums, speech.warnings)
+        sizes = sizes_of(self._paths_of(text.name))
+        self.log.add(self.keys[text.name], sizes, speech.warnings)
         self.complete.add(text.name)
         self.num_warnings += len(speech.warnings)
 
@@ -249,26 +249,23 @@ class WavOutput(Output):
         if self.part.exists() and not log.exists():
             raise UserError(f"{self.part}: already exists, but not {log.name} (expected both)")
         self.log = ResumeLog(log)
-        with naming(self.part):
-            self.file = open(self.part, "ab+", buffering=0)  # noqa: SIM115
         header = wav_header(self.sampling_rate)
         self.num_complete = 0
         self.end = len(header)  # of the complete texts, in bytes
         self.size = 0  # of the text that is being written, in bytes
-        self.checksum = 0  # of that text
-        begin = os.pread(self.file.fileno(), len(header), 0)
-        if begin[8:-4] == header[8:-4]:  # the lengths may differ after a stop at the very end
-            while self._next_is_complete():
-                name = self.keys[self.num_complete][0]
-                self.end += self.log.entries[self.num_complete].files[name][0]
-                self.num_complete += 1
-        if self.num_complete < len(self.log.entries):
-            self.log.truncate(self.num_complete)
-        for entry in self.log.entries[: self.num_complete]:
+        part_size = self.part.stat().st_size if self.part.exists() else 0
+        for (name, key), entry in zip(self.keys, self.log.entries, strict=False):
+            if entry.key != key or self.end + entry.files[name] > part_size:
+                break
+            self.num_complete += 1
+            self.end += entry.files[name]
             self.num_warnings += len(entry.warnings)
-        os.ftruncate(self.file.fileno(), self.end if self.num_complete else 0)
-        if not self.num_complete:
-            self._append(header)
+        self.log.keep(self.num_complete)
+        if self.num_complete:
+            os.truncate(self.part, self.end)
+        else:
+            write_bytes(self.part, header)
+        self.file = open(self.part, "ab")  # noqa: SIM115
 
     @property
     def seconds(self) -> float:
@@ -302,18 +299,18 @@ class WavOutput(Output):
             line = int(self.keys[self.num_complete][0])
             problem = f"line {line} does not fit (expected at most 4 GiB per WAV)"
             raise UserError(f"{self.path}: {problem}. Split the text file.")
-        self._append(samples)
+        with naming(self.part):
+            self.file.write(samples)
+            self.file.flush()
         self.size += len(samples)
-        self.checksum = zlib.crc32(samples, self.checksum)
 
     def end_text(self, warnings: list[str]) -> None:
         """Record that the next text is complete."""
         name, key = self.keys[self.num_complete]
-        self.log.add(key, {name: (self.size, self.checksum)}, warnings)
+        self.log.add(key, {name: self.size}, warnings)
         self.num_complete += 1
         self.end += self.size
         self.size = 0
-        self.checksum = 0
         self.num_warnings += len(warnings)
 
     def __enter__(self) -> "WavOutput":
@@ -321,28 +318,13 @@ class WavOutput(Output):
 
     def __exit__(self, *error: object) -> None:
         with self.log:
-            os.ftruncate(self.file.fileno(), self.end)
-            self.file.close()
+            with contextlib.suppress(OSError):  # a full disk, which has ended the writing
+                self.file.close()
+            os.truncate(self.part, self.end)
             if error[0] is None:
                 self._finish()
             elif not self.num_complete:
                 self.part.unlink(missing_ok=True)
-
-    def _next_is_complete(self) -> bool:
-        """Return whether the part contains the next text as the log describes it."""
-        if self.num_complete == min(len(self.keys), len(self.log.entries)):
-            return False
-        name, key = self.keys[self.num_complete]
-        entry = self.log.entries[self.num_complete]
-        size, checksum = entry.files.get(name, (0, 0))
-        left = os.fstat(self.file.fileno()).st_size - self.end
-        if entry.key != key or not 0 < size <= left:
-            return False
-        return zlib.crc32(os.pread(self.file.fileno(), size, self.end)) == checksum
-
-    def _append(self, content: bytes) -> None:
-        with naming(self.part):
-            write_all(self.file.fileno(), content)
 
     def _finish(self) -> None:
         """Write the lengths into the header, and rename the part."""
@@ -353,4 +335,4 @@ class WavOutput(Output):
             os.fsync(file.fileno())
         with naming(self.path):
             os.replace(self.part, self.path)
-        self.log.truncate(0)  # an empty log is removed
+        self.log.keep(0)  # an empty log is removed

@@ -5,7 +5,7 @@
     settings = change_settings(trained, "@settings.txt,attention_window=6")  # from a file first
     print(describe(settings))
 
-`VoiceSettings` contains what the synthesis needs: text, audio, and the sizes of the graphs. The
+`VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the graphs. The
 training recipe extends this class with the settings of a training run and gives every setting a
 default.
 
@@ -276,7 +276,7 @@ def change_speaking_settings(
         if value != trained_value:
             problems.append(f"{name}={value!s:.200}: expected {trained_value!s:.200}")
     if problems:
-        title = "--hparams: a model keeps these settings of its training:"
+        title = "a model keeps these settings of its training:"
         raise UserError("\n  ".join([title, *problems]))
     return settings
 
@@ -403,11 +403,8 @@ def _parse(override: str, kind: type[VoiceSettings]) -> tuple[str, Any]:
 def _suggestion(name: str, known: Iterable[str]) -> str:
     """Return a known name that resembles `name`, as the end of a message."""
     plain = name.lower().strip("-").replace("-", "_")
-    names = list(known)
-    longer = [one for one in names if plain and one.startswith(plain)]
-    similar = difflib.get_close_matches(plain, names, n=1, cutoff=MIN_SIMILARITY)
-    candidates = longer + similar
-    return f" (did you mean {candidates[0]}?)" if candidates else ""
+    similar = difflib.get_close_matches(plain, known, n=1, cutoff=MIN_SIMILARITY)
+    return f" (did you mean {similar[0]}?)" if similar else ""
 
 
 def _convert(text: str, kind: Any) -> Any:
@@ -438,11 +435,11 @@ def _convert_integer(text: str) -> int:
         if re.fullmatch(r"[+-]?\d+", text):
             return int(text)
         number = float(text)  # 1e6 is an integer too
+        if number.is_integer():  # not true of infinity
+            return int(number)
     except ValueError:  # also for an integer of more digits than Python converts
-        raise ValueError("expected an integer") from None
-    if not number.is_integer():  # also true of infinity
-        raise ValueError("expected an integer")
-    return int(number)
+        pass
+    raise ValueError("expected an integer")
 
 
 def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
@@ -477,7 +474,7 @@ def _raise_problems(problems: list[str]) -> None:
 
 def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dict[str, str]:
     """Return problems, by name, of values that have a wrong type or are out of range."""
-    schema = _schema(kind)
+    schema = _schema(kind)  # type: ignore[arg-type]  # mypy takes a class for unhashable
     if schema is None:
         return {}
     try:
@@ -489,24 +486,13 @@ def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dic
     problems: dict[str, str] = {}
     for each in found:
         name = str(each["loc"][0])
-        value = values[name]
-        if isinstance(value, int) and abs(value) >= 10**30:  # Python may refuse to print it
-            value = f"(about {value.bit_length() * 0.30103:.0f} digits)"
-        problems[name] = f"{name}={value!s:.200}: {each['msg']}"
+        problems[name] = f"{name}={values[name]!s:.200}: {each['msg']}"
     return problems
 
 
+@functools.cache
 def _schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
     """Return a pydantic model of the settings, or None without pydantic."""
-    if kind not in _schemas:
-        _schemas[kind] = _make_schema(kind)
-    return _schemas[kind]
-
-
-_schemas: dict[type, "type[pydantic.BaseModel] | None"] = {}
-
-
-def _make_schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
     if not HAS_PYDANTIC:
         message = "note: pydantic is not installed, so the ranges of settings are not checked"
         print(message, file=sys.stderr)

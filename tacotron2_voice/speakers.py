@@ -17,10 +17,10 @@ MIN_SIMILARITY = 0.5  # of an unknown name and the name that the message suggest
 
 
 def speaker_name(text: str, label: str = "speaker") -> str:
-    """Return a name in Unicode's composed form, in which names are compared.
+    """Return a name in Unicode's composed form, which comparisons use.
 
     Args:
-        label: what the name belongs to, for messages.
+        label: the kind of the name in messages.
 
     Raises:
         UserError: if the name is longer than MAX_NAME or contains control characters.
@@ -39,7 +39,7 @@ def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "
 
     Args:
         where: the file or folder with these speakers, for messages.
-        label: what the name belongs to, for messages.
+        label: the kind of the name in messages.
 
     Raises:
         UserError: if `speakers` does not contain the name. The message suggests a similar name.
@@ -73,7 +73,7 @@ def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int |
     if len(speakers) == 1:
         return 0
     expected = f"expected one of {listed(speakers)}"
-    raise UserError(f"{where} has {len(speakers):,} speakers; --speaker is missing ({expected})")
+    raise UserError(f"{where} has {len(speakers):,} speakers ({expected})")
 
 
 def speaker_option(name: str) -> str:

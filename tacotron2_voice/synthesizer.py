@@ -63,7 +63,7 @@ Text = str | Utterance | Sequence[int]  # a text, a prepared text, or ids of sym
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """Contain what a synthesizer uses from the training of its model, as far as it is known."""
+    """Contain the known facts about the training of a model that synthesis uses."""
 
     statistics: SpeechStatistics | None = None  # of the training clips
     speaker_statistics: Sequence[SpeakerStatistics] = ()  # of each speaker
@@ -111,53 +111,10 @@ class Report:
     notes: list[str] = field(default_factory=list)  # other facts, such as retries
 
 
-@dataclass(frozen=True)
-class Speech:
-    """Contain the speech of a text."""
+class _Reported:
+    """Give access to the report of speech."""
 
-    audio: np.ndarray  # float32 [N] in [-1, 1]
-    sampling_rate: int  # Hz
-    mel: np.ndarray  # log-mel, float32 [n_mels, frames]
     report: Report
-
-    @property
-    def seconds(self) -> float:
-        return len(self.audio) / self.sampling_rate
-
-    @property
-    def alignments(self) -> list[np.ndarray]:
-        """The attention weights [steps, symbols] of each chunk."""
-        return [chunk.alignment for chunk in self.report.chunks]
-
-    @property
-    def failures(self) -> list[Failure]:
-        """The failures that are left after all retries."""
-        return [failure for chunk in self.report.chunks for failure in chunk.failures]
-
-    @property
-    def warnings(self) -> list[str]:
-        return self.report.warnings
-
-    @property
-    def notes(self) -> list[str]:
-        return self.report.notes
-
-
-class SpeechStream:
-    """Iterate over pieces of speech as soon as they are computed: audio [N] or log-mels.
-
-    `chunks`, `warnings` and `notes` grow meanwhile, and are complete after the last piece.
-    """
-
-    def __init__(self, pieces: Iterator[np.ndarray], report: Report):
-        self._pieces = pieces
-        self.report = report
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return self
-
-    def __next__(self) -> np.ndarray:
-        return next(self._pieces)
 
     @property
     def chunks(self) -> list[SpokenChunk]:
@@ -172,12 +129,56 @@ class SpeechStream:
         return self.report.notes
 
 
+@dataclass(frozen=True)
+class Speech(_Reported):
+    """Contain the speech of a text."""
+
+    audio: np.ndarray  # float32 [N] in [-1, 1]
+    sampling_rate: int  # Hz
+    mel: np.ndarray  # log-mel, float32 [n_mels, frames]
+    report: Report
+
+    @property
+    def seconds(self) -> float:
+        return len(self.audio) / self.sampling_rate
+
+    @property
+    def alignments(self) -> list[np.ndarray]:
+        """The attention weights [steps, symbols] of each chunk."""
+        return [chunk.alignment for chunk in self.chunks]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The failures that are left after all retries."""
+        return [failure for chunk in self.chunks for failure in chunk.failures]
+
+
+class SpeechStream(_Reported):
+    """Iterate over pieces of speech as soon as they are computed: audio [N] or log-mels.
+
+    `chunks`, `warnings` and `notes` grow meanwhile, and are complete after the last piece.
+    """
+
+    def __init__(self, pieces: Iterator[np.ndarray], report: Report):
+        self._pieces = pieces
+        self.report = report
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return self._pieces
+
+    def __next__(self) -> np.ndarray:
+        return next(self._pieces)
+
+
 class Synthesizer(ABC):
-    """Synthesize texts. Threads can share a synthesizer, because it keeps no state between texts.
+    """Synthesize texts.
+
+    A synthesizer keeps no state between texts, so threads can share an exported voice, or a
+    checkpoint on a CPU. A checkpoint on a GPU captures CUDA graphs. Use it in one thread at a time.
 
     Attributes:
         settings: of the model.
-        training: what is known about its training.
+        training: known facts about the training of the model.
         source: the file or folder of the model, for messages.
         vocoder: replaces Griffin-Lim, if it is set.
     """

@@ -9,7 +9,7 @@ from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.synthesizer import PAUSE, RETRIES
 from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
 from tacotron2_voice.utils.arguments import at_least_one, checked, whole_number
-from tacotron2_voice.utils.errors import MAX_LINES_SHOWN, UserError, about_lines, lines_refused
+from tacotron2_voice.utils.errors import UserError, about_lines, lines_refused
 from tacotron2_voice.utils.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
 from tacotron2_voice.utterance import (
     NothingToSpeak,
@@ -113,39 +113,31 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     texts: list[InputText] = []
     silent: list[str] = []  # problems of lines with nothing to speak
     problems: list[str] = []
-    unknown: dict[str, None] = {}  # symbols, in order
     digits = max(4, len(str(lines[-1][0])))
     for number, line in lines:
         place = source if args.text is not None else f"{source}:{number}"
+        if not any(character.isalnum() for character in line):  # such as "* * *"
+            silent.append(f"{place}: {NothingToSpeak(line)}")
+            continue
         try:
             text = sentence_of(line, args.numbers) if args.numbers else line.strip()
             utterance = prepare_utterance(text, settings, drop_unknown=args.drop_unknown)
+            texts.append(InputText(f"{number:0{digits}}", text, utterance))
+        except NothingToSpeak as error:
+            silent.append(f"{place}: {error}")
+        except UnknownSymbols as error:
+            problems.append(f"{place}: {error}; --drop-unknown leaves it out")
         except UserError as error:
-            # A line without letters and digits, such as "* * *", is not a wrong number.
-            has_words = any(character.isalnum() for character in line)
-            is_silent = isinstance(error, NothingToSpeak) or not has_words
-            (silent if is_silent else problems).append(f"{place}: {error}")
-            if isinstance(error, UnknownSymbols):
-                unknown |= dict.fromkeys(error.symbols)
-            continue
-        texts.append(InputText(f"{number:0{digits}}", text, utterance))
-    if problems or not texts:
-        raise _rejected(source, problems or silent, len(lines), [*unknown])
+            problems.append(f"{place}: {error}")
+    rejected = problems or ([] if texts else silent)
+    if rejected:
+        if len(lines) == 1:
+            raise UserError(rejected[0])
+        raise lines_refused(source, rejected, len(lines))
     if silent:
         skipped = about_lines(source, silent, len(lines), "skipped", one_by_one=3)
         print(f"warning: {skipped}", file=sys.stderr, flush=True)
     return texts, len(silent)
-
-
-def _rejected(source: str, problems: list[str], num_lines: int, unknown: list[str]) -> UserError:
-    """Return the error about lines that cannot be spoken."""
-    if num_lines == 1:
-        return UserError(problems[0])
-    error = lines_refused(source, problems, num_lines)
-    if unknown and len(problems) > MAX_LINES_SHOWN:
-        symbols = ", ".join(repr(symbol) for symbol in unknown[:MAX_LINES_SHOWN])
-        return UserError(f"{error}\n  unknown symbols in these lines: {symbols}")
-    return error
 
 
 def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:

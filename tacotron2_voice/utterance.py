@@ -13,15 +13,13 @@ from tacotron2_voice.text.tags import Pause, split_tags
 from tacotron2_voice.utils.errors import UserError
 
 MAX_CHARACTERS = 20_000  # per text; that is about 20 minutes of speech, in memory together
-MAX_SYMBOLS = 40_000  # after cleaning, which makes sixteen symbols of each "½"
-MAX_PAUSE_SECONDS = 300.0  # per text in total, because pauses are in memory too
 # The pause after a chunk, as a share of the pause after a sentence, by the chunk's ending.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Contain what is spoken up to the next pause that the text asks for."""
+    """Contain the symbols up to the next pause tag of the text."""
 
     ids: list[int]  # of the symbols; [] if the segment is a pause only
     pause: float | None = None  # seconds after it; None: as usual after such an ending
@@ -60,11 +58,7 @@ class NothingToSpeak(UserError):
 
 
 class UnknownSymbols(UserError):
-    """Report a text with `symbols` that the voice does not have."""
-
-    def __init__(self, message: str, symbols: list[str]):
-        super().__init__(message)
-        self.symbols = symbols
+    """Report a text with symbols that the voice does not have."""
 
 
 def prepare_utterance(
@@ -88,14 +82,7 @@ def prepare_utterance(
                 segments.append(Segment(ids))
     if not any(segment.ids for segment in segments):
         raise NothingToSpeak(text)
-    utterance = Utterance(segments, text)
-    if len(utterance) > MAX_SYMBOLS:
-        problem = f"{len(utterance):,} symbols after cleaning (expected at most {MAX_SYMBOLS:,})"
-        raise UserError(f"{_quoted(text)}: {problem}")
-    if utterance.pause_seconds > MAX_PAUSE_SECONDS:
-        seconds = f"{utterance.pause_seconds:,.9g} seconds of pauses"
-        raise UserError(f"{_quoted(text)}: {seconds} (expected at most {MAX_PAUSE_SECONDS:g})")
-    return utterance
+    return Utterance(segments, text)
 
 
 def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:
@@ -152,6 +139,5 @@ def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]
     unknown = unknown_symbols(cleaned, table)
     if unknown and not table.is_english and not drop_unknown:
         described = in_words(unknown, table, text, settings.text_cleaners, settings.language)
-        message = f"{_quoted(text)}: the voice has no symbol for {described}"
-        raise UnknownSymbols(f"{message}; --drop-unknown leaves it out", unknown)
+        raise UnknownSymbols(f"{_quoted(text)}: the voice has no symbol for {described}")
     return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]

@@ -18,7 +18,7 @@ from tacotron2_voice.utils.files import naming, read_bytes
 from tacotron2_voice.voice import OPERATORS as VOICE_OPERATORS
 
 ONNX_START = b"\x08"  # the version of the format
-TORCH_STARTS = (b"PK\x03\x04", b"\x80")  # a zip or a pickle
+EXPORT = "scripts/export_vocoder.py exports HiFi-GAN (docs/guides/deploy.md)"
 TRIAL_FRAMES = 16
 # The operators of voices and of usual vocoders. They exclude loops, random numbers and other graphs.
 OPERATORS = VOICE_OPERATORS | set(
@@ -50,7 +50,9 @@ def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) ->
     """
     with naming(path):
         content = read_bytes(path, MAX_GRAPH_BYTES)
-        _check_is_onnx(content)
+        # What torch saves can contain code, so it is never loaded here.
+        if not content.startswith(ONNX_START):
+            raise UserError(f"not an ONNX file; {EXPORT}")
         check_operators(content, OPERATORS, "a vocoder")
         graph = OnnxGraph(content, threads)
         _check_input(graph, settings.n_mel_channels)
@@ -80,7 +82,7 @@ def check_mel_settings(
         if name in vocoder_settings:
             value = vocoder_settings[name]
             expected = getattr(settings, name)
-            if not _is_number(value, expected):
+            if float(value) != expected:
                 different.append(f"{name}={value!s:.30} (expected {expected})")
     if different:
         problem = "the vocoder was trained on other log-mels than the voice"
@@ -115,39 +117,15 @@ def checked_vocoder(path: str | Path, run: Vocoder, settings: VoiceSettings) -> 
     return checked
 
 
-def _check_is_onnx(content: bytes) -> None:
-    """Check the first bytes. What torch saves can contain code, so it is never loaded here."""
-    if content.startswith(ONNX_START):
-        return
-    kind = "not an ONNX file"
-    if content[8:9] == b"{" and int.from_bytes(content[:8], "little") < len(content):
-        kind = "a file of weights (safetensors), not an ONNX file"
-    elif content.startswith(TORCH_STARTS) and b"/code/" in content:
-        kind = "a TorchScript module, not an ONNX file"
-    elif content.startswith(TORCH_STARTS):
-        kind = "a file that torch saved, not an ONNX file"
-    raise UserError(f"{kind}; scripts/export_vocoder.py exports HiFi-GAN (docs/guides/deploy.md)")
-
-
 def _check_input(graph: OnnxGraph, n_mels: int) -> None:
     """Check that the only input is a log-mel of any length."""
-    expected = f"expected one input, a float32 log-mel [1, {n_mels}, T]"
-    if len(graph.inputs) != 1:
-        names = ", ".join(one.name for one in graph.inputs)
-        raise UserError(f"{len(graph.inputs)} inputs: {names:.60} ({expected})")
-    [mel] = graph.inputs
-    sizes = [size if type(size) is int else None for size in mel.shape]
-    if len(sizes) == 3 and sizes[:2] == [1, n_mels] and sizes[2] is not None:
-        problem = f"the input takes exactly {sizes[2]} frames"
-        fix = "Export it with a dynamic axis for the frames."
-        raise UserError(f"{problem} ({expected} of any length). {fix}")
-    fits = len(sizes) == 3 and sizes[0] in (1, None) and sizes[1] in (n_mels, None)
-    if not fits or mel.type != "tensor(float)":
-        raise UserError(f"the input is {mel.type} {sizes} ({expected})")
-
-
-def _is_number(value: Any, number: float) -> bool:
-    try:
-        return float(value) == number
-    except (TypeError, ValueError):
-        return False
+    shapes = []
+    for one in graph.inputs:
+        sizes = [size if type(size) is int else None for size in one.shape]
+        shapes.append(f"{one.type} {sizes}")
+    accepted = [
+        f"tensor(float) [{batch}, {mels}, None]" for batch in (1, None) for mels in (n_mels, None)
+    ]
+    if len(shapes) != 1 or shapes[0] not in accepted:
+        expected = f"expected one float32 log-mel [1, {n_mels}, T] of any length T"
+        raise UserError(f"the graph's inputs are {', '.join(shapes):.200} ({expected})")

@@ -11,10 +11,6 @@ from helpers import ROOT
 from tacotron2_voice.utils.arguments import make_parser, output_file, positive, share, whole_numbers
 from tacotron2_voice.version import __version__
 
-PROGRAMS = ["train", "synthesize", "tacotron2_voice.__main__"]
-PROGRAMS += [
-    f"scripts.{x.stem}" for x in sorted(ROOT.glob("scripts/*.py")) if x.stem != "project_root"
-]
 options = importlib.import_module("benchmarks.options")
 
 
@@ -53,26 +49,3 @@ def test_value_is_rejected_when_it_is_out_of_range(kind, good, value, bad):
         found, expected = str(caught.value).split(" (expected ")
         assert found.strip("'") in text
         assert expected
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_program_rejects_an_argument_when_it_is_not_utf8(program, capsys):
-    """Python keeps the bytes of such an argument as lone surrogates."""
-    main = importlib.import_module(program).main
-    for arguments in (["caf\udce9"], ["--out", "caf\udce9"]):
-        with pytest.raises(SystemExit) as stop:
-            main(arguments)
-        assert stop.value.code == 2
-        message = capsys.readouterr().err.splitlines()[-1]
-        assert f"argument {len(arguments)}" in message
-        assert r"'caf\xe9'" in message
-        assert ("--out" in message) == (len(arguments) == 2)
-
-
-def test_parser_shows_the_accepted_form_when_a_value_starts_with_a_hyphen(capsys):
-    parser = make_parser("")
-    parser.add_argument("--text", "-t")
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--text", "-x"])
-    assert "--text=-..." in capsys.readouterr().err
-    assert parser.parse_args(["--text=-x"]).text == "-x"

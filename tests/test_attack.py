@@ -6,52 +6,40 @@ The programs must not change other files, must not wait forever, and must report
 import os
 import signal
 import time
-import zlib
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
-import numpy as np
 import pytest
 from corpora import make_corpus, prepare_with, refusal
 from helpers import fork_server
 from same_run import compare_runs, read_metrics
 
 from benchmarks.gpu_report import last_lines, read_state
-from corpus import demo_corpus, download
+from corpus import demo_corpus
 from corpus.cache import ClipTable, read_cache
 from corpus.clips import Clip
-from corpus.filelist import read_filelist, settings_problem, write_lengths
+from corpus.filelist import read_filelist, settings_problem
 from corpus.layouts import read_layout
 from corpus.lengths import read_lengths
 from data_utils import TextMelDataset
 from evaluation.results import Intelligibility, read_result
 from hparams import HParams, create_hparams, read_symbols
-from scripts.study import Study, read_values
+from scripts.study import read_values
 from scripts.table2.runs import read_runs
 from tacotron2_voice.texts import read_texts
-from tacotron2_voice.utils.audio_files import write_mel, write_wav
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import folder_locked, lock, read_json, write_json
-from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
-from training.clips import Clips, find_change, write_clips
-from training.metrics import RunLogger
+from tacotron2_voice.utils.files import folder_locked, read_json
+from training.checkpoint import Checkpoint, load_checkpoint
+from training.clips import Clips, find_change
 
 H = HParams()
 PRECIOUS = b"precious\n"
 OBSTACLES = {
-    "link": lambda path, precious: path.symlink_to(precious),
-    "hard link": lambda path, precious: path.hardlink_to(precious),
     "dangling link": lambda path, precious: path.symlink_to(precious.with_name("nowhere")),
-    "loop": lambda path, _: path.symlink_to(path.name),
     "pipe": lambda path, _: os.mkfifo(path),
     "folder": lambda path, _: path.mkdir(),
-    "device": lambda path, _: path.symlink_to("/dev/zero"),
-    "zeros": lambda path, _: open(path, "wb").truncate(10**10),  # noqa: SIM115
     "brackets": lambda path, _: path.write_text("[" * 10**6),
-    "digits": lambda path, _: path.write_text(f'{{"kind": "run", "version": {"9" * 30}}}'),
 }
 
 
@@ -150,59 +138,6 @@ def test_reader_reports_the_file_when_it_is_an_obstacle(attacked, name):
 def test_settings_problem_is_reported_when_mel_settings_are_unreadable(attacked):
     path = attacked("mel_settings.json")
     assert settings_problem(path, {"hop_length": 256})
-
-
-SAVED = {"metrics.jsonl": 4, "logs/events.out.tfevents.1.a.tacotron2": 4}
-
-
-def resume_logs(folder):
-    saved = {"logs": SAVED, "metrics_checksum": zlib.crc32(PRECIOUS[:4])}
-    logger = RunLogger(folder, folder / "logs", saved)
-    logger.log_epoch({"epoch": 1, "iteration": 1})
-    logger.close()
-
-
-def receive(path):
-    """Append to a file as a download does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(download, "URL", "data:,half")
-        patch.setattr(download, "ARCHIVE_BYTES", 4)
-        download._receive(path, SimpleNamespace(n=0, update=repr))
-
-
-def mark_best(path):
-    (path.parent / "checkpoint_1.pt").touch()
-    link_as(path.name, path.parent / "checkpoint_1.pt", path.parent)
-
-
-WRITERS = {
-    ".lock": lambda path: lock(path.parent).close(),
-    "metrics.jsonl": lambda path: resume_logs(path.parent),
-    "logs/events.out.tfevents.1.a.tacotron2": lambda path: resume_logs(path.parents[1]),
-    "lengths.csv": lambda path: write_lengths(path, TABLE),
-    "kernel_checks.json": lambda path: write_json(path, {}),
-    "clips.csv": lambda path: write_clips(path.parent, CLIPS),
-    "list.txt.clips": lambda path: ClipTable.of(path.with_suffix(""), []).write(),
-    "checkpoint_1.pt": lambda path: write_checkpoint(path.parent, {"iteration": 1}, 1),
-    "best.pt": mark_best,
-    "a.npy": lambda path: write_mel(path, np.zeros((80, 3))),
-    "a.wav": lambda path: write_wav(path, np.zeros(9), 22050),
-    "study.log": lambda path: Study.execute(cast(Any, SimpleNamespace(stops=0)), ["-c", ""], path),
-    "LJSpeech-1.1.tar.bz2.part": receive,
-}
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_writer_changes_no_other_file_when_the_file_is_an_obstacle(attacked, name):
-    """A writer reports the file, or replaces it by a new file. TensorBoard's writer ignores it."""
-    path = attacked(name)
-    problem = ""
-    try:
-        WRITERS[name](path)
-    except (UserError, OSError) as error:
-        problem = str(error)
-    if not name.startswith("logs/"):
-        assert path.name in problem or (path.is_file() and not path.is_symlink())
 
 
 @pytest.mark.parametrize("option", [pytest.param("mels", marks=pytest.mark.thorough), "trim"])

@@ -16,7 +16,6 @@ from export.loading import load_synthesizer
 from tacotron2_voice.command import print_report
 from tacotron2_voice.texts import InputText
 from tacotron2_voice.utils.arguments import processors
-from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utterance import Utterance
 
 TEXT = "A dog came. It sat down."
@@ -77,17 +76,6 @@ def test_messages_name_the_line_of_a_file():
     ]
 
 
-def test_texts_that_never_end_are_ended(voices, tmp_path):
-    """After twenty in a row; what is spoken is kept."""
-    (tmp_path / "book.txt").write_text("A dog.\n" * 1000)
-    options = ["--text-file", str(tmp_path / "book.txt"), "-o", str(tmp_path / "out.wav")]
-    limit = "gate_threshold=2,attention_rest_time=0,max_decoder_steps=3"
-    options += ["--retries", "0", "--hparams", limit]
-    with pytest.raises(UserError, match=r"^\S+: 20 consecutive texts .*lines 1 to 20"):
-        synthesize.main(["--voice", str(voices.fp32[0]), *options])
-    assert len((tmp_path / "out.part.jsonl").read_text().splitlines()) == 20
-
-
 @pytest.mark.parametrize("threads", ["0", "1000", str(10**30)])
 def test_more_threads_than_processors_are_rejected(threads, voices, checkpoint_path, capsys):
     most = processors()
@@ -96,24 +84,6 @@ def test_more_threads_than_processors_are_rejected(threads, voices, checkpoint_p
             synthesize.main([option, str(path), "--text", "a", "--threads", threads])
         expected = f"'{threads}' (expected a whole number from 1 to {most}"
         assert expected in capsys.readouterr().err
-
-
-@pytest.mark.thorough
-def test_bytes_that_are_no_text_are_answered(voices, tmp_path):
-    """On the command line and in every path."""
-    odd, program = b"\xff", [sys.executable, "synthesize.py"]
-    for options in (
-        (b"--text", odd),
-        (b"--text", b"a", b"-o", odd),
-        (b"--text-file", odd),
-        (b"--text", b"a", b"--voice", odd),
-        (b"--text", b"a", b"--checkpoint", odd),
-        (b"--text", b"a", b"--vocoder", odd),
-        (b"--text", b"a", b"--threads", odd),
-    ):
-        command = [*program, "--voice", voices.fp32[0], "-o", tmp_path / "a.wav", *options]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True)
-        assert (run.returncode, b"is no UTF-8" in run.stderr) == (2, True), options
 
 
 def test_a_closed_output_does_not_matter(voices, tmp_path):

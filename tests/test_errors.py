@@ -1,13 +1,18 @@
 """Test how tacotron2_voice/utils/errors.py groups problems."""
 
-from tacotron2_voice.utils.errors import LONG_FIX, grouped
+from tacotron2_voice.utils.errors import LONG_FIX, MAX_LINES_SHOWN, grouped
 
 
-def test_problems_are_grouped_when_three_share_a_long_fix():
-    command = "sed " * LONG_FIX
-    problems = [f"data/{name}.wav: 8000 Hz; convert all: {command}" for name in "abcd"]
-    others = ["data/e.wav: cut; copy it again"] * 2 + [f"data/f.wav: quiet; {command}, again"] * 2
-    lines = [problems[0], "  the same in 3 more: b.wav, c.wav, d.wav"]
-    assert grouped(problems) == lines
-    assert grouped(problems[:2]) == problems[:2]
-    assert grouped([*problems, others[0], others[2]]) == [*lines, others[0], others[2]]
+def test_problems_are_grouped_by_kind_when_there_are_many():
+    rates = [f"data/a{i}.wav: {8000 + i} Hz; convert it" for i in range(MAX_LINES_SHOWN)]
+    cut = "data/e.wav: truncated; copy it again"
+    assert grouped(rates) == rates
+    first, others, last = grouped([*rates, cut])
+    assert (first, last) == (rates[0], cut)
+    assert others.startswith(f"  the same in {MAX_LINES_SHOWN - 1} more: a1.wav, a2.wav, ")
+
+
+def test_few_problems_are_grouped_when_they_share_a_long_fix():
+    fix = "sed " * LONG_FIX
+    problems = [f"data/{name}.wav: 8000 Hz; {fix}" for name in "abc"]
+    assert grouped(problems) == [problems[0], "  the same in 2 more: b.wav, c.wav"]

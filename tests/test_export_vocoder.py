@@ -87,7 +87,7 @@ def test_weights_without_weight_normalization_sound_alike(folder):
 
 
 def test_the_file_holds_its_mel_settings(published):
-    """They are those of the voice, or --vocoder refuses it."""
+    """--vocoder rejects a file whose settings differ from the voice's."""
     change_config(published, fmax=None, fmin=20.5)
     exported(published)
     path = published / "vocoder.onnx"
@@ -119,7 +119,7 @@ def test_what_vocoder_says_of_weights_works(voices, tmp_path, monkeypatch):
     shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
     speak = ["--voice", str(voices.fp32[0]), "--text", "A dog.", "-o", "a.wav", "--vocoder"]
     message = refusal(synthesize.main, [*speak, "LJ V1/generator"])
-    assert message.startswith("LJ V1/generator: a file that torch saved")
+    assert message.startswith("LJ V1/generator: not an ONNX file")
     assert "scripts/export_vocoder.py" in message
     export_vocoder.main(["--weights", "LJ V1/generator", "-o", "vocoder.onnx"])
     synthesize.main([*speak, "vocoder.onnx"])
@@ -141,116 +141,57 @@ def test_code_in_weights_is_not_run(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "saved", "message"),
+    ("saved", "message"),
     [
-        (
-            "do_02500000",
-            {"mpd": {}, "msd": {}},
-            "discriminators, .*g_02500000",
-        ),
-        (
-            "discriminators",
-            {"mpd": {}, "msd": {}},
-            "discriminators",
-        ),
-        (
-            "best.pt",
-            {"state_dict": {}, "iteration": 1},
-            "contains state_dict, iteration .*`generator`",
-        ),
-        (
-            "list",
-            [1],
-            "contains no values by name .*`generator`",
-        ),
-        ("plain", {"generator": {"ups": 3}}, "generator: ups: 3 .expected a tensor"),
-        (
-            "plain",
-            {"generator": {3: 3}},
-            "generator: a value of type dict .expected tensors",
-        ),
+        ({"mpd": {}, "msd": {}}, "contains mpd, msd .*`generator`"),
+        ({"state_dict": {}, "iteration": 1}, "contains state_dict, iteration .*`generator`"),
+        ([1], "contains no values by name .*`generator`"),
+        ({"generator": {"ups": 3}}, "generator: ups: 3 .expected a tensor"),
     ],
 )
-def test_files_of_other_things_are_named(name, saved, message, folder):
-    torch.save(saved, folder / name)
-    arguments = ["--weights", str(folder / name), "-o", str(folder / "v.onnx")]
-    with pytest.raises(UserError, match=f"^{folder / name}: {message}"):
+def test_file_is_rejected_when_it_contains_no_generator(saved, message, folder):
+    torch.save(saved, folder / "weights")
+    arguments = ["--weights", str(folder / "weights"), "-o", str(folder / "v.onnx")]
+    with pytest.raises(UserError, match=f"^{folder / 'weights'}: {message}"):
         export_vocoder.main(arguments)
 
 
-FIT = " does not fit {}/config.json:\n  "
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"ups.1.bias": None}, FIT + "ups.1.bias is missing"),
-        ({"ups.1.scale": torch.ones(2)}, FIT + "ups.1.scale is unknown"),
-        ({"ups.0.bias": torch.ones(9)}, FIT + "ups.0.bias is [9] (expected [4])"),
-        ({"ups.0.bias": torch.ones(4) / 0}, ": generator: ups.0.bias: NaN or infinite values"),
-        (
-            {"ups.0.weight_v": None},
-            ": ups.0.weight_g: its direction is missing (expected ups.0.weight_v",
-        ),
-        ({"ups.0.weight_g": torch.ones(8)}, ": ups.0.weight_g is [8] (expected [8, 1, 1])"),
-        (
-            {"ups.0.weight_v": torch.zeros(8, 4, 32)},
-            ": generator without weight normalization: ups.0.weight: NaN or infinite values",
-        ),
+        ({"ups.1.bias": None}, "ups.1.bias"),
+        ({"ups.1.scale": torch.ones(2)}, "ups.1.scale"),
+        ({"ups.0.bias": torch.ones(9)}, "ups.0.bias: "),
+        ({"ups.0.bias": torch.ones(4) / 0}, "ups.0.bias: NaN or infinite values"),
+        ({"ups.0.weight_v": None}, "ups.0.weight_v is missing"),
     ],
 )
-def test_weights_that_do_not_fit_are_named(changes, message, folder):
+def test_weights_are_rejected_when_they_do_not_fit(changes, named, folder):
     change_weights(folder, **changes)
-    assert refusal(exported, folder).startswith(f"{folder / 'generator'}{message.format(folder)}")
+    message = refusal(exported, folder)
+    assert message.startswith(f"{folder / 'generator'}")
+    assert named in message
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"upsample_initial_channel": 16}, "upsample_initial_channel=16 in the config, 8 in the"),
-        ({"num_mels": 100}, "num_mels=100 in the config, 80 in the weights"),
-        ({"resblock": "2"}, "resblock='2' in the config, '1' in the weights"),
-        (
-            {"upsample_kernel_sizes": [16, 16]},
-            "upsample_kernel_sizes=[16, 16] in the config, [32, 16] in the weights",
-        ),
-        (
-            {"resblock_kernel_sizes": [3, 7]},
-            "resblock_kernel_sizes=[3, 7] in the config, [3, 5] in the weights",
-        ),
-        ({"resblock_dilation_sizes": [[1, 3, 5], [1]]}, "resblocks.1.convs1.1.bias is unknown"),
-    ],
+    "settings",
+    [{"upsample_initial_channel": 16}, {"num_mels": 100}, {"resblock": "2"}],
 )
-def test_a_config_of_other_weights_is_rejected(settings, message, folder):
+def test_config_is_rejected_when_it_belongs_to_other_weights(settings, folder):
     change_config(folder, **settings)
-    assert f"generator does not fit {folder}/config.json:\n  {message}" in refusal(exported, folder)
+    assert f"generator does not fit {folder}/config.json" in refusal(exported, folder)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"hop_size": 275},
-            "upsample_rates=[16, 16]: the product is 256 (expected hop_size=275)",
-        ),
-        (
-            {"upsample_kernel_sizes": [31, 16]},
-            "upsample_kernel_sizes=[31, 16]: expected ",
-        ),
-        (
-            {"upsample_initial_channel": 6},
-            "upsample_initial_channel=6: expected a multiple of 4",
-        ),
-        ({"resblock_kernel_sizes": [3, 4]}, "resblock_kernel_sizes=[3, 4]: expected odd numbers"),
-        (
-            {"resblock_dilation_sizes": [[1]]},
-            "resblock_dilation_sizes=[[1]]: expected a list",
-        ),
+        ({"hop_size": 275}, "upsample_rates=[16, 16]: the product is not 275"),
+        ({"resblock_dilation_sizes": [[1]]}, "lists of different lengths"),
         ({"resblock": "3"}, "resblock='3': Input should be '1' or '2'"),
         ({"num_mels": "80"}, "num_mels='80': Input should be a valid integer"),
     ],
 )
-def test_settings_that_make_no_generator_are_rejected(settings, message, folder):
+def test_config_is_rejected_when_it_describes_no_generator(settings, message, folder):
     change_config(folder, **settings)
     assert refusal(exported, folder).startswith(f"{folder}/config.json: {message}")
 
@@ -262,9 +203,7 @@ def test_a_config_is_needed(folder, tmp_path):
     assert "--config" in message
     exported(folder, "--config", tmp_path / "v1.json")
     (tmp_path / "v1.json").write_text('{"resblock": "1"}')
-    assert ": upsample_rates, upsample_kernel_sizes" in refusal(
-        exported, folder, "--config", tmp_path / "v1.json"
-    )
+    assert ": upsample_rates=" in refusal(exported, folder, "--config", tmp_path / "v1.json")
 
 
 def test_a_graph_of_other_sound_is_not_written(folder, monkeypatch):

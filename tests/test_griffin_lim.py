@@ -1,4 +1,4 @@
-"""tacotron2_voice/griffin_lim.py: Griffin-Lim in pieces, beside librosa's, and functions in pieces."""
+"""tacotron2_voice/griffin_lim.py: Griffin-Lim in pieces, compared with librosa's, and functions in pieces."""
 
 import warnings
 
@@ -32,7 +32,7 @@ def test_pieces_of_a_convolution_make_the_whole(sizes, context):
 
 
 def distance(samples: np.ndarray, mel: torch.Tensor) -> float:
-    """Mean difference of the log-mels, but for the mirrored ends of a clip that is cut off."""
+    """Mean difference of the log-mels, except at the mirrored ends of a clip."""
     again = log_mel_spectrogram(torch.from_numpy(np.clip(samples, -1, 1)), HParams())
     return float((again[:, : mel.shape[1]] - mel)[:, 4:-4].abs().mean())
 
@@ -54,7 +54,7 @@ def sound_of(mel: torch.Tensor, h: HParams, iterations: int = ITERATIONS) -> np.
 
 @BOTH
 def test_griffin_lim_gives_the_mel_back(h):
-    """The log-mels lie 0.12 and 0.13 apart (measured), those of noise as loud 1.8."""
+    """The log-mels differ by 0.12 and 0.13 (measured). Log-mels of equally loud noise differ by 1.8."""
     samples = speech_like()
     mel = log_mel_spectrogram(samples, h)
     again = torch.from_numpy(sound_of(mel, h)).clamp(-1, 1)
@@ -78,7 +78,7 @@ def test_griffin_lim_takes_a_few_frames(frames, h):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         samples = sound_of(mel, h)
-    assert len(samples) == h.hop_length * frames - 1  # the longest sound of so many frames
+    assert len(samples) == h.hop_length * frames - 1  # the longest audio with this number of frames
     assert frame_count(len(samples), h) == frames
     assert np.isfinite(samples).all()
     assert 0.01 < np.abs(samples).max() < 2

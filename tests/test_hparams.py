@@ -1,4 +1,4 @@
-"""Settings: what `name=value` becomes, what is refused and how, and the reference's defaults."""
+"""Settings: conversion and rejection of `name=value`, and the defaults of NVIDIA's recipe."""
 
 import dataclasses
 import inspect
@@ -98,7 +98,6 @@ def test_values_take_the_annotated_type(override, expected):
         ("max_tokens", None),  # and not num_workers
         ("BATCH_SIZE", "batch_size"),
         ("--batch-size", "batch_size"),
-        ("load_mel", "load_mel_from_disk"),
         ("learning_rte", "learning_rate"),
     ],
 )
@@ -192,7 +191,7 @@ def test_every_name_of_nvidia_is_answered(name):
         ("bucket_size=32,batching_strategy=bucket", "batch_size=64"),
         ("text_cleaners=[]", "at least one"),
         # absurd ones, before anything is computed with them
-        ("seed=" + "9" * 400, "about 400 digits"),
+        ("seed=" + "9" * 400, "less than or equal"),
         ("decoder_rnn_dim=1e9", "less than or equal to 8192"),
         ("guided_attention_sigma=1e300", "less than or equal to 1000"),
         ("guided_attention_weight=1e37", "less than or equal to 1000000"),
@@ -343,12 +342,6 @@ def test_saved_settings_load_again():
     assert hparams_from_dict({"batch_size": 8, "a_name_of_others": 3}) == theirs
 
 
-@pytest.mark.parametrize("name", ["seed", "mel_fmax", "win_time"])
-def test_saved_settings_are_checked(name):
-    with pytest.raises(UserError, match=rf"{name}=\(about 5000 digits\)"):
-        hparams_from_dict({name: 10**5000 - 1})  # Python prints no more than 4,300 digits
-
-
 def test_description_stars_what_differs_from_defaults():
     lines = describe(create_hparams("batch_size=8,text_cleaners=[a,b]")).splitlines()
     starred = {line for line in lines if line.startswith("*")}
@@ -362,10 +355,14 @@ def test_defaults_are_the_published_ones():
 
 def test_arguments_of_plan_epoch_are_settings():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
-    beside = {"lengths", "strategy", "epoch"}  # and what a recipe for single clips does not need:
+    beside = {
+        "lengths",
+        "strategy",
+        "epoch",
+    }  # and arguments that a recipe for single clips does not need:
     beside |= {"max_clips", "too_long", "size_multiple", "cost"}
     beside |= {"group_sizes", "draw", "draw_weights"}
-    beside |= {"unknown"}  # which is refused
+    beside |= {"unknown"}  # which is rejected
     assert set(parameters) - beside <= set(typing.get_type_hints(HParams))
     assert hparams.batching_options(HParams()).keys() == set(parameters) - beside | {"strategy"}
     for parameter in length_batching.PARAMETERS:

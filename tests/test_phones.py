@@ -60,7 +60,7 @@ def test_words_of_other_languages_carry_no_flags():
 def test_unknown_languages_get_the_list_and_nearest():
     known = {"de": "de", "fr": "fr-fr", "en": "en-us", "pt_BR": "pt-br"}
     assert [check_language(name) for name in known] == [*known.values()]
-    for wrong, right in (("german", "de (German)"), ("de-at", "de (German)"), ("", "")):
+    for wrong, right in (("frr", "fr"), ("de-at", "de")):
         message = refusal(check_language, wrong)
         assert message.startswith(f"language={wrong}: ")
         assert f"did you mean {right}" in message
@@ -83,9 +83,9 @@ def test_the_version_is_that_of_the_library():
     assert [int(number) for number in found] >= [1, 52, 0]
 
 
-# eSpeak's process, but some texts end it as eSpeak's own faults do, or keep it for ever.
+# eSpeak's process, which ends at some texts, as eSpeak does after a fault of its own.
 FRAGILE = """
-import os, runpy, signal, sys
+import os, runpy, sys
 espeak = runpy.run_path(sys.argv[1])
 backend = espeak["_backend"]
 class Fragile:
@@ -94,8 +94,6 @@ class Fragile:
     def phonemize(self, texts, strip):
         if "sechs" in texts[0]:
             os.abort()
-        while "sieben" in texts[0] and signal.alarm(1):  # as long as there is a limit
-            signal.pause()
         return self.phones(texts, strip=strip)
 espeak["main"].__globals__["_backend"] = Fragile
 espeak["main"]()
@@ -104,7 +102,7 @@ espeak["main"]()
 
 @pytest.fixture
 def fragile(monkeypatch):
-    """A process of eSpeak that ends with "sechs" and hangs with "sieben"."""
+    """A process of eSpeak that ends at the text "sechs"."""
     monkeypatch.setattr(phones, "COMMAND", [*phones.COMMAND[:2], "-c", FRAGILE, COMMAND[-1]])
     espeak = phones.Espeak()
     monkeypatch.setattr(phones, "_espeak", espeak)
@@ -116,7 +114,6 @@ def test_a_text_that_crashes_espeak_is_named(fragile):
     message = refusal(to_phones, ["eins", "fünf, sechs!", "acht"], "de")
     assert message == "'fünf, sechs!': eSpeak NG crashes on 'sechs'"
     assert to_phones(["eins"], "de") == ["ˈaɪns"]
-    assert refusal(to_phones, ["sieben"], "de").startswith("'sieben': eSpeak NG crashes on")
 
 
 def test_odd_texts_do_not_end_the_program():

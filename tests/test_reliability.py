@@ -98,7 +98,7 @@ def test_speech_without_end_is_counted(monkeypatch, tmp_path):
 
 
 def test_a_speaker_is_named(tmp_path, monkeypatch, capsys):
-    """The one who speaks, where a voice has several; else the names are listed."""
+    """The speaker is named if the voice has several. Without a name, the error lists the speakers."""
     made, several = [], replace(H, speakers=("anna", "bert"))
 
     def load(*_):
@@ -111,7 +111,7 @@ def test_a_speaker_is_named(tmp_path, monkeypatch, capsys):
     run(tmp_path, "--speaker", "bert", "--audio", "1")
     assert {*asked} == {1}
     assert "voice bert" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"--speaker is missing .*'anna', 'bert'"):
+    with pytest.raises(UserError, match=r"2 speakers .*'anna', 'bert'"):
         run(tmp_path)
 
 

@@ -133,7 +133,7 @@ def test_any_reading_gives_whole_steps(steps, gates, loud):
     """Also one whose last step was sent before its end was known."""
     alignment = diagonal(steps, LETTERS)
     speaker = Scripted((alignment, np.array(gates)[:steps]))
-    if loud:  # the sound never dies away
+    if loud:  # the audio never dies away
         speaker.decode = lambda *given: (
             step._replace(frames=np.zeros((1, 2, 4), np.float32))
             for step in Scripted.decode(speaker, *given)

@@ -1,4 +1,4 @@
-"""`make say` and `make page` speak with the recipe's voice, those of numbers with the demo's."""
+"""`make say` and `make page` use the recipe's voice. Their variants for numbers use the demo's voice."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def test_digits_and_words_make_the_same_sound(checkpoint_path, tmp_path, monkeyp
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    # `make test` hands its own flags and depth on, with which another make says where it is.
+    # `make test` passes on its flags and depth. With them, another make would print its folder.
     left_out = {"TEXT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     return subprocess.run(

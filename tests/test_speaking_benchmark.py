@@ -1,4 +1,4 @@
-"""benchmarks/speaking.py: the arithmetic of its figures, and what it refuses."""
+"""benchmarks/speaking.py: the arithmetic of its figures, and rejected settings."""
 
 import importlib
 import json
@@ -19,15 +19,15 @@ SMALL = (
     "prenet_dim=8,attention_dim=8,postnet_embedding_dim=8,n_frames_per_step=2"
 )
 OPTIONS = "--device cpu --threads 1 --symbols 3 --steps 5 --texts 1,2".split()
-SECONDS_A_TEXT = 5 * 2 * 256 / 22050  # steps, frames a step, the defaults of a frame
+SECONDS_A_TEXT = 5 * 2 * 256 / 22050  # steps, frames per step, hop length, sampling rate
 
 
 def missing(hparams):
     raise ModuleNotFoundError("No module named 'librosa'")
 
 
-def test_factors_are_medians_over_the_speech(tmp_path, monkeypatch, capsys):
-    """Of all texts; there is no Griffin-Lim without librosa."""
+def test_factors_are_medians_when_tasks_are_repeated(tmp_path, monkeypatch, capsys):
+    """Without librosa, Griffin-Lim is not measured."""
     monkeypatch.setattr(synthesis, "mel_filters", missing)
     seconds = {"1 at once": [3.0, 1.0, 2.0], "2 at once": [8.0, 7.0, 5.0]}
 
@@ -48,7 +48,7 @@ def test_factors_are_medians_over_the_speech(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_both_ways_of_a_gpu_are_compared(same, monkeypatch):
+def test_graphs_are_compared_with_single_steps_when_the_device_is_a_gpu(same, monkeypatch):
     monkeypatch.setattr(synthesis, "mel_filters", missing)
     hparams, ways = create_hparams(f"{SMALL},max_decoder_steps=5,gate_threshold=1"), []
     args = SimpleNamespace(hparams=hparams, device=torch.device("cuda"), texts=[1], repeats=1)
@@ -65,7 +65,7 @@ def test_both_ways_of_a_gpu_are_compared(same, monkeypatch):
     assert [row["bitwise_the_same"] for row in rows] == [True, same, None]
 
 
-def test_several_speakers_are_rejected(capsys):
+def test_benchmark_is_rejected_when_the_model_has_several_speakers(capsys):
     speaking = importlib.import_module("benchmarks.speaking")
     with pytest.raises(SystemExit):
         speaking.main(["--hparams", "speaker_embedding_dim=4"])
@@ -73,11 +73,7 @@ def test_several_speakers_are_rejected(capsys):
 
 
 @pytest.mark.thorough
-def test_voices_are_timed_beside_torch(tmp_path, monkeypatch):
-    export = importlib.import_module("scripts.export_voice").main  # here, where torch is imported
-    monkeypatch.setattr(
-        synthesis.subprocess, "run", lambda words, **_: export([*map(str, words[2:])])
-    )
+def test_benchmark_times_voices_when_asked(tmp_path):
     options = [*OPTIONS, "--hparams", SMALL, "--voices", "--repeats", "1", "--json"]
     synthesis.main([*options, str(tmp_path / "a.json")])
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]

@@ -23,11 +23,11 @@ def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
 
 
 def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
-    """The finder at its end, and how many steps it was told of."""
+    """Return the detector at the end of speech, and the number of steps that were added."""
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
-        assert certain <= finder.num_certain  # what was sent stays speech
+        assert certain <= finder.num_certain  # steps that were sent stay speech
         certain = finder.num_certain
         if ended:
             return finder, number
@@ -109,7 +109,7 @@ STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.fl
 
 @given(st.lists(STEPS, min_size=60, max_size=60))
 def test_any_steps_end_within_the_limit(steps):
-    """And what a stream has sent is never taken back, which `run` checks."""
+    """A step that a stream has sent stays speech, which `run` checks."""
     told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]
     finder, number = run(told, max_steps=60)
     assert finder.reason is not None

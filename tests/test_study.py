@@ -50,7 +50,7 @@ def test_read_settings_reports_all_problems_in_one_message(tmp_path):
     assert same.startswith("    the same in 29 more: grid.txt:3, grid.txt:4,")
     assert twice.startswith(f"  {path}:32: ")
     settings = {"a": "seed=x", "b": "learning_rat=1", "c": ""}
-    with pytest.raises(UserError, match="a: seed=x: expected a whole number\n  b: learning_rat: "):
+    with pytest.raises(UserError, match="a: seed=x: expected an integer\n  b: learning_rat: "):
         study.remember(tmp_path / "study.json", "", settings)
 
 

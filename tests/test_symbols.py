@@ -251,7 +251,7 @@ OWN = tiny(sampling_rate=22050, symbols="corpus", text_cleaners="basic_cleaners"
 
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory):
-    """A prepared corpus of Polish texts, one of which has letters that no other has."""
+    """A prepared corpus of Polish texts. One text has letters that no other text has."""
     folder = tmp_path_factory.mktemp("polish")
     corpus = make_corpus(folder / "corpus", 12, text="Żółw {}.")
     write_tone(corpus / "wavs" / "odd.wav", 5000)
@@ -347,7 +347,7 @@ def test_new_rows_have_mean_and_spread_of_old():
     assert torch.equal(map_symbols(saved, table, 1)[0]["state_dict"]["embedding.weight"], rows)
     assert map_symbols(saved, ENGLISH, seed=1) == (saved.state, [])
     saved.state["state_dict"]["embedding.weight"] = old[:50]
-    assert "50 rows, and no table" in refusal(map_symbols, saved, table, 1)
+    assert "50 rows" in refusal(map_symbols, saved, table, 1)
 
 
 def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
@@ -378,7 +378,7 @@ def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
     (tmp_path / "other.json").write_text(json.dumps([*table, "q"]))
     other = flags(out, f"epochs=2,symbols={tmp_path / 'other.json'}", "--resume")
-    assert "is another table than the checkpoint's" in refused(other, capsys)
+    assert "table of 21 symbols" in refused(other, capsys)
     train.main(flags(out, "epochs=2", "--resume"))
     assert load(newest(out))["hparams"]["symbol_table"] == tuple(table)
 
@@ -386,8 +386,6 @@ def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda table: (*table, "q"), "symbols, but embedding.weight has"),
-        (lambda table: (), "symbol_table is missing"),
         (lambda table: (*table[:-1], "_"), "the padding '_' first"),
         (lambda table: ("x",) * 10**5, "100,000 symbols"),
     ],

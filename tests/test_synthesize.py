@@ -1,4 +1,4 @@
-"""synthesize.py: what it writes, what it warns of, and that texts do not disturb each other."""
+"""synthesize.py: its files and warnings, and the independence of texts."""
 
 import contextlib
 import resource
@@ -139,7 +139,7 @@ def test_files_of_each_text_are_written(checkpoint_path, tmp_path, capsys):
         f"0003.wav   0.14 s  General remarks.\nwrote the files of 2 texts to {out};" in printed.out
     )
     alone = speak_text(checkpoint_path, tmp_path / "alone", text="General remarks.")
-    assert np.array_equal(alone, mel)  # whatever was spoken beside it
+    assert np.array_equal(alone, mel)  # whatever other texts were synthesized
 
 
 def test_speech_may_have_one_frame(checkpoint_path, tmp_path):

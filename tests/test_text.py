@@ -129,7 +129,7 @@ def test_compatible_abbreviations(text, expected):
         ("{}", ""),
         # Pieces are cleaned by themselves.
         ("1{B}000", "one{B}zero"),
-        # Only the first line may hold spans, and drops the others when it does.
+        # Only the first line may contain spans. If it does, later lines are dropped.
         ("{A\nB}", "a b"),
         ("one\n{B}", "one b"),
         ("{B} one\ntwo", "{B} one"),

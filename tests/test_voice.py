@@ -475,12 +475,12 @@ def test_a_vocoder_that_does_not_fit_is_rejected(made, message, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older exporter
 def test_a_vocoder_of_other_inputs_is_rejected(tmp_path):
-    """In our words: a fixed length is what an export without dynamic_axes gives."""
+    """An export without dynamic_axes has a fixed length."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [
         (
             80,
-            "exactly 16 frames .*dynamic axis",
+            r"\[1, 80, 16\] \(expected .*\[1, 80, T\] of any length",
         ),
         (40, r"tensor\(float\) \[1, 40, 16\] \(expected .*\[1, 80, T\]"),
     ]:
@@ -494,7 +494,7 @@ def test_a_vocoder_of_other_inputs_is_rejected(tmp_path):
     vocoder.load_vocoder(path, h)
     model.graph.input.append(helper.make_tensor_value_info("noise", 1, [1]))
     onnx.save(model, path)
-    with pytest.raises(UserError, match=r"2 inputs: mel, noise"):
+    with pytest.raises(UserError, match=r"tensor\(float\) \[1\] \(expected one"):
         vocoder.load_vocoder(path, h)
     whole = lambda mel: np.zeros((1, 1, mel.shape[1] * 256), np.int32)  # noqa: E731
     with pytest.raises(UserError, match=r"int32 \(expected floats"):
@@ -521,23 +521,14 @@ def test_what_can_run_code_is_no_vocoder(tmp_path):
     torch.save(weights, tmp_path / "generator_v1")
     torch.save(weights, tmp_path / "g_02500000", _use_new_zipfile_serialization=False)
     (tmp_path / "sound.wav").write_bytes(b"RIFF")
-    header = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
-    content = len(header).to_bytes(8, "little") + header + bytes(4)
-    (tmp_path / "model.safetensors").write_bytes(content)
-    for name, kind in {
-        "thief.pt": "a TorchScript module",
-        "generator_v1": "a file that torch saved",
-        "g_02500000": "a file that torch saved",
-        "model.safetensors": "a file of weights (safetensors)",
-        "sound.wav": "not an ONNX file",
-    }.items():
+    for name in ("thief.pt", "generator_v1", "g_02500000", "sound.wav"):
         message = refusal(vocoder.load_vocoder, tmp_path / name, create_hparams())
-        assert message.startswith(f"{tmp_path / name}: {kind}")
+        assert message.startswith(f"{tmp_path / name}: not an ONNX file")
     assert (tmp_path / "precious").read_text() == "gold"
 
 
 def test_a_vocoder_is_checked_as_a_voice_is(tmp_path):
-    """Other operators run what is in them, or other code, or draw at random."""
+    """Other operators run subgraphs or other code, or draw random numbers."""
     ends = [helper.make_tensor_value_info(x, 1, [1, None, None]) for x in ("mel", "sound")]
     for operator, domain, named in [
         ("Loop", "", "Loop, subgraph"),
@@ -581,5 +572,5 @@ def test_a_vocoder_that_fails_later_is_rejected(tmp_path):
     model = helper.make_model(helper.make_graph(nodes, "g", [], [ends]), opset_imports=opset)
     model.ir_version = 8
     onnx.save(model, tmp_path / "none.onnx")
-    with pytest.raises(UserError, match=r"none\.onnx: 0 inputs"):
+    with pytest.raises(UserError, match=r"none\.onnx: .*expected one float32 log-mel"):
         vocoder.load_vocoder(tmp_path / "none.onnx", create_hparams())

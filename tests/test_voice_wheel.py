@@ -41,7 +41,7 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
-    """Return distributions by name: these, and what they need."""
+    """Return distributions by name: these and their requirements."""
     needed: dict[str, metadata.Distribution] = {}
     waiting = list(names)
     while waiting:
@@ -108,7 +108,7 @@ def test_console_command_is_the_module(python, voices, tmp_path):
 
 
 def test_wheel_reports_what_it_cannot_load(python, voices, tmp_path):
-    """In one line, for a checkpoint, and for plots without matplotlib."""
+    """One line names the missing package, for a checkpoint and for plots."""
     checkpoint, voice = voices.checkpoint[0], voices.int8[0]
     for path, out, message in (
         (checkpoint, "a.wav", str(checkpoint)),
@@ -146,7 +146,7 @@ def test_dependencies_are_the_pinned_ones():
 
 
 def test_voices_are_shared_by_threads(voices):
-    """Two streams that alternate give the same bytes as one after the other."""
+    """Two streams that alternate give the same bytes as two consecutive streams."""
     voice = Voice(voices.int8[0])
     texts = [TEXT, "It sat down, and it ate. A dog came."]
     expected = [np.concatenate([*voice.stream(text, seed=1)]) for text in texts]

@@ -10,8 +10,6 @@ from typing import Any
 
 from tacotron2_voice.utils.files import (
     METRICS_FILE,
-    cut,
-    open_to_append,
     read_bytes,
     unused_name,
 )
@@ -51,7 +49,7 @@ class RunLogger:
                 print(f"  the old file is now {renamed.name}")
         self._cut_back(saved["logs"])
         self.tensorboard = TensorBoard(log_directory)
-        self.metrics = open_to_append(path)
+        self.metrics = open(path, "ab")  # noqa: SIM115
         self.metrics_checksum = zlib.crc32(content)  # CRC-32 of the whole file
         self._waiting = b""  # lines that could not be written
 
@@ -82,7 +80,7 @@ class RunLogger:
             if size == 0:
                 path.unlink()
             else:
-                cut(path, size)
+                os.truncate(path, size)
 
     def log_run(self, record: dict[str, Any]) -> None:
         """Write a `run` line, and the settings as a page in TensorBoard."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import METRICS_FILE, lock, refuse_no_folder
+from tacotron2_voice.utils.files import LOCK_FILE, METRICS_FILE, lock_path, refuse_no_folder
 from training.checkpoint import BEST, list_checkpoints
 
 DEFAULT_LOGS = "logs"  # the folder of TensorBoard's files, inside the run folder
@@ -70,15 +70,16 @@ class RunFolder:
             )
 
     def _acquire(self) -> None:
-        self._lock = lock(self.path)
+        advice = "wait for it, or choose another -o"
+        busy = f"{self.path}: another process is training in this folder; {advice}"
+        self._lock = lock_path(self.path / LOCK_FILE, busy)
         self._folder = os.open(self.path, os.O_RDONLY)
 
     def check_is_same(self) -> None:
-        """Check that the locked folder is still there, and lock it again if `.lock` was removed.
+        """Check that the locked folder is still there.
 
         Raises:
             UserError: if the folder was moved or replaced.
-            OSError: if another process has locked it since.
         """
         if self._lock is None:
             return
@@ -87,14 +88,10 @@ class RunFolder:
                 f"{self.path}: the folder was moved or replaced while the run trained. Put it back "
                 "to resume from its newest checkpoint"
             )
-        locked = os.fstat(self._lock.fileno())
-        file = self.path / ".lock"
-        if not os.path.lexists(file) or not os.path.samestat(file.lstat(), locked):
-            self._lock = lock(self.path)
 
     def close(self) -> None:
         """Unlock the folder."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             os.close(self._folder)
             self._lock = None

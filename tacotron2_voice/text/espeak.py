@@ -7,7 +7,7 @@ Each line of standard input is a request in JSON, and each line of standard outp
     {}                                          {"version": "1.52.0", "languages": {"de": "German"}}
     {"language": "de", "texts": ["eins"]}       {"phones": ["ˈaɪns"]}
 
-An answer {"missing": ...} is the message of a missing package, {"problem": ...} is eSpeak's.
+An answer {"problem": ...} is the message of a missing package or of eSpeak.
 """
 
 import functools
@@ -18,8 +18,6 @@ import re
 import signal
 import sys
 from typing import Any
-
-MAX_SECONDS = 30  # per text; a process that takes longer is ended, like a crashed process
 
 
 def _backends() -> Any:
@@ -39,9 +37,7 @@ def _backend(language: str) -> Any:
     logger.setLevel(logging.ERROR)  # it warns about every word of another language
     return _backends()(
         language,
-        punctuation_marks=re.compile(
-            r"(?!)"
-        ),  # none: tacotron2_voice/text/phones.py keeps them itself
+        punctuation_marks=re.compile(r"(?!)"),  # phones.py keeps punctuation marks itself
         with_stress=True,
         language_switch="remove-flags",
         logger=logger,
@@ -49,10 +45,7 @@ def _backend(language: str) -> Any:
 
 
 def _phones(text: str, language: str) -> str:
-    backend = _backend(language)  # loading does not count as time of the text
-    signal.alarm(MAX_SECONDS)
-    [phones] = backend.phonemize([text], strip=True)
-    signal.alarm(0)
+    [phones] = _backend(language).phonemize([text], strip=True)
     return phones
 
 
@@ -64,9 +57,9 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             return {"version": version, "languages": backends.supported_languages()}
         return {"phones": [_phones(text, request["language"]) for text in request["texts"]]}
     except ImportError as error:
-        return {"missing": str(error)}
+        return {"problem": f"{error} (requirements/phones.txt)"}
     except RuntimeError as error:
-        return {"problem": str(error)}
+        return {"problem": f"eSpeak NG reports {error}"}
 
 
 def main() -> None:

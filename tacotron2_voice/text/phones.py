@@ -7,6 +7,7 @@ crash. Only this process imports the packages of requirements/phones.txt.
 """
 
 import atexit
+import contextlib
 import difflib
 import functools
 import json
@@ -54,60 +55,53 @@ class Espeak:
         Raises:
             Crashed: if eSpeak's process ends. The next request starts another.
         """
-        line = json.dumps(request).encode() + b"\n"
         with self._lock:
             if self.process is None:
-                pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
                 self.process = subprocess.Popen(
-                    COMMAND, bufsize=0, stdin=pipe, stdout=pipe, stderr=nothing
+                    COMMAND,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
                 )
             assert self.process.stdin is not None
             assert self.process.stdout is not None
-            rest, answer = memoryview(line), b""
+            answer = b""
             try:
-                while rest:
-                    rest = rest[self.process.stdin.write(rest) :]
-                while not answer.endswith(b"\n"):
-                    answer += (more := self.process.stdout.read(2**16))
-                    if not more:
-                        break
-            except BrokenPipeError:
-                pass
-            except BaseException:  # such as Ctrl-C: the answer would be taken for the next one
-                self.close()
-                raise
-            if not answer.endswith(b"\n"):
-                self.close()
-                raise Crashed
+                with contextlib.suppress(BrokenPipeError):
+                    self.process.stdin.write(json.dumps(request).encode() + b"\n")
+                    self.process.stdin.flush()
+                    answer = self.process.stdout.readline()
+            finally:
+                # Without an answer, eSpeak crashed, or Ctrl-C ended the waiting.
+                if not answer:
+                    self.close()
+        if not answer:
+            raise Crashed
         answered = json.loads(answer)
-        if "missing" in answered:
-            raise UserError(f"phones: {answered['missing']} (requirements/phones.txt)")
         if "problem" in answered:
-            raise UserError(f"phones: eSpeak NG reports {answered['problem']:.200}")
+            raise UserError(f"phones: {answered['problem']:.200}")
         return answered
 
     def close(self) -> None:
         """End the process."""
-        process, self.process = self.process, None
-        if process is not None:
-            self._close_pipes(process)  # then it ends and deletes phonemizer's copy of eSpeak
-            try:
-                process.wait(GRACE_SECONDS)
-            except subprocess.TimeoutExpired:  # it still works on a text
-                process.kill()
-                process.wait()
-
-    @staticmethod
-    def _close_pipes(process: subprocess.Popen) -> None:
-        for pipe in filter(None, (process.stdin, process.stdout)):
-            pipe.close()
+        process = self.process
+        self.process = None
+        if process is None:
+            return
+        try:
+            # The closed pipe ends the process, which deletes phonemizer's copy of eSpeak.
+            with contextlib.suppress(BrokenPipeError):
+                process.communicate(timeout=GRACE_SECONDS)
+        except subprocess.TimeoutExpired:  # it still works on a text
+            process.kill()
+            process.wait()
 
     def _forget(self) -> None:
         """Forget the process in a fork. It belongs to the parent and ends with the parent's pipe."""
-        process, self.process, self._lock = self.process, None, threading.Lock()
-        if process is not None:
-            self._close_pipes(process)
-            process.returncode = 0  # this process does not wait for it
+        if self.process is not None:
+            self.process.returncode = 0  # this process does not wait for it
+        self.process = None
+        self._lock = threading.Lock()
 
 
 _espeak = Espeak()
@@ -131,18 +125,17 @@ def check_language(language: str) -> str:
     Raises:
         UserError: if eSpeak does not have the language, or a package is missing.
     """
-    known, name = _about()["languages"], language.lower().replace("_", "-")
+    known = _about()["languages"]
+    name = language.lower().replace("_", "-")
     name = ALIASES.get(name, name)
     if name in known:
         return name
-    names = {title.lower(): code for code, title in known.items()}  # "german" finds de
-    [near] = difflib.get_close_matches(name, [*known, *names], n=1, cutoff=0)
+    near = difflib.get_close_matches(name, known, n=1)
     base = name.partition("-")[0]
-    meant = base if base in known else names.get(near, near)
-    raise UserError(
-        f"language={language[:40]}: not in eSpeak NG; did you mean {meant} ({known[meant]})? "
-        f"It has {', '.join(sorted(known))}"
-    )
+    meant = [base] if base in known else near
+    suggestion = f"did you mean {meant[0]}? " if meant else ""
+    problem = f"language={language[:40]}: not in eSpeak NG"
+    raise UserError(f"{problem}; {suggestion}It has {', '.join(sorted(known))}")
 
 
 def espeak_version() -> str:
@@ -240,18 +233,16 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
     try:
         phones = _espeak.ask(language=language, texts=words)["phones"] if words else []
     except Crashed:
-        if len(words) > 1:  # find the words on which eSpeak crashes
-            return {
-                x: y for word in words for x, y in _speak({word: origin[word]}, language).items()
-            }
-        raise UserError(
-            f"{origin[words[0]]!r:.60}: eSpeak NG crashes on {words[0]!r:.60}"
-        ) from None
+        if len(words) == 1:
+            problem = f"eSpeak NG crashes on {words[0]!r:.60}"
+            raise UserError(f"{origin[words[0]]!r:.60}: {problem}") from None
+        phones = [_speak({word: origin[word]}, language)[word] for word in words]
     return dict(zip(words, phones, strict=True))
 
 
 def _put(words: str, phones: dict[str, str]) -> str:
     """Return phones instead of words, with the spaces around them."""
-    if not (bare := words.strip()):
+    bare = words.strip()
+    if not bare:
         return words
     return words.replace(bare, unicodedata.normalize("NFC", phones[bare]).strip(), 1)

@@ -13,6 +13,7 @@ from tacotron2_voice.text.sequences import PHONES, clean
 from tacotron2_voice.text.symbols import SymbolTable
 
 MAX_DESCRIBED = 10  # symbols in a message
+MAX_COLUMNS = 5  # of a symbol in a message
 
 
 def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
@@ -27,10 +28,12 @@ def nearest(symbol: str, table: SymbolTable) -> str:
     """
     plain = _plain(symbol)
     same_letter = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]
-    if same_letter:  # the letter in the same case first, then the letter with the fewest accents
+    if same_letter:  # a letter that differs in case only, then the letter with the fewest accents
         folded = symbol.casefold()
-        decomposed = lambda x: len(unicodedata.normalize("NFD", x))  # noqa: E731
-        return min(same_letter, key=lambda x: (x.casefold() != folded, decomposed(x)))
+        return min(
+            same_letter,
+            key=lambda x: (x.casefold() != folded, len(unicodedata.normalize("NFD", x))),
+        )
     ascii_form = to_ascii(symbol).strip()
     for written in (ascii_form, ascii_form.lower()):
         if written and all(x in table.ids for x in written):
@@ -79,15 +82,12 @@ def columns_of(
 
 
 def at_columns(columns: Sequence[int]) -> str:
-    """Format columns, such as " at column 7"; "" without columns."""
+    """Format columns, such as " at column 7" and " at column 7, 9, ..."; "" without columns."""
     if not columns:
         return ""
-    if len(columns) == 1:
-        return f" at column {columns[0]}"
-    shown = [str(column) for column in columns]
-    if len(columns) > 5:
-        shown = [*shown[:4], f"{len(columns) - 4:,} more"]
-    return f" at columns {', '.join(shown[:-1])} and {shown[-1]}"
+    shown = ", ".join(map(str, columns[:MAX_COLUMNS]))
+    more = ", ..." if len(columns) > MAX_COLUMNS else ""
+    return f" at column {shown}{more}"
 
 
 def _plain(symbol: str) -> str:

@@ -4,7 +4,6 @@ left_out("A * dog.", ["english_cleaners"])
 # ["left out, because the model has no symbol for it: '*' at column 3"]
 """
 
-import functools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ from tacotron2_voice.text import (
 )
 from tacotron2_voice.text.tags import without_pauses
 
-CONTEXT = 40  # characters on each side that decide how a character is read
 MAX_SHOWN = 20  # characters of a text; each check takes as long as cleaning the text
 # Characters that nobody speaks: dashes, brackets, quotation marks, spaces, invisible characters,
 # and accents that are written after their letter.
@@ -97,15 +95,6 @@ def dropped_symbols(
     def letters(part: str) -> list[int]:  # a space may replace a dropped character
         return [i for i in text_to_sequence(part, cleaner_names) if symbols[i] != " "]
 
-    @functools.cache  # a text may repeat "x^2" often
-    def is_silent_between(before: str, character: str, after: str) -> bool:
-        return letters(before + character + after) == letters(f"{before} {after}")
-
-    def is_silent(column: int) -> bool:  # in its context: "#5" is read, "a # b" is not
-        start = max(0, column - 1 - CONTEXT)
-        before, after = text[start : column - 1], text[column : column + CONTEXT]
-        return is_silent_between(before, text[column - 1], after)
-
     whole = letters(text)
     dropped: dict[str, list[int]] = {}
     for character in dict.fromkeys(text):
@@ -115,11 +104,8 @@ def dropped_symbols(
             continue
         if unicodedata.category(character) in UNSPOKEN_CATEGORIES or letters(character):
             continue
-        columns = [i for i, x in enumerate(text, 1) if x == character]
-        if whole != letters(text.replace(character, " ")):
-            columns = [column for column in columns if is_silent(column)]
-        if columns:
-            dropped[character] = columns
+        if whole == letters(text.replace(character, " ")):
+            dropped[character] = [i for i, x in enumerate(text, 1) if x == character]
     for span in re.finditer(r"\{(.+?)\}", text):
         for phone in re.finditer(r"\S+", span[1]):
             if f"@{phone[0]}" not in symbols:

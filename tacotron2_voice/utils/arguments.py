@@ -9,39 +9,13 @@ import argparse
 import contextlib
 import math
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from tacotron2_voice.version import __version__
 
 Value = TypeVar("Value")
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that rejects arguments that are not UTF-8.
-
-    Python keeps the bytes of such arguments as lone surrogates, which no list or log can contain.
-    """
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        args = sys.argv[1:] if args is None else list(args)
-        for number, argument in enumerate(args, 1):
-            if any("\ud800" <= character <= "\udfff" for character in argument):
-                after = f" (after {args[number - 2]})" if number > 1 else ""
-                value = ascii(argument[:60]).replace("\\udc", "\\x")
-                self.error(f"argument {number}{after}: {value} (expected UTF-8)")
-        return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        names = message.removeprefix("argument ").partition(":")[0].split("/")
-        option = next((name for name in names if name.startswith("--")), "")
-        if option and message.endswith("expected one argument"):
-            message += f"; write a value that begins with a hyphen as {option}=-..."
-        super().error(message)
 
 
 def make_parser(description: str | None, **options: Any) -> argparse.ArgumentParser:
@@ -50,7 +24,7 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
     Args:
         options: passed to argparse.
     """
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **options,
@@ -96,7 +70,7 @@ def thread_count(text: str) -> int:
 
 def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
     """Return the argument type of a list such as 1,4,16; an empty text is an empty list."""
-    return lambda text: [convert(part.strip()) for part in text.split(",")] if text.strip() else []
+    return lambda text: [convert(part.strip()) for part in text.split(",") if text.strip()]
 
 
 # Whether a file can be written is checked before minutes of work, not after.

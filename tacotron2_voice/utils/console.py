@@ -32,9 +32,8 @@ class UnfailingFile(io.FileIO):
             written = super().write(data)
         except OSError:  # no reader (EPIPE), no terminal (EIO), no space (ENOSPC), ...
             written = None
-        return (
-            memoryview(data).nbytes if written is None else written
-        )  # None: the write would block
+        # Also None if the write would block.
+        return memoryview(data).nbytes if written is None else written
 
 
 def print_without_failing() -> None:
@@ -45,7 +44,7 @@ def print_without_failing() -> None:
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is not getattr(sys, f"__{name}__"):
+        if stream is None or stream is not getattr(sys, f"__{name}__"):
             continue
         file = UnfailingFile(stream.fileno(), "w", closefd=False)
         unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u

@@ -7,13 +7,11 @@ raise lines_refused(path, problems, num_lines)
 import errno
 import os
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-MAX_LINES_SHOWN = 20  # bad lines of a file that a message lists one by one
-MIN_GROUP = 3  # this many problems with the same long fix become one message
 LONG_FIX = 150  # characters
+MAX_LINES_SHOWN = 20  # bad lines of a file that a message lists one by one
 
 
 class UserError(ValueError):
@@ -27,9 +25,8 @@ def explained(error: UserError | OSError) -> str:
     """Return the error's message. A system error gets advice."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{error}: free some space. Checkpoints are unchanged"
-    return f"{error}. Checkpoints are unchanged"
+    advice = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{error}{advice}. Checkpoints are unchanged"
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
@@ -58,44 +55,35 @@ def about_lines(
 def grouped(
     problems: Sequence[str], one_by_one: int = MAX_LINES_SHOWN, prefix: str = ""
 ) -> list[str]:
-    """Return lines that report problems, each "PLACE: what is wrong; fix".
+    """Return lines that report problems, each "PLACE: what is wrong".
 
-    If there are more than `one_by_one`, problems with the same fix are grouped: the first problem,
-    then the places of the rest, without `prefix` and folders.
+    Problems with the same long fix are grouped: the first problem, then the places of the rest,
+    without `prefix` and folders. If there are more than `one_by_one`, all problems of the same kind
+    are grouped.
     """
-    faults: dict[str, list[str]] = {}
-    fixes = Counter(_long_fix(problem) for problem in problems)
+    kinds: dict[str, list[str]] = {}
     for problem in problems:
+        fix = problem.partition("; ")[2]
+        kind = fix if len(fix) >= LONG_FIX else problem
         if len(problems) > one_by_one:
-            same = _fault(problem)
-        else:
-            fix = _long_fix(problem)
-            same = fix if fix and fixes[fix] >= MIN_GROUP else problem
-        faults.setdefault(same, []).append(problem)
+            kind = _kind(problem)
+        kinds.setdefault(kind, []).append(problem)
     lines = []
-    for first, *others in [*faults.values()][:MAX_LINES_SHOWN]:
+    for first, *others in [*kinds.values()][:MAX_LINES_SHOWN]:
         lines.append(first)
         if others:
-            places = [_place(problem, prefix) for problem in others[:MAX_LINES_SHOWN]]
+            places = [
+                os.path.basename(problem.removeprefix(prefix).partition(": ")[0])
+                for problem in others[:MAX_LINES_SHOWN]
+            ]
             more = ", ..." if len(others) > MAX_LINES_SHOWN else ""
             lines.append(f"  the same in {len(others):,} more: {', '.join(places)}{more}")
-    if len(faults) > MAX_LINES_SHOWN:
-        rest = [len(x) for x in faults.values()][MAX_LINES_SHOWN:]
-        lines.append(f"... and {sum(rest):,} more, of {len(rest):,} other kinds")
+    if len(kinds) > MAX_LINES_SHOWN:
+        lines.append(f"... and problems of {len(kinds) - MAX_LINES_SHOWN:,} other kinds")
     return lines
 
 
-def _long_fix(problem: str) -> str:
-    """Return the fix if it is too long to be repeated, else an empty text."""
-    fix = problem.partition("; ")[2]
-    return fix if len(fix) >= LONG_FIX else ""
-
-
-def _place(problem: str, prefix: str) -> str:
-    return os.path.basename(problem.removeprefix(prefix).partition(": ")[0])
-
-
-def _fault(problem: str) -> str:
-    """Return the key by which problems are grouped: the fix without numbers, quotes and paths."""
+def _kind(problem: str) -> str:
+    """Return the fix, or else the problem, without numbers, quotes and paths."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain

@@ -5,13 +5,12 @@
     with folder_locked(folder, "another process is preparing this folder"): ...
 
 Use these functions for files that users may have edited or put there: lists, tables, caches, logs
-and run folders. Reading never blocks on a pipe or a device. Writing never follows a link.
+and run folders.
 """
 
 import contextlib
 import errno
 import json
-import math
 import os
 import stat
 import tempfile
@@ -20,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -32,18 +31,10 @@ METRICS_FILE = "metrics.jsonl"  # in a run's folder: one line per start, epoch a
 LOCK_FILE = ".lock"  # in a folder that one process at a time may use
 MAX_TEXT_BYTES = 2**30  # of a list, a table or a log; a list of a million clips has 200 MB
 MAX_JSON_BYTES = 2**26
-MAX_DIGITS = 25  # of a number in JSON; the repr of a float has at most 24
 NO_FILE = "no such file; check its path"
 STANDARD_INPUT = "standard input"
 STANDARD_INPUTS = {"-", "/dev/stdin"}
 READING_THREADS = 8  # reading waits for the disk, not for the processor
-KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 class Identity(NamedTuple):
@@ -61,7 +52,7 @@ class Identity(NamedTuple):
         """Return the identity of the file with this path or descriptor; zeros if it is missing."""
         try:
             status = os.stat(file)
-        except (OSError, ValueError):  # ValueError: a zero byte in the path
+        except OSError:
             return cls()
         # Arrays of identities have 63 bits, and file systems may have times before 1970.
         modified = status.st_mtime_ns & (2**63 - 1)
@@ -86,76 +77,53 @@ def naming(path: str | Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
-def check_regular_file(path: str | Path, if_missing: str = NO_FILE) -> None:
-    """Raise UserError, without the path in it, unless `path` is a regular file or a link to one."""
-    try:
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a zero byte
-        if os.path.islink(path):
-            raise UserError(f"a link to {os.readlink(path)}, which is missing") from None
-        raise UserError(if_missing) from None
-    except OSError as error:
-        raise UserError(f"{error.strerror}; choose another path") from None
-    if kind != stat.S_IFREG:
-        raise UserError(f"{KINDS.get(kind, 'a special file')} (expected a file)")
-
-
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
-    """Open a regular file, or a link to one, to read bytes. Never blocks.
+    """Open a regular file, or a link to one, to read bytes. Never blocks on a pipe.
 
     Raises:
         UserError: without the path: `if_missing`, or why the file cannot be opened.
     """
-    check_regular_file(path, if_missing)
     try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe or a device"
+            raise UserError(f"{kind} (expected a file)")
         return open(path, "rb")
-    except PermissionError:
-        raise UserError("permission denied (expected a file that you may read)") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(if_missing) from None
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise UserError(f"{error.strerror}; raise the limit (ulimit -n)") from None
-        raise UserError(f"{error.strerror}; choose another path") from None
+        hint = "; raise the limit (ulimit -n)" if error.errno == errno.EMFILE else ""
+        raise UserError(f"{error.strerror}{hint}") from None
 
 
 def read_bytes(path: str | Path, at_most: int = MAX_TEXT_BYTES, if_missing: str = NO_FILE) -> bytes:
     """Return the content of a file. UserError names it and the problem, also if it is too large."""
     try:
         with naming(path), open_file(path, if_missing) as file:
-            content = file.read(at_most + 1)
+            size = os.fstat(file.fileno()).st_size
+            if size > at_most:
+                raise UserError(f"{size:,} bytes (expected at most {at_most:,})")
+            return file.read()
     except OSError as error:
-        raise UserError(f"{path}: not readable ({error.strerror})") from None
-    if len(content) > at_most:
-        size = os.path.getsize(path)
-        raise UserError(f"{path}: {size:,} bytes (expected at most {at_most:,})")
-    return content
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def read_stream(path: str | Path, at_most: int, if_missing: str = NO_FILE) -> bytes:
+def read_stream(path: str | Path, at_most: int) -> bytes:
     """Return the content of a file, a named pipe, or standard input ("-"), and wait for its end.
 
     Raises:
-        UserError: as `read_bytes`.
+        UserError: if the file cannot be read or is too large.
     """
-    is_standard_input = str(path) in STANDARD_INPUTS
-    if not is_standard_input and not _is_stream(path):
-        return read_bytes(path, at_most, if_missing)
-    name = STANDARD_INPUT if is_standard_input else str(path)
-    with (
-        naming(name),
-        open(0 if is_standard_input else path, "rb", closefd=not is_standard_input) as f,
-    ):
-        content = f.read(at_most + 1)
-    if len(content) > at_most:
-        raise UserError(f"{name}: more than {at_most:,} bytes; split the text")
-    return content
-
-
-def _is_stream(path: str | Path) -> bool:
+    name = STANDARD_INPUT if str(path) in STANDARD_INPUTS else str(path)
+    source = 0 if name == STANDARD_INPUT else path
     try:
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
-    return kind in (stat.S_IFIFO, stat.S_IFCHR)
+        with open(source, "rb", closefd=source != 0) as file:
+            content = file.read(at_most + 1)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read ({error.strerror})") from None
+    if len(content) > at_most:
+        raise UserError(f"{name}: too large (expected at most {at_most:,} bytes)")
+    return content
 
 
 def read_json(
@@ -168,8 +136,8 @@ def read_json(
     """
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
-        return parse_json(content)
-    except ValueError as error:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:  # RecursionError: very deep brackets
         raise UserError(f"{path}: not JSON ({error}); {if_none}") from None
 
 
@@ -193,25 +161,6 @@ def read_as(
         first = error.errors()[0]
     name = ".".join(map(str, first["loc"]))
     raise UserError(f"{path}: {name:.60}={first['input']!r:.60}: {first['msg']:.200}; {fix}")
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: also for numbers that this project never writes, and for very deep nesting.
-    """
-
-    def number(digits: str) -> Any:
-        value = float(digits)
-        if len(digits) > MAX_DIGITS or not math.isfinite(value):
-            raise ValueError(f"number {digits[:MAX_DIGITS]}... is too large")
-        return value if set(digits) & set(".eE") else int(digits)
-
-    try:
-        return json.loads(text, parse_int=number, parse_float=number)
-    except RecursionError:
-        raise ValueError("brackets are nested too deeply") from None
 
 
 def numbered_lines(
@@ -255,8 +204,8 @@ def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
     values = []
     for number, line in lines:
         try:
-            values.append(parse_json(line))
-        except ValueError:
+            values.append(json.loads(line))
+        except (ValueError, RecursionError):
             if number == lines[-1][0]:
                 break
             raise UserError(f"{path}:{number}: not JSON: {line[:60]!r}") from None
@@ -350,38 +299,6 @@ def remove_leftovers(directory: Path, pattern: str = ".*.tmp") -> None:
             path.unlink()
 
 
-def open_to_append(path: Path) -> BinaryIO:
-    """Open a file to append; it is created if missing.
-
-    A link, and a file with other hard links, is replaced by a copy first: what they lead to may be
-    somebody else's.
-
-    Raises:
-        UserError: if `path` is not a regular file.
-    """
-    if os.path.lexists(path):
-        with naming(path):
-            check_regular_file(path)
-        status = os.lstat(path)
-        if stat.S_ISLNK(status.st_mode) or status.st_nlink > 1:
-            cut(path, os.path.getsize(path))
-    return open(path, "ab+")
-
-
-def cut(path: Path, size: int) -> None:
-    """Truncate a file to its first `size` bytes, atomically.
-
-    A new file takes its place, so the target of a link, and other hard links, stay as they are.
-    """
-
-    def write(temporary: Path) -> None:
-        with open_file(path) as source, open(temporary, "wb") as target:
-            while block := source.read(min(size - target.tell(), 2**20)):
-                target.write(block)
-
-    write_atomically(path, write)
-
-
 # ---------------------------------------------------------------------------- locks
 
 
@@ -410,21 +327,3 @@ def folder_locked(directory: Path, busy: str) -> Iterator[None]:
     """
     with lock_path(directory / LOCK_FILE, f"{directory}: {busy}"):
         yield
-
-
-def lock(directory: Path) -> BinaryIO:
-    file = open_to_append(directory / LOCK_FILE)
-    busy = "another process is training in this folder; wait for it, or choose another -o"
-    lock_file(file, f"{directory}: {busy}")
-    return file
-
-
-def lock_file(file: BinaryIO, busy: str) -> None:
-    import fcntl
-
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        raise BlockingIOError(busy) from None
-    except OSError:
-        pass  # a file system without locks

@@ -4,16 +4,13 @@ figure = draw_alignment(alignment, texts=["Good morning."])
 figure.savefig("alignment.png")
 """
 
-import contextlib
-import functools
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from matplotlib.font_manager import FontProperties, findfont, get_font
 
 IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "none"}
 FONT_SIZE = 9  # points, of the symbols along an axis
@@ -66,81 +63,39 @@ def draw_alignment(
 
 
 def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_lines: int) -> None:
-    """Label the axis with symbols, in at most `num_lines` labels, and write the text into the
-    title."""
-    families, lacking = fonts_of(frozenset("".join(symbol for text in texts for symbol in text)))
-    drawable = [[_drawable(symbol, lacking) for symbol in text] for text in texts]
-    min_symbols = -(-sum(map(len, drawable)) // num_lines)
-    labels, places, start = list[str](), list[float](), 0
-    for text in drawable:
-        for piece in _pieces(text, min_symbols):
-            label = "".join(piece)
-            labels.append(_shortened(label.strip(), MAX_LABEL_LETTERS) or SPACE)
-            places.append(start + (len(piece) - 1) / 2)
-            start += len(piece)
-    # Without this, matplotlib would read text between two dollar signs as a formula.
-    font: dict[str, Any] = {"family": families, "parse_math": False}
-    axes.set_yticks(places, labels, fontsize=FONT_SIZE, **font)
-    whole = " ".join("".join(text).strip() for text in drawable)
-    title = _shortened(f"{title}: {whole}", MAX_TITLE_LETTERS)
-    axes.set_title(title, fontsize=FONT_SIZE + 1, **font)
+    """Label the axis with symbols or, if they do not fit into `num_lines` labels, with words."""
+    symbols = [symbol for text in texts for symbol in text]
+    min_symbols = -(-len(symbols) // num_lines)
+    places: list[float] = []
+    labels: list[str] = []
+    start = 0
+    for end, symbol in enumerate(symbols, 1):
+        is_long = end - start >= MAX_LABEL_LETTERS
+        is_whole = end - start >= min_symbols and (min_symbols == 1 or symbol.isspace())
+        if is_long or is_whole or end == len(symbols):
+            labels.append(drawable("".join(symbols[start:end]).strip()) or SPACE)
+            places.append((start + end - 1) / 2)
+            start = end
+    # Without parse_math=False, matplotlib would read text between two dollar signs as a formula.
+    axes.set_yticks(places, labels, fontsize=FONT_SIZE, parse_math=False)
+    text = " ".join("".join(text).strip() for text in texts)
+    shown = f"{title}: {text}"
+    if len(shown) > MAX_TITLE_LETTERS:
+        shown = f"{shown[: MAX_TITLE_LETTERS - 1]}…"
+    axes.set_title(drawable(shown), fontsize=FONT_SIZE + 1, parse_math=False)
 
 
-def _pieces(text: Sequence[str], min_symbols: int) -> list[list[str]]:
-    """Split a text into pieces of at least `min_symbols` symbols (1: single symbols).
+def drawable(text: str) -> str:
+    """Return a text with a box in place of each character that matplotlib's font does not have.
 
-    A piece ends after a space or a wide letter, or when it would be too long for a label.
+    Other fonts are used if matplotlib's setting font.family names them.
     """
-    pieces: list[list[str]] = [[]]
-    for symbol in text:
-        pieces[-1].append(symbol)
-        can_end = min_symbols == 1 or symbol.isspace() or _width(symbol[0]) == 2
-        if len(pieces[-1]) >= (min_symbols if can_end else max(min_symbols, MAX_LABEL_LETTERS)):
-            pieces.append([])
-    if (rest := pieces.pop()) and pieces and len(rest) < min_symbols:
-        pieces[-1] += rest
-    elif rest:
-        pieces.append(rest)
-    return pieces
-
-
-def _drawable(symbol: str, lacking: set[str]) -> str:
-    """Return a symbol that fonts can draw: an accent on a circle, a box if no font has it."""
-    if any(character in lacking for character in symbol):
-        return BOX
-    return f"◌{symbol}" if unicodedata.combining(symbol[0]) else symbol
-
-
-def _width(character: str) -> int:
-    """Return the width in letters: 2 for Chinese characters and for the box."""
-    return 2 if unicodedata.east_asian_width(character) in "WF" or character == BOX else 1
-
-
-def _shortened(text: str, longest: int) -> str:
-    """Shorten a text to the width of at most `longest` letters."""
-    count = int((np.cumsum([_width(x) for x in text]) <= longest).sum())
-    return text if count == len(text) else f"{text[: count - 1]}…"
-
-
-@functools.lru_cache(16)
-def fonts_of(characters: frozenset[str]) -> tuple[list[str], set[str]]:
-    """Return font families that together cover the characters, and the characters that no font of
-    this machine has."""
-    usual = FontProperties()
-    families, lacking = [*usual.get_family()], _lacking(findfont(usual), characters)
-    for font in fontManager.ttflist if lacking else ():
-        if font.name.startswith("Last Resort"):  # it has a box for every character
-            continue
-        with contextlib.suppress(OSError, RuntimeError):  # matplotlib cannot read every font
-            left = _lacking(font.fname, lacking)
-            families += [font.name] * (left < lacking)
-            lacking = left
-    return families, set(lacking)
-
-
-def _lacking(path: str, characters: frozenset[str]) -> frozenset[str]:
-    font = get_font(path)
-    return frozenset(x for x in characters if not font.get_char_index(ord(x)))
+    families = FontProperties().get_family()
+    fonts = [get_font(findfont(FontProperties(family=[name]))) for name in families]
+    return "".join(
+        character if any(font.get_char_index(ord(character)) for font in fonts) else BOX
+        for character in text
+    )
 
 
 def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:

@@ -68,7 +68,7 @@ def _end(message: str, code: int) -> None:
     folder, name = os.path.split(sys.argv[0])
     if name == "__main__.py":  # of python -m
         name = os.path.basename(folder)
-    # A name from a file could contain what a terminal takes for commands.
+    # A name from a file could contain control characters, which a terminal would obey.
     shown = "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in message)
     with contextlib.suppress(OSError):
         if message:
