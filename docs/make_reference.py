@@ -39,7 +39,6 @@ PROGRAMS = (
     "-m length_batching",
     "-m tacotron2_voice speak",
     "-m benchmarks.decoder",
-    "-m benchmarks.epoch",
     "-m benchmarks.speaking",
     "-m benchmarks.reliability",
 )

@@ -31,7 +31,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_distributed import SETTINGS, assert_same_result, check_all
 from training_runs import kill_at, run
 
-import benchmarks.epoch
 import train
 from batch import Batch, collate, synthetic_batch
 from batching import (
@@ -269,19 +268,10 @@ def test_memory_check_takes_speakers_and_draws():
     assert all("speaker" in batch.labels for batch in batches)
 
 
-def test_benchmarks_train_speakers_on_noise(capsys):
-    overrides = f"{tiny(speaker_embedding_dim=4, batch_size=2)}"
-    options = ["--device", "cpu", "--clips", "8", "--batches", "2", "--capacities="]
-    benchmarks.epoch.main([*options, "--hparams", overrides])
-    assert "SSB-DBS-BR" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("module", [benchmarks.epoch, compare_batching])
-def test_lengths_alone_cannot_be_balanced(module, tmp_path, capsys):
-    """The advice is followed: without the setting there is no such refusal."""
+def test_compare_batching_rejects_speaker_balance_of_lengths_alone(tmp_path):
     path, overrides = tmp_path / "lengths.csv", "speaker_embedding_dim=4,speaker_balance=0.5"
     path.write_text("id,frames\na,9\n")
-    message = refusal(module.main, [str(path), "--hparams", overrides], error=UserError)
+    message = refusal(compare_batching.main, [str(path), "--hparams", overrides], error=UserError)
     assert "speaker_balance=0.5: " in message
     assert "have no speakers" in message
 
