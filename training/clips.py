@@ -88,10 +88,8 @@ def resolve_clips(
         processes.all_or_none(lambda: check_names("speaker", hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
     if new_clips and clips.change is None:
-        with_mels = " with --cache-mels" if hparams.load_mel_from_disk else ""
         print(
-            "note: --new-clips has no effect, because the filelists name the same clips as before. "
-            f"If recordings have changed, prepare them again{with_mels}"
+            "note: --new-clips has no effect, because the filelists name the same clips as before"
         )
     return clips
 
@@ -150,7 +148,6 @@ def _warnings(lists: Sequence[ClipTable], hparams: HParams) -> Iterator[str]:
     candidates = [shared_clips_warning(training, validation), unusual_frames(hparams)]
     for clips in lists:
         if len(clips):
-            candidates.append(other_texts_warning(clips))
             seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
             candidates.append(warn_of_long_clips(seconds, partial(name_of, clips)))
     candidates.append(short_limit_warning(lists, hparams))
@@ -195,23 +192,6 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
         f"warning: {problem}. Their validation loss does not measure how well the model speaks "
         "other texts. Remove these clips from the training list, or train without validation: "
         "validation_files=none"
-    )
-
-
-def other_texts_warning(clips: ClipTable) -> str | None:
-    """Return a warning about audio files that a list names with different texts."""
-    first: dict[str, int] = {}  # hash of the first text, by audio file
-    indices = []
-    for i, (path, text) in enumerate(clips.paths_and_texts()):
-        if first.setdefault(path, hash(text)) != hash(text):
-            indices.append(i)
-    if not indices:
-        return None
-    example = clips[indices[0]]
-    return (
-        f"warning: {clips.filelist}: {len(indices):,} lines name an audio file that an earlier "
-        f"line names with another text, for example {example.where} ({example.path}). Delete the "
-        "lines with the wrong text"
     )
 
 

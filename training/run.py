@@ -102,7 +102,6 @@ class Run:
         """Write a checkpoint, in the first process. Call this only when no step is pending."""
         if self.logger is None:
             return None
-        self.folder.check_is_same()
         parts: dict[str, Any] = {
             "corpus": self.clips.fingerprint,
             "text_rules": rules_version(),

@@ -6,7 +6,6 @@ folder.make()
 folder.close()
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +36,11 @@ class RunFolder:
         self.logs = logs
         self.is_used = is_used
         self._lock: Any = None
-        # A descriptor, because an open folder keeps its inode number on every file system.
-        self._folder = -1
         if is_used:
             refuse_no_folder(path, "-o")
             refuse_no_folder(path / logs, "--log_directory")
             if path.is_dir():
-                self._acquire()
+                self._lock = lock(path)
 
     def contains_run(self) -> bool:
         """Return whether a run has begun in the folder."""
@@ -62,39 +59,15 @@ class RunFolder:
         if self._lock is not None:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        self._acquire()
+        self._lock = lock(self.path)
         if self.contains_run():
             raise UserError(
                 f"{self.path}: another process has started a run in this folder. Add --resume to "
                 "resume it, or choose another -o"
             )
 
-    def _acquire(self) -> None:
-        self._lock = lock(self.path)
-        self._folder = os.open(self.path, os.O_RDONLY)
-
-    def check_is_same(self) -> None:
-        """Check that the locked folder is still there, and lock it again if `.lock` was removed.
-
-        Raises:
-            UserError: if the folder was moved or replaced.
-            OSError: if another process has locked it since.
-        """
-        if self._lock is None:
-            return
-        if not self.path.exists() or not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
-            raise UserError(
-                f"{self.path}: the folder was moved or replaced while the run trained. Put it back "
-                "to resume from its newest checkpoint"
-            )
-        locked = os.fstat(self._lock.fileno())
-        file = self.path / ".lock"
-        if not os.path.lexists(file) or not os.path.samestat(file.lstat(), locked):
-            self._lock = lock(self.path)
-
     def close(self) -> None:
         """Unlock the folder."""
         if self._lock is not None:
             self._lock.close()
-            os.close(self._folder)
             self._lock = None

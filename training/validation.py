@@ -61,7 +61,6 @@ def make_validation_loader(
     hparams: HParams,
     processes: Processes = ALONE,
     *,
-    num_workers: int,
     pin_memory: bool,
 ) -> DataLoader[Any] | None:
     """Return a loader of this process's validation batches, or None without validation clips.
@@ -71,7 +70,7 @@ def make_validation_loader(
     if not len(clips):
         return None
     batches = validation_batches(clips.num_frames, hparams, processes.rank, processes.world_size)
-    return make_loader(clips, hparams, batches, num_workers=num_workers, pin_memory=pin_memory)
+    return make_loader(clips, hparams, batches, pin_memory=pin_memory)
 
 
 class BatchResult(NamedTuple):
