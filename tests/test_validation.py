@@ -127,8 +127,7 @@ def test_alignment_not_formed_is_said_once(corpus, tmp_path, monkeypatch, capsys
     sharpness = metrics(out, "validation")[-1]["alignment_sharpness"]
     assert printed.count("warning: the alignment has not formed after") == 1
     assert f"focus rate {sharpness:.2f}, expected at least 0.3" in printed
-    for setting in ("--trim-silence", "n_frames_per_step=2", "guided_attention_weight=1"):
-        assert setting in printed
+    assert "docs/guides/troubleshooting.md" in printed
     run(out, corpus, "--resume", **settings, epochs=4)
     assert "has not formed" not in capsys.readouterr().out
 

@@ -388,17 +388,10 @@ def warn_about_attention(run: Run, record: dict[str, Any]) -> None:
     is_late = record["iteration"] >= STEPS_TO_ALIGN
     if not state.alignment_warned and is_late and focus_rate < FORMED:
         state.alignment_warned = 1
-        # Longer training rarely helps.
         print(
             f"warning: the alignment has not formed after {record['iteration']:,} optimizer steps: "
-            f"focus rate {focus_rate:.2f}, expected at least {FORMED}. With one frame per decoder "
-            f"step and 64 clips per batch, published runs took about {STEPS_TO_ALIGN:,}. Try, in "
-            "this order:\n"
-            "  1. trim silence at the clips' ends (prepare.py --trim-silence)\n"
-            "  2. start a new run with n_frames_per_step=2 (or 3), which shortens alignments\n"
-            "  3. start a new run with guided_attention_weight=1, if it was lower\n"
-            "  4. if the focus rate has been rising, keep training; smaller batches give more "
-            "optimizer steps",
+            f"focus rate {focus_rate:.2f}, expected at least {FORMED}. docs/guides/troubleshooting.md "
+            "says what to try",
             flush=True,
         )
     can_read = record["iteration"] >= STEPS_TO_READ and focus_rate >= SHARP
