@@ -34,7 +34,7 @@ VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 def balancing_weights(
     lengths: np.ndarray, speakers: np.ndarray, hparams: HParams
 ) -> np.ndarray | None:
-    """Return [clips] the weights with which epochs draw the clips. None: each clip once.
+    """Return the clips' weights in the draw of an epoch [clips], or None to draw each clip once.
 
     A speaker with F frames gets time in an epoch in proportion to F ** (1 - speaker_balance). All
     clips of a speaker come equally often, so a clip has the weight F ** -speaker_balance. Models of

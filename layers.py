@@ -1,6 +1,6 @@
 """Building blocks of Tacotron 2: initialized layers, prenet, attention, masks, dropout.
 
-Parameter names are those of NVIDIA's recipe. In shapes: B clips, T_in symbols, T decoder steps.
+Parameters have the names of NVIDIA's recipe. In shapes: B clips, T_in symbols, T decoder steps.
 
 To use another attention, write its class here and return it from `make_attention`.
 """

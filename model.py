@@ -407,7 +407,7 @@ class Tacotron2(nn.Module):
         `labels` has the form of `Batch.labels`, and `mask` works as in `Encoder`.
 
         Raises:
-            ValueError: if the labels are not those for which the model has embeddings.
+            ValueError: if the model has no embedding for a label, or lacks a label.
         """
         known = {"speaker": self.speaker_embedding}
         embeddings = {label: x for label, x in known.items() if x is not None}
@@ -443,7 +443,7 @@ class Tacotron2(nn.Module):
     ) -> Iterator[SpokenSteps]:
         """Yield decoder steps for texts on demand. The caller decides where speech ends.
 
-        Arguments and errors are those of `infer`; `window` is that of `free_running`.
+        See `infer` for arguments and errors, and `free_running` for `window`.
         """
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() first")

@@ -217,7 +217,7 @@ def build_run(
 
 
 def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None:
-    """Print the settings, and what they mean on this device."""
+    """Print the settings, and warnings about this device."""
     print(describe(hparams))
     if device.type == "cpu":
         print("note: no CUDA GPU found. Training on the CPU is slow for a full-size model")

@@ -4,8 +4,8 @@
 
 A decoder step has about fifty small operators, and a GPU runs them faster than the host launches
 them. A graph launches the operators of CHUNK steps at once. After each chunk the host checks
-whether all texts have ended. Operators, shapes and order are those of the readable loop, so results
-are bitwise the same.
+whether all texts have ended. It uses the same operators and shapes in the same order as the
+readable loop, so results are bitwise the same.
 
 A graph fits one number of texts and symbols. Capturing it takes about as long as launching CHUNK of
 a text's hundreds of steps, so each batch gets its own graph.

@@ -110,7 +110,7 @@ def uses_dependent_launches(device: torch.device) -> bool:
 
 
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
-    """Return the numbers of clips and symbols for which a batch's graphs have programs."""
+    """Return the largest numbers of clips and symbols that a batch's graphs serve."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
     return -(-batch_size // 16) * 16, symbols
 
@@ -437,7 +437,7 @@ def _aligned(x: Tensor) -> Tensor:
 class Graphs:
     """The loops, forwards and backwards, for all batches of one setting.
 
-    The methods are those of `plain.PlainLoops`.
+    It has the methods of `plain.PlainLoops`.
     """
 
     def __init__(self, setting: Setting):

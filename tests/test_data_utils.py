@@ -41,7 +41,7 @@ def test_item_is_text_mel_and_index(sounds):
     assert torch.equal(mel, log_mel_spectrogram(torch.from_numpy(samples), H))
 
 
-def test_file_that_changed_during_the_run_is_caught(sounds, cached_mels):
+def test_dataset_rejects_a_file_that_changed(sounds, cached_mels):
     filelist = write_list(sounds, f"{sounds}/a.wav|One.")
     dataset = TextMelDataset(read_filelist(filelist, H), H)
     soundfile.write(sounds / "a.wav", noise(12000), 22050)
@@ -61,7 +61,7 @@ def test_file_that_changed_during_the_run_is_caught(sounds, cached_mels):
         dataset[0]
 
 
-def test_mel_is_independent_of_threads_and_workers(sounds):
+def test_mel_does_not_depend_on_threads_and_workers(sounds):
     """A loader's worker has one thread, the training process several."""
     clips = read_filelist(write_list(sounds, *[f"{sounds}/{n}|A." for n in ("a.wav", "c.wav")]), H)
     dataset, before, mels = TextMelDataset(clips, H), torch.get_num_threads(), []
@@ -187,7 +187,7 @@ main(sys.argv[1])
 """
 
 
-def test_full_shared_memory_is_a_message(monkeypatch):
+def test_collate_reports_full_shared_memory(monkeypatch):
     """Not left to the worker's thread that sends batches, which would drop it: a loader waits."""
 
     def fail(tensor):

@@ -409,7 +409,7 @@ def restore(
     path, saved = source
     load_weights(trainer.model, saved, path)
     _check_optimizer_state(path, saved["optimizer"], trainer)
-    # The optimizer's own settings, such as weight_decay, are those of this command.
+    # The optimizer's own settings, such as weight_decay, come from this command.
     trainer.optimizer.load_state_dict(
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )

@@ -258,8 +258,8 @@ def find_change(
 ) -> dict[str, int] | None:
     """Count the clips that differ from the checkpoint's clips, or return None if none differs.
 
-    The counts are of clips that were added, are gone, have another text, speaker or length
-    ("changed"), or moved to the other list.
+    "changed" counts clips with another text, speaker or length. Clips that moved to the training
+    or validation list have their own counts.
 
     Raises:
         UserError: if clips differ and that is not allowed.
@@ -320,7 +320,7 @@ def _by_id(rows: Iterable[str]) -> dict[str, list[_Row]]:
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """Write clips.csv, by which a later run finds changed clips, and lengths.csv."""
+    """Write clips.csv, which shows a later run the changed clips, and lengths.csv."""
     content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
     write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)

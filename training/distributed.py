@@ -153,7 +153,7 @@ class Processes:
         that the death of a process is noticed at once.
 
         Args:
-            what: a phrase for what the processes do. Processes that wait print it.
+            what: a phrase that describes the action. Processes that wait print it.
         """
         if self.world_size == 1:
             return action()

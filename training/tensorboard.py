@@ -44,7 +44,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FreeRunningPrediction(Prediction):
-    """A prediction for which each decoder step got the model's own frames before it."""
+    """A prediction of free-running inference: each decoder step got the model's own frames."""
 
     end: StopReason
 

@@ -139,7 +139,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         for _, _, theirs in answers:
             forced |= theirs
         examples = []
-        # Only the first process speaks, because the other processes print no warnings.
+        # Only the first process synthesizes, because the other processes print no warnings.
         for speaker in positions if processes.is_first else ():
             if stop.signal is not None:
                 break
@@ -198,7 +198,7 @@ def _validate_batch(
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """Return by which fraction the masked loss rises above `loss` when the texts are shuffled.
+    """Return the relative rise of the masked loss above `loss` when the texts are shuffled.
 
     Near 0 the model predicts frames from earlier frames alone. It then speaks no words, however
     focused its attention is.
