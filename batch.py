@@ -1,4 +1,4 @@
-"""A padded batch: what the loader gives and what model and losses read.
+"""A padded batch, which the loader gives to the model and the losses.
 
     batch = collate([(text, mel), (text, mel)], n_frames_per_step=2)
     outputs = model(batch.to("cuda"))

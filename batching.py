@@ -2,7 +2,7 @@
 
     sampler = make_sampler(frames, hparams)   # frames: [clips] the length of each clip
     sampler.set_epoch(epoch)                  # plans the epoch: sampler.plan, a list of batches
-    loader = make_loader(clips, hparams, sampler, num_workers=4, pin_memory=True)
+    loader = make_loader(clips, hparams, sampler, pin_memory=True)
 
 This is where each setting leads, and each equation of Ge et al. 2021, "Speed up training with
 variable length inputs by efficient batching strategies", Interspeech:
@@ -18,7 +18,6 @@ often (`balancing_weights`).
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 def balancing_weights(
     lengths: np.ndarray, speakers: np.ndarray, hparams: HParams
 ) -> np.ndarray | None:
-    """Return [clips] the weights with which epochs draw the clips. None: each clip once.
+    """Return the clips' weights in the draw of an epoch [clips], or None to draw each clip once.
 
     A speaker with F frames gets time in an epoch in proportion to F ** (1 - speaker_balance). All
     clips of a speaker come equally often, so a clip has the weight F ** -speaker_balance. Models of
@@ -153,38 +152,21 @@ def describe_costs(
     return "\n".join(lines)
 
 
-def few_updates(
-    sampler: LengthBatchSampler, hparams: HParams, weights: np.ndarray | None = None
-) -> str | None:
+def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
     """Return a warning if an epoch has fewer than MIN_UPDATES optimizer steps, or None.
 
-    A model learns by optimizer steps, and large batches of a small corpus make few. The warning
-    contains the largest batch size that makes enough.
-
-    Args:
-        weights: as given to `make_sampler`.
+    A model learns by optimizer steps, and large batches of a small corpus make few.
     """
     updates = updates_of(sampler, hparams)
     limits_frames = hparams.dynamic_batch_size and hparams.batch_capacity
     name = "batch_capacity" if limits_frames else "batch_size"
-    smaller = hparams
-    smaller_updates = updates
-    while smaller_updates < MIN_UPDATES:
-        size = math.floor(0.9 * getattr(smaller, name))
-        if size < 1:
-            return None
-        smaller = replace(smaller, **{name: size})
-        try:
-            smaller_sampler = make_sampler(sampler.lengths, smaller, weights=weights)
-        except UserError:  # another setting does not allow this size
-            continue
-        smaller_updates = updates_of(smaller_sampler, smaller)
-    if smaller is hparams:
+    size = getattr(hparams, name) * updates // MIN_UPDATES
+    if updates >= MIN_UPDATES or size < 1:
         return None
     return (
-        f"warning: {updates} optimizer steps per epoch, {updates * hparams.epochs:,} in all epochs. "
-        "Attention needs hundreds or thousands of optimizer steps, whatever their size. Set "
-        f"{name}={getattr(smaller, name)} for {smaller_updates} per epoch."
+        f"warning: {updates} optimizer steps per epoch, {updates * hparams.epochs:,} in all epochs, "
+        "and attention needs hundreds or thousands of optimizer steps, whatever their size. Set "
+        f"{name}={size} for about {MIN_UPDATES} per epoch"
     )
 
 

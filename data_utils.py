@@ -1,6 +1,6 @@
 """The dataset of a filelist's clips, and the loader that gives padded batches (batch.py).
 
-loader = make_loader(clips, hparams, sampler, num_workers=4, pin_memory=True)
+loader = make_loader(clips, hparams, sampler, pin_memory=True)
 for batch in loader:
     ...
 """
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from audio import log_mel_spectrogram, read_audio
 from batch import Batch, collate
-from corpus.cache import ClipTable, cache_path
+from corpus.cache import ClipTable
 from corpus.filelist import read_mel
 from hparams import HParams
 from tacotron2_voice.utils.errors import UserError
@@ -54,12 +54,6 @@ class TextMelDataset(Dataset):
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         clip = self.clips[index]
         name = f"{clip.where}: {clip.path}"
-        largest = max(clip.symbols, default=0)
-        if largest >= self.hparams.n_symbols:
-            raise UserError(
-                f"{name}: symbol id {largest}, expected less than {self.hparams.n_symbols}. "
-                f"Delete {cache_path(self.clips.filelist)}."
-            )
         try:
             mel = self._mel(clip.path)
         except UserError as error:
@@ -148,23 +142,22 @@ def make_loader(
     hparams: HParams,
     batch_sampler: Iterable[list[Any]],
     *,
-    num_workers: int,
     pin_memory: bool,
 ) -> DataLoader[Any]:
     """Return a DataLoader of `Batch`es, in the order of `batch_sampler`.
 
+    Workers stay alive between epochs.
+
     Args:
-        num_workers: processes that read clips; 0 reads in this process. Workers stay alive between
-            epochs.
         pin_memory: whether batches are copied to pinned memory, which GPUs read faster.
     """
     return DataLoader(
         TextMelDataset(clips, hparams),
         batch_sampler=batch_sampler,
         collate_fn=partial(collate_and_share, n_frames_per_step=hparams.n_frames_per_step),
-        num_workers=num_workers,
+        num_workers=hparams.num_workers,
         pin_memory=pin_memory,
-        persistent_workers=num_workers > 0,
+        persistent_workers=hparams.num_workers > 0,
         worker_init_fn=_start_worker,
         # Its own generator, so that loading never changes the global one.
         generator=torch.Generator(),

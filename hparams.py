@@ -87,105 +87,181 @@ class HParams(VoiceSettings):
     """
 
     # --- the run
-    epochs: Count = 500  # passes over the training set
-    epochs_per_validation: Count = 2  # epochs from one validation to the next; larger: fewer
-    iters_per_checkpoint: Count = 1000  # optimizer steps from one checkpoint to the next
-    keep_checkpoints: Count = 3  # newest checkpoints to keep, in addition to the best
-    log_interval: Count = 10  # optimizer steps between two reads of the losses; larger: faster
-    seed: Seed = 1234  # seed of everything random
-    num_workers: Workers = 2  # processes that read clips; 0: the training process reads them
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # others than fp32 need a GPU
-    decoder: Literal["fast", "reference"] = "fast"  # same results; reference: simple and slower
-    ignore_layers: tuple[str, ...] = ()  # tensors that --warm_start does not load
+    epochs: Count = 500  # epochs to train; an epoch is one pass over the training set
+    epochs_per_validation: Count = 2  # epochs between two validations; larger: fewer validations
+    iters_per_checkpoint: Count = (
+        1000  # optimizer steps between two checkpoints; larger: more work is lost in a crash
+    )
+    keep_checkpoints: Count = (
+        3  # number of newest checkpoints that are kept, in addition to best.pt
+    )
+    log_interval: Count = (
+        10  # optimizer steps between two readings of the losses; larger: slightly faster
+    )
+    seed: Seed = 1234  # seed of all random numbers of the run
+    num_workers: Workers = (
+        2  # number of processes that read clips; 0: the training process reads them
+    )
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = (
+        "fp32"  # number format of the computation; tf32 and fp16 need a GPU, bf16 a GPU or a recent CPU
+    )
+    decoder: Literal["fast", "reference"] = (
+        "fast"  # fast and reference give the same results; reference is readable and slower
+    )
+    ignore_layers: tuple[str, ...] = ()  # names of tensors that --warm_start does not load
 
     # --- data
-    training_files: str = "filelists/ljspeech/train.txt"  # filelist of the training clips
-    validation_files: str = "filelists/ljspeech/val.txt"  # of other clips; empty: no validation
-    clips_folder: str = ""  # folder of the clips, if they were moved after prepare
-    load_mel_from_disk: bool = False  # True: the filelists contain .npy log-mels, not audio
-    text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text to symbols, in order
-    language: str = ""  # eSpeak's name such as de; needed for phones and for Turkish letters
+    training_files: str = "filelists/ljspeech/train.txt"  # path of the filelist for training
+    validation_files: str = "filelists/ljspeech/val.txt"  # path of the filelist for validation; empty or none: no validation
+    clips_folder: str = ""  # folder that contains the clips, if you moved them after prepare
+    load_mel_from_disk: bool = (
+        False  # True: filelists contain cached log-mels (.npy) instead of audio
+    )
+    text_cleaners: tuple[str, ...] = (
+        "english_cleaners_corrected",
+    )  # cleaners that turn a text into symbols, in this order
+    language: str = (
+        ""  # language as eSpeak names it, such as de; for phones and for Turkish letters
+    )
     symbols: str = (
         "english"  # NVIDIA's 148; corpus: the symbols that prepare found; or a .json file
     )
-    symbol_table: tuple[str, ...] = ()  # detected: the symbols of that file; (): English
-    drop_unknown: bool = False  # True: drop symbols outside the table; False: reject the clip
-    espeak_version: str = ""  # detected: the version of eSpeak that produced the phones
-    speakers: tuple[str, ...] = ()  # detected: the names in the filelists; (): one speaker
+    symbol_table: tuple[
+        str, ...
+    ] = ()  # set by the program: the symbols of that table; (): the English table
+    drop_unknown: bool = (
+        False  # True: leave out characters without a symbol; False: reject the clip
+    )
+    espeak_version: str = ""  # set by the program: version of eSpeak that made the phones
+    speakers: tuple[
+        str, ...
+    ] = ()  # set by the program: names of the speakers in the filelists; (): one speaker
 
     # --- audio
-    sampling_rate: SamplingRate = 22050  # Hz; clips of another rate are rejected
-    filter_length: FilterLength = 1024  # samples per Fourier transform; larger: finer in frequency
-    hop_length: Samples = 256  # samples between two frames; larger: fewer frames, faster training
-    win_length: Samples = 1024  # samples under the Hann window; at most filter_length
-    win_time: Milliseconds | None = None  # window in ms; sets win_length and filter_length
-    hop_time: Milliseconds | None = None  # hop in ms; sets hop_length
-    n_mel_channels: MelChannels = 80  # mel bands; larger: finer in frequency
-    mel_fmin: PositiveOrZero = 0.0  # Hz, lower edge of the lowest band
-    mel_fmax: Positive = 8000.0  # Hz, upper edge of the highest band; at most half the rate
+    sampling_rate: SamplingRate = 22050  # Hz, sampling rate; clips with another rate are rejected
+    filter_length: FilterLength = (
+        1024  # samples per Fourier transform; larger: finer resolution in frequency
+    )
+    hop_length: Samples = (
+        256  # samples between two frames; larger: fewer frames and faster training
+    )
+    win_length: Samples = 1024  # samples of the Hann window; at most filter_length
+    win_time: Milliseconds | None = (
+        None  # ms, length of the window; sets win_length and filter_length; None: not used
+    )
+    hop_time: Milliseconds | None = (
+        None  # ms, time between two frames; sets hop_length; None: not used
+    )
+    n_mel_channels: MelChannels = 80  # number of mel bands; larger: finer resolution in frequency
+    mel_fmin: PositiveOrZero = 0.0  # Hz, lower edge of the lowest mel band
+    mel_fmax: Positive = (
+        8000.0  # Hz, upper edge of the highest mel band; at most half of sampling_rate
+    )
 
     # --- batching (the arguments of length_batching.plan_epoch)
-    batch_size: Count = 64  # clips per batch; of the longest clips, if dynamic_batch_size
-    batching_strategy: str = "semi_sorted"  # decides which clips share a batch
-    local_randomization_factor: PositiveOrZero = 0.1  # semi_sorted*: noise; larger: more random
-    bucket_size: Count = 1024  # bucket: clips per bucket; larger: more random, more padding
-    num_bins: Count = 58  # alternated_sort: sorted runs per epoch; larger: more random and padded
-    num_buckets: Buckets = 10  # bucket_by_*: length classes; larger: less padding
-    dynamic_batch_size: bool = True  # short clips form larger batches, up to batch_capacity
-    batch_capacity: Count | None = None  # padded frames per batch; None: batch_size x longest clip
-    batch_randomization: bool = True  # shuffle the finished batches
-    random_epochs: CountOrZero = 2  # number of first epochs with random batches
-    batches_per_update: Count = 1  # batches of similar length per optimizer step
-    speaker_balance: Share = 0.0  # 0: every clip once per epoch; 1: equal time for all speakers
-    prepare_trainset_per_epoch: bool = True  # False: repeat the first epoch after random_epochs
+    batch_size: Count = (
+        64  # clips per batch; with dynamic_batch_size, for batches of the longest clips
+    )
+    batching_strategy: str = "semi_sorted"  # strategy that decides which clips share a batch
+    local_randomization_factor: PositiveOrZero = (
+        0.1  # semi_sorted*: range of the noise; larger: more random and more padding
+    )
+    bucket_size: Count = 1024  # clips per bucket (bucket); larger: more random and more padding
+    num_bins: Count = 58  # number of sorted runs per epoch (alternated_sort); larger: more random and more padding
+    num_buckets: Buckets = 10  # number of length classes (bucket_by_*); larger: less padding
+    dynamic_batch_size: bool = (
+        True  # True: batches of short clips contain more clips, up to batch_capacity
+    )
+    batch_capacity: Count | None = (
+        None  # padded frames per batch at most; None: batch_size times the longest clip
+    )
+    batch_randomization: bool = True  # True: shuffle the finished batches
+    random_epochs: CountOrZero = 2  # epochs at the start that use random batches; 0: none
+    batches_per_update: Count = (
+        1  # batches per optimizer step, of all processes together; larger: fewer steps
+    )
+    speaker_balance: Share = (
+        0.0  # 0: every clip once per epoch; 1: every speaker gets the same time
+    )
+    prepare_trainset_per_epoch: bool = (
+        True  # False: all epochs after random_epochs have the same batches
+    )
 
     # --- optimization
-    learning_rate: Positive = 1e-3  # Adam's step size
-    learning_rate_schedule: Literal["constant", "exponential"] = "constant"  # decay of the rate
-    learning_rate_warmup_steps: CountOrZero = 0  # optimizer steps of a linear rise from 0
-    learning_rate_decay_start: CountOrZero = 50_000  # exponential: step at which the decay begins
-    learning_rate_half_life: Count = 15_000  # exponential: optimizer steps that halve the rate
-    learning_rate_final: PositiveOrZero = 1e-5  # exponential: lower bound of the rate
-    weight_decay: PositiveOrZero = 1e-6  # L2 penalty on every parameter, inside Adam
-    grad_clip_thresh: Positive = 1.0  # largest norm of the gradient; smaller: clips more often
-    sync_batch_norm: bool = False  # True: batch norm uses the batches of all GPUs together
-    loss: Literal["padded", "unpadded"] = "padded"  # padded: NVIDIA's mean; unpadded: masked loss
-    gate_positive_weight: LossWeight = 5.0  # weight of the stop frame in the gate loss; 1: none
-    guided_attention_weight: LossWeight = 1.0  # weight of the guided attention loss; 0: off
-    guided_attention_sigma: DiagonalWidth = 0.4  # width of the diagonal, as a share of the text
-    guided_attention_steps: Count = 10_000  # optimizer steps in which that weight falls to 0
-    mask_padding: bool = True  # outputs after a clip's end become the targets, without loss
+    learning_rate: Positive = 1e-3  # learning rate of Adam
+    learning_rate_schedule: Literal["constant", "exponential"] = (
+        "constant"  # how the learning rate changes; exponential: it decays
+    )
+    learning_rate_warmup_steps: CountOrZero = (
+        0  # optimizer steps in which the learning rate rises from 0; 0: no warm-up
+    )
+    learning_rate_decay_start: CountOrZero = (
+        50_000  # optimizer steps before the exponential decay begins
+    )
+    learning_rate_half_life: Count = (
+        15_000  # optimizer steps in which the learning rate halves (exponential)
+    )
+    learning_rate_final: PositiveOrZero = 1e-5  # lowest learning rate of the exponential decay
+    weight_decay: PositiveOrZero = 1e-6  # weight of the L2 penalty on all parameters; 0: off
+    grad_clip_thresh: Positive = (
+        1.0  # largest norm of the gradient; larger gradients are scaled down to it
+    )
+    sync_batch_norm: bool = False  # True: batch norm is computed over the batches of all GPUs
+    loss: Literal["padded", "unpadded"] = (
+        "padded"  # loss that is trained; padded: mean over padding too (NVIDIA's); unpadded: masked loss
+    )
+    gate_positive_weight: LossWeight = (
+        5.0  # weight of the stop frame in the stop-token loss; 1: unweighted
+    )
+    guided_attention_weight: LossWeight = (
+        1.0  # weight of the guided attention loss at the start; 0: off
+    )
+    guided_attention_sigma: DiagonalWidth = (
+        0.4  # width of the diagonal, as a fraction of the text; larger: softer guidance
+    )
+    guided_attention_steps: Count = (
+        10_000  # optimizer steps in which guided_attention_weight falls linearly to 0
+    )
+    mask_padding: bool = True  # True: outputs after the end of a clip add nothing to the loss
 
     # --- validation
-    validation_batch_size: Count = 16  # clips per random batch, which are the same in every run
+    validation_batch_size: Count = (
+        16  # clips per batch in validation; the batches are random and the same in every run
+    )
 
     # --- model
-    n_symbols: SymbolCount = 148  # rows of the symbol embedding
+    n_symbols: SymbolCount = 148  # number of symbols that the model has embeddings for
     symbols_embedding_dim: Width = 512  # width of the symbol embedding
-    encoder_kernel_size: Kernel = 5  # symbols per encoder kernel; odd
-    encoder_n_convolutions: EncoderLayers = 3  # encoder convolutions
-    encoder_embedding_dim: EvenWidth = 512  # width of the encoder's output; even (two directions)
+    encoder_kernel_size: Kernel = 5  # symbols per kernel of the encoder's convolutions; odd
+    encoder_n_convolutions: EncoderLayers = 3  # number of convolutions in the encoder
+    encoder_embedding_dim: EvenWidth = 512  # width of the encoder's output; even
     speaker_embedding_dim: WidthOrZero = 0  # width of the speaker embedding; 0: one speaker
-    n_frames_per_step: Width = 1  # frames per decoder step (reduction factor); larger: faster
+    n_frames_per_step: Width = (
+        1  # frames per decoder step (the reduction factor r); larger: faster, less detail
+    )
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
-    p_prenet_dropout: Dropout = 0.5  # prenet dropout, which is active in synthesis too
-    max_decoder_steps: DecoderSteps = 10_000  # most decoder steps per chunk in synthesis
-    gate_threshold: Positive = 0.5  # speech ends above this stop probability; larger: later
+    p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and in synthesis
+    max_decoder_steps: DecoderSteps = 10_000  # decoder steps per chunk at most, in synthesis
+    gate_threshold: Positive = 0.5  # stop probability that ends speech; larger: speech ends later
     attention_rest_time: MillisecondsOrZero = (
-        800.0  # ms of resting attention that end speech; 0: off
+        800.0  # ms, time of resting attention that ends speech; 0: off
     )
-    attention_window: CountOrZero = 0  # symbols that attention may move ahead per step; 0: any
+    attention_window: CountOrZero = (
+        0  # number of symbols that attention may move ahead per decoder step; 0: no limit
+    )
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
-    attention_dim: Width = 128  # width in which query and memory are compared
-    attention_location_n_filters: Width = 32  # filters over the past alignments
-    attention_location_kernel_size: Kernel = 31  # symbols per such filter; odd
-    attention_location_gradient: bool = True  # gradient through past alignments; False: steadier
-    p_attention_dropout: Dropout = 0.1  # dropout on the attention LSTM's hidden state
-    p_decoder_dropout: Dropout = 0.1  # dropout on the decoder LSTM's hidden state
-    postnet_embedding_dim: Width = 512  # channels of the postnet
-    postnet_kernel_size: Kernel = 5  # frames per postnet kernel; odd
-    postnet_n_convolutions: PostnetLayers = 5  # postnet convolutions
+    attention_dim: Width = 128  # width in which attention compares decoder state and symbols
+    attention_location_n_filters: Width = 32  # number of filters over the earlier attention weights
+    attention_location_kernel_size: Kernel = 31  # symbols per kernel of these filters; odd
+    attention_location_gradient: bool = (
+        True  # False: no gradient through earlier attention weights; small models learn better
+    )
+    p_attention_dropout: Dropout = 0.1  # dropout rate of the attention LSTM's hidden state
+    p_decoder_dropout: Dropout = 0.1  # dropout rate of the decoder LSTM's hidden state
+    postnet_embedding_dim: Width = 512  # number of channels in the postnet
+    postnet_kernel_size: Kernel = 5  # frames per kernel of the postnet's convolutions; odd
+    postnet_n_convolutions: PostnetLayers = 5  # number of convolutions in the postnet
 
     not_settable: ClassVar[Mapping[str, str]] = {**VoiceSettings.not_settable, **NVIDIA_ONLY}
     path_settings: ClassVar[tuple[str, ...]] = ("training_files", "validation_files")

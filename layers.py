@@ -1,6 +1,6 @@
 """Building blocks of Tacotron 2: initialized layers, prenet, attention, masks, dropout.
 
-Parameter names are those of NVIDIA's recipe. In shapes: B clips, T_in symbols, T decoder steps.
+Parameters have the names of NVIDIA's recipe. In shapes: B clips, T_in symbols, T decoder steps.
 
 To use another attention, write its class here and return it from `make_attention`.
 """
@@ -147,7 +147,8 @@ class Prenet(nn.Module):
 
     def __init__(self, in_dim: int, dim: int, p_dropout: float):
         super().__init__()
-        self.dim, self.p_dropout = dim, p_dropout
+        self.dim = dim
+        self.p_dropout = p_dropout
         self.layers = nn.ModuleList([Linear(in_dim, dim, bias=False), Linear(dim, dim, bias=False)])
 
     def forward(
@@ -197,12 +198,14 @@ class LocationSensitiveAttention(Attention):
 
     def __init__(self, hparams: HParams):
         super().__init__()
-        h, dim = hparams, hparams.attention_dim
+        h = hparams
+        dim = hparams.attention_dim
         self.location_gradient = h.attention_location_gradient
         self.query_layer = Linear(h.attention_rnn_dim, dim, bias=False, gain="tanh")
         self.memory_layer = Linear(h.memory_dim, dim, bias=False, gain="tanh")
         self.v = Linear(dim, 1, bias=False)
-        n_filters, kernel_size = h.attention_location_n_filters, h.attention_location_kernel_size
+        n_filters = h.attention_location_n_filters
+        kernel_size = h.attention_location_kernel_size
         self.location_layer = LocationLayer(n_filters, kernel_size, dim)
 
     def forward(

@@ -105,7 +105,8 @@ def measured_on(device: torch.device) -> dict[str, Any]:
 
 def fingerprint_of_code(*patterns: str) -> str:
     """Return a hash of the names and contents of this recipe's files that match the patterns."""
-    digest, root = hashlib.sha256(), Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parent
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -67,7 +67,8 @@ class Encoder(nn.Module):
 
     def __init__(self, hparams: HParams):
         super().__init__()
-        dim, kernel_size = hparams.encoder_embedding_dim, hparams.encoder_kernel_size
+        dim = hparams.encoder_embedding_dim
+        kernel_size = hparams.encoder_kernel_size
         in_dims = [hparams.symbols_embedding_dim] + [dim] * (hparams.encoder_n_convolutions - 1)
         self.convolutions = nn.ModuleList(
             _convolution(in_dim, dim, kernel_size, "relu") for in_dim in in_dims
@@ -110,7 +111,8 @@ class Postnet(nn.Module):
 
     def __init__(self, hparams: HParams):
         super().__init__()
-        h, count = hparams, hparams.postnet_n_convolutions
+        h = hparams
+        count = hparams.postnet_n_convolutions
         dims = [h.n_mel_channels] + [h.postnet_embedding_dim] * (count - 1) + [h.n_mel_channels]
         self.convolutions = nn.ModuleList(
             _convolution(in_dim, dim, h.postnet_kernel_size, "tanh" if n < count else "linear")
@@ -163,8 +165,10 @@ class Decoder(nn.Module):
 
     def __init__(self, hparams: HParams):
         super().__init__()
-        h, memory_dim = hparams, hparams.memory_dim
-        self.n_mel_channels, self.n_frames_per_step = h.n_mel_channels, h.n_frames_per_step
+        h = hparams
+        memory_dim = hparams.memory_dim
+        self.n_mel_channels = h.n_mel_channels
+        self.n_frames_per_step = h.n_frames_per_step
         self.frame_dim = h.n_mel_channels * h.n_frames_per_step
         self.p_attention_dropout = h.p_attention_dropout
         self.p_decoder_dropout = h.p_decoder_dropout
@@ -188,7 +192,8 @@ class Decoder(nn.Module):
         def mask(dim: int, p: float) -> torch.Tensor | None:
             return layers.draw_keep_mask((num_steps, batch_size, dim), p, device, generator)
 
-        prenet, training = self.prenet, self.training
+        prenet = self.prenet
+        training = self.training
         return DropoutMasks(
             (mask(prenet.dim, prenet.p_dropout), mask(prenet.dim, prenet.p_dropout)),
             mask(self.attention_rnn.hidden_size, self.p_attention_dropout) if training else None,
@@ -197,7 +202,8 @@ class Decoder(nn.Module):
 
     def initial_state(self, memory: torch.Tensor) -> DecoderState:
         batch_size, num_symbols, memory_dim = memory.shape
-        attention_dim, decoder_dim = self.attention_rnn.hidden_size, self.decoder_rnn.hidden_size
+        attention_dim = self.attention_rnn.hidden_size
+        decoder_dim = self.decoder_rnn.hidden_size
         dims = [attention_dim] * 2 + [decoder_dim] * 2 + [num_symbols] * 2 + [memory_dim]
         return DecoderState(*(memory.new_zeros(batch_size, dim) for dim in dims))
 
@@ -327,7 +333,8 @@ def free_running(
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
     frames = memory.new_zeros(len(memory), decoder.frame_dim)
-    furthest, allowed = torch.zeros_like(mask[:, :1], dtype=torch.int64), mask
+    furthest = torch.zeros_like(mask[:, :1], dtype=torch.int64)
+    allowed = mask
     for t in range(max_steps):
         keep = dropout_masks.at(t)
         prenet_output = decoder.prenet(frames, keep.prenet)
@@ -362,7 +369,8 @@ class Tacotron2(nn.Module):
         self.n_frames_per_step = hparams.n_frames_per_step
         self.max_decoder_steps = hparams.max_decoder_steps
         self.gate_threshold = hparams.gate_threshold
-        self.training_decoder, self.speaking_decoder = training_decoder, speaking_decoder
+        self.training_decoder = training_decoder
+        self.speaking_decoder = speaking_decoder
         self.embedding = nn.Embedding(hparams.n_symbols, hparams.symbols_embedding_dim)
         nn.init.xavier_uniform_(self.embedding.weight)
         self.encoder = Encoder(hparams)
@@ -399,7 +407,7 @@ class Tacotron2(nn.Module):
         `labels` has the form of `Batch.labels`, and `mask` works as in `Encoder`.
 
         Raises:
-            ValueError: if the labels are not those for which the model has embeddings.
+            ValueError: if the model has no embedding for a label, or lacks a label.
         """
         known = {"speaker": self.speaker_embedding}
         embeddings = {label: x for label, x in known.items() if x is not None}
@@ -435,7 +443,7 @@ class Tacotron2(nn.Module):
     ) -> Iterator[SpokenSteps]:
         """Yield decoder steps for texts on demand. The caller decides where speech ends.
 
-        Arguments and errors are those of `infer`; `window` is that of `free_running`.
+        See `infer` for arguments and errors, and `free_running` for `window`.
         """
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() first")

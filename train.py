@@ -38,7 +38,7 @@ from data_utils import make_loader
 from hparams import HParams, describe
 from machine import peak_memory
 from tacotron2_voice.speakers import speaker_option
-from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.arguments import make_parser, positive
 from tacotron2_voice.utils.console import (
     duration,
     print_nothing,
@@ -66,8 +66,6 @@ from training.start import (
     check_processes_agree,
     find_start,
     is_finished,
-    make_shared_folder,
-    num_workers,
     resolve_hparams,
 )
 from training.trainer import Trainer
@@ -98,7 +96,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--hparams", default="", metavar="name=value,...", help="override settings of hparams.py")
     add(
         "--process-timeout",
-        type=float,
+        type=positive,
         default=300,
         help="wait this many seconds for other processes (default: 300)",
     )
@@ -152,8 +150,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
         start = find_start(
             folder, processes, args.checkpoint_path, resume=args.resume, warm_start=args.warm_start
         )
-        goes_back_in = args.output_directory if args.resume_from else None
-        hparams = resolve_hparams(args.hparams, start.resumed, processes, goes_back_in)
+        hparams = resolve_hparams(args.hparams, start.resumed, processes)
         if is_finished(start.resumed, hparams, folder, processes):
             print(f"finished already, after epoch {hparams.epochs}; raise epochs to continue")
             return None
@@ -181,16 +178,13 @@ def build_run(
     print_settings(hparams, device, is_new=start == Start())
     trainer = Trainer(hparams, device, processes)
     print(f"decoder: {trainer.decoder_description}")
-    workers = num_workers(hparams, processes)
     run = Run(
         folder=folder,
         clips=clips,
         sampler=sampler,
-        loader=make_loader(
-            clips.training, hparams, sampler, num_workers=workers, pin_memory=on_gpu
-        ),
+        loader=make_loader(clips.training, hparams, sampler, pin_memory=on_gpu),
         validation_loader=make_validation_loader(
-            clips.validation, hparams, processes, num_workers=workers, pin_memory=on_gpu
+            clips.validation, hparams, processes, pin_memory=on_gpu
         ),
         trainer=trainer,
     )
@@ -209,7 +203,7 @@ def build_run(
     if hparams.speakers:
         print(describe_speakers(clips, hparams, weights))
     print(describe_costs(sampler, hparams, weights))
-    warning = few_updates(sampler, hparams, weights)
+    warning = few_updates(sampler, hparams)
     if warning:
         print(warning)
     if on_gpu:
@@ -218,13 +212,12 @@ def build_run(
         )
         peak = max(processes.gather(peak))
         print(f"the worst-case batches of any epoch fit into memory: {peak / 1e9:.2f} GB")
-    make_shared_folder(folder, processes)
     processes.all_or_none(lambda: open_logs(run, start))
     return run
 
 
 def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None:
-    """Print the settings, and what they mean on this device."""
+    """Print the settings, and warnings about this device."""
     print(describe(hparams))
     if device.type == "cpu":
         print("note: no CUDA GPU found. Training on the CPU is slow for a full-size model")

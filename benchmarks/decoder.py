@@ -113,7 +113,8 @@ def report(result: dict[str, Any]) -> str:
             ["mel frames per second", *speeds, ""],
         ]
     if "peak_memory_bytes" in result:
-        peaks, ratio = result["peak_memory_bytes"], result["peak_memory_ratio"]
+        peaks = result["peak_memory_bytes"]
+        ratio = result["peak_memory_ratio"]
         memory = (f"{peaks[n] / 1e9:.2f} GB" if peaks[n] else "not measured" for n in DECODERS)
         rows.append(["peak memory", *memory, f"{ratio:.2f} x the bytes" if ratio else ""])
     return (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from hparams import HParams, create_hparams
-from tacotron2_voice.utils.arguments import at_least_one, checked, list_of, make_parser, output_file
+from tacotron2_voice.utils.arguments import at_least_one, checked, make_parser, output_file
 from tacotron2_voice.utils.errors import UserError
 from training.precision import PRECISIONS
 
@@ -44,22 +44,13 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
     return parser
 
 
-def hparams_of_noise(overrides: str, base: HParams | None = None) -> HParams:
-    """Return the settings of a model that is trained on noise.
+def hparams_of_noise(overrides: str, base: HParams) -> HParams:
+    """Return settings for a model that is fed with noise.
 
     With `speaker_embedding_dim` the model has two speakers.
-
-    Raises:
-        UserError: for `speaker_balance`, because clips of noise have no speakers.
     """
     hparams = create_hparams(overrides, base)
-    if hparams.speaker_balance:
-        raise UserError(
-            f"speaker_balance={hparams.speaker_balance}: clips of noise have no speakers "
-            "(expected 0). Remove this setting."
-        )
-    speakers = ("a", "b") if hparams.speaker_embedding_dim else ()
-    return replace(hparams, speakers=speakers)
+    return replace(hparams, speakers=("a", "b") if hparams.speaker_embedding_dim else ())
 
 
 def check_fast_decoder() -> None:
@@ -81,6 +72,5 @@ def available_device(text: str) -> torch.device:
     return torch.device(checked(str, f"one of {', '.join(devices)}", devices.__contains__)(text))
 
 
-# Argument types of a precision, such as bf16, and of a list of precisions.
+# Type of an option: the name of a precision, such as bf16.
 precision = checked(str, f"one of {', '.join(PRECISIONS)}", PRECISIONS.__contains__)
-precision_list = list_of(precision)

@@ -27,12 +27,12 @@ from tacotron2_voice.speakers import listed, speaker_name
 from tacotron2_voice.text import can_be_spoken, clean, in_words, unknown_symbols
 from tacotron2_voice.text.rules import version_of
 from tacotron2_voice.utils.console import progress_bar
-from tacotron2_voice.utils.errors import UserError, lines_refused
+from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import (
     Identity,
-    check_regular_file,
     map_in_threads,
     numbered_lines,
+    open_file,
     read_bytes,
     read_json,
     write_bytes,
@@ -132,7 +132,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
     # From an iterator: a Python list of ten million clips takes many times the table's memory.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
-        raise lines_refused(filelist, problems, len(lines))
+        raise lines_rejected(filelist, problems, len(lines))
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     check_all_have_names(table)
@@ -270,7 +270,7 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
     Raises:
         UserError: if the file contains anything else.
     """
-    check_regular_file(path, "no such file; run prepare.py --cache-mels")
+    open_file(path, "no such file; run prepare.py --cache-mels").close()
     try:
         mel = np.load(path, mmap_mode=None if read_contents else "r", allow_pickle=False)
     except Exception as error:  # numpy raises many kinds for a damaged file

@@ -20,7 +20,7 @@ from corpus.clips import clip_id
 from corpus.filelist import MEL_SETTINGS_FILE, split_filelist_line
 from hparams import HParams, read_symbols
 from tacotron2_voice.text import text_to_sequence
-from tacotron2_voice.utils.errors import UserError, lines_refused
+from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import numbered_lines, write_json
 
 HEADERS = ("id,samples", "id,frames")
@@ -139,7 +139,7 @@ def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str],
         except (ValueError, csv.Error) as error:
             problems.append(f"{path}:{number}: {line[:60]!r}: {error}")
     if problems:
-        raise lines_refused(path, problems, len(lines))
+        raise lines_rejected(path, problems, len(lines))
     return rows
 
 

@@ -36,7 +36,7 @@ from corpus.warnings import corpus_warnings
 from hparams import HParams, check_text_settings, create_hparams, override_lines, read_symbols
 from tacotron2_voice.text.symbol_files import SYMBOLS_FILE
 from tacotron2_voice.utils.errors import UserError, grouped
-from tacotron2_voice.utils.files import Identity, folder_locked, naming, refuse_no_folder
+from tacotron2_voice.utils.files import Identity, check_is_folder, folder_locked, naming
 
 SPEAKER_EMBEDDING_DIM = 64  # that settings.txt recommends for several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
@@ -105,7 +105,7 @@ class Preparation:
                 f"--out {str(self.out)!r}: expected a name without ',', ' #', line breaks and "
                 "spaces at its ends, because settings.txt cannot contain them"
             )
-        refuse_no_folder(self.out, "--out")
+        check_is_folder(self.out, "--out")
         for option, folder in self.new_folders.items():
             if folder.resolve() == self.corpus.resolve():
                 raise UserError(f"{option} {folder}: the corpus itself, expected a new folder")
@@ -151,7 +151,7 @@ def prepare(asked: Preparation) -> list[Path]:
     if asked.trim:
         copies = trim_folder(asked.trim, asked.folder)
     for folder in filter(None, (mel_files, copies)):
-        refuse_no_folder(folder.path, folder.option)
+        check_is_folder(folder.path, folder.option)
         folder.check_settings()
     table = asked.table
     speakers = asked.speakers

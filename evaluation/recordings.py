@@ -13,7 +13,7 @@ from corpus.filelist import path_of_clip, split_filelist_line
 from corpus.layouts import read_layout
 from corpus.speaker_names import SpeakerSource
 from tacotron2_voice.speakers import chosen_index, speaker_index
-from tacotron2_voice.utils.errors import UserError, grouped, lines_refused
+from tacotron2_voice.utils.errors import UserError, grouped, lines_rejected
 from tacotron2_voice.utils.files import naming, numbered_lines
 
 
@@ -58,7 +58,7 @@ def _read_filelist(path: Path) -> list[Recording]:
         except UserError as error:
             problems.append(f"{path}:{number}: {error}")
     if problems:
-        raise lines_refused(path, problems, len(lines))
+        raise lines_rejected(path, problems, len(lines))
     return recordings
 
 

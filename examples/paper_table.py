@@ -25,9 +25,9 @@ from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.console import duration, markdown_table
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import (
+    check_is_folder,
     folder_locked,
     read_json,
-    refuse_no_folder,
     write_bytes,
     write_json,
 )
@@ -115,7 +115,7 @@ class PaperTable:
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
         """Return the runs of every row. Runs in `out` are read; several processes make the rest."""
-        refuse_no_folder(out, "folder")
+        check_is_folder(out, "folder")
         folder = out / "runs"
         folder.mkdir(parents=True, exist_ok=True)
         made_with = {"settings": asdict(settings), "machine": machine(CPU)}

@@ -52,7 +52,8 @@ def teacher_forced(
         RuntimeError: for a second derivative, or a second backward pass through the same graph
             (retain_graph).
     """
-    attention, device = decoder.attention_layer, memory.device.type
+    attention = decoder.attention_layer
+    device = memory.device.type
     previous = F.pad(decoder.to_steps(mel)[:-1], (0, 0, 0, 0, 1, 0))  # [T, B, n_mels * r]
     prenet_outputs = decoder.prenet(previous, dropout_masks.prenet)
     processed_memory = attention.memory_layer(memory)
@@ -94,7 +95,8 @@ def teacher_forced(
             rnn.weight_hh,
             memory.shape[2],
         )
-    frames, gates = decoder.linear_projection(outputs), decoder.gate_layer(outputs)
+    frames = decoder.linear_projection(outputs)
+    gates = decoder.gate_layer(outputs)
     return decoder.to_frames(frames), gates.squeeze(2).T, alignments.transpose(0, 1)
 
 

@@ -4,8 +4,8 @@
 
 A decoder step has about fifty small operators, and a GPU runs them faster than the host launches
 them. A graph launches the operators of CHUNK steps at once. After each chunk the host checks
-whether all texts have ended. Operators, shapes and order are those of the readable loop, so results
-are bitwise the same.
+whether all texts have ended. It uses the same operators and shapes in the same order as the
+readable loop, so results are bitwise the same.
 
 A graph fits one number of texts and symbols. Capturing it takes about as long as launching CHUNK of
 a text's hundreds of steps, so each batch gets its own graph.
@@ -62,7 +62,10 @@ def free_running(
     masks = DropoutMasks((first, second), None, None)
 
     def make_steps() -> SpokenSteps:
-        frames, state, furthest, allowed = last_frames, first_state, last_furthest, mask
+        frames = last_frames
+        state = first_state
+        furthest = last_furthest
+        allowed = mask
         outputs = []
         for t in range(CHUNK):
             keep = masks.at(t)
@@ -75,7 +78,8 @@ def free_running(
             if window:
                 furthest = torch.maximum(furthest, state.alignment.argmax(dim=1, keepdim=True))
             outputs.append((frames, gate, state.alignment))
-        old, new = (last_frames, last_furthest, *first_state), (frames, furthest, *state)
+        old = (last_frames, last_furthest, *first_state)
+        new = (frames, furthest, *state)
         for before, after in zip(old, new, strict=True):
             before.copy_(after)
         return SpokenSteps(*(torch.stack(steps) for steps in zip(*outputs, strict=True)))

@@ -19,7 +19,8 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     gets its own generator state and memory pool.
     """
     device = stream.device
-    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    graph = torch.cuda.CUDAGraph()
+    pool = torch.cuda.graph_pool_handle()
     generator = torch.cuda.default_generators[device.index]
     state = generator.graphsafe_get_state()
     generator.graphsafe_set_state(torch.Generator(device))

@@ -42,7 +42,8 @@ def bidirectional_lstm(
     order, mask = layers.reversal(lengths.cpu(), x.shape[1])
     order, mask = (layers.without_waiting(place, x.device) for place in (order, mask))
     with torch.autocast(x.device.type, enabled=False):
-        rows, outputs = x.to(dtype), []
+        rows = x.to(dtype)
+        outputs = []
         for direction in DIRECTIONS:
             if direction:
                 rows = _permuted(rows, order)

@@ -110,7 +110,7 @@ def uses_dependent_launches(device: torch.device) -> bool:
 
 
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
-    """Return the numbers of clips and symbols for which a batch's graphs have programs."""
+    """Return the largest numbers of clips and symbols that a batch's graphs serve."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
     return -(-batch_size // 16) * 16, symbols
 
@@ -130,7 +130,8 @@ def graphs_for(
     if reason is not None:
         return reason
     dim, size = decoder.attention_layer.query_layer.linear_layer.weight.shape
-    decoder_size, context_size = decoder.decoder_rnn.weight_hh.shape[1], memory.shape[2]
+    decoder_size = decoder.decoder_rnn.weight_hh.shape[1]
+    context_size = memory.shape[2]
     p_attention = 0.0 if dropout_masks.attention_hidden is None else decoder.p_attention_dropout
     p_decoder = 0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout
     setting = Setting(
@@ -160,7 +161,8 @@ def lstm_graphs_for(
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
-    size, (clips, symbols) = weight.shape[1], bucket(batch_size, 1)
+    size = weight.shape[1]
+    clips, symbols = bucket(batch_size, 1)
     setting = Setting(
         device=weight.device,
         dtype=weight.dtype,
@@ -207,9 +209,12 @@ class _Loop:
         after: tuple[Callable, ...] = (),  # after a chunk's steps
         backwards: bool = False,  # whether the last step comes first
     ):
-        device, self.backwards, self.graph = setting.device, backwards, None
+        device = setting.device
+        self.backwards = backwards
+        self.graph = None
         self.table = torch.zeros(_kernels().TABLE_SIZE, dtype=torch.int64, device=device)
-        self.launches, self.before = launches, before
+        self.launches = launches
+        self.before = before
         advance = _launch(
             setting, setting.lstm, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
         )
@@ -432,7 +437,7 @@ def _aligned(x: Tensor) -> Tensor:
 class Graphs:
     """The loops, forwards and backwards, for all batches of one setting.
 
-    The methods are those of `plain.PlainLoops`.
+    It has the methods of `plain.PlainLoops`.
     """
 
     def __init__(self, setting: Setting):
@@ -442,7 +447,8 @@ class Graphs:
         self._empty = functools.partial(operations.empty, dtype=s.dtype, device=s.device)
         self._lstm = _Loop(s, (_lstm_step(s, s.lstm),))
         if s.differentiable:
-            product, cells = _gradient_product(s, s.lstm), _cell_gradient(s, s.lstm)
+            product = _gradient_product(s, s.lstm)
+            cells = _cell_gradient(s, s.lstm)
             self._lstm_backward = _Loop(s, (product, cells), backwards=True)
         if s.attention.size:
             self._record_attention()
@@ -453,9 +459,12 @@ class Graphs:
         self._attention = _Loop(s, forward)
         if not s.differentiable:
             return
-        symbols, choices = -(-s.symbols // SYMBOLS), {"num_warps": 8, "num_stages": 1}
-        slopes, sums = (CHUNK, symbols, s.clips), (s.clips, symbols, GROUPS)
-        product, cells = _gradient_product(s, s.attention), _cell_gradient(s, s.attention)
+        symbols = -(-s.symbols // SYMBOLS)
+        choices = {"num_warps": 8, "num_stages": 1}
+        slopes = (CHUNK, symbols, s.clips)
+        sums = (s.clips, symbols, GROUPS)
+        product = _gradient_product(s, s.attention)
+        cells = _cell_gradient(s, s.attention)
         self._attention_backward = _Loop(
             s,
             (product, _attention_gradient(s), cells),
@@ -507,7 +516,8 @@ class Graphs:
         num_steps, batch_size, _ = buffers.cells.shape
         num_symbols, context_size = buffers.memory.shape[1:]
         dim, taps = buffers.location_weight.shape
-        chunk, symbols = min(CHUNK, num_steps), -(-num_symbols // SYMBOLS)
+        chunk = min(CHUNK, num_steps)
+        symbols = -(-num_symbols // SYMBOLS)
         parts = GROUPS * batch_size * symbols
         entries = self._entries(buffers) | {
             **self._gradient_entries(buffers, grad_states, self.setting.attention),

@@ -1,38 +1,40 @@
-"""Triton kernels of the training decoder's two loops on a GPU; recurrences.py has the formulas.
+"""Triton kernels of the training decoder's two loops on a GPU. recurrences.py has the formulas.
 
-graphs.py launches them, in the order of its loops. `attention_slopes` and `attention_sums` do the
-work on which no step depends, for a chunk of steps at once, and `next_chunk` ends a chunk.
+graphs.py launches the kernels. `attention_slopes` and `attention_sums` compute everything on which
+no step depends, for a chunk of steps at once. `next_chunk` ends a chunk.
 
-A launch depends on no run-time size or address: its first argument is an int64 table on the device
-that holds the steps to run, the sizes and the addresses of all buffers. So one captured graph
-serves every batch, whatever its lengths, and no tensor is padded. `offset` counts the steps of a
-graph; programs beyond the last step return.
+The first argument of a kernel is an int64 table on the device. The table contains the steps to run,
+the sizes, and the addresses of all buffers. A launch depends on no other size or address. So one
+captured graph serves batches of every length, and no tensor is padded. `offset` is the number of
+the step in a graph. Programs beyond the last step return at once.
 
-If a sum is split over programs (inner dimensions, the query of the attention LSTM's units), each
-program writes its part, and the program that needs the sum adds the parts in a fixed order. There
-are no atomics, so two runs are bitwise the same. In shapes: T, B, N, D, E, K as in recurrences.py,
-S an LSTM's size, W the width of its rows (hidden state and context).
+Some sums are split over programs: the inner dimensions of products, and the query. Each program
+writes its part of the sum, and the program that needs the sum adds the parts in a fixed order. No
+kernel uses atomic operations, so two runs are bitwise the same.
+
+In shapes: T, B, N, D, E, K as in recurrences.py; S is an LSTM's size, and W is the width of its rows
+(hidden state and context).
 """
 
 import triton
 import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-# Places in the table: the steps START to STOP are to be made, of STEPS in all.
+# Positions in the table. A graph runs the steps from START to STOP - 1, of STEPS steps in total.
 START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
-# addresses of an LSTM's buffers
-WEIGHT = tl.constexpr(5)  # operands [4 * S, inner], of the product with the rows before
-GATES = tl.constexpr(6)  # [T, B, 4 * S], before activation, after it, then their gradients
+# Addresses of an LSTM's buffers.
+WEIGHT = tl.constexpr(5)  # operands [4 * S, inner] of the product with the previous step's rows
+GATES = tl.constexpr(6)  # [T, B, 4 * S] before activation, then after it, then the gradients
 CELLS = tl.constexpr(7)  # [T, B, S]
 KEEP = tl.constexpr(8)  # bool [T, B, S]
-ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state first
-OPERANDS = tl.constexpr(10)  # [T, B, W] operands, the same values for the next product
-PARTIALS = tl.constexpr(11)  # [splits, B, inner], parts of the gradient by a step's rows
-GRAD_ROWS = tl.constexpr(12)  # [T, B, W], what the loss's other paths add to it
-DCELL = tl.constexpr(13)  # [B, S], what later steps add to the cell's gradient
-# addresses of attention's buffers
-QUERY_WEIGHT = tl.constexpr(14)  # [S, D] transposed; [D, S] for the gradient
-QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], of the query or of its gradient
+ROWS_OUT = tl.constexpr(9)  # [T, B, W], the hidden state comes first
+OPERANDS = tl.constexpr(10)  # [T, B, W], the same values as operands of the next product
+PARTIALS = tl.constexpr(11)  # [splits, B, inner], parts of the gradient of a step's rows
+GRAD_ROWS = tl.constexpr(12)  # [T, B, W], gradient of the rows from other paths of the loss
+DCELL = tl.constexpr(13)  # [B, S], the share of later steps in the cell's gradient
+# Addresses of attention's buffers.
+QUERY_WEIGHT = tl.constexpr(14)  # [S, D], transposed; [D, S] in the backward pass
+QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], parts of the query or of its gradient
 PAST = tl.constexpr(16)  # [T, B, 2, N + K - 1]
 PROCESSED_MEMORY = tl.constexpr(17)  # [B, N, D]
 MEMORY = tl.constexpr(18)  # [B, N, E]
@@ -40,41 +42,49 @@ MASK = tl.constexpr(19)  # bool [B, N], True at padding
 LOCATION_WEIGHT = tl.constexpr(20)  # [2 * K, D]
 V = tl.constexpr(21)  # [D]
 ALIGNMENTS = tl.constexpr(22)  # [T, B, N]
-GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N], or 0 where the loss does not see alignments
-TANH = tl.constexpr(24)  # [C, B, N, D], of the steps from START on
+GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N]; address 0: the loss has no alignments
+TANH = tl.constexpr(24)  # [C, B, N, D], C steps from START on
 FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], location_weight^T slope
 DENERGIES = tl.constexpr(26)  # [C, B, N]
 DCONTEXTS = tl.constexpr(27)  # [T, B, E]
 DQUERIES = tl.constexpr(28)  # [T, B, D]
-CARRIED = tl.constexpr(29)  # [B, N], the gradient of the alignment before, from later windows
+CARRIED = tl.constexpr(29)  # [B, N], gradient of the previous alignment from later windows
 DCUMULATIVE = tl.constexpr(30)  # [B, N]
 QUERIES = tl.constexpr(31)  # [T, B, D]
-# parts of three sums over all steps: by G groups of steps, and the last two by clip and symbols
-DKEYS = tl.constexpr(32)  # [G, B, N, D], of the gradient of PROCESSED_MEMORY
-DV = tl.constexpr(33)  # [G, B, symbols' programs, D]
-DLOCATION = tl.constexpr(34)  # [G, B, symbols' programs, 2 * K, D]
+# Parts of three sums over all steps. Each part belongs to one of G groups of steps. The parts of
+# DV and DLOCATION also belong to one clip and one program of symbols.
+DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
+DV = tl.constexpr(33)  # [G, B, programs of symbols, D]
+DLOCATION = tl.constexpr(34)  # [G, B, programs of symbols, 2 * K, D]
 ENERGIES = tl.constexpr(35)  # [B, N]
 TABLE_SIZE = 36
 
 
 @triton.jit
 def _buffer(table, place, dtype: tl.constexpr):
-    """The buffer whose address is at `place`. torch's are aligned, which lets loads be wide."""
+    """Return a pointer to the buffer whose address is at `place` of the table.
+
+    torch aligns its buffers to 16 bytes, so loads can be wide.
+    """
     return tl.multiple_of(tl.load(table + place).to(tl.pointer_type(dtype)), 16)
 
 
 @triton.jit
 def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
-    """Wait for the launch before this one, and allow the next launch, whose programs start and wait
-    in turn. Every program must call it, even with nothing to do. Before the call a program may only
-    read the table, buffers that no earlier launch of the same graph writes, and what launches
-    before the last one wrote: all programs of the last one have waited for them. Where other values
-    were read from the same sectors of 32 bytes before, `.cg` passes by the processor's own cache.
-    While graphs are captured the table is all zeros: there are no buffers.
+    """Wait for the previous launch, and allow the next launch to start.
 
-    Without LET_NEXT the next launch starts when this one's programs have ended. Use that where the
-    next launch's programs have no room beside these and would crowd onto the few free
-    processors."""
+    The next launch's programs then start and wait in the same way. Every program must call this
+    function, even if it has nothing to do. Before the call, a program may read only three things:
+    the table, buffers that no earlier launch of the same graph writes, and values that were written
+    before the previous launch. The programs of the previous launch have all waited for these
+    values. If the processor may have read other values from the same sector of 32 bytes, the load
+    uses `.cg`, which bypasses the processor's own cache. While graphs are captured, the table
+    contains only zeros, and there are no buffers.
+
+    Without LET_NEXT the next launch starts after this launch's programs have ended. Use this if both
+    launches have too many programs to run at the same time. The next launch's programs would
+    otherwise crowd onto the few free processors.
+    """
     if EARLY:
         tl.extra.cuda.gdc_wait()
         if LET_NEXT:
@@ -83,8 +93,11 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
 
 @triton.jit
 def _tanh(x):
-    """From exp of a negative number, which cannot overflow; near 0, where that would cancel, the
-    first terms of the series, the rest of which is below 1e-11 of it."""
+    """Return tanh(x), computed from the exponential of a negative number, which cannot overflow.
+
+    Near 0 that formula would cancel. There the first terms of the series are used, and the other
+    terms are below 1e-11 of the sum.
+    """
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
     square = x * x
@@ -95,7 +108,7 @@ def _tanh(x):
 
 @triton.jit
 def _dot(a, b, total, PRECISION: tl.constexpr):
-    if INTERPRETED:  # Triton's interpreter multiplies the bits of bf16
+    if INTERPRETED:  # Triton's interpreter would multiply the bits of bf16 values.
         a, b = a.to(total.dtype), b.to(total.dtype)
     return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
 
@@ -112,10 +125,10 @@ def _product(
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """[ROWS, COLUMNS], BLOCK of the inner dimension at once.
+    """Return the product [ROWS, COLUMNS]. Each iteration reads BLOCK values of the inner dimension.
 
-    With WARPS > 1 each warp adds up its share of every block: a shorter chain of products, each of
-    which waits for the one before. The warps' sums are added in a fixed order.
+    With WARPS > 1 each warp adds up its own share of every block. This shortens the chain of
+    products that wait for one another. The sums of the warps are added in a fixed order.
     """
     if WARPS == 1:
         total = tl.zeros((rows.shape[0], columns.shape[0]), DTYPE)
@@ -144,25 +157,28 @@ def _product(
 def lstm_step(
     table,
     offset,
-    scale,  # of what dropout keeps
+    scale,  # factor of the values that dropout keeps
     SIZE: tl.constexpr,  # S
     WIDTH: tl.constexpr,  # W
-    INNER: tl.constexpr,  # how much of a row the product sees
-    QUERY: tl.constexpr,  # D, or 0 where no attention follows
+    INNER: tl.constexpr,  # columns of a row that the product reads
+    QUERY: tl.constexpr,  # D, or 0 if no attention follows
     QUERY_BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,  # clips a program
-    UNITS: tl.constexpr,  # cells a program
-    BLOCK: tl.constexpr,  # of the inner dimension
-    WARPS: tl.constexpr,  # that share it out
+    ROWS: tl.constexpr,  # clips per program
+    UNITS: tl.constexpr,  # cells per program
+    BLOCK: tl.constexpr,  # values of the inner dimension per iteration
+    WARPS: tl.constexpr,  # warps that share the inner dimension
     DROPOUT: tl.constexpr,
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
     QUERY_PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,  # launched before the launch before it ends
+    EARLY: tl.constexpr,  # whether it starts before the previous launch ends
 ):
-    """gates += WEIGHT row of the step before, the cell, and the units' part of the query; program
-    (units, clips), whose columns are i, f, g, o of one unit after another."""
+    """Compute one step of an LSTM, and its units' part of the query. Program (units, clips).
+
+    The gates get WEIGHT times the row of the previous step added. The columns of a program are the
+    gates i, f, g, o of its first unit, then of its second unit, and so on.
+    """
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
     has_step = t < tl.load(table + STOP)
@@ -171,11 +187,11 @@ def lstm_step(
     column = tl.arange(0, 4 * UNITS)
     column_unit = tl.program_id(0) * UNITS + column // 4
     weight_row = column % 4 * SIZE + column_unit
-    has_row = row < tl.where(has_step, batch, 0)  # the interpreter does not & a scalar
+    has_row = row < tl.where(has_step, batch, 0)  # Triton's interpreter cannot `&` a scalar.
     has_past = row < tl.where(has_step & (t > 0), batch, 0)
     inside = has_row[:, None] & (unit < SIZE)[None, :]
 
-    step = t * batch + row  # rows of [T, B, ...] buffers
+    step = t * batch + row  # rows in buffers [T, B, ...]
     before = _buffer(table, OPERANDS, OPERAND) + (step - batch) * WIDTH
     weight = _buffer(table, WEIGHT, OPERAND) + weight_row * INNER
     gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + weight_row[None, :]
@@ -194,7 +210,7 @@ def lstm_step(
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
     in_past = inside & has_past[:, None]
     cells = _buffer(table, CELLS, DTYPE) + (step - batch)[:, None] * SIZE + unit[None, :]
-    if QUERY > 0:  # attention's launches lie between this one and the last that wrote cells
+    if QUERY > 0:  # The launch that wrote these cells is older than the previous launch.
         cell = tl.load(cells, in_past, 0.0, cache_modifier=".cg")
     _wait(EARLY)
     if not has_step:
@@ -212,9 +228,9 @@ def lstm_step(
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
     if QUERY > 0:
-        # Tensor cores want an inner dimension of 16: every unit comes twice, and every second row
-        # of the weight is 0. (With tl.join and zeros instead, Triton 3.6 spreads so few values over
-        # its threads that it adds some twice: seen on an H200.)
+        # Tensor cores need an inner dimension of 16. So every unit comes twice, and every second row
+        # of the weight is 0. (With tl.join and zeros instead, Triton 3.6 added some of the few
+        # values twice on an H200.)
         hidden = tl.where(inside, hidden, 0.0)[:, :, None]
         hidden = tl.reshape(tl.broadcast_to(hidden, (ROWS, UNITS, 2)), (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
@@ -226,8 +242,10 @@ def lstm_step(
 
 @triton.jit
 def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE: tl.constexpr):
-    """The hidden state [rows, units] before dropout, of gates before activation `total` [rows,
-    4 * units] and the cell before; GATES and CELLS are stored."""
+    """Return the hidden state [rows, units] before dropout, and store GATES and CELLS.
+
+    `total` [rows, 4 * units] contains the gates before activation, and `cell` the previous cell.
+    """
     rows: tl.constexpr = total.shape[0]
     units: tl.constexpr = total.shape[1] // 4
     i_and_g, f_and_o = tl.split(tl.reshape(total, (rows, units, 2, 2)))
@@ -254,14 +272,17 @@ def attention_energies(
     DIM_BLOCK: tl.constexpr,
     KERNEL: tl.constexpr,  # K
     TAPS_BLOCK: tl.constexpr,  # at least 2 * K
-    SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
+    SYMBOLS_BLOCK: tl.constexpr,  # symbols per program
     AHEAD: tl.constexpr,  # whether the windows are read before the wait
     LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """v . tanh(processed_memory + query + location), -inf at padding; program (clip, symbols)."""
+    """Compute v . tanh(processed_memory + query + location), and -inf at padding.
+
+    Program (clip, symbols).
+    """
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip = tl.program_id(0)
@@ -298,8 +319,8 @@ def attention_energies(
 
 @triton.jit
 def _with_windows(
-    pre,  # [symbols a program, D]
-    past,  # the address of [2, N + K - 1], the previous alignment and the cumulative one
+    pre,  # [symbols per program, D]
+    past,  # address of [2, N + K - 1], the previous and the cumulative alignment
     n,
     symbols,
     has_symbol,
@@ -307,9 +328,10 @@ def _with_windows(
     KERNEL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """pre += location_weight window."""
-    # Zeros are around each step's alignments. A sector may hold the end of the step before, which
-    # is read first, and the beginning of this step: only zeros from a width of 15 on.
+    """Return pre + location_weight window."""
+    # Each step's alignments have zeros around them. A sector may contain the end of the previous
+    # step, which is read earlier, and the beginning of this step. With a kernel of 15 or more taps,
+    # this beginning contains only zeros.
     CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
@@ -325,13 +347,13 @@ def attention_context(
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     KERNEL: tl.constexpr,
-    COLUMNS: tl.constexpr,  # of the context a program
+    COLUMNS: tl.constexpr,  # columns of the context per program
     SYMBOLS_BLOCK: tl.constexpr,  # all symbols
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Alignment, context, and what step t + 1 looks back at; program (clip, columns)."""
+    """Compute alignment and context, and the windows of step t + 1. Program (clip, columns)."""
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip = tl.program_id(0)
@@ -375,16 +397,18 @@ def gradient_product(
     SIZE: tl.constexpr,
     INNER: tl.constexpr,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,  # of the result a program
-    SPLIT: tl.constexpr,  # gates a program
+    COLUMNS: tl.constexpr,  # columns of the result per program
+    SPLIT: tl.constexpr,  # gates per program
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """PARTIALS = gradients of the next step's gates times WEIGHT, 0 at the last step; program
-    (columns, split, clips)."""
+    """Compute PARTIALS: the gradients of the next step's gates times WEIGHT, 0 at the last step.
+
+    Program (columns, split, clips).
+    """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
     has_step = t >= tl.load(table + START)
@@ -423,19 +447,21 @@ def attention_gradient(
     DIM_BLOCK: tl.constexpr,
     CONTEXT_BLOCK: tl.constexpr,
     MAX_SYMBOLS: tl.constexpr,
-    SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
+    SYMBOLS_BLOCK: tl.constexpr,  # symbols per program
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """denergy of some symbols and their part of the query's gradient; program (clip, symbols). The
-    softmax's backward pass subtracts sum over n of alignment_n dalignment_n: as dcontext . context
-    + sum over n of alignment_n (what comes from elsewhere) programs need not wait for each other.
+    """Compute denergy of some symbols and their part of the query's gradient.
+
+    Program (clip, symbols). The softmax's backward pass subtracts the sum over n of
+    alignment_n dalignment_n. The kernel computes this sum as dcontext . context plus the sum over n
+    of alignment_n times the gradient from elsewhere. So programs do not wait for each other.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip, first = tl.program_id(0), tl.program_id(1) * SYMBOLS_BLOCK
     nothing = (t < tl.load(table + START)) | (clip >= batch) | (first >= symbols)
-    num_symbols = tl.where(nothing, 0, symbols)  # to load, as are these columns
+    num_symbols = tl.where(nothing, 0, symbols)  # to load
     context_size: tl.constexpr = WIDTH - SIZE
     num_columns = tl.where(nothing, 0, context_size)
     n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MAX_SYMBOLS)
@@ -492,10 +518,10 @@ def cell_gradient(
     WIDTH: tl.constexpr,
     INNER: tl.constexpr,
     SPLITS: tl.constexpr,
-    QUERY: tl.constexpr,  # D, or 0 where no attention follows
+    QUERY: tl.constexpr,  # D, or 0 if no attention follows
     QUERY_BLOCK: tl.constexpr,
     WARPS: tl.constexpr,
-    SYMBOLS_A_PART: tl.constexpr,  # of the query's gradient
+    SYMBOLS_A_PART: tl.constexpr,  # symbols per part of the query's gradient
     KERNEL: tl.constexpr,
     KERNEL_BLOCK: tl.constexpr,
     MAX_SYMBOLS: tl.constexpr,
@@ -508,9 +534,11 @@ def cell_gradient(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """The step's gates become their gradients; program (units, clips). Programs beyond the last
-    unit take a clip each instead, and bring denergy through the windows to the alignments that
-    they show."""
+    """Replace the step's gates by their gradients. Program (units, clips).
+
+    Programs beyond the last unit process a clip each. They add the gradients of the two alignments
+    in the clip's windows, which follow from denergy.
+    """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
     has_step = t >= tl.load(table + START)
@@ -542,7 +570,7 @@ def cell_gradient(
     tanh_cell = _tanh(tl.load(cells, inside, 0.0))
     previous = tl.load(cells - batch * SIZE, inside & has_past[:, None], 0.0)
     if QUERY > 0:
-        # [WARPS, a warp's share of D]: each warp makes a share of the product with the query
+        # [WARPS, a warp's share of D]: each warp computes a share of the product with the query.
         share: tl.constexpr = QUERY_BLOCK // WARPS
         dim = tl.arange(0, WARPS)[:, None] * share + tl.arange(0, share)[None, :]
         in_weight = (dim < tl.where(has_step, QUERY, 0))[:, :, None] & (unit < SIZE)[None, None, :]
@@ -582,7 +610,7 @@ def _through_query(
     SYMBOLS_A_PART: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """What the query gives to the hidden state's gradient [rows, units]; DQUERIES is stored."""
+    """Return the query's share of the hidden state's gradient [rows, units], and store DQUERIES."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     parts = row[None, :, None] * QUERY + dim[:, None, :]
     parts = _buffer(table, QUERY_PARTS, weight.dtype) + parts
@@ -610,7 +638,10 @@ def _through_windows(
     SYMBOLS_BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """CARRIED and DCUMULATIVE for step t - 1: the window of n shows m at tap m - n + K // 2."""
+    """Compute CARRIED and DCUMULATIVE for step t - 1.
+
+    The window of symbol n contains symbol m at tap m - n + K // 2.
+    """
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     chunk_step = (t - tl.load(table + START)) * batch + clip
     denergies = _buffer(table, DENERGIES, DTYPE) + chunk_step * symbols
@@ -644,7 +675,7 @@ def attention_slopes(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """TANH and FILTERS of a chunk's steps; program (step, symbols, clip)."""
+    """Compute TANH and FILTERS of a chunk's steps. Program (step, symbols, clip)."""
     nth, clip = tl.program_id(0), tl.program_id(2)
     t = tl.load(table + START) + nth
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -683,7 +714,7 @@ def attention_slopes(
 @triton.jit
 def attention_sums(
     table,
-    GROUPS: tl.constexpr,  # of steps
+    GROUPS: tl.constexpr,  # groups of steps
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     KERNEL: tl.constexpr,
@@ -693,7 +724,7 @@ def attention_sums(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """DKEYS, DV and DLOCATION += the shares of a chunk's steps; program (clip, symbols, group)."""
+    """Add the shares of a chunk's steps to DKEYS, DV and DLOCATION. Program (clip, symbols, group)."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     start, clip, group = tl.load(table + START), tl.program_id(0), tl.program_id(2)
     num_steps = tl.load(table + STOP) - start
@@ -739,7 +770,7 @@ def attention_sums(
 
 @triton.jit
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
-    """START and STOP of the next graph, for which nothing need be copied then; one program."""
+    """Set START and STOP for the next graph, so that the host copies nothing. One program."""
     _wait(EARLY)
     start, stop, steps = tl.load(table + START), tl.load(table + STOP), tl.load(table + STEPS)
     if BACKWARDS:

@@ -46,9 +46,12 @@ def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None =
 
     The result [rows, out] has x's dtype.
     """
-    a, b, c = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    a = x.to(dtype)
+    b = weight.to(dtype)
+    c = None if bias is None else bias.to(dtype)
     if x.numel() and onednn_multiplies(x.device.type, dtype):  # oneDNN rejects empty matrices
-        a, b = _dense(a), _dense(b)  # The product of a slice takes 200 times as long.
+        a = _dense(a)
+        b = _dense(b)  # The product of a slice takes 200 times as long.
         return torch.ops.mkldnn._linear_pointwise(a, b, c, "none", [], "").to(x.dtype)
     return F.linear(a, b, c).to(x.dtype)
 
@@ -67,7 +70,8 @@ def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
 
     It is meant for many x in float32 or float64. The product's operands are in `dtype`.
     """
-    operand, half = weight.to(dtype), dtype.itemsize < 4
+    operand = weight.to(dtype)
+    half = dtype.itemsize < 4
     if onednn_multiplies(weight.device.type, dtype):
         packed = torch.ops.mkldnn._reorder_linear_weight(_dense(operand), rows)
         multiply = torch.ops.mkldnn._linear_pointwise

@@ -34,7 +34,8 @@ class Problem:
 
         The same seed gives the same clips.
         """
-        generator, longest = torch.Generator().manual_seed(seed), max(symbols)
+        generator = torch.Generator().manual_seed(seed)
+        longest = max(symbols)
         size = decoder.decoder_rnn.input_size - decoder.attention_rnn.hidden_size
         shape = len(symbols), decoder.n_mel_channels, steps * decoder.n_frames_per_step
         return cls(
@@ -59,7 +60,8 @@ class Problem:
 
     def loss(self, outputs: tuple[Tensor, ...], weights: tuple[float, ...] = EQUAL) -> Tensor:
         """Return a random weighting of the outputs, which is always the same."""
-        generator, loss = torch.Generator().manual_seed(self.seed), torch.zeros(())
+        generator = torch.Generator().manual_seed(self.seed)
+        loss = torch.zeros(())
         for output, weight in zip(outputs, weights, strict=True):
             noise = torch.randn(output.shape, generator=generator, dtype=torch.float64)
             if weight:

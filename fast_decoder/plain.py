@@ -29,10 +29,16 @@ class PlainLoops:
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
         """Run all steps of the attention recurrence."""
-        gates, cells, states = buffers.gates, buffers.cells, buffers.rows
-        memory, mask, past, v = buffers.memory, buffers.mask, buffers.past, buffers.v
+        gates = buffers.gates
+        cells = buffers.cells
+        states = buffers.rows
+        memory = buffers.memory
+        mask = buffers.mask
+        past = buffers.past
+        v = buffers.v
         num_steps, batch_size, size = cells.shape
-        num_symbols, half = memory.shape[1], buffers.location_weight.shape[1] // 4
+        num_symbols = memory.shape[1]
+        half = buffers.location_weight.shape[1] // 4
         middle = slice(half, half + num_symbols)
         keys = buffers.processed_memory.reshape(-1, len(v))
         windows = new(memory, batch_size, num_symbols, 2, 2 * half + 1)
@@ -42,7 +48,8 @@ class PlainLoops:
         cell = torch.zeros_like(cells[0])
         for t in range(num_steps):
             total = gates[t] if t == 0 else multiply(states[t - 1], gates[t])
-            hidden, context = states[t, :, :size], states[t, :, size:]
+            hidden = states[t, :, :size]
+            context = states[t, :, size:]
             _cell_forward(total, cell, gates[t], cells[t], hidden, scales[t])
             cell = cells[t]
             windows.copy_(_windows(past[t], half))
@@ -57,11 +64,14 @@ class PlainLoops:
 
     def lstm_forward(self, buffers: LSTMBuffers) -> None:
         """Run all steps of the LSTM."""
-        gates, cells, outputs = buffers.gates, buffers.cells, buffers.hidden
+        gates = buffers.gates
+        cells = buffers.cells
+        outputs = buffers.hidden
         num_steps, batch_size, _ = cells.shape
         scales = _scales(buffers, self.p_decoder_dropout)
         multiply = product_by(buffers.weight, batch_size, self.operand_dtype)
-        hidden, cell = torch.empty_like(cells[0]), torch.zeros_like(cells[0])
+        hidden = torch.empty_like(cells[0])
+        cell = torch.zeros_like(cells[0])
         for t in range(num_steps):
             total = gates[t] if t == 0 else multiply(hidden, gates[t])
             _cell_forward(total, cell, gates[t], cells[t], hidden, scales[t])
@@ -72,9 +82,13 @@ class PlainLoops:
         self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
     ) -> AttentionGradients:
         """Run the backward pass of attention, from gradients [T, B, A + E] and [T, B, N]."""
-        gates, alignments, past = buffers.gates, buffers.alignments, buffers.past
-        memory, query_weight = buffers.memory, buffers.query_weight
-        (num_steps, batch_size, num_symbols), size = alignments.shape, query_weight.shape[1]
+        gates = buffers.gates
+        alignments = buffers.alignments
+        past = buffers.past
+        memory = buffers.memory
+        query_weight = buffers.query_weight
+        num_steps, batch_size, num_symbols = alignments.shape
+        size = query_weight.shape[1]
         half = buffers.location_weight.shape[1] // 4
         middle = slice(half, half + num_symbols)
         gradients = AttentionGradients(
@@ -174,8 +188,11 @@ class _CellBackward:
     """
 
     def __init__(self, buffers: LSTMBuffers, p_dropout: float):
-        self.gates, self.cells, self.keep = buffers.gates, buffers.cells, buffers.keep
-        self.p_dropout, cells = p_dropout, buffers.cells
+        self.gates = buffers.gates
+        self.cells = buffers.cells
+        self.keep = buffers.keep
+        self.p_dropout = p_dropout
+        cells = buffers.cells
         _, batch_size, size = cells.shape
         self.gate_slopes = new(cells, CHUNK, batch_size, 4, size)
         self.cell_slopes = new(cells, CHUNK, batch_size, size)
@@ -191,10 +208,12 @@ class _CellBackward:
             previous = F.pad(previous, (0, 0, 0, 0, 1, 0))
         i, f, g, o = self.gates[start:stop].chunk(4, dim=2)
         tanh_cells = torch.tanh(cells)
-        by_hidden, by_output = o, tanh_cells
+        by_hidden = o
+        by_output = tanh_cells
         if self.keep is not None:
             scale = _scale(self.keep[start:stop], self.p_dropout, cells.dtype)
-            by_hidden, by_output = o * scale, tanh_cells * scale
+            by_hidden = o * scale
+            by_output = tanh_cells * scale
         slopes = self.gate_slopes[:count]
         for_sigmoid = torch.ops.aten.sigmoid_backward.grad_input  # a, y -> a * y * (1 - y)
         for_tanh = torch.ops.aten.tanh_backward.grad_input  # a, y -> a * (1 - y^2)
@@ -206,7 +225,8 @@ class _CellBackward:
 
     def step(self, t: int, dhidden: Tensor) -> None:
         """Run step t. `dhidden` [B, H] is the gradient of its hidden state, after dropout."""
-        slopes, gates = self.gate_slopes[t - self.start], self.gates[t].unflatten(1, (4, -1))
+        slopes = self.gate_slopes[t - self.start]
+        gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
         self.dcell = dcell * gates[:, 1]  # before df overwrites f
         torch.mul(dcell.unsqueeze(1), slopes[:, :3], out=gates[:, :3])
@@ -215,7 +235,8 @@ class _CellBackward:
 
 def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
     """Return `_scale` of every step, or None for every step without dropout."""
-    keep, cells = buffers.keep, buffers.cells
+    keep = buffers.keep
+    cells = buffers.cells
     return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)
 
 
@@ -236,7 +257,8 @@ class _AttentionSlopes:
     """The factors of attention's backward steps, for several steps at once."""
 
     def __init__(self, buffers: AttentionBuffers, with_band: bool):
-        self.buffers, self.band = buffers, None
+        self.buffers = buffers
+        self.band = None
         if not with_band:
             return
         _, batch_size, num_symbols = buffers.alignments.shape

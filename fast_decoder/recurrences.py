@@ -117,10 +117,12 @@ class AttentionRecurrence(Function):
         v: torch.Tensor,  # [D]
     ) -> tuple[torch.Tensor, torch.Tensor]:  # states [T, B, A + E], alignments [T, B, N]
         num_steps, batch_size, _ = inputs.shape
-        num_symbols, width = memory.shape[1], memory.shape[1] + location_weight.shape[1] // 2 - 1
+        num_symbols = memory.shape[1]
+        width = memory.shape[1] + location_weight.shape[1] // 2 - 1
         dtype = loops.operand_dtype
         # Both passes use these.
-        input_weight, state_weight = input_weight.to(dtype), state_weight.to(dtype)
+        input_weight = input_weight.to(dtype)
+        state_weight = state_weight.to(dtype)
         gates = product(flat(inputs), input_weight, dtype, bias)
         buffers = AttentionBuffers(
             keep=keep,
@@ -147,7 +149,8 @@ class AttentionRecurrence(Function):
     @_once
     def backward(ctx, grad_states: torch.Tensor | None, grad_alignments: torch.Tensor | None):
         inputs, input_weight, *saved = ctx.saved_tensors
-        buffers, dtype = AttentionBuffers(*saved), ctx.loops.operand_dtype
+        buffers = AttentionBuffers(*saved)
+        dtype = ctx.loops.operand_dtype
         if grad_states is None:
             grad_states = torch.zeros_like(buffers.rows)
         gradients = ctx.loops.attention_backward(buffers, grad_states, grad_alignments)
@@ -187,8 +190,10 @@ class LSTMRecurrence(Function):
         context_size: int,  # E
     ) -> torch.Tensor:  # [T, B, H + E], hidden after dropout
         num_steps, batch_size, input_size = inputs.shape
-        size, dtype = hidden_weight.shape[1], loops.operand_dtype
-        input_weight, hidden_weight = input_weight.to(dtype), hidden_weight.to(dtype)
+        size = hidden_weight.shape[1]
+        dtype = loops.operand_dtype
+        input_weight = input_weight.to(dtype)
+        hidden_weight = hidden_weight.to(dtype)
         gates = product(flat(inputs), input_weight, dtype, bias)
         buffers = LSTMBuffers(
             keep=keep,
@@ -207,7 +212,8 @@ class LSTMRecurrence(Function):
     @_once
     def backward(ctx, grad_outputs: torch.Tensor):
         inputs, input_weight, *saved = ctx.saved_tensors
-        buffers, dtype = LSTMBuffers(*saved), ctx.loops.operand_dtype
+        buffers = LSTMBuffers(*saved)
+        dtype = ctx.loops.operand_dtype
         ctx.loops.lstm_backward(buffers, grad_outputs)
         dgates = buffers.gates.to(dtype)  # once for the three products
         dinputs = product(flat(dgates), input_weight.T, dtype).to(inputs.dtype).view_as(inputs)

@@ -12,7 +12,6 @@ The kernels run in a separate process, because they may hang or end it by an ill
 The answer is cached for the same GPU, driver, versions, sizes and precision.
 """
 
-import ctypes
 import functools
 import hashlib
 import json
@@ -111,8 +110,7 @@ def read_cache(file: Path, facts: dict) -> Answer | None:
         cached = Answer(**read_json(file))
     except (ValueError, TypeError):
         return None
-    is_whole = isinstance(cached.is_right, bool) and isinstance(cached.text, str)
-    return cached if is_whole and cached.facts == facts else None
+    return cached if cached.facts == facts else None
 
 
 def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
@@ -156,13 +154,10 @@ def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | Non
 
 
 def machine(device: torch.device) -> dict:
-    """Return the GPU and its driver. Some systems only report the newest CUDA that it supports."""
+    """Return the GPU and its driver, which some systems do not report."""
+    driver = "unknown"
     if DRIVER_FILE.is_file():
         driver = DRIVER_FILE.read_text(encoding="utf-8").partition("\n")[0]
-    else:
-        version = ctypes.c_int()
-        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-        driver = f"CUDA {version.value}"
     major, minor = torch.cuda.get_device_capability(device)
     name = torch.cuda.get_device_name(device)
     return {"GPU": name, "compute capability": f"{major}.{minor}", "driver": driver}
@@ -172,7 +167,7 @@ def cache_file(facts: dict) -> Path:
     """Return the path at which the answer for these facts is cached. The file may be missing."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    return Path(folder).absolute() / "tacotron2-wasting-nothing" / f"kernel_check_{name}.json"
+    return Path(folder).absolute() / "tacotron2-length-batching" / f"kernel_check_{name}.json"
 
 
 # ---------------------------------------------------------------------------- the process
@@ -227,10 +222,9 @@ def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device)
     torch.manual_seed(0)
     decoder = Decoder(HParams(**facts["sizes"])).train()
     problem = Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
-    plain, kernels = (
-        functools.partial(fast_decoder.teacher_forced, loops_for=loops)
-        for loops in (fast_decoder.plain_loops, kernel_loops)
-    )
+    kernel_loops = functools.partial(kernels_for, graphs.graphs_for)
+    plain = functools.partial(fast_decoder.teacher_forced, loops_for=fast_decoder.plain_loops)
+    kernels = functools.partial(fast_decoder.teacher_forced, loops_for=kernel_loops)
     yield from compare(problem, plain, kernels, facts, device)
 
 
@@ -239,11 +233,11 @@ def compare_encoder(symbols: tuple[int, ...], facts: dict, device: torch.device)
     torch.manual_seed(0)
     dim = facts["sizes"]["encoder_embedding_dim"]
     lstm = torch.nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
-    plain, kernels = (
-        functools.partial(bidirectional_lstm, loops_for=loops)
-        for loops in (plain_lstm_loops, kernel_lstm_loops)
-    )
-    yield from compare(EncoderProblem.random(lstm, symbols, seed=0), plain, kernels, facts, device)
+    problem = EncoderProblem.random(lstm, symbols, seed=0)
+    kernel_loops = functools.partial(kernels_for, graphs.lstm_graphs_for)
+    plain = functools.partial(bidirectional_lstm, loops_for=plain_lstm_loops)
+    kernels = functools.partial(bidirectional_lstm, loops_for=kernel_loops)
+    yield from compare(problem, plain, kernels, facts, device)
 
 
 def compare(
@@ -275,21 +269,13 @@ def min_bound(facts: dict) -> float:
     return 4 * ROUNDOFF[rounded] if rounded else MIN_BOUND
 
 
-def kernel_loops(*batch) -> graphs.Graphs:
-    """Return the kernels' graphs for a batch of the decoder.
+def kernels_for(graphs_for: Callable, *batch) -> graphs.Graphs:
+    """Return the kernels' graphs that `graphs_for` makes for a batch.
 
     Raises:
         RuntimeError: if they cannot be made.
     """
-    return _made(graphs.graphs_for(*batch))
-
-
-def kernel_lstm_loops(*batch) -> graphs.Graphs:
-    """Return the kernels' graphs for a batch of the encoder. See `kernel_loops` for errors."""
-    return _made(graphs.lstm_graphs_for(*batch))
-
-
-def _made(loops: graphs.Graphs | str) -> graphs.Graphs:
+    loops = graphs_for(*batch)
     if isinstance(loops, str):
         raise RuntimeError(f"no graphs could be made: {loops}")
     return loops

@@ -33,7 +33,7 @@ from length_batching.search import DEFAULTS, SearchResult, Survey, Surveyor, sea
 from tacotron2_voice.utils.arguments import at_least_one, make_parser, share
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import refuse_no_folder, write_bytes
+from tacotron2_voice.utils.files import check_is_folder, write_bytes
 from tacotron2_voice.utils.program import run_program
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
@@ -157,7 +157,7 @@ def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figur
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
-    refuse_no_folder(args.out, "-o")
+    check_is_folder(args.out, "-o")
     hparams = create_hparams(args.hparams, create_hparams(PAPER_SETTING))
     surveyor = read_corpus(args.lengths, hparams, args.epochs)
     surveys, impossible = survey_all(

@@ -33,7 +33,7 @@ from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english, sentence_of
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
+from tacotron2_voice.utils.files import METRICS_FILE, check_is_folder, json_lines, write_bytes
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import DESCRIPTION_FILE
 from training.checkpoint import BEST
@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = text_settings(language, phones=args.phones)
     parts = ["" if language == ENGLISH else language, "phones" * args.phones, "full" * args.full]
     out = args.out or Path("-".join(["demo", *filter(None, parts)]))
-    refuse_no_folder(out, "--out")
+    check_is_folder(out, "--out")
     folder = train(out, demo, args.clips, args.seed, language, settings)
     speech = speak(out, folder / BEST, language)
     voice = export(out, folder / BEST)

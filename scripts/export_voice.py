@@ -24,7 +24,7 @@ from export.voice_export import ComparedText, export_voice
 from hparams import HParams
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import numbered_lines, refuse_no_folder
+from tacotron2_voice.utils.files import check_is_folder, numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.utterance import text_to_ids
 
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--text-file", type=Path, help=text_help)
     parser.add_argument("--hparams", default="", help="change settings, such as gate_threshold=0.4")
     args = parser.parse_args(arguments)
-    refuse_no_folder(args.out, "-o")
+    check_is_folder(args.out, "-o")
     if args.out.is_dir() and any(args.out.iterdir()):
         raise UserError(f"-o {args.out}: not empty (expected a new or empty folder)")
     synthesizer = load_checkpoint_synthesizer(args.checkpoint, args.hparams, torch.device("cpu"))

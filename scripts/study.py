@@ -309,7 +309,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add_recognizer_options(parser)
     args = parser.parse_args(arguments)
-    files.refuse_no_folder(args.out, "OUT")
+    files.check_is_folder(args.out, "OUT")
     settings = read_settings(args.settings)
     read_recordings(args.texts)
     (args.out / "logs").mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from tacotron2_voice.texts import InputText, add_text_options, read_texts, speak
 from tacotron2_voice.utils.arguments import output_file, thread_count
 from tacotron2_voice.utils.console import print_without_failing, progress_bar
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import refuse_no_folder
+from tacotron2_voice.utils.files import check_is_folder
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE
 
@@ -204,7 +204,7 @@ def _check_output_options(args: argparse.Namespace) -> None:
     if args.save_mel and not writes_folder:
         raise UserError("--save-mel: expected a folder for the files of each text, such as -o out")
     if writes_folder:
-        refuse_no_folder(args.out, "-o")
+        check_is_folder(args.out, "-o")
         if importlib.util.find_spec("matplotlib") is None:
             problem = "matplotlib is not installed, which plots the alignments in a folder"
             raise UserError(f"-o {args.out}: {problem}. Install it, or use -o NAME.wav.")

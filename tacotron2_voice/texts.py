@@ -9,7 +9,7 @@ from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.synthesizer import PAUSE, RETRIES
 from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
 from tacotron2_voice.utils.arguments import at_least_one, checked, whole_number
-from tacotron2_voice.utils.errors import UserError, about_lines, lines_refused
+from tacotron2_voice.utils.errors import UserError, about_lines, lines_rejected
 from tacotron2_voice.utils.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
 from tacotron2_voice.utterance import (
     NothingToSpeak,
@@ -133,7 +133,7 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     if rejected:
         if len(lines) == 1:
             raise UserError(rejected[0])
-        raise lines_refused(source, rejected, len(lines))
+        raise lines_rejected(source, rejected, len(lines))
     if silent:
         skipped = about_lines(source, silent, len(lines), "skipped", one_by_one=3)
         print(f"warning: {skipped}", file=sys.stderr, flush=True)

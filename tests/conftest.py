@@ -17,13 +17,13 @@ from helpers import (
     DATA,
     LJSPEECH_CLIPS,
     LONG,
-    SPEAKER,
+    SMALL_MODEL,
     Child,
     Corpus,
-    draw_quickly,
     flags,
     make_corpus,
-    save_speaker,
+    make_plots_empty,
+    save_small_model,
 )
 
 from hparams import create_hparams
@@ -77,7 +77,7 @@ def clean_process(monkeypatch, one_thread):
     """Train in this process without a GPU and with empty plots, and undo its global changes."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    draw_quickly(monkeypatch.setattr)
+    make_plots_empty(monkeypatch.setattr)
 
 
 @pytest.fixture(scope="session")
@@ -89,11 +89,11 @@ def whole(corpus, tmp_path_factory):
 
 
 @pytest.fixture
-def no_picture(monkeypatch):
+def no_plots(monkeypatch):
     """Make the plots of `prepare` empty."""
-    from corpora import draw_nothing  # imported here because GPU machines may lack its imports
+    from corpora import skip_plots  # imported here because GPU machines may lack its imports
 
-    draw_nothing(monkeypatch)
+    skip_plots(monkeypatch)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def copied(whole, tmp_path):
 @pytest.fixture
 def checkpoint_path(tmp_path):
     """Return the path of a checkpoint of a small model."""
-    return save_speaker(tmp_path / "model.pt", create_hparams(SPEAKER))
+    return save_small_model(tmp_path / "model.pt", create_hparams(SMALL_MODEL))
 
 
 @pytest.fixture(scope="session")
@@ -114,9 +114,9 @@ def voices(tmp_path_factory):
     export_voice = importlib.import_module("scripts.export_voice")
     folder = tmp_path_factory.mktemp("voices")
     hparams = create_hparams(
-        f"{SPEAKER},decoder_rnn_dim=128,n_frames_per_step=2,max_decoder_steps=40"
+        f"{SMALL_MODEL},decoder_rnn_dim=128,n_frames_per_step=2,max_decoder_steps=40"
     )
-    found = {"checkpoint": (save_speaker(folder / "best.pt", hparams, longest_text=24), "")}
+    found = {"checkpoint": (save_small_model(folder / "best.pt", hparams, longest_text=24), "")}
     (folder / "texts.txt").write_text("A dog came.\nIt sat down, and it ate.\n")
     arguments = ["--checkpoint", folder / "best.pt", "--text-file", folder / "texts.txt", "-o"]
     for name in ("fp32", "int8", "packed"):

@@ -89,7 +89,7 @@ def prepare_with(*values, **options) -> list[Path]:
     return prepare(Preparation(*values, **options))
 
 
-def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+def skip_plots(patch: pytest.MonkeyPatch) -> None:
     """Make the plots of `prepare` empty, because they take most of its time."""
     for name in ("draw_lengths", "draw_corpus"):
         patch.setattr(preparation, name, lambda *_: b"a plot")

@@ -79,14 +79,14 @@ def tiny(**settings) -> str:
 
 
 # Settings of a small model that always stops after 12 decoder steps, for tests of synthesis.
-SPEAKER = (
+SMALL_MODEL = (
     "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
     "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
     "max_decoder_steps=12"
 )
 
 
-def save_speaker(path: Path, hparams: HParams, **more: object) -> Path:
+def save_small_model(path: Path, hparams: HParams, **more: object) -> Path:
     """Write a checkpoint in the format of NVIDIA's code, with settings of this project in it."""
     torch.manual_seed(0)
     saved = {"iteration": 7, "state_dict": Tacotron2(hparams).state_dict()}
@@ -295,7 +295,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     faulthandler.register(signal.SIGUSR1, file=2)
     import train
 
-    draw_quickly(setattr)
+    make_plots_empty(setattr)
     multiprocessing.set_start_method("fork", force=True)  # the loader uses the default of Linux
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False
@@ -368,14 +368,14 @@ def _of_the_project(file: str) -> bool:
     return path.is_relative_to(ROOT) and not path.is_relative_to(Path(sys.prefix).resolve())
 
 
-def sound_quickly(set_attribute) -> None:
+def synthesize_quickly(set_attribute) -> None:
     """Replace Griffin-Lim by a fast function of the mel spectrogram, and plots by empty plots."""
     repeat = lambda _, mels: (mel.mean(0).repeat(256)[:-1] / 20 for mel in mels)  # noqa: E731
     set_attribute(griffin_lim.GriffinLim, "stream", repeat)
     set_attribute(plots, "draw_alignment", lambda *_, **__: Figure((1, 1)))
 
 
-def draw_quickly(set_attribute) -> None:
+def make_plots_empty(set_attribute) -> None:
     """Make the plots of a run empty, because real plots take longer than training."""
     from training import tensorboard
 

@@ -38,7 +38,7 @@ def test_parser_shows_the_description_and_the_version(capsys):
         (whole_numbers, "2, 4", [2, 4], "0 2.0 -3 two 2,x"),
         (positive, "3.2", 3.2, "0 -1 nan inf"),
         (share, "0", 0.0, "1.1 -1 nan"),
-        (options.precision_list, "bf16,fp32", ["bf16", "fp32"], "fp8"),
+        (options.precision, "bf16", "bf16", "fp8"),
     ],
 )
 def test_value_is_rejected_when_it_is_out_of_range(kind, good, value, bad):

@@ -15,7 +15,7 @@ from corpora import make_corpus, prepare_with, refusal
 from helpers import fork_server
 from same_run import compare_runs, read_metrics
 
-from benchmarks.gpu_report import last_lines, read_state
+from benchmarks.gpu_report import last_lines
 from corpus import demo_corpus
 from corpus.cache import ClipTable, read_cache
 from corpus.clips import Clip
@@ -98,8 +98,7 @@ READERS: dict[str, Callable[[Path], object]] = {
         Namespace(text=None, text_file=path, numbers=False, drop_unknown=False), H
     ),
     "demo_corpus.json": lambda path: demo_corpus.make_corpus(path.parent),
-    "state.json": lambda path: read_state(path.parent, False),
-    "busy.txt": last_lines,
+    "part.txt": last_lines,
     "values.csv": read_values,
     "metrics.jsonl compared": lambda path: read_metrics(path.parent),
     "lengths.csv compared": compare_lengths,
@@ -109,11 +108,11 @@ ANY_TEXT = {
     "metadata.csv",
     "clips.csv",
     "texts.txt",
-    "busy.txt",
+    "part.txt",
     "metrics.jsonl compared",
 }
 # These readers accept a missing file.
-OPTIONAL = {"clips.csv", "busy.txt", "state.json"}
+OPTIONAL = {"clips.csv", "part.txt"}
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import SPEAKER
+from helpers import SMALL_MODEL
 
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import create_hparams
@@ -109,11 +109,11 @@ def test_seed_decides_the_dropout(checkpoint_path):
 
 def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
     torch.manual_seed(0)
-    weights = Tacotron2(create_hparams(SPEAKER)).state_dict()
+    weights = Tacotron2(create_hparams(SMALL_MODEL)).state_dict()
     path = tmp_path / "reference.pt"
     wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
     torch.save({"state_dict": wrapped}, path)
-    model = load_checkpoint_synthesizer(path, SPEAKER, torch.device("cpu")).model
+    model = load_checkpoint_synthesizer(path, SMALL_MODEL, torch.device("cpu")).model
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights[name])
     assert not model.training

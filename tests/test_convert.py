@@ -240,7 +240,7 @@ def test_conversion_stops_when_the_table_is_missing(recordings, tmp_path):
 # ---------------------------------------------------------------------------- segments
 
 
-def test_segments_are_cut_out_of_long_recordings(tmp_path, no_picture):
+def test_segments_are_cut_out_of_long_recordings(tmp_path, no_plots):
     """As NeMo's manifests name them: each text is trained with its own part of the file."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()

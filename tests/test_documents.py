@@ -63,9 +63,6 @@ SMALLER = {
         "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --only speed "
         f"--hparams {TINY}"
     ),
-    "benchmarks.epoch": (
-        f"--batches 2 --clips 10 --capacities= --hparams {TINY},hop_time=400,num_bins=5"
-    ),
     "benchmarks.reliability": "--numbers 1-2 --sounds 1",
     "benchmarks.speaking": f"--texts 1 --symbols 3 --steps 2 --repeats 1 --hparams {TINY}",
 }

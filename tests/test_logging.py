@@ -3,7 +3,6 @@
 import io
 import math
 import os
-import shutil
 import threading
 import time
 import zlib
@@ -17,9 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tacotron2_voice.speech_end import StopReason
-from tacotron2_voice.utils.errors import UserError
 from training.metrics import RunLogger
-from training.run_folder import RunFolder
 from training.tensorboard import Example, FreeRunningPrediction, Prediction, plots_of
 
 PICTURES = {"alignment", "mel", "gate"}
@@ -210,32 +207,6 @@ def test_names_outside_unicode_end_only_the_drawing(tmp_path, capsys):
     logger.close()
     assert "warning: TensorBoard" in capsys.readouterr().out
     assert [line["kind"] for line in metrics(folder)] == ["epoch"]
-
-
-def test_folder_moved_meanwhile_is_noticed(tmp_path):
-    out = RunFolder(tmp_path / "out")
-    out.make()
-    out.check_is_same()
-    (tmp_path / "out").rename(tmp_path / "moved")
-    (tmp_path / "out").symlink_to("elsewhere")
-    for place in ("nowhere", "elsewhere"):
-        (tmp_path / place).mkdir()
-        with pytest.raises(UserError, match="/out: the folder was moved or replaced"):
-            out.check_is_same()
-
-
-@pytest.mark.parametrize("depth", [0, 1])  # the file, or its folder
-def test_events_are_not_written_through_links(depth, tmp_path, capsys):
-    logger = RunLogger(tmp_path, tmp_path / "logs")
-    [file] = (tmp_path / "logs").iterdir()
-    precious = shutil.copytree(tmp_path / "logs", tmp_path / "precious") / file.name
-    before = precious.read_bytes()
-    (file, file.parent)[depth].rename(tmp_path / "old")
-    (file, file.parent)[depth].symlink_to((precious, precious.parent)[depth])
-    logger.log_step(1, {"loss": 1.0})
-    logger.close()
-    assert precious.read_bytes() == before
-    assert "moved or replaced while the run trained" in capsys.readouterr().out
 
 
 def event_files(directory) -> set[str]:

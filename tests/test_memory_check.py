@@ -1,4 +1,4 @@
-"""The check of memory with worst-case batches: what is run, that no trace is left, the advice."""
+"""The check of memory with worst-case batches: its batches, its traces, and its advice."""
 
 import copy
 
@@ -36,10 +36,10 @@ def devices() -> list[torch.device]:
     factor=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
     seed=st.integers(0, 5),
 )
-def test_no_batch_of_any_plan_costs_more(
+def test_worst_case_bounds_every_batch_of_any_plan(
     corpus, batch_size, dynamic, capacity, strategy, factor, seed
 ):
-    """Neither in padded frames, nor clips, nor frames, nor symbols of one clip."""
+    """This holds for padded frames, clips, frames and symbols."""
     frames, symbols = map(np.array, zip(*corpus, strict=True))
     capacity = int((capacity or batch_size) * frames.max()) if dynamic else None
     shapes = worst_case_shapes(frames, symbols, batch_size, capacity)
@@ -72,7 +72,7 @@ def test_no_batch_of_any_plan_costs_more(
                 assert symbols[batch].max() <= widest
 
 
-def test_worst_cases_by_hand():
+def test_worst_case_equals_shapes_computed_by_hand():
     """200 frames hold the five clips of 10, and no more than five in all if one of 40 is there.
     150 frames hold one clip of 100, but three of 50."""
     frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
@@ -115,7 +115,7 @@ class WatchedTrainer(Trainer):
 
 
 def state_of(trainer: Trainer) -> dict:
-    """All that the check could change."""
+    """Return everything that the check could change."""
     model, on_gpu = trainer.model, trainer.device.type == "cuda"
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     state = {"model": dict(model.state_dict()), "gradients": gradients, "mode": model.training}
@@ -148,7 +148,7 @@ def test_memory_check_leaves_no_trace(device, with_gradients):
         RuntimeError("GET was unable to find an engine to execute this computation"),
     ],
 )
-def test_out_of_memory_leaves_no_trace_either(error):
+def test_memory_check_leaves_no_trace_when_memory_runs_out(error):
     def fail(*_):
         raise error
 
@@ -193,7 +193,7 @@ FIXED = "batch_size=64,dynamic_batch_size=False"
         (f"{DYNAMIC},random_epochs=2", "training", "batch_capacity"),
     ],
 )
-def test_largest_setting_that_fits_is_named(settings, kind, name, fitting):
+def test_memory_check_names_the_largest_setting_that_fits(settings, kind, name, fitting):
     message, tried = advice(100 * fitting + 99, [100] * 70, settings, kind)
     value = fitting * 100 if name == "batch_capacity" else fitting
     assert message.endswith(f"--hparams {name}={value}")
@@ -210,7 +210,7 @@ def test_largest_setting_that_fits_is_named(settings, kind, name, fitting):
         (450, [100] * 5, FIXED, "batch_size=4"),  # no more clips than there are
     ],
 )
-def test_advice_starts_from_what_was_asked(limit, frames, settings, expected):
+def test_memory_check_searches_below_the_given_setting(limit, frames, settings, expected):
     message, _ = advice(limit, frames, settings)
     assert message.endswith(f"--hparams {expected}")
 

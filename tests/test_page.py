@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 import pytest
-from helpers import ROOT, SPEAKER, save_speaker, sound_quickly
+from helpers import ROOT, SMALL_MODEL, save_small_model, synthesize_quickly
 from matplotlib.figure import Figure
 from starlette.testclient import TestClient
 
@@ -34,7 +34,7 @@ QUICK = "gate_threshold=2,max_decoder_steps=3"
 @pytest.fixture
 def reader(checkpoint_path, tmp_path, monkeypatch):
     """Return a Reader of two checkpoints with fast audio and empty plots."""
-    sound_quickly(monkeypatch.setattr)
+    synthesize_quickly(monkeypatch.setattr)
     monkeypatch.setattr(page, "draw_mels", lambda **_: Figure((1, 1)))
     (tmp_path / "results").mkdir()
     names = ("rand, seed 0", "<b>")
@@ -144,9 +144,9 @@ def test_text_is_rejected_before_synthesis_when_it_is_bad(inputs, message, clien
 @pytest.fixture
 def with_speakers(reader, tmp_path):
     """Return the reader with two more checkpoints: "three" has three speakers, "one" has one."""
-    hparams = create_hparams(f"{SPEAKER},speaker_embedding_dim=4")
+    hparams = create_hparams(f"{SMALL_MODEL},speaker_embedding_dim=4")
     for count, name in ((3, "three"), (1, "one")):
-        path = save_speaker(tmp_path / f"{name}.pt", replace(hparams, speakers=NAMES[:count]))
+        path = save_small_model(tmp_path / f"{name}.pt", replace(hparams, speakers=NAMES[:count]))
         reader.synthesizers[name] = load_synthesizer(path, QUICK)
     return reader
 

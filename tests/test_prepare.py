@@ -37,7 +37,7 @@ from hparams import create_hparams
 from scripts.prepare import main
 from training.clips import read_clips
 
-pytestmark = pytest.mark.usefixtures("no_picture")
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 HPARAMS = create_hparams()
 FILES = {

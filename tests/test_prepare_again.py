@@ -10,7 +10,7 @@ from corpus import prepare as preparation
 from corpus.prepare import Preparation, prepare
 from tacotron2_voice.utils.files import folder_locked
 
-pytestmark = pytest.mark.usefixtures("no_picture")
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_clips_are_usual_when_their_speaker_is_slow():
 
 
 @pytest.fixture
-def corpus(tmp_path, no_picture):
+def corpus(tmp_path, no_plots):
     """Real clips, a third as loud where bert reads them."""
     (tmp_path / "corpus" / "wavs").mkdir(parents=True)
     lines = []

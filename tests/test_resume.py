@@ -1,6 +1,5 @@
 """Resuming: from which checkpoint, with which logs and clips, and what is refused."""
 
-import contextlib
 import errno
 import functools
 import os
@@ -56,7 +55,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 # ---------------------------------------------------------------------------- damage
 
 
-def test_damaged_newest_checkpoint_falls_back(copied, whole, capsys):
+def test_resume_uses_an_earlier_checkpoint_when_the_newest_is_damaged(copied, whole, capsys):
     broken = newest(copied)
     os.truncate(broken, 1000)  # best.pt is the same file, so it is damaged too
     train.main([*flags(copied, ""), "--resume"])
@@ -66,7 +65,7 @@ def test_damaged_newest_checkpoint_falls_back(copied, whole, capsys):
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
-def test_run_without_good_checkpoints_is_refused(how, copied, capsys):
+def test_resume_fails_when_no_checkpoint_is_good(how, copied, capsys):
     for path in copied.glob("*.pt"):
         path.unlink() if how == "gone" else path.write_bytes(b"nothing")
     before = snapshot(copied)
@@ -98,7 +97,7 @@ def test_unreadable_checkpoint_is_not_taken_for_damaged(which, copied, monkeypat
 
 
 @pytest.mark.parametrize("how", ["missing", "cut", "a number is another"])
-def test_metrics_of_another_run_are_kept_aside(how, copied, capsys, monkeypatch):
+def test_resume_renames_metrics_of_another_run(how, copied, capsys, monkeypatch):
     """A new file is begun, and what is there stays under another name."""
     path = copied / "metrics.jsonl"
     content = path.read_bytes()
@@ -120,20 +119,20 @@ def test_metrics_of_another_run_are_kept_aside(how, copied, capsys, monkeypatch)
 # ---------------------------------------------------------------------------- which checkpoint
 
 
-def test_resume_of_a_finished_run_changes_nothing(copied, capsys):
+def test_resume_changes_nothing_when_the_run_is_finished(copied, capsys):
     before = snapshot(copied)
     train.main([*flags(copied, ""), "--resume"])
     assert "finished already, after epoch 4" in capsys.readouterr().out
     assert snapshot(copied) == before
 
 
-def test_more_epochs_continue_bitwise(copied, corpus, tmp_path):
+def test_resume_continues_bitwise_when_epochs_are_raised(copied, corpus, tmp_path):
     train.main([*flags(copied, "epochs=5"), "--resume"])
     run(tmp_path / "out", corpus, **LONG | {"epochs": 5})
     assert_same_run(copied, tmp_path / "out")
 
 
-def test_linked_checkpoint_keeps_its_logs(copied, tmp_path, monkeypatch):
+def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monkeypatch):
     """Moved to another disk, say; the best one is then no link."""
     linked = newest(copied)
     moved, before = linked.rename(tmp_path / "moved.pt"), metrics(copied)
@@ -146,7 +145,7 @@ def test_linked_checkpoint_keeps_its_logs(copied, tmp_path, monkeypatch):
     assert load(copied / "best.pt")
 
 
-def test_lost_best_checkpoint_is_no_measure_any_more(copied):
+def test_resume_forgets_the_best_loss_when_best_is_deleted(copied):
     """And one that was not marked, in a run that was killed, is marked."""
     state = load(newest(copied))
     state["loop"] |= {"best_validation_loss": 0.0, "best_iteration": 1}
@@ -160,7 +159,7 @@ def test_lost_best_checkpoint_is_no_measure_any_more(copied):
     assert load(copied / "best.pt")["iteration"] == best
 
 
-def test_folder_that_holds_a_run_is_refused(copied, corpus, capsys):
+def test_start_fails_when_the_folder_contains_a_run(copied, corpus, capsys):
     before = snapshot(copied)
     arguments = flags(copied, corpus.hparams())
     assert "--resume" in refused(arguments, capsys)
@@ -169,7 +168,7 @@ def test_folder_that_holds_a_run_is_refused(copied, corpus, capsys):
     assert snapshot(copied) == before
 
 
-def test_resuming_earlier_checkpoint_sets_later_aside(corpus, whole, tmp_path, capsys):
+def test_resume_from_earlier_renames_later_checkpoints(corpus, whole, tmp_path, capsys):
     out = tmp_path / "out"
     run(out, corpus, **LONG | {"keep_checkpoints": 20})
     steps = [int(path.stem.split("_")[1]) for path in out.glob("checkpoint_*.pt")]
@@ -197,7 +196,7 @@ def kill_going_back(step: str) -> None:
     act_at(checkpoint, name, kill_self, call, after=True)
 
 
-def test_going_back_survives_kills(corpus, tmp_path):
+def test_resume_from_earlier_survives_kills(corpus, tmp_path):
     """To a checkpoint of another name; the same command again, or --resume in the end, go on."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
@@ -216,7 +215,7 @@ def test_going_back_survives_kills(corpus, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_copy_under_a_later_number_counts_by_content(copied, capsys):
+def test_resume_reads_the_step_from_content_when_the_name_differs(copied, capsys):
     """What a kill left beside events, which TensorBoard would read, is removed."""
     shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")
     (copied / "logs" / ".events.out.tfevents.1.a.tacotron2.7.tmp").touch()
@@ -231,21 +230,7 @@ def test_copy_under_a_later_number_counts_by_content(copied, capsys):
         assert f"resuming from {copied / 'best.pt'}" in capsys.readouterr().out
 
 
-def test_going_back_names_the_later_settings(copied, capsys):
-    """By options that keep them."""
-    older, kept = newest(copied).name, "keep_checkpoints=9,ignore_layers=[x,y],learning_rate=0.0001"
-    train.main(flags(copied, f"epochs=5,{kept}", "--resume"))
-    with_epochs = f"epochs=5,{kept}"
-    for given, told in (("", with_epochs), ("epochs=5", kept), (with_epochs, "")):
-        capsys.readouterr()
-        with contextlib.suppress(StopHere), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(train, "train", stop_here)
-            train.main(flags(copied, given, "--resume-from", older))
-        printed = capsys.readouterr().out
-        assert printed.partition("settings, add --hparams ")[2].split("\n")[0] == told
-
-
-def test_resuming_in_a_new_folder_leaves_the_old(whole, corpus, tmp_path):
+def test_resume_in_a_new_folder_leaves_the_old_folder(whole, corpus, tmp_path):
     out, before = tmp_path / "new", snapshot(whole)
     train.main(flags(out, "epochs=5", "-c", newest(whole)))
     assert snapshot(whole) == before
@@ -257,7 +242,7 @@ def test_resuming_in_a_new_folder_leaves_the_old(whole, corpus, tmp_path):
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_killed_run_remembers_its_first_checkpoint(warm, whole, corpus, tmp_path):
+def test_run_remembers_its_first_checkpoint_when_killed(warm, whole, corpus, tmp_path):
     more = ["-c", newest(whole), *(["--warm_start"] if warm else [])]
     hparams = corpus.hparams(**LONG, seed=5) if warm else "epochs=6"
     train.main(flags(tmp_path / "one", hparams, *more))
@@ -300,7 +285,7 @@ def test_warm_start_keeps_ignored_layers_fresh(corpus, tmp_path, capsys):
 @pytest.mark.parametrize(
     "change", ["batching_strategy=random", "seed=77", "prepare_trainset_per_epoch=False"]
 )
-def test_changed_batching_inside_an_epoch_is_refused(change, corpus, tmp_path, capsys):
+def test_resume_rejects_other_batches_when_inside_an_epoch(change, corpus, tmp_path, capsys):
     out = stopped_inside_an_epoch(corpus, tmp_path / "out")
     before = snapshot(out)
     message = refused(flags(out, change, "--resume"), capsys)
@@ -310,7 +295,7 @@ def test_changed_batching_inside_an_epoch_is_refused(change, corpus, tmp_path, c
     assert snapshot(out) == before
 
 
-def test_changed_batching_between_epochs_is_said(copied, capsys):
+def test_resume_accepts_other_batches_when_between_epochs(copied, capsys):
     change = "epochs=5,batching_strategy=random,dynamic_batch_size=False,batch_size=7"
     change += ",precision=fp16"
     train.main(flags(copied, change, "--resume"))
@@ -319,7 +304,7 @@ def test_changed_batching_between_epochs_is_said(copied, capsys):
     assert load(newest(copied))["scaler"]["scale"] > 1
 
 
-def test_changed_model_is_refused_naming_settings(copied, capsys):
+def test_resume_names_the_setting_when_the_model_differs(copied, capsys):
     before = snapshot(copied)
     message = refused(flags(copied, "epochs=5,prenet_dim=9", "--resume"), capsys)
     assert "prenet" in message
@@ -330,7 +315,7 @@ def test_changed_model_is_refused_naming_settings(copied, capsys):
 
 
 def change_clips(corpus, filelist: Path) -> None:
-    """One gone, one with another text, one of other length, one added."""
+    """Remove a clip, change a text, change a length, and add a clip."""
     lines = corpus.train.read_text().splitlines()
     lines[3] = lines[3].replace("|", "|And ", 1)
     (path, text, _), (other, _, seconds) = (lines[i].split("|") for i in (5, 9))
@@ -345,7 +330,7 @@ def change_clips(corpus, filelist: Path) -> None:
 NEW_CLIPS = "1 added, 1 gone, 2 changed"
 
 
-def test_changed_clips_are_refused_naming_the_flag(copied, corpus, tmp_path, capsys):
+def test_resume_names_the_option_when_clips_differ(copied, corpus, tmp_path, capsys):
     filelist = tmp_path / "new.txt"
     change_clips(corpus, filelist)
     before = snapshot(copied)
@@ -358,7 +343,7 @@ def test_changed_clips_are_refused_naming_the_flag(copied, corpus, tmp_path, cap
 
 @pytest.mark.parametrize("half_way", [True, False])
 def test_new_clips_keep_weights_and_counts(half_way, corpus, copied, tmp_path, monkeypatch, capsys):
-    """The epoch that was left half-way is begun anew, with a plan of the new clips."""
+    """An interrupted epoch starts again, with a plan of the new clips."""
     out, filelist = copied, tmp_path / "new.txt"
     if half_way:
         out = stopped_inside_an_epoch(corpus, tmp_path / "out")
@@ -389,7 +374,7 @@ def test_new_clips_keep_weights_and_counts(half_way, corpus, copied, tmp_path, m
     assert metrics(out, "run")[-1]["changed_clips"] is None
 
 
-def test_clips_moved_to_validation_are_warned_of(copied, corpus, tmp_path, capsys):
+def test_resume_warns_when_clips_moved_to_validation(copied, corpus, tmp_path, capsys):
     *kept, moved = corpus.train.read_text().splitlines()
     (tmp_path / "train.txt").write_text("\n".join(kept))
     (tmp_path / "val.txt").write_text(corpus.val.read_text().rstrip() + f"\n{moved}")
@@ -400,7 +385,7 @@ def test_clips_moved_to_validation_are_warned_of(copied, corpus, tmp_path, capsy
     assert "warning: 1 validation clips were training clips" in printed
 
 
-def test_missing_clip_advises_new_clips(corpus, tmp_path, capsys):
+def test_resume_advises_new_clips_when_a_clip_is_missing(corpus, tmp_path, capsys):
     out, filelist = tmp_path / "out", copied_corpus(corpus, tmp_path / "clips")
     run(out, corpus, epochs=1, training_files=filelist)
     (tmp_path / "clips" / "train05.wav").unlink()
@@ -416,7 +401,7 @@ def test_missing_clip_advises_new_clips(corpus, tmp_path, capsys):
 
 
 def with_relative_paths(corpus, folder):
-    """A copy of the corpus whose lists name clips from their own folder."""
+    """Return a copy of the corpus whose lists have relative paths."""
     shutil.copytree(corpus.folder, folder)
     for name in ("train.txt", "val.txt"):
         lines = (folder / name).read_text().replace(f"{corpus.folder}/", "")
@@ -425,7 +410,7 @@ def with_relative_paths(corpus, folder):
     return Corpus(folder, folder / "train.txt", folder / "val.txt")
 
 
-def test_renamed_corpus_resumes_by_its_lists(corpus, whole, tmp_path, capsys):
+def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path, capsys):
     old, out = tmp_path / "old", tmp_path / "out"
     stopped_inside_an_epoch(with_relative_paths(corpus, old), out)
     new = old.rename(tmp_path / "new")
@@ -439,8 +424,8 @@ def test_renamed_corpus_resumes_by_its_lists(corpus, whole, tmp_path, capsys):
     assert_same_run(out, whole)
 
 
-def test_clips_folder_resumes_lists_of_absolute_paths(corpus, whole, tmp_path, capsys):
-    """The setting stays with the run, and a clip that is another one is refused."""
+def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_path, capsys):
+    """The run keeps the setting, and another clip under the same name is rejected."""
     old, out = tmp_path / "old", tmp_path / "out"
     filelist = copied_corpus(corpus, old)
     moved = {"training_files": tmp_path / "train.txt"}
@@ -474,7 +459,7 @@ def let_the_other_end_once_the_checkpoint_is_found(told: Path, last: Path) -> No
     act_at(train, "find_start", let_it_end, after=True)
 
 
-def test_resume_of_a_living_run_is_refused(corpus, whole, tmp_path):
+def test_resume_fails_when_the_run_still_trains(corpus, whole, tmp_path):
     """The second found a checkpoint, the first trained on to its end, and the second set aside
     what had come since."""
     out, told = tmp_path / "out", tmp_path / "told"
@@ -497,7 +482,9 @@ def test_resume_of_a_living_run_is_refused(corpus, whole, tmp_path):
 
 
 @pytest.mark.parametrize("more", [[], ["--resume"]])
-def test_run_begun_during_set_up_is_refused(more, corpus, whole, tmp_path, monkeypatch, capsys):
+def test_start_fails_when_another_run_began_during_set_up(
+    more, corpus, whole, tmp_path, monkeypatch, capsys
+):
     out = tmp_path / "out"
     arguments = flags(out, corpus.hparams(**LONG))
     act_at_patched(monkeypatch, train, "resolve_clips", lambda: Child(arguments).end(), 1)
@@ -537,14 +524,14 @@ def test_run_of_0_4_0_resumes_with_its_own_losses(old_run):
 
 def test_checkpoint_of_0_4_0_speaks(tmp_path, monkeypatch):
     speaker = load_checkpoint_synthesizer(OLD_RUN / "run" / "checkpoint_3.pt")
-    assert speaker.hparams.n_frames_per_step == 4
+    assert speaker.settings.n_frames_per_step == 4
 
 
 # ---------------------------------------------------------------------------- text rules
 
 
 @pytest.mark.parametrize("cleaners", ["english_cleaners", "basic_cleaners"])
-def test_other_text_rules_are_rejected_for_english_texts(
+def test_resume_rejects_other_text_rules_when_texts_are_english(
     cleaners, corpus, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
@@ -565,7 +552,7 @@ def test_other_text_rules_are_rejected_for_english_texts(
 # ---------------------------------------------------------------------------- the planned batch
 
 
-def test_unplanned_batch_stops_the_run(corpus, tmp_path, monkeypatch, capsys):
+def test_run_stops_when_a_batch_is_not_planned(corpus, tmp_path, monkeypatch, capsys):
     """The loader gives two clips in another order than the plan has."""
     out = tmp_path / "out"
     next_batches = train.next_batches
@@ -599,7 +586,7 @@ def test_run_with_another_optimizer_resumes_bitwise(make, corpus, tmp_path, monk
     assert compare_runs(tmp_path / "out", tmp_path / "whole") == []
 
 
-def test_state_of_another_optimizer_is_rejected(copied, monkeypatch, capsys):
+def test_resume_rejects_the_state_of_another_optimizer(copied, monkeypatch, capsys):
     make = functools.partial(torch.optim.SGD, momentum=0.9)
     monkeypatch.setattr(
         optimizer, "make_optimizer", lambda parameters, hparams: make(parameters, lr=1e-3)

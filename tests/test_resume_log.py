@@ -15,7 +15,7 @@ import onnx
 import pytest
 import soundfile
 import torch
-from helpers import ROOT, SPEAKER, sound_quickly
+from helpers import ROOT, SMALL_MODEL, synthesize_quickly
 from onnx import helper, numpy_helper
 
 import synthesize
@@ -77,7 +77,7 @@ def book(tmp_path):
 @pytest.fixture
 def synthesized(checkpoint_path, book, one_thread, monkeypatch, capsys):
     """A function that has synthesize.py speak the book into a folder, and returns its last line."""
-    sound_quickly(monkeypatch.setattr)
+    synthesize_quickly(monkeypatch.setattr)
 
     def run(out, *more) -> str:
         arguments = ["--checkpoint", str(checkpoint_path), "--text-file", str(book), "-o", str(out)]
@@ -131,7 +131,7 @@ def test_stopped_folders_end_as_uninterrupted_ones(seed, synthesized, stopper, t
 
 @pytest.mark.parametrize("seed", range(4))
 def test_stopped_wavs_end_as_uninterrupted_ones(seed, voices, book, stopper, tmp_path, monkeypatch):
-    sound_quickly(monkeypatch.setattr)
+    synthesize_quickly(monkeypatch.setattr)
     rng = random.Random(seed)
     arguments = ["--voice", str(voices.fp32[0]), "--text-file", str(book), "-o"]
     synthesize.main([*arguments, str(tmp_path / "whole.wav")])
@@ -249,7 +249,7 @@ def texts_of(path, hparams=None, drop_unknown=False, numbers=None):
 
 @pytest.fixture
 def german():
-    basic = f"{SPEAKER},symbols=corpus,text_cleaners=[basic_cleaners],language=de"
+    basic = f"{SMALL_MODEL},symbols=corpus,text_cleaners=[basic_cleaners],language=de"
     return with_table(create_hparams(basic), ("_", *" .aghnort", "ö", "ß"))
 
 

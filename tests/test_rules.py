@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from helpers import SPEAKER, save_speaker
+from helpers import SMALL_MODEL, save_small_model
 from test_retries import GOOD, TEXT, Scripted
 
 import synthesize
@@ -67,7 +67,9 @@ def test_synthesizer_notes_other_rules(trained, cleaner, has_note):
 
 
 def test_checkpoint_and_its_voice_note_other_rules_once(tmp_path, capsys):
-    path = save_speaker(tmp_path / "a.pt", create_hparams(SPEAKER), text_rules="0123456789abcdef")
+    path = save_small_model(
+        tmp_path / "a.pt", create_hparams(SMALL_MODEL), text_rules="0123456789abcdef"
+    )
     assert load_checkpoint_synthesizer(path).training.text_rules == "0123456789abcdef"
     texts = tmp_path / "texts.txt"
     texts.write_text("A dog.\nA cat.\n")

@@ -1,4 +1,4 @@
-"""The check of the kernels before training: its findings, its cache, and the decoder that it chooses.
+"""The check of the kernels before training: its answers, its cache, and the chosen decoder.
 
 Triton's interpreter stands for a GPU, and this process usually stands for the check's process.
 """
@@ -188,7 +188,7 @@ def test_training_uses_plain_operations_when_one_part_is_wrong(monkeypatch):
         (graphs, "_attention_energies", "RuntimeError: no graphs could be made"),
     ],
 )
-def test_what_fails_is_the_finding(owner, name, expected, monkeypatch):
+def test_answer_contains_the_failure(owner, name, expected, monkeypatch):
     def broken(*_):
         raise RuntimeError("illegal access\nmore")
 
@@ -232,7 +232,7 @@ def test_the_sizes_are_all_that_a_decoder_reads():
         ("print('a library\\n[true, \"mel: 0\"]')", (True, "mel: 0")),
     ],
 )
-def test_crashed_or_hanging_process_is_a_finding(program, expected, monkeypatch):
+def test_answer_is_wrong_when_the_process_crashes_or_hangs(program, expected, monkeypatch):
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-S", "-c", program))
     monkeypatch.setattr(self_check, "SECONDS", 0.3 if "sleep" in program else 30)
     assert IN_A_PROCESS({}, "cpu") == expected
@@ -269,7 +269,7 @@ def test_gpu_illegal_access_spares_this_process(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
-def test_gpu_without_second_process_stays_unknown(text, monkeypatch):
+def test_answer_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
     """None: no process can be started."""
     if text is None:
         monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
@@ -293,7 +293,7 @@ CHANGES = {  # of what the answer depends on
 
 
 @pytest.mark.parametrize("changed", ["nothing", *CHANGES, "precision", "sizes", "TF32"])
-def test_another_machine_version_or_setting_is_checked_again(changed, monkeypatch, capsys):
+def test_check_runs_again_when_its_conditions_change(changed, monkeypatch, capsys):
     tried = answers_in_turn(monkeypatch, RIGHT, WRONG)
     first = check()
     assert capsys.readouterr().err.startswith("checking the decoder's kernels, once for each GPU")
@@ -307,8 +307,8 @@ def test_another_machine_version_or_setting_is_checked_again(changed, monkeypatc
     assert bool(capsys.readouterr().err) == (changed != "nothing")
 
 
-@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", {"is_right": "x"}, {"text": []}])
-def test_a_damaged_cache_is_written_again(content, monkeypatch):
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", {"facts": {}}])
+def test_check_runs_again_when_the_cache_is_damaged(content, monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT, RIGHT)
     answer = check()
     if isinstance(content, dict):
@@ -319,7 +319,7 @@ def test_a_damaged_cache_is_written_again(content, monkeypatch):
     assert len(tried) == 2
 
 
-def test_a_cache_that_cannot_be_written_is_reported(monkeypatch, tmp_path, capsys):
+def test_check_warns_when_the_cache_cannot_be_written(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     answers_in_turn(monkeypatch, RIGHT)
@@ -340,7 +340,7 @@ def trained(hparams):
 
 
 @interpreted
-def test_training_after_a_fault_uses_plain_operations(monkeypatch):
+def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
     no_first_gradient(monkeypatch)
     with pytest.warns(UserWarning, match="failed their check"):
         found, trainer = trained(HPARAMS)
@@ -366,7 +366,7 @@ class Several(Processes):
         return [value, Answer(False, "mel: 1", {})]
 
 
-def test_worst_answer_of_machines_holds(monkeypatch):
+def test_processes_use_the_worst_answer_of_all_machines(monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT)
     with pytest.warns(UserWarning, match="failed their check"):
         decoder, _, phrase = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(0, 2))

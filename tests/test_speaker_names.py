@@ -16,7 +16,7 @@ from corpus.tables import Table
 from hparams import create_hparams
 from scripts import prepare
 
-pytestmark = pytest.mark.usefixtures("no_picture")
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 HPARAMS = create_hparams()
 FOLDERS = SpeakerSource(folders=True)

@@ -220,7 +220,7 @@ def test_lists_must_agree_on_speakers(lists):
     assert "val.txt:1: speaker 'Karl': " in message()
     assert "did you mean 'carl'? It has 'anna', 'bert', 'carl'. 1 of 1 lines have" in message()
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.\n")
-    assert "val.txt: names no speakers; write its lines as path|text|seconds|speaker" in message()
+    assert "val.txt names no speakers; write its lines as path|text|seconds|speaker" in message()
     assert "names no speakers; write its lines as" in message(training_files=lists / "val.txt")
     assert not (lists / "run").exists()
 
@@ -242,7 +242,7 @@ def test_resumed_run_refuses_new_speakers(lists, allowed):
         file.write(f"{lists}/0.wav|Clip.||dora\n" * 2)
     again = flags(lists / "run", "epochs=2", "--resume", *allowed)
     message = refusal(train.main, again, error=SystemExit)
-    assert "train.txt:10: speaker 'dora': the checkpoint" in message
+    assert "train.txt:10: speaker 'dora': " in message
     assert "2 of 11 lines" in message
     advised = message.partition("start another run with ")[2].split()
     assert "--warm_start" in advised
@@ -327,7 +327,7 @@ def test_many_speakers_warm_start_only_named_lists(lists):
     for width in (0, 4):
         settings = options(lists, epochs=1, speaker_embedding_dim=width)
         again = flags(lists / "one", settings, "-c", str(newest(lists / "many")), "--warm_start")
-        assert "--speaker NAME" in refusal(train.main, again, error=SystemExit)
+        assert "speaker_embedding_dim" in refusal(train.main, again, error=SystemExit)
 
 
 def test_vectors_without_names_are_refused(lists, tmp_path):

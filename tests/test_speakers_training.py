@@ -31,16 +31,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_distributed import SETTINGS, assert_same_result, check_all
 from training_runs import kill_at, run
 
-import benchmarks.epoch
 import train
 from batch import Batch, collate, synthetic_batch
 from batching import (
     balancing_weights,
     describe_costs,
     draws_of_clips,
-    few_updates,
     make_sampler,
-    updates_of,
     validation_batches,
 )
 from corpus.cache import ClipTable
@@ -194,27 +191,15 @@ def test_costs_of_balanced_epochs_are_compared_fairly():
     assert all(", 0.0% fewer than random batches'" in line for line in lines[2:])
 
 
-def test_advised_batches_are_those_of_balanced_epochs():
-    """Which have more short clips, so fewer batches of dynamic sizes."""
-    hparams = replace(SPEAKERS, speaker_balance=1.0, batch_size=20)
-    weights = balancing_weights(FRAMES, NUMBERS, hparams)
-    warning = few_updates(make_sampler(FRAMES, hparams, weights=weights), hparams, weights)
-    size, count = map(int, re.search(r"batch_size=(\d+) for (\d+) per epoch", warning).groups())
-    better = replace(hparams, batch_size=size)
-    assert count == updates_of(make_sampler(FRAMES, better, weights=weights), better) >= 20
-    assert count < updates_of(make_sampler(FRAMES, better), better)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("speaker_balance=0.5", "speaker_balance=0.5: this model has no speakers; add speaker_em"),
+        ("speaker_balance=0.5", "speaker_balance=0.5: .* speaker_embedding_dim=0"),
         ("speaker_balance=1.5,speaker_embedding_dim=8", "speaker_balance=1.5: .* less than or"),
         ("speaker_balance=-1,speaker_embedding_dim=8", "speaker_balance=-1.0: .* greater than or"),
         ("speaker_balance=nan,speaker_embedding_dim=8", "speaker_balance=nan: .* finite"),
         ("speaker_balance=most,speaker_embedding_dim=8", "speaker_balance=most: expected a number"),
-        ("use_speaker_weighted_sampler=True", "it is speaker_balance, from 0 to 1"),
-        ("num_speakers=3", "set speaker_embedding_dim=64; the lists name the speakers"),
+        ("use_speaker_weighted_sampler=True", "use_speaker_weighted_sampler: unknown setting"),
     ],
 )
 def test_balance_out_of_range_is_refused(overrides, message):
@@ -269,19 +254,10 @@ def test_memory_check_takes_speakers_and_draws():
     assert all("speaker" in batch.labels for batch in batches)
 
 
-def test_benchmarks_train_speakers_on_noise(capsys):
-    overrides = f"{tiny(speaker_embedding_dim=4, batch_size=2)}"
-    options = ["--device", "cpu", "--clips", "8", "--batches", "2", "--capacities="]
-    benchmarks.epoch.main([*options, "--hparams", overrides])
-    assert "SSB-DBS-BR" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("module", [benchmarks.epoch, compare_batching])
-def test_lengths_alone_cannot_be_balanced(module, tmp_path, capsys):
-    """The advice is followed: without the setting there is no such refusal."""
+def test_compare_batching_rejects_speaker_balance_of_lengths_alone(tmp_path):
     path, overrides = tmp_path / "lengths.csv", "speaker_embedding_dim=4,speaker_balance=0.5"
     path.write_text("id,frames\na,9\n")
-    message = refusal(module.main, [str(path), "--hparams", overrides], error=UserError)
+    message = refusal(compare_batching.main, [str(path), "--hparams", overrides], error=UserError)
     assert "speaker_balance=0.5: " in message
     assert "have no speakers" in message
 

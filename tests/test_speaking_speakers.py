@@ -13,7 +13,17 @@ import pytest
 import soundfile
 import torch
 from corpora import refusal, write_tone
-from helpers import HOP, SAMPLING_RATE, SPEAKER, flags, load, metrics, newest, save_speaker, tiny
+from helpers import (
+    HOP,
+    SAMPLING_RATE,
+    SMALL_MODEL,
+    flags,
+    load,
+    metrics,
+    newest,
+    save_small_model,
+    tiny,
+)
 from test_retries import GOOD, TEXT, H, Scripted
 from test_voice import about, described, settings
 
@@ -49,13 +59,13 @@ STATISTICS = [
 
 def several(names=NAMES, **changes):
     sizes = "decoder_rnn_dim=128,n_frames_per_step=2,max_decoder_steps=40,speaker_embedding_dim=6"
-    return replace(create_hparams(f"{SPEAKER},{sizes}"), speakers=names, **changes)
+    return replace(create_hparams(f"{SMALL_MODEL},{sizes}"), speakers=names, **changes)
 
 
 def save(path, names=NAMES, **more):
     statistics = [asdict(one) for one in STATISTICS if one.name in names]
     known = {"speech_statistics": asdict(LJSPEECH), "speaker_statistics": statistics}
-    return save_speaker(path, several(names), **known | more)
+    return save_small_model(path, several(names), **known | more)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +210,7 @@ def test_speakers_are_listed_with_their_minutes(made, checkpoint_path, tmp_path,
             ["bert", "4.0", "min"],
             ["carl", "1,200.5", "min"],
         ]
-    older = save_speaker(tmp_path / "older.pt", several())
+    older = save_small_model(tmp_path / "older.pt", several())
     for path, printed in ((older, "anna\nbert\ncarl\n"), (checkpoint_path, "has one speaker ")):
         synthesize.main(["--checkpoint", str(path), "--list-speakers"])
         assert printed in capsys.readouterr().out
@@ -213,7 +223,7 @@ def test_speakers_are_no_setting_of_speaking(setting, made, checkpoint_path, tmp
     other = {"state_dict": load(checkpoint_path)["state_dict"]}
     torch.save(other, tmp_path / "nvidia.pt")
     message = refusal(
-        load_synthesizer, tmp_path / "nvidia.pt", f"{SPEAKER},speaker_embedding_dim=4"
+        load_synthesizer, tmp_path / "nvidia.pt", f"{SMALL_MODEL},speaker_embedding_dim=4"
     )
     assert "speaker_embedding_dim=4: " in message
 
@@ -291,7 +301,9 @@ def test_hostile_checkpoints_are_refused(fault, tmp_path):
 
 def test_unknown_parts_of_statistics_are_refused(tmp_path):
     odd = asdict(LJSPEECH) | {"odd": 1}
-    path = save_speaker(tmp_path / "model.pt", create_hparams(SPEAKER), speech_statistics=odd)
+    path = save_small_model(
+        tmp_path / "model.pt", create_hparams(SMALL_MODEL), speech_statistics=odd
+    )
     assert "speech_statistics: odd: " in refusal(load_checkpoint_synthesizer, path)
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 import torch
-from corpora import draw_nothing, make_corpus, refusal, write_tone
+from corpora import make_corpus, refusal, skip_plots, write_tone
 from helpers import flags, load, newest, tiny
 from hypothesis import given
 from hypothesis import strategies as st
@@ -208,7 +208,7 @@ def test_phones_take_symbols_from_the_corpus(espeak):
     assert own.symbols == "own.json"
 
 
-def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, no_picture, capsys, monkeypatch):
+def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, no_plots, capsys, monkeypatch):
     without = lambda texts, language: espeak.to_phones([x.replace("₿", "") for x in texts], "")  # noqa: E731
     monkeypatch.setattr("tacotron2_voice.text.phones.to_phones", without)
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {} ₿.")
@@ -217,7 +217,7 @@ def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, no_picture, caps
     assert "'₿' at column 8" in printed
 
 
-def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, no_picture, capsys, monkeypatch):
+def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, no_plots, capsys, monkeypatch):
     def crashing(texts, language):
         if any("2" in text for text in texts):
             raise UserError("'Clip 2.': eSpeak NG crashes on 'Clip 2'")
@@ -232,7 +232,7 @@ def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, no_picture, cap
     assert "metadata.csv:3: c02: 'Clip 2.': eSpeak NG crashes" in message
 
 
-def test_prepare_makes_phones_once(espeak, tmp_path, no_picture):
+def test_prepare_makes_phones_once(espeak, tmp_path, no_plots):
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
     prepare(Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x2"))
     assert sorted(espeak.asked) == [(f"Clip {i}.", "x2") for i in range(5)]
@@ -256,7 +256,7 @@ def lists(tmp_path_factory):
     corpus = make_corpus(folder / "corpus", 12, text="Żółw {}.")
     write_tone(corpus / "wavs" / "odd.wav", 5000)
     with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
+        skip_plots(patch)
         with open(corpus / "metadata.csv", "a", encoding="utf-8") as file:
             file.write("odd|x|Gęś, 3\n")
         prepare(Preparation(corpus, folder / "lists", OWN))
@@ -295,7 +295,7 @@ def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
     assert preparation.rare_symbols(clips * 10, hparams) == ""
 
 
-def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, no_picture):
+def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, no_plots):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
     prepare(Preparation(corpus, tmp_path / "lists", OWN, skip_bad=True))

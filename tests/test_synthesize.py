@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from helpers import sound_quickly
+from helpers import synthesize_quickly
 from matplotlib.figure import Figure
 
 import synthesize
@@ -32,7 +32,7 @@ def empty_pictures(monkeypatch):
 
 @pytest.fixture
 def mels_alone(empty_pictures, monkeypatch):
-    sound_quickly(monkeypatch.setattr)
+    synthesize_quickly(monkeypatch.setattr)
 
 
 def test_chunks_sound_as_if_alone_between_pauses(checkpoint_path, tmp_path, empty_pictures):

@@ -69,7 +69,7 @@ class Steps:
         watch_steps(monkeypatch, record)
 
 
-def test_epoch_line_agrees_with_batches_trained(corpus, tmp_path, monkeypatch):
+def test_epoch_record_agrees_with_the_trained_batches(corpus, tmp_path, monkeypatch):
     steps, out = Steps(monkeypatch), tmp_path / "out"
     run(out, corpus, epochs=1)
     [record] = metrics(out, "epoch")
@@ -106,7 +106,7 @@ def test_epoch_line_agrees_with_batches_trained(corpus, tmp_path, monkeypatch):
     assert record["peak_memory_bytes"] > 1e8  # torch alone
 
 
-def test_minutes_leave_out_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
+def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
     """A clock that only moves where it is told to."""
     now = 0.0
 
@@ -154,7 +154,7 @@ def test_minutes_leave_out_validation_and_checkpoints(corpus, tmp_path, monkeypa
         ),
     ],
 )
-def test_learning_rate_schedule_by_hand(settings, rates):
+def test_learning_rate_equals_values_computed_by_hand(settings, rates):
     hparams = create_hparams(settings)
     for iteration, rate in rates.items():
         assert learning_rate_at(iteration, hparams) == pytest.approx(rate)
@@ -193,7 +193,7 @@ def test_each_epoch_has_its_plan_and_dropout(corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_update_weighs_batches_by_their_frames(r, corpus, tmp_path, monkeypatch):
+def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypatch):
     """Updates of 2, 2 and 1 batches; the padded loss weighs them by padded frames, the unpadded one
     of mels by real frames and of the gate by real steps."""
     forward, seen, out = Tacotron2Loss.forward, [], tmp_path / "out"
@@ -230,7 +230,7 @@ def test_update_weighs_batches_by_their_frames(r, corpus, tmp_path, monkeypatch)
         {"batch_size": 64},  # more than there are clips
     ],
 )
-def test_settings_train_and_the_loss_falls(settings, corpus, tmp_path):
+def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
     out = tmp_path / "out"
     options = {"learning_rate": 0.01, "epochs": 4, "epochs_per_validation": 4}
     run(out, corpus, **options | settings)
@@ -248,7 +248,7 @@ def test_settings_train_and_the_loss_falls(settings, corpus, tmp_path):
         {"batch_size": 1, "dynamic_batch_size": False, "decoder": "reference"},
     ],
 )
-def test_batches_of_one_short_clip_train(settings, tmp_path):
+def test_training_accepts_batches_of_one_short_clip(settings, tmp_path):
     """Which clips are alone in a batch is an epoch's chance: none may stop a run at its turn."""
     one_frame = (HOP - 1) / SAMPLING_RATE
     corpus = make_corpus(
@@ -363,7 +363,7 @@ def poison_mel(monkeypatch, clip_name: str) -> None:
     monkeypatch.setattr(TextMelDataset, "_mel", poisoned)
 
 
-def test_loss_not_finite_stops_naming_the_clips(copied, corpus, monkeypatch, capsys):
+def test_run_names_the_clips_when_the_loss_is_not_finite(copied, corpus, monkeypatch, capsys):
     poison_mel(monkeypatch, "train09.wav")
     steps = Steps(monkeypatch)
     message = refused(flags(copied, "epochs=9,log_interval=1000", "--resume"), capsys)
@@ -386,8 +386,8 @@ EVERY_STEP = {"iters_per_checkpoint": 1, "keep_checkpoints": 1}
 
 
 @pytest.mark.parametrize("more", [EVERY_STEP, ONE_BATCH], ids=str)
-def test_diverged_run_resumes_at_a_lower_rate(more, corpus, tmp_path, capsys):
-    """Though weights that diverged were saved, after a step or an epoch's end."""
+def test_run_resumes_at_a_lower_rate_when_it_diverged(more, corpus, tmp_path, capsys):
+    """Weights that diverged were saved before, after a step or at the end of an epoch."""
     out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more
     message = refused(flags(out, corpus.hparams(**settings)), capsys)
     assert "training diverged: the loss became" in message
@@ -401,7 +401,7 @@ def test_diverged_run_resumes_at_a_lower_rate(more, corpus, tmp_path, capsys):
     assert load(newest(out))["loop"]["epoch"] == 3
 
 
-def test_losses_below_one_are_no_divergence():
+def test_losses_below_one_never_diverge():
     state = LoopState(lowest_loss=1e-3)
     assert [state.diverges(loss) for loss in (0.9, 1.1, math.nan)] == [False, True, True]
 
@@ -434,7 +434,9 @@ def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dic
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_gradient_not_finite_skips_the_update(value, corpus, tmp_path, monkeypatch):
+def test_optimizer_step_is_skipped_when_a_gradient_is_not_finite(
+    value, corpus, tmp_path, monkeypatch
+):
     states = poison_gradients(monkeypatch, {0, 3}, value)
     run(tmp_path / "out", corpus, epochs=1, epochs_per_validation=9)
     assert float(states[0][1]["adam"][0]["step"]) == 0  # skipped, the very first
@@ -451,7 +453,7 @@ def test_gradient_not_finite_skips_the_update(value, corpus, tmp_path, monkeypat
     assert math.isfinite(record["gradient_norm"])
 
 
-def test_20_skips_in_a_row_stop_the_run(corpus, tmp_path, monkeypatch, capsys):
+def test_run_stops_after_20_skipped_steps_in_a_row(corpus, tmp_path, monkeypatch, capsys):
     options = {"batch_size": 1, "dynamic_batch_size": False, "epochs_per_validation": 9}
     with monkeypatch.context() as patch:
         poison_gradients(patch, {*range(1, 20), *range(21, 26)})
@@ -463,7 +465,7 @@ def test_20_skips_in_a_row_stop_the_run(corpus, tmp_path, monkeypatch, capsys):
     assert f"{corpus.train}:" in message
 
 
-def test_fp16_overflow_lowers_the_scale_and_skips(corpus, tmp_path, monkeypatch):
+def test_scale_falls_when_fp16_overflows(corpus, tmp_path, monkeypatch):
     """From a scale at which nothing but the poison overflows."""
     states = poison_gradients(monkeypatch, {1})
     scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)

@@ -17,7 +17,7 @@ import pytest
 import soundfile
 import torch
 from corpora import refusal
-from helpers import ROOT, SPEAKER, save_speaker
+from helpers import ROOT, SMALL_MODEL, save_small_model
 from onnx import TensorProto, helper, numpy_helper
 
 import synthesize
@@ -225,8 +225,8 @@ def test_voices_import_no_torch_and_stream_the_same(voices, tmp_path):
 
 def test_a_voice_of_another_language_knows_its_symbols(tmp_path):
     table, basic = ("_", *" .aghnort", "ö", "ß"), "text_cleaners=[basic_cleaners],language=de"
-    hparams = with_table(create_hparams(f"{SPEAKER},symbols=corpus,{basic}"), table)
-    save_speaker(tmp_path / "de.pt", hparams)
+    hparams = with_table(create_hparams(f"{SMALL_MODEL},symbols=corpus,{basic}"), table)
+    save_small_model(tmp_path / "de.pt", hparams)
     out, arguments = tmp_path / "voice", ["--checkpoint", str(tmp_path / "de.pt"), "--fp32"]
     (tmp_path / "elsewhere").mkdir()
     out.symlink_to(tmp_path / "elsewhere")

@@ -26,7 +26,7 @@ from corpus.warnings import (
 from hparams import create_hparams
 from scripts.prepare import main
 
-pytestmark = pytest.mark.usefixtures("no_picture")
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 HPARAMS = create_hparams()
 WINDOW = round(WINDOW_SECONDS * RATE)

@@ -5,8 +5,7 @@
 
 A checkpoint is one file. It contains the keys of NVIDIA's recipe (`iteration`, `state_dict`,
 `optimizer`, `learning_rate`) and the rest of the run's state. It is written atomically, and reading
-it runs no code from it. Every part is checked before it is used: for example, an optimizer state of
-wrong shapes makes fused Adam write outside its memory.
+it runs no code from it.
 """
 
 import contextlib
@@ -15,18 +14,17 @@ import math
 import os
 import re
 import shutil
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple
 
 import torch
 
 from export.checkpoint_file import (
-    MAX_COUNT,
+    KINDS,
     CountFrom1,
     DamagedCheckpoint,
     brief,
-    checkpoint_error,
     first_line,
     is_of_this_recipe,
     load_weights,
@@ -37,7 +35,7 @@ from export.checkpoint_file import (
 from hparams import HParams
 from length_batching import BatchingError, LengthBatchSampler
 from tacotron2_voice.settings import limits
-from tacotron2_voice.speech_statistics import EXACTLY, SpeakerStatistics, SpeechStatistics
+from tacotron2_voice.speech_statistics import EXACTLY
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import unused_name, write_atomically
 from tacotron2_voice.version import __version__
@@ -63,42 +61,38 @@ class Checkpoint(NamedTuple):
 # ---------------------------------------------------------------------------- contents
 
 
-Count = Annotated[int, limits(strict=True, ge=0, le=MAX_COUNT)]
-Amount = Annotated[float, limits(strict=True, ge=0, allow_inf_nan=False)]
-Text = Annotated[str, limits(strict=True, max_length=1000)]
-
-
 @dataclass
 class LoopState:
-    """The state of the training loop. Sums are over the current epoch."""
+    """The state of the training loop. Sums are over the current epoch.
+
+    A run resumes with the defaults of fields that an older checkpoint lacks.
+    """
 
     __pydantic_config__ = EXACTLY
-    iteration: Count = 0  # optimizer steps of the whole run
+    iteration: int = 0  # optimizer steps of the whole run
     epoch: CountFrom1 = 1  # the current epoch
-    batches_trained: Count = 0  # position in the epoch's plan, over all processes
-    clips: Count = 0
-    frames: Count = 0  # real frames
-    loss_sum: Amount = 0.0  # over clips
-    loss_unpadded_sum: Amount = 0.0  # over real frames
-    guided_attention_sum: Amount = 0.0  # over the frames below
-    guided_attention_frames: Count = 0  # real frames of steps in which this loss had a weight
-    gradient_norm_sum: Amount = 0.0  # over optimizer steps that were made
-    updates: Count = 0  # optimizer steps that were made
-    skipped_updates: Count = 0  # optimizer steps that were skipped
-    seconds: Amount = 0.0  # planning, waiting for data and training
-    prepare_seconds: Amount = 0.0
-    data_wait_seconds: Amount = 0.0
-    process_wait_seconds: Amount = 0.0  # of this process, for the gradients of others
-    imbalance_sum: Amount = 0.0  # over optimizer steps: the largest share of a process / the mean
-    peak_memory_bytes: Count = 0  # of the device, in training
-    skips_running: Count = 0  # optimizer steps skipped in a row
-    best_validation_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # masked
-    best_iteration: Annotated[int, limits(strict=True, ge=-1, le=MAX_COUNT)] = -1
-    lowest_loss: Annotated[float, limits(strict=True, ge=0)] = (
-        math.inf
-    )  # padded, of an optimizer step
-    alignment_warned: Count = 0  # 1 after the warning that the alignment has not formed
-    text_warned: Count = 0  # 1 after the warning that attention ignores the text
+    batches_trained: int = 0  # position in the epoch's plan, over all processes
+    clips: int = 0
+    frames: int = 0  # real frames
+    loss_sum: float = 0.0  # over clips
+    loss_unpadded_sum: float = 0.0  # over real frames
+    guided_attention_sum: float = 0.0  # over the frames below
+    guided_attention_frames: int = 0  # real frames of steps in which this loss had a weight
+    gradient_norm_sum: float = 0.0  # over optimizer steps that were made
+    updates: int = 0  # optimizer steps that were made
+    skipped_updates: int = 0  # optimizer steps that were skipped
+    seconds: float = 0.0  # planning, waiting for data and training
+    prepare_seconds: float = 0.0
+    data_wait_seconds: float = 0.0
+    process_wait_seconds: float = 0.0  # of this process, for the gradients of others
+    imbalance_sum: float = 0.0  # over optimizer steps: the largest share of a process / the mean
+    peak_memory_bytes: int = 0  # of the device, in training
+    skips_running: int = 0  # optimizer steps skipped in a row
+    best_validation_loss: float = math.inf  # masked
+    best_iteration: int = -1  # of the checkpoint with this loss; -1: no validation so far
+    lowest_loss: float = math.inf  # padded, of an optimizer step
+    alignment_warned: int = 0  # 1 after the warning that the alignment has not formed
+    text_warned: int = 0  # 1 after the warning that attention ignores the text
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """Return the state before the first batch of an epoch, this epoch or the next."""
@@ -152,131 +146,49 @@ class LoopState:
         return int(min(self.epoch - 1, last))
 
 
-@dataclass
-class SamplerState:
-    """The state that `LengthBatchSampler.state_dict` returns."""
-
-    __pydantic_config__ = EXACTLY
-    epoch: Count
-    batches_trained: Count
-    num_batches: Count
-    plan_checksum: Count
-
-
-@dataclass
-class ScalerState:
-    """The state that `torch.amp.GradScaler.state_dict` returns."""
-
-    __pydantic_config__ = EXACTLY
-    scale: Annotated[float, limits(strict=True, gt=0, allow_inf_nan=False)]
-    growth_factor: Annotated[float, limits(strict=True, gt=1, allow_inf_nan=False)]
-    backoff_factor: Annotated[float, limits(strict=True, gt=0, lt=1)]
-    growth_interval: CountFrom1
-    _growth_tracker: Count
+# The parts without which a run cannot resume, with their types.
+NEEDED: dict[str, Any] = {
+    "version": str,  # of this recipe
+    "hparams": Any,
+    "state_dict": Any,
+    "optimizer": dict,
+    "iteration": Annotated[int, limits(ge=0)],
+    "learning_rate": float,
+    "scaler": dict | None,  # of torch.amp.GradScaler; None except in fp16
+    "loop": LoopState,
+    "sampler": dict | None,  # of LengthBatchSampler; None between epochs
+    "corpus": str,  # fingerprint of the clips
+    "longest_text": CountFrom1,  # of the training clips, in symbols
+    "logs": dict[str, int],  # bytes of each log file, by its path from the run folder
+    "metrics_checksum": int,  # CRC-32 of metrics.jsonl
+}
 
 
-@dataclass
-class PlainParts:
-    """The parts of a checkpoint that are neither tensors nor settings."""
+def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) -> None:
+    """Check that a saved state has the shapes that the run's optimizer needs.
 
-    version: Text  # of this recipe
-    text_rules: Text  # tacotron2_voice.text.rules_version(); missing in checkpoints of 0.4.0
-    iteration: Count
-    learning_rate: Amount
-    scaler: ScalerState | None  # None except in fp16
-    loop: LoopState
-    sampler: SamplerState | None  # None between epochs
-    corpus: Text  # fingerprint of the clips
-    longest_text: CountFrom1  # of the training clips, in symbols
-    speech_statistics: SpeechStatistics  # of the training clips; missing in 0.3.0
-    speaker_statistics: list[SpeakerStatistics]  # missing for a model of one speaker
-    logs: dict[str, Count]  # bytes of each log file, by its path from the run folder
-    metrics_checksum: Count  # CRC-32 of metrics.jsonl
-
-
-# Fields of LoopState that checkpoints of older versions lack. A run resumes with their defaults.
-ADDED_TO_LOOP: set[str] = {"text_warned"}
-# Parts without which a run can resume.
-OPTIONAL = {"speech_statistics", "speaker_statistics", "text_rules"}
-PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(PlainParts))}
-
-
-# ---------------------------------------------------------------------------- checks
-
-
-def problems_of_run(state: dict[str, Any]) -> list[str]:
-    """Return the problems of the parts that are there, each in a line that begins with the part.
-
-    Parts may be missing. The optimizer's state is checked by `restore`, against a model.
+    With other shapes, fused Adam would write outside its memory.
     """
-    if not is_of_this_recipe(state):
-        return problems_of(state)
-    unknown = [f"{part!s}: unknown to version {__version__}" for part in state if part not in PARTS]
-    kinds = get_type_hints(PlainParts, include_extras=True)
-    return [*unknown, *problems_of(state, kinds)] or _missing_sums(state) or _contradictions(state)
-
-
-def _missing_sums(state: dict[str, Any]) -> list[str]:
-    """Return the fields of the loop that a checkpoint must have and lacks.
-
-    All fields have defaults, but only the fields that were added later may be missing.
-    """
-    needed = {field.name for field in fields(LoopState)} - ADDED_TO_LOOP
-    missing = sorted(needed - state["loop"].keys()) if "loop" in state else []
-    return [f"loop: {name}: missing" for name in missing]
-
-
-def _contradictions(state: dict[str, Any]) -> list[str]:
-    """Return contradictions between parts that are each well formed."""
-    if not state.keys() >= {"iteration", "loop", "sampler"}:
-        return []  # No run can resume from this checkpoint; `complete` says so.
-    loop = state["loop"]
-    if loop["iteration"] != state["iteration"]:
-        return [f"loop: iteration {loop['iteration']}, expected {state['iteration']}"]
-    sampler = state["sampler"] or {"batches_trained": 0, "num_batches": 0}
-    trained = sampler["batches_trained"]
-    planned = sampler["num_batches"]
-    if loop["batches_trained"] == trained <= planned:
-        return []
-    return [
-        f"sampler: {trained} of {planned} batches trained, expected {loop['batches_trained']}, "
-        "the loop's number"
-    ]
-
-
-def _optimizer_problems(saved: Any, trainer: Trainer) -> list[str]:
-    """Return how a saved state differs from the state that the run's optimizer needs."""
     parameters = trainer.optimizer.param_groups[0]["params"]
-    state = saved.get("state") if isinstance(saved, dict) else None
+    state = saved.get("state")
     if not isinstance(state, dict) or (state and state.keys() != set(range(len(parameters)))):
-        return [f"optimizer: expected a state of the model's {len(parameters)} parameters"]
-    expected = state_entries(trainer.hparams)
-    problems = []
+        raise UserError(
+            f"{path}: optimizer: expected a state of the model's {len(parameters)} parameters"
+        )
+    has_shape = state_entries(trainer.hparams)
     for number, entry in state.items():
-        if not isinstance(entry, dict) or entry.keys() != expected.keys():
-            problems.append(f"optimizer: parameter {number}: expected {', '.join(expected)}")
-            continue
+        if not isinstance(entry, dict) or entry.keys() != has_shape.keys():
+            expected = ", ".join(has_shape)
+            raise UserError(f"{path}: optimizer: parameter {number}: expected {expected}")
         for name, tensor in entry.items():
-            shape = list(parameters[number].shape) if expected[name] else []
-            problem = _state_problem(name, tensor, shape)
+            shape = parameters[number].shape if has_shape[name] else torch.Size()
+            problem = tensor_problem(tensor)
+            if not problem and (tensor.shape, tensor.dtype) != (shape, torch.float32):
+                problem = f"{brief(tensor)}, expected torch.float32 of shape {list(shape)}"
+            if not problem and not tensor.is_contiguous():
+                problem = "not contiguous in memory"
             if problem:
-                problems.append(f"optimizer: {name} of parameter {number}: {problem}")
-    return problems
-
-
-def _state_problem(name: str, tensor: Any, shape: list[int]) -> str | None:
-    """Return why a tensor cannot be an entry of the optimizer's state, or None."""
-    problem = tensor_problem(tensor)
-    if problem:
-        return problem
-    if (list(tensor.shape), tensor.dtype) != (shape, torch.float32):
-        return f"{brief(tensor)}, expected torch.float32 of shape {shape}"
-    if not tensor.is_contiguous():
-        return "not contiguous in memory"
-    # Counts and means of squares are never negative.
-    if (not shape or name.endswith("_sq")) and bool((tensor < 0).any()):
-        return "negative values"
-    return None
+                raise UserError(f"{path}: optimizer: {name} of parameter {number}: {problem}")
 
 
 # ---------------------------------------------------------------------------- save
@@ -292,8 +204,8 @@ def save(
     """Write a checkpoint of the current state, and mark it if it is the best so far.
 
     Args:
-        more: the other parts of PlainParts: corpus, text_rules, longest_text, speech_statistics,
-            logs, metrics_checksum and, for several speakers, speaker_statistics.
+        more: corpus, text_rules, longest_text, speech_statistics, logs, metrics_checksum and, for
+            several speakers, speaker_statistics.
     """
     state = {
         "version": __version__,
@@ -457,11 +369,11 @@ def load_newest(directory: Path) -> Checkpoint:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint to the CPU, and check every part that a run needs to resume.
+    """Read a checkpoint to the CPU, and check the types of its parts. Parts may be missing.
 
     See `checkpoint_file.read_checkpoint` for errors.
     """
-    return read_checkpoint(path, problems_of_run)
+    return read_checkpoint(path, lambda state: problems_of(state, KINDS | NEEDED))
 
 
 def complete(source: Checkpoint) -> Checkpoint:
@@ -470,7 +382,7 @@ def complete(source: Checkpoint) -> Checkpoint:
     Raises:
         UserError: if a part is missing.
     """
-    missing = sorted(PARTS - OPTIONAL - source.state.keys())
+    missing = sorted(NEEDED.keys() - source.state.keys())
     if not missing:
         return source
     problem = ", ".join(f"{part}: missing" for part in missing)
@@ -496,10 +408,8 @@ def restore(
     """
     path, saved = source
     load_weights(trainer.model, saved, path)
-    problems = _optimizer_problems(saved["optimizer"], trainer)
-    if problems:
-        raise checkpoint_error(path, problems)
-    # The optimizer's own settings, such as weight_decay, are those of this command.
+    _check_optimizer_state(path, saved["optimizer"], trainer)
+    # The optimizer's own settings, such as weight_decay, come from this command.
     trainer.optimizer.load_state_dict(
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )

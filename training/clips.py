@@ -9,11 +9,11 @@ import math
 import os
 import shlex
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from corpus.filelist import (
 from corpus.speaker_names import check_lookalikes
 from data_utils import HOW_TO_CHANGE_CLIPS
 from hparams import HParams, check_text_settings
-from tacotron2_voice.settings import MAX_DECODER_STEPS
 from tacotron2_voice.speakers import listed, speaker_index
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes, write_bytes
@@ -85,13 +84,11 @@ def resolve_clips(
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     if hparams.speaker_embedding_dim:
         # Checked first, because --new-clips does not help against wrong names.
-        processes.all_or_none(lambda: check_names("speaker", hparams, clips, resumed))
+        processes.all_or_none(lambda: check_speakers(hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
     if new_clips and clips.change is None:
-        with_mels = " with --cache-mels" if hparams.load_mel_from_disk else ""
         print(
-            "note: --new-clips has no effect, because the filelists name the same clips as before. "
-            f"If recordings have changed, prepare them again{with_mels}"
+            "note: --new-clips has no effect, because the filelists name the same clips as before"
         )
     return clips
 
@@ -150,7 +147,6 @@ def _warnings(lists: Sequence[ClipTable], hparams: HParams) -> Iterator[str]:
     candidates = [shared_clips_warning(training, validation), unusual_frames(hparams)]
     for clips in lists:
         if len(clips):
-            candidates.append(other_texts_warning(clips))
             seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
             candidates.append(warn_of_long_clips(seconds, partial(name_of, clips)))
     candidates.append(short_limit_warning(lists, hparams))
@@ -166,15 +162,9 @@ def short_limit_warning(lists: Sequence[ClipTable], hparams: HParams) -> str | N
     steps = math.ceil(frames / hparams.n_frames_per_step)
     if steps <= limit:
         return None
-    frame_seconds = hparams.hop_length / hparams.sampling_rate
-    if steps > MAX_DECODER_STEPS:
-        fix = "split the clip, or leave it out"
-    else:
-        fix = f"set max_decoder_steps={min(2 * steps, MAX_DECODER_STEPS)}"
     return (
-        f"warning: max_decoder_steps={limit} ends speech after "
-        f"{limit * hparams.n_frames_per_step * frame_seconds:.1f} s, but {name_of(clips, longest)} "
-        f"has {frames * frame_seconds:.1f} s, which are {steps:,} decoder steps: {fix}"
+        f"warning: max_decoder_steps={limit} ends speech before the end of {name_of(clips, longest)}, "
+        f"which takes {steps:,} decoder steps. Set max_decoder_steps={2 * steps}, or leave the clip out"
     )
 
 
@@ -185,33 +175,11 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
     shared = trained & validated
     if not shared:
         return None
-    problem = (
-        f"{len(shared):,} of {len(validated):,} validation clips are also training clips, for "
-        f"example {min(shared)}"
-    )
-    if trained == validated:
-        problem = "training_files and validation_files name the same clips"
     return (
-        f"warning: {problem}. Their validation loss does not measure how well the model speaks "
-        "other texts. Remove these clips from the training list, or train without validation: "
-        "validation_files=none"
-    )
-
-
-def other_texts_warning(clips: ClipTable) -> str | None:
-    """Return a warning about audio files that a list names with different texts."""
-    first: dict[str, int] = {}  # hash of the first text, by audio file
-    indices = []
-    for i, (path, text) in enumerate(clips.paths_and_texts()):
-        if first.setdefault(path, hash(text)) != hash(text):
-            indices.append(i)
-    if not indices:
-        return None
-    example = clips[indices[0]]
-    return (
-        f"warning: {clips.filelist}: {len(indices):,} lines name an audio file that an earlier "
-        f"line names with another text, for example {example.where} ({example.path}). Delete the "
-        "lines with the wrong text"
+        f"warning: {len(shared):,} of {len(validated):,} validation clips are also training clips, "
+        f"for example {min(shared)}. Their validation loss does not measure how well the model "
+        "speaks other texts. Remove these clips from the training list, or train without "
+        "validation: validation_files=none"
     )
 
 
@@ -219,12 +187,12 @@ def other_texts_warning(clips: ClipTable) -> str | None:
 
 
 def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> HParams:
-    """Return the settings with the names of the speakers, which `check_names` has checked.
+    """Return the settings with the names of the speakers, which `check_speakers` has checked.
 
     A new run has the speakers of its training clips in alphabetical order. A resumed run keeps the
     checkpoint's speakers. Prints a warning if several speakers train as one.
     """
-    trained = tuple(sorted(clips.training.names["speaker"]))
+    trained = tuple(sorted(clips.training.speakers))
     if hparams.speaker_embedding_dim:
         return replace(hparams, speakers=hparams.speakers or trained)
     if len(trained) > 1:
@@ -237,73 +205,44 @@ def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None)
     return hparams
 
 
-def check_names(
-    label: str, hparams: HParams, clips: Clips, resumed: Checkpoint | None = None
-) -> None:
-    """Check that every clip has a name for `label` that the model knows.
+def check_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None = None) -> None:
+    """Check that every clip has a speaker that the model knows.
 
     Raises:
-        UserError: if a list has no names, if validation or a resumed run has names that training
-            lacks, or if two names of a new run look alike.
+        UserError: if a list has no speakers, if validation or a resumed run has speakers that
+            training lacks, or if two speakers of a new run have names that look alike.
     """
-    if resumed is None:
-        known, where = _names_of_new_run(label, hparams, clips)
-        other_run = ""
-    else:
-        known, where = _names_of_checkpoint(label, hparams, resumed)
-        other_run = f", or start another run with {from_weights(resumed)}"
-        _check_has_names(label, hparams, clips, "")
+    setting = f"speaker_embedding_dim={hparams.speaker_embedding_dim}"
+    other_run = f", or start another run with {from_weights(resumed)}" if resumed else ""
+    if resumed and not hparams.speakers:
+        raise UserError(f"{setting}: {resumed.path} has no speakers; leave it out{other_run}")
     for table in (clips.training, clips.validation):
-        is_unknown = ~np.isin([*table.names[label]], known)[table.numbers[label]]
+        if len(table) and not table.speakers:
+            raise UserError(
+                f"{setting}: {table.filelist} names no speakers; write its lines as {FIELDS}, or "
+                "prepare them again with --speaker NAME (docs/guides/speakers.md)"
+            )
+    if resumed:
+        known = hparams.speakers
+        where = f"the checkpoint {resumed.path}"
+    else:
+        known = clips.training.speakers
+        where = hparams.training_files
+        _, firsts = np.unique(clips.training.speaker_numbers, return_index=True)
+        first_clips = [clips.training[i] for i in firsts.tolist()]
+        check_lookalikes([(clip.speaker, clip.where) for clip in first_clips])
+    for table in (clips.training, clips.validation):
+        is_unknown = ~np.isin([*table.speakers], known)[table.speaker_numbers]
         if not is_unknown.any():
             continue
         first = table[int(is_unknown.argmax())]
         try:
-            speaker_index(getattr(first, label), known, where, label)
+            speaker_index(first.speaker, known, where)
         except UserError as error:
             raise UserError(
                 f"{first.where}: {error}. {int(is_unknown.sum()):,} of {len(table):,} lines have "
-                f"unknown names: correct them, or leave these lines out{other_run}"
+                f"unknown speakers: correct them, or leave these lines out{other_run}"
             ) from None
-
-
-def _names_of_checkpoint(
-    label: str, hparams: HParams, resumed: Checkpoint
-) -> tuple[tuple[str, ...], str]:
-    """Return the names that the checkpoint's model knows, and a phrase for where they are from."""
-    known = hparams.labels.get(label, ())
-    if not known:
-        raise UserError(
-            f"{label}_embedding_dim={getattr(hparams, f'{label}_embedding_dim')}: {resumed.path} "
-            f"has no {label}s; leave it out, or start another run with {from_weights(resumed)}"
-        )
-    return known, f"the checkpoint {resumed.path}"
-
-
-def _names_of_new_run(label: str, hparams: HParams, clips: Clips) -> tuple[tuple[str, ...], str]:
-    """Return the names in the training list, and the list's path."""
-    _check_has_names(label, hparams, clips, f", or leave {label}_embedding_dim out")
-    training = clips.training
-    _, firsts = np.unique(training.numbers[label], return_index=True)
-    first_clips = [training[i] for i in firsts.tolist()]
-    check_lookalikes([(getattr(clip, label), clip.where) for clip in first_clips])
-    return training.names[label], hparams.training_files
-
-
-def _check_has_names(label: str, hparams: HParams, clips: Clips, other_fix: str) -> None:
-    if not clips.training.names[label]:
-        fix = f"write its lines as {FIELDS}"
-        if label == "speaker":
-            fix += ", or prepare them again with --speaker NAME"
-        raise UserError(
-            f"{label}_embedding_dim={getattr(hparams, f'{label}_embedding_dim')}: "
-            f"{hparams.training_files} names no {label}s; {fix}{other_fix} (docs/guides/speakers.md)"
-        )
-    if len(clips.validation) and not clips.validation.names[label]:
-        raise UserError(
-            f"{hparams.validation_files}: names no {label}s; write its lines as {FIELDS}, as in "
-            f"{hparams.training_files}"
-        )
 
 
 def from_weights(source: Checkpoint) -> str:
@@ -319,8 +258,8 @@ def find_change(
 ) -> dict[str, int] | None:
     """Count the clips that differ from the checkpoint's clips, or return None if none differs.
 
-    The counts are of clips that were added, are gone, have another text, speaker or length
-    ("changed"), or moved to the other list.
+    "changed" counts clips with another text, speaker or length. Clips that moved to the training
+    or validation list have their own counts.
 
     Raises:
         UserError: if clips differ and that is not allowed.
@@ -329,21 +268,16 @@ def find_change(
         return None
     path = resumed.path.with_name(CLIPS_FILE)
     text = read_bytes(path).decode("utf-8", "surrogateescape") if path.exists() else ""
-    before = Counter(text.split("\n")[1:-1])
-    now = Counter(_rows(clips))
-    gone = list((before - now).elements())
-    added = list((now - before).elements())
-    ids_gone = Counter(_list_and_id(row) for row in gone)
-    ids_added = Counter(_list_and_id(row) for row in added)
-    changed = ids_gone & ids_added
-    left = ids_gone - changed
-    came = ids_added - changed
-    moved = {}
-    for to, other in (("training", "validation"), ("validation", "training")):
-        moved[f"moved to {to}"] = sum(min(left[other, clip], came[to, clip]) for _, clip in came)
-    same = changed.total() + sum(moved.values())
-    counts = {"added": len(added) - same, "gone": len(gone) - same, "changed": changed.total()}
-    change = counts | {kind: count for kind, count in moved.items() if count}
+    before = _by_id(text.split("\n")[1:-1])
+    now = _by_id(_rows(clips))
+    both = before.keys() & now.keys()
+    change = {"added": len(now.keys() - both), "gone": len(before.keys() - both), "changed": 0}
+    for clip in both:
+        if sorted(before[clip]) == sorted(now[clip]):
+            continue
+        new_lists = {row.list for row in now[clip]} - {row.list for row in before[clip]}
+        kind = f"moved to {new_lists.pop()}" if new_lists else "changed"
+        change[kind] = change.get(kind, 0) + 1
     if not is_allowed:
         raise UserError(
             f"{resumed.path}: training_files and validation_files name other clips than the "
@@ -369,12 +303,24 @@ def _rows(clips: Clips) -> Iterator[str]:
             yield f"{name},{frames},{checksum:08x},{clip_id(path)}"
 
 
-def _list_and_id(row: str) -> tuple[str, ...]:
-    return tuple(row.split(",", 3)[::3])
+class _Row(NamedTuple):
+    """What clips.csv contains about a clip."""
+
+    list: str  # "training" or "validation"
+    facts: str  # frames and checksum of the text
+
+
+def _by_id(rows: Iterable[str]) -> dict[str, list[_Row]]:
+    """Return the rows of each clip. A filelist may name a clip several times."""
+    found: dict[str, list[_Row]] = {}
+    for row in rows:
+        name, frames, checksum, clip = row.split(",", 3)
+        found.setdefault(clip, []).append(_Row(name, f"{frames},{checksum}"))
+    return found
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """Write clips.csv, by which a later run finds changed clips, and lengths.csv."""
+    """Write clips.csv, which shows a later run the changed clips, and lengths.csv."""
     content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
     write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)

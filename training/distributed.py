@@ -33,8 +33,6 @@ from tacotron2_voice.utils.console import SECONDS_BETWEEN_LINES, duration
 from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
-MAX_PROCESSES = 10**6
-MAX_TIMEOUT_SECONDS = 10**6  # 11 days
 SECONDS_TO_LEAVE = 0.1
 SECONDS_BETWEEN_HEARTBEATS = 1  # while a process works on something long
 
@@ -155,7 +153,7 @@ class Processes:
         that the death of a process is noticed at once.
 
         Args:
-            what: a phrase for what the processes do. Processes that wait print it.
+            what: a phrase that describes the action. Processes that wait print it.
         """
         if self.world_size == 1:
             return action()
@@ -263,43 +261,6 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
             )
 
 
-def read_environment(seconds: float) -> tuple[int, int, int, int]:
-    """Return world size, number of machines, rank and local rank, which torchrun sets.
-
-    Raises:
-        UserError: with a line for each variable that is missing or out of range, and for the
-            timeout `seconds`.
-    """
-    problems = []
-
-    def number(name: str, low: int, high: int, default: str | None = None) -> int:
-        text = os.environ.get(name, default)
-        if text and text.isdecimal() and len(text) < 10 and low <= int(text) <= high:
-            return int(text)
-        actual = "is not set" if text is None else f"is {text[:60]!r}"
-        problems.append(f"{name} {actual}: expected a whole number from {low} to {high}")
-        return high
-
-    world_size = number("WORLD_SIZE", 1, MAX_PROCESSES, None if "RANK" in os.environ else "1")
-    machines = rank = local_rank = 0
-    if world_size > 1 and not problems:
-        rank = number("RANK", 0, world_size - 1)
-        local_size = number("LOCAL_WORLD_SIZE", 1, world_size, str(world_size))
-        local_rank = number("LOCAL_RANK", 0, local_size - 1)
-        machines = number("GROUP_WORLD_SIZE", 1, world_size, "1")
-        number("MASTER_PORT", 1, 65535)
-        if not os.environ.get("MASTER_ADDR"):
-            problems.append("MASTER_ADDR is not set: expected the first process's address")
-    if problems:
-        problems.append("start several processes with torchrun, which sets these variables")
-    if not 1 <= seconds <= MAX_TIMEOUT_SECONDS:  # This also rejects nan.
-        limits = f"from 1 to {MAX_TIMEOUT_SECONDS}"
-        problems.append(f"--process-timeout {seconds:g}: expected seconds {limits}")
-    if problems:
-        raise UserError("\n  ".join(problems))
-    return world_size, machines, rank, local_rank
-
-
 def join(seconds: float) -> Processes:
     """Join the processes that torchrun started. Without torchrun, return `ALONE`.
 
@@ -307,19 +268,22 @@ def join(seconds: float) -> Processes:
         seconds: the timeout of every exchange between processes.
 
     Raises:
-        UserError: see `read_environment`; also if this machine has fewer GPUs than processes, but
-            at least one GPU.
+        UserError: if this machine has fewer GPUs than processes, but at least one GPU.
     """
-    world_size, machines, rank, local_rank = read_environment(seconds)
+    # torchrun sets these variables.
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size == 1:
         return ALONE
+    rank = int(os.environ["RANK"])
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    machines = int(os.environ.get("GROUP_WORLD_SIZE", 1))
     device = torch.device("cpu")
     if torch.cuda.is_available():
-        if local_rank >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        if local_rank >= count:
             raise UserError(
-                f"process {rank}: local rank {local_rank}, expected less than "
-                f"{torch.cuda.device_count()}, the number of GPUs. Give torchrun --nproc-per-node "
-                f"{torch.cuda.device_count()}"
+                f"process {rank}: local rank {local_rank}, expected less than {count}, the number "
+                f"of GPUs. Give torchrun --nproc-per-node {count}"
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)

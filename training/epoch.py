@@ -163,22 +163,18 @@ def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
     if run.logger is None:
         return AlreadyReported("the first process says what diverged")
     good = checkpoint.last_good(run.folder.path, step.number - 1, run.state.best_iteration)
-    other = ", or precision=fp32" if run.hparams.precision != "fp32" else ""
     if good is None:
         result = "No good checkpoint is left. Start again with another -o, and do not resume"
     else:
         result = f"The last good checkpoint is {good}"
         if (run.folder.path / checkpoint.BEST).exists():
-            other += (
-                ". To go back to the checkpoint with the lowest validation loss, write "
-                "--resume-from best instead of --resume"
-            )
+            result += ". --resume-from best goes back to best.pt"
     return UserError(
         f"training diverged: {problem}, on these clips:\n"
         f"{clip_names(run.clips.training, step.planned.clips)}\n"
         f"{result}. Listen to the clips. If they are good, add to the command\n"
         f"  --hparams learning_rate={run.hparams.learning_rate / 10:g}\n"
-        f"or a lower grad_clip_thresh{other}"
+        "or a lower grad_clip_thresh, or precision=fp32"
     )
 
 

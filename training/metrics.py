@@ -27,7 +27,7 @@ class RunLogger:
     files back to these sizes, so that a resumed run leaves no trace of steps after its checkpoint.
     Without a saved state the logs are cleared. Files of other programs do not change.
 
-    If metrics.jsonl is not what it was at the checkpoint, the file is renamed and a new file is
+    If metrics.jsonl differs from its content at the checkpoint, it is renamed and a new file is
     begun (`has_lost_metrics`). If the disk is full, lines wait until they can be written.
     """
 

@@ -1,4 +1,4 @@
-"""The optimizer steps of an epoch's plan: which batches each step trains, with which weights."""
+"""The optimizer steps of an epoch's plan: the batches of each step and their weights."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""The precisions of training (`precision` in hparams.py) and what they mean on a device."""
+"""The precisions of training (`precision` in hparams.py) and their effect on a device."""
 
 from typing import Any
 

@@ -20,7 +20,6 @@ from export import checkpoint_file
 from hparams import HParams
 from length_batching import LengthBatchSampler
 from machine import describe_environment
-from tacotron2_voice.settings import HAS_PYDANTIC
 from tacotron2_voice.speech_statistics import (
     SpeakerStatistics,
     SpeechStatistics,
@@ -103,7 +102,6 @@ class Run:
         """Write a checkpoint, in the first process. Call this only when no step is pending."""
         if self.logger is None:
             return None
-        self.folder.check_is_same()
         parts: dict[str, Any] = {
             "corpus": self.clips.fingerprint,
             "text_rules": rules_version(),
@@ -149,8 +147,6 @@ def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:
     change = run.clips.change
     run.state = checkpoint.restore(resumed, run.trainer, run.sampler, new_clips=change is not None)
     print(f"resuming from {resumed.path}: epoch {run.state.epoch}, step {run.state.iteration}")
-    if not HAS_PYDANTIC:
-        print("note: pydantic is not installed, so the numbers in the checkpoint are not checked")
     if change is None:
         return
     print(f"new clips: {describe_change(change)}; epoch {run.state.epoch} is planned again")

@@ -6,12 +6,12 @@ folder.make()
 folder.close()
 """
 
-import os
 from pathlib import Path
-from typing import Any
+
+from filelock import BaseFileLock
 
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import LOCK_FILE, METRICS_FILE, lock_path, refuse_no_folder
+from tacotron2_voice.utils.files import METRICS_FILE, check_is_folder
 from training.checkpoint import BEST, list_checkpoints
 
 DEFAULT_LOGS = "logs"  # the folder of TensorBoard's files, inside the run folder
@@ -36,14 +36,12 @@ class RunFolder:
         self.path = path
         self.logs = logs
         self.is_used = is_used
-        self._lock: Any = None
-        # A descriptor, because an open folder keeps its inode number on every file system.
-        self._folder = -1
+        self._lock: BaseFileLock | None = None
         if is_used:
-            refuse_no_folder(path, "-o")
-            refuse_no_folder(path / logs, "--log_directory")
+            check_is_folder(path, "-o")
+            check_is_folder(path / logs, "--log_directory")
             if path.is_dir():
-                self._acquire()
+                self._lock = _lock(path)
 
     def contains_run(self) -> bool:
         """Return whether a run has begun in the folder."""
@@ -62,36 +60,20 @@ class RunFolder:
         if self._lock is not None:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        self._acquire()
+        self._lock = _lock(self.path)
         if self.contains_run():
             raise UserError(
                 f"{self.path}: another process has started a run in this folder. Add --resume to "
                 "resume it, or choose another -o"
             )
 
-    def _acquire(self) -> None:
-        advice = "wait for it, or choose another -o"
-        busy = f"{self.path}: another process is training in this folder; {advice}"
-        self._lock = lock_path(self.path / LOCK_FILE, busy)
-        self._folder = os.open(self.path, os.O_RDONLY)
-
-    def check_is_same(self) -> None:
-        """Check that the locked folder is still there.
-
-        Raises:
-            UserError: if the folder was moved or replaced.
-        """
-        if self._lock is None:
-            return
-        if not self.path.exists() or not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
-            raise UserError(
-                f"{self.path}: the folder was moved or replaced while the run trained. Put it back "
-                "to resume from its newest checkpoint"
-            )
-
     def close(self) -> None:
         """Unlock the folder."""
         if self._lock is not None:
             self._lock.release()
-            os.close(self._folder)
             self._lock = None
+
+
+def _lock(path: Path) -> BaseFileLock:
+    busy = f"{path}: another process is training in this folder; wait for it, or choose another -o"
+    return lock_path(path / LOCK_FILE, busy)

@@ -1,4 +1,4 @@
-"""Signals that stop a run, and the messages with which the process ends."""
+"""Signals that stop a run, and the last messages of the process."""
 
 import contextlib
 import os

@@ -15,7 +15,7 @@ from hparams import HParams
 from tacotron2_voice.speakers import listed
 from training.clips import Clips
 
-MAX_SHOWN = 8  # speakers that are printed, and of which a validation has an example
+MAX_SHOWN = 8  # speakers that are printed, and that have an example in each validation
 # Of a validation clip: index, frames, decoder steps, and the two values of loss.sums_of_clips.
 ClipRow = Sequence[float]
 

@@ -7,7 +7,6 @@ Either all processes continue or no process does. Nothing is written before ever
 """
 
 import os
-import uuid
 import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from hparams import (
 from machine import fingerprint_of_code, versions
 from tacotron2_voice.text.rules import rules_version, uses_english_rules
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import naming, read_bytes
+from tacotron2_voice.utils.files import read_bytes
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.clips import Clips, from_weights
@@ -38,7 +37,6 @@ from training.run_folder import RunFolder
 # All code that trains: it must be the same in every process.
 FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
 CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
-WORKERS_PER_CPU = 4  # at most, because workers also wait for the disk
 
 
 class Start(NamedTuple):
@@ -120,19 +118,10 @@ def is_finished(
 # ---------------------------------------------------------------------------- settings
 
 
-def resolve_hparams(
-    overrides: str,
-    resumed: Checkpoint | None,
-    processes: Processes,
-    goes_back_in: Path | None = None,
-) -> HParams:
+def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Processes) -> HParams:
     """Apply this command's overrides to the checkpoint's settings, or to the defaults.
 
     Prints the settings that change.
-
-    Args:
-        goes_back_in: the folder of a run that goes back to an earlier checkpoint. The settings of
-            its newest checkpoint that are lost are printed too.
 
     Raises:
         UserError: for settings that are wrong or that this run cannot change, and if the
@@ -145,7 +134,10 @@ def resolve_hparams(
         else:
             base = hparams_from_dict(resumed.state["hparams"])
             hparams = create_hparams(overrides, base)
-            _print_changes(base, hparams, resumed, goes_back_in)
+            for name, value in asdict(hparams).items():
+                if value != getattr(base, name):
+                    old = getattr(base, name)
+                    print(f"changed since the checkpoint: {name} = {value}, was {old}")
             hparams = resolve_symbols(check_text_settings(hparams), base)
             check_text_rules(resumed, hparams)
         if hparams.batches_per_update == 1 and processes.world_size > 1:
@@ -163,38 +155,6 @@ def resolve_hparams(
         return hparams
 
     return processes.all_or_none(resolve)
-
-
-def _print_changes(
-    base: HParams, hparams: HParams, resumed: Checkpoint, folder: Path | None
-) -> None:
-    for name, value in asdict(base).items():
-        if getattr(hparams, name) != value:
-            print(f"changed since the checkpoint: {name} = {getattr(hparams, name)}, was {value}")
-    lost = later_settings(base, hparams, folder) if folder else ""
-    if lost:
-        print(
-            f"note: going back to {resumed.path} also goes back to its settings. To keep the later "
-            f"settings, add --hparams {lost}"
-        )
-
-
-def later_settings(base: HParams, hparams: HParams, folder: Path) -> str:
-    """Return the settings of the folder's newest checkpoint that are lost, in --hparams' form.
-
-    These are the settings that `hparams` has from the older `base`. The result is "" if the folder
-    has no good checkpoint.
-    """
-    try:
-        newest = hparams_from_dict(checkpoint.load_newest(folder).state["hparams"])
-    except UserError:
-        return ""
-    texts = []
-    for name, value in asdict(newest).items():
-        if getattr(base, name) == getattr(hparams, name) != value:
-            text = f"[{','.join(value)}]" if isinstance(value, tuple) else value
-            texts.append(f"{name}={text}")
-    return ",".join(texts)
 
 
 def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
@@ -238,18 +198,6 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
     )
 
 
-def num_workers(hparams: HParams, processes: Processes) -> int:
-    """Return the number of loader processes: `num_workers`, limited by the machine's CPUs."""
-    if hasattr(os, "sched_getaffinity"):
-        cpus = len(os.sched_getaffinity(0))
-    else:
-        cpus = os.cpu_count() or 1  # macOS
-    limit = max(1, WORKERS_PER_CPU * cpus * processes.machines // processes.world_size)
-    if hparams.num_workers > limit:
-        print(f"warning: num_workers={hparams.num_workers}: this machine's CPUs allow {limit}")
-    return min(hparams.num_workers, limit)
-
-
 # ---------------------------------------------------------------------------- processes
 
 
@@ -277,33 +225,3 @@ def check_processes_agree(
             "this recipe's code": fingerprint_of_code(*CODE),
         }
     )
-
-
-def make_shared_folder(folder: RunFolder, processes: Processes) -> None:
-    """Make the run folder, and check that all processes see the same folder.
-
-    The first process writes a file with a name that only these processes know.
-
-    Raises:
-        UserError: in all processes, if a process does not see the file.
-    """
-    mark = folder.path / processes.gather(f".{uuid.uuid4().hex}.tmp")[0]
-
-    def look() -> None:
-        if not mark.exists():
-            raise UserError(
-                f"{folder.path.absolute()}: this is not the first process's folder. Give all "
-                "processes the same -o, on a disk that all machines share"
-            )
-
-    def make() -> None:
-        if processes.is_first:
-            folder.make()
-            with naming(folder.path):
-                mark.touch()
-
-    processes.all_or_none(make)
-    try:
-        processes.all_or_none(look)
-    finally:
-        mark.unlink(missing_ok=True)

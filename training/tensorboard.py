@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FreeRunningPrediction(Prediction):
-    """A prediction for which each decoder step got the model's own frames before it."""
+    """A prediction of free-running inference: each decoder step got the model's own frames."""
 
     end: StopReason
 
@@ -100,11 +99,7 @@ class TensorBoard:
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self._files: dict[Path, int] = {}  # descriptors of this process's own files
-        before = set(event_files(directory))
         self.write("flush")  # creates the file
-        for path in set(event_files(directory)) - before:
-            self._files[path] = os.open(path, os.O_RDONLY)
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
@@ -115,10 +110,6 @@ class TensorBoard:
         if not self._works:
             return
         try:
-            # TensorBoard opens its file by name at each write.
-            for path, descriptor in self._files.items():
-                if not os.path.samestat(path.lstat(), os.fstat(descriptor)):
-                    raise OSError(f"{path}: the file was moved or replaced while the run trained")
             getattr(self._writer, method)(*values, **options)
         except (OSError, ValueError) as error:  # ValueError: a name that is not UTF-8
             self._works = False
@@ -140,8 +131,6 @@ class TensorBoard:
     def close(self) -> None:
         """Close the files."""
         self.write("close")
-        while self._files:
-            os.close(self._files.popitem()[1])
 
 
 def event_files(directory: Path) -> list[Path]:

@@ -121,7 +121,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss(hparams.gate_positive_weight)
         self.validation_loss = Tacotron2Loss()  # unweighted, so that runs are comparable
-        # The values of optimizer steps for which the caller names none, as in benchmarks.
+        # For optimizer steps without a given schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
         self.failure: BaseException | None = None  # why this process has no next batch
 
@@ -141,7 +141,7 @@ class Trainer:
         self.decoder_description = functions.description
 
     def autocast(self) -> torch.autocast:
-        """Return the context in which the model computes in the run's precision."""
+        """Return a context for computing in the run's precision."""
         dtype = AUTOCAST_DTYPES[self.hparams.precision]
         return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
@@ -200,7 +200,7 @@ class Trainer:
 
         Args:
             micro_batches: this process's batches of the optimizer step; there may be no batch.
-            schedule: learning rate and loss weight; default: those of the settings, constant.
+            schedule: learning rate and loss weight (default: from the settings, constant).
             num_batches: batches of the whole optimizer step, in all processes.
             stop: whether this process was asked to stop.
         """

@@ -61,7 +61,6 @@ def make_validation_loader(
     hparams: HParams,
     processes: Processes = ALONE,
     *,
-    num_workers: int,
     pin_memory: bool,
 ) -> DataLoader[Any] | None:
     """Return a loader of this process's validation batches, or None without validation clips.
@@ -71,7 +70,7 @@ def make_validation_loader(
     if not len(clips):
         return None
     batches = validation_batches(clips.num_frames, hparams, processes.rank, processes.world_size)
-    return make_loader(clips, hparams, batches, num_workers=num_workers, pin_memory=pin_memory)
+    return make_loader(clips, hparams, batches, pin_memory=pin_memory)
 
 
 class BatchResult(NamedTuple):
@@ -140,7 +139,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         for _, _, theirs in answers:
             forced |= theirs
         examples = []
-        # Only the first process speaks, because the other processes print no warnings.
+        # Only the first process synthesizes, because the other processes print no warnings.
         for speaker in positions if processes.is_first else ():
             if stop.signal is not None:
                 break
@@ -199,7 +198,7 @@ def _validate_batch(
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """Return by which fraction the masked loss rises above `loss` when the texts are shuffled.
+    """Return the relative rise of the masked loss above `loss` when the texts are shuffled.
 
     Near 0 the model predicts frames from earlier frames alone. It then speaks no words, however
     focused its attention is.
@@ -389,17 +388,10 @@ def warn_about_attention(run: Run, record: dict[str, Any]) -> None:
     is_late = record["iteration"] >= STEPS_TO_ALIGN
     if not state.alignment_warned and is_late and focus_rate < FORMED:
         state.alignment_warned = 1
-        # Longer training rarely helps.
         print(
             f"warning: the alignment has not formed after {record['iteration']:,} optimizer steps: "
-            f"focus rate {focus_rate:.2f}, expected at least {FORMED}. With one frame per decoder "
-            f"step and 64 clips per batch, published runs took about {STEPS_TO_ALIGN:,}. Try, in "
-            "this order:\n"
-            "  1. trim silence at the clips' ends (prepare.py --trim-silence)\n"
-            "  2. start a new run with n_frames_per_step=2 (or 3), which shortens alignments\n"
-            "  3. start a new run with guided_attention_weight=1, if it was lower\n"
-            "  4. if the focus rate has been rising, keep training; smaller batches give more "
-            "optimizer steps",
+            f"focus rate {focus_rate:.2f}, expected at least {FORMED}. docs/guides/troubleshooting.md "
+            "says what to try",
             flush=True,
         )
     can_read = record["iteration"] >= STEPS_TO_READ and focus_rate >= SHARP

@@ -25,7 +25,7 @@ from scripts.table2.runs import Runs, comparison_warnings, describe, deviations,
 from scripts.table2.tables import Measured, Table, paper_tables, tidy
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.console import markdown_table
-from tacotron2_voice.utils.files import refuse_no_folder, write_bytes
+from tacotron2_voice.utils.files import check_is_folder, write_bytes
 from tacotron2_voice.utils.program import run_program
 
 
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "-o", "--out", type=Path, default=Path("report"), help="folder to write (default: report)"
     )
     args = parser.parse_args(arguments)
-    refuse_no_folder(args.out, "-o")
+    check_is_folder(args.out, "-o")
     command = shlex.join(
         ["python", "-m", "scripts.table2.report", *map(str, arguments or sys.argv[1:])]
     )

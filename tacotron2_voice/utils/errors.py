@@ -1,7 +1,7 @@
 """`UserError`, and messages about the bad lines of a file.
 
 raise UserError(f"{path}:{line}: 3 fields (expected path|text|seconds)")
-raise lines_refused(path, problems, num_lines)
+raise lines_rejected(path, problems, num_lines)
 """
 
 import errno
@@ -29,7 +29,7 @@ def explained(error: UserError | OSError) -> str:
     return f"{error}{advice}. Checkpoints are unchanged"
 
 
-def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
+def lines_rejected(path: str | Path, problems: list[str], num_lines: int) -> UserError:
     """Return a UserError about the bad lines of a file; `problems` as in `about_lines`."""
     return UserError(about_lines(path, problems, num_lines, "rejected"))
 

@@ -278,7 +278,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
         os.replace(folder, path)
 
 
-def refuse_no_folder(path: Path, option: str) -> None:
+def check_is_folder(path: Path, option: str) -> None:
     """Raise UserError if `path` or a parent of it is a file. `option` sets that path."""
     for folder in (path, *path.parents):
         if os.path.lexists(folder):
