@@ -123,9 +123,7 @@ class HParams(VoiceSettings):
     language: str = (
         ""  # language as eSpeak names it, such as de; for phones and for Turkish letters
     )
-    symbols: str = (
-        "english"  # NVIDIA's 148; corpus: the symbols that prepare found; or a .json file
-    )
+    symbols: str = "english"  # table of symbols: english (NVIDIA's), corpus, or a .json file
     symbol_table: tuple[
         str, ...
     ] = ()  # set by the program: the symbols of that table; (): the English table

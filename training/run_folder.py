@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import BaseFileLock
 
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import METRICS_FILE, check_is_folder
+from tacotron2_voice.utils.files import LOCK_FILE, METRICS_FILE, check_is_folder, lock_path
 from training.checkpoint import BEST, list_checkpoints
 
 DEFAULT_LOGS = "logs"  # the folder of TensorBoard's files, inside the run folder
