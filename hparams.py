@@ -86,50 +86,33 @@ class HParams(VoiceSettings):
         UserError: listing every value that is not valid.
     """
 
+    # fmt: off
+    # One line per setting, with its comment.
+
     # --- the run
     epochs: Count = 500  # epochs to train; an epoch is one pass over the training set
     epochs_per_validation: Count = 2  # epochs between two validations; larger: fewer validations
-    iters_per_checkpoint: Count = (
-        1000  # optimizer steps between two checkpoints; larger: more work is lost in a crash
-    )
-    keep_checkpoints: Count = (
-        3  # number of newest checkpoints that are kept, in addition to best.pt
-    )
-    log_interval: Count = (
-        10  # optimizer steps between two readings of the losses; larger: slightly faster
-    )
+    iters_per_checkpoint: Count = 1000  # optimizer steps between two checkpoints; larger: more work is lost in a crash
+    keep_checkpoints: Count = 3  # number of newest checkpoints that are kept, in addition to best.pt
+    log_interval: Count = 10  # optimizer steps between two readings of the losses; larger: slightly faster
     seed: Seed = 1234  # seed of all random numbers of the run
-    num_workers: Workers = (
-        2  # number of processes that read clips; 0: the training process reads them
-    )
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = (
-        "fp32"  # number format of the computation; tf32 and fp16 need a GPU, bf16 a GPU or a recent CPU
-    )
-    decoder: Literal["fast", "reference"] = (
-        "fast"  # fast and reference give the same results; reference is readable and slower
-    )
+    num_workers: Workers = 2  # number of processes that read clips; 0: the training process reads them
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # number format of the computation; tf32 and fp16 need a GPU, bf16 a GPU or a recent CPU
+    decoder: Literal["fast", "reference"] = "fast"  # fast and reference give the same results; reference is readable and slower
     ignore_layers: tuple[str, ...] = ()  # names of tensors that --warm_start does not load
 
     # --- data
     training_files: str = "filelists/ljspeech/train.txt"  # path of the filelist for training
     validation_files: str = "filelists/ljspeech/val.txt"  # path of the filelist for validation; empty or none: no validation
     clips_folder: str = ""  # folder that contains the clips, if you moved them after prepare
-    load_mel_from_disk: bool = (
-        False  # True: filelists contain cached log-mels (.npy) instead of audio
-    )
-    text_cleaners: tuple[str, ...] = (
-        "english_cleaners_corrected",
-    )  # cleaners that turn a text into symbols, in this order
-    language: str = (
-        ""  # language as eSpeak names it, such as de; for phones and for Turkish letters
-    )
+    load_mel_from_disk: bool = False  # True: filelists contain cached log-mels (.npy) instead of audio
+    text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # cleaners that turn a text into symbols, in this order
+    language: str = ""  # language as eSpeak names it, such as de; for phones and for Turkish letters
     symbols: str = "english"  # table of symbols: english (NVIDIA's), corpus, or a .json file
     symbol_table: tuple[
         str, ...
     ] = ()  # set by the program: the symbols of that table; (): the English table
-    drop_unknown: bool = (
-        False  # True: leave out characters without a symbol; False: reject the clip
-    )
+    drop_unknown: bool = False  # True: leave out characters without a symbol; False: reject the clip
     espeak_version: str = ""  # set by the program: version of eSpeak that made the phones
     speakers: tuple[
         str, ...
@@ -137,95 +120,49 @@ class HParams(VoiceSettings):
 
     # --- audio
     sampling_rate: SamplingRate = 22050  # Hz, sampling rate; clips with another rate are rejected
-    filter_length: FilterLength = (
-        1024  # samples per Fourier transform; larger: finer resolution in frequency
-    )
-    hop_length: Samples = (
-        256  # samples between two frames; larger: fewer frames and faster training
-    )
+    filter_length: FilterLength = 1024  # samples per Fourier transform; larger: finer resolution in frequency
+    hop_length: Samples = 256  # samples between two frames; larger: fewer frames and faster training
     win_length: Samples = 1024  # samples of the Hann window; at most filter_length
-    win_time: Milliseconds | None = (
-        None  # ms, length of the window; sets win_length and filter_length; None: not used
-    )
-    hop_time: Milliseconds | None = (
-        None  # ms, time between two frames; sets hop_length; None: not used
-    )
+    win_time: Milliseconds | None = None  # ms, length of the window; sets win_length and filter_length; None: not used
+    hop_time: Milliseconds | None = None  # ms, time between two frames; sets hop_length; None: not used
     n_mel_channels: MelChannels = 80  # number of mel bands; larger: finer resolution in frequency
     mel_fmin: PositiveOrZero = 0.0  # Hz, lower edge of the lowest mel band
-    mel_fmax: Positive = (
-        8000.0  # Hz, upper edge of the highest mel band; at most half of sampling_rate
-    )
+    mel_fmax: Positive = 8000.0  # Hz, upper edge of the highest mel band; at most half of sampling_rate
 
     # --- batching (the arguments of length_batching.plan_epoch)
-    batch_size: Count = (
-        64  # clips per batch; with dynamic_batch_size, for batches of the longest clips
-    )
+    batch_size: Count = 64  # clips per batch; with dynamic_batch_size, for batches of the longest clips
     batching_strategy: str = "semi_sorted"  # strategy that decides which clips share a batch
-    local_randomization_factor: PositiveOrZero = (
-        0.1  # semi_sorted*: range of the noise; larger: more random and more padding
-    )
+    local_randomization_factor: PositiveOrZero = 0.1  # semi_sorted*: range of the noise; larger: more random and more padding
     bucket_size: Count = 1024  # clips per bucket (bucket); larger: more random and more padding
     num_bins: Count = 58  # number of sorted runs per epoch (alternated_sort); larger: more random and more padding
     num_buckets: Buckets = 10  # number of length classes (bucket_by_*); larger: less padding
-    dynamic_batch_size: bool = (
-        True  # True: batches of short clips contain more clips, up to batch_capacity
-    )
-    batch_capacity: Count | None = (
-        None  # padded frames per batch at most; None: batch_size times the longest clip
-    )
+    dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
+    batch_capacity: Count | None = None  # padded frames per batch at most; None: batch_size times the longest clip
     batch_randomization: bool = True  # True: shuffle the finished batches
     random_epochs: CountOrZero = 2  # epochs at the start that use random batches; 0: none
-    batches_per_update: Count = (
-        1  # batches per optimizer step, of all processes together; larger: fewer steps
-    )
-    speaker_balance: Share = (
-        0.0  # 0: every clip once per epoch; 1: every speaker gets the same time
-    )
-    prepare_trainset_per_epoch: bool = (
-        True  # False: all epochs after random_epochs have the same batches
-    )
+    batches_per_update: Count = 1  # batches per optimizer step, of all processes together; larger: fewer steps
+    speaker_balance: Share = 0.0  # 0: every clip once per epoch; 1: every speaker gets the same time
+    prepare_trainset_per_epoch: bool = True  # False: all epochs after random_epochs have the same batches
 
     # --- optimization
     learning_rate: Positive = 1e-3  # learning rate of Adam
-    learning_rate_schedule: Literal["constant", "exponential"] = (
-        "constant"  # how the learning rate changes; exponential: it decays
-    )
-    learning_rate_warmup_steps: CountOrZero = (
-        0  # optimizer steps in which the learning rate rises from 0; 0: no warm-up
-    )
-    learning_rate_decay_start: CountOrZero = (
-        50_000  # optimizer steps before the exponential decay begins
-    )
-    learning_rate_half_life: Count = (
-        15_000  # optimizer steps in which the learning rate halves (exponential)
-    )
+    learning_rate_schedule: Literal["constant", "exponential"] = "constant"  # how the learning rate changes; exponential: it decays
+    learning_rate_warmup_steps: CountOrZero = 0  # optimizer steps in which the learning rate rises from 0; 0: no warm-up
+    learning_rate_decay_start: CountOrZero = 50_000  # optimizer steps before the exponential decay begins
+    learning_rate_half_life: Count = 15_000  # optimizer steps in which the learning rate halves (exponential)
     learning_rate_final: PositiveOrZero = 1e-5  # lowest learning rate of the exponential decay
     weight_decay: PositiveOrZero = 1e-6  # weight of the L2 penalty on all parameters; 0: off
-    grad_clip_thresh: Positive = (
-        1.0  # largest norm of the gradient; larger gradients are scaled down to it
-    )
+    grad_clip_thresh: Positive = 1.0  # largest norm of the gradient; larger gradients are scaled down to it
     sync_batch_norm: bool = False  # True: batch norm is computed over the batches of all GPUs
-    loss: Literal["padded", "unpadded"] = (
-        "padded"  # loss that is trained; padded: mean over padding too (NVIDIA's); unpadded: masked loss
-    )
-    gate_positive_weight: LossWeight = (
-        5.0  # weight of the stop frame in the stop-token loss; 1: unweighted
-    )
-    guided_attention_weight: LossWeight = (
-        1.0  # weight of the guided attention loss at the start; 0: off
-    )
-    guided_attention_sigma: DiagonalWidth = (
-        0.4  # width of the diagonal, as a fraction of the text; larger: softer guidance
-    )
-    guided_attention_steps: Count = (
-        10_000  # optimizer steps in which guided_attention_weight falls linearly to 0
-    )
+    loss: Literal["padded", "unpadded"] = "padded"  # loss that is trained; padded: mean over padding too (NVIDIA's); unpadded: masked loss
+    gate_positive_weight: LossWeight = 5.0  # weight of the stop frame in the stop-token loss; 1: unweighted
+    guided_attention_weight: LossWeight = 1.0  # weight of the guided attention loss at the start; 0: off
+    guided_attention_sigma: DiagonalWidth = 0.4  # width of the diagonal, as a fraction of the text; larger: softer guidance
+    guided_attention_steps: Count = 10_000  # optimizer steps in which guided_attention_weight falls linearly to 0
     mask_padding: bool = True  # True: outputs after the end of a clip add nothing to the loss
 
     # --- validation
-    validation_batch_size: Count = (
-        16  # clips per batch in validation; the batches are random and the same in every run
-    )
+    validation_batch_size: Count = 16  # clips per batch in validation; the batches are random and the same in every run
 
     # --- model
     n_symbols: SymbolCount = 148  # number of symbols that the model has embeddings for
@@ -234,32 +171,25 @@ class HParams(VoiceSettings):
     encoder_n_convolutions: EncoderLayers = 3  # number of convolutions in the encoder
     encoder_embedding_dim: EvenWidth = 512  # width of the encoder's output; even
     speaker_embedding_dim: WidthOrZero = 0  # width of the speaker embedding; 0: one speaker
-    n_frames_per_step: Width = (
-        1  # frames per decoder step (the reduction factor r); larger: faster, less detail
-    )
+    n_frames_per_step: Width = 1  # frames per decoder step (the reduction factor r); larger: faster, less detail
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
     p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and in synthesis
     max_decoder_steps: DecoderSteps = 10_000  # decoder steps per chunk at most, in synthesis
     gate_threshold: Positive = 0.5  # stop probability that ends speech; larger: speech ends later
-    attention_rest_time: MillisecondsOrZero = (
-        800.0  # ms, time of resting attention that ends speech; 0: off
-    )
-    attention_window: CountOrZero = (
-        0  # number of symbols that attention may move ahead per decoder step; 0: no limit
-    )
+    attention_rest_time: MillisecondsOrZero = 800.0  # ms, time of resting attention that ends speech; 0: off
+    attention_window: CountOrZero = 0  # number of symbols that attention may move ahead per decoder step; 0: no limit
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
     attention_dim: Width = 128  # width in which attention compares decoder state and symbols
     attention_location_n_filters: Width = 32  # number of filters over the earlier attention weights
     attention_location_kernel_size: Kernel = 31  # symbols per kernel of these filters; odd
-    attention_location_gradient: bool = (
-        True  # False: no gradient through earlier attention weights; small models learn better
-    )
+    attention_location_gradient: bool = True  # False: no gradient through earlier attention weights; small models learn better
     p_attention_dropout: Dropout = 0.1  # dropout rate of the attention LSTM's hidden state
     p_decoder_dropout: Dropout = 0.1  # dropout rate of the decoder LSTM's hidden state
     postnet_embedding_dim: Width = 512  # number of channels in the postnet
     postnet_kernel_size: Kernel = 5  # frames per kernel of the postnet's convolutions; odd
     postnet_n_convolutions: PostnetLayers = 5  # number of convolutions in the postnet
+    # fmt: on
 
     not_settable: ClassVar[Mapping[str, str]] = {**VoiceSettings.not_settable, **NVIDIA_ONLY}
     path_settings: ClassVar[tuple[str, ...]] = ("training_files", "validation_files")
