@@ -101,6 +101,11 @@ def test_the_file_holds_its_mel_settings(published):
         "win_length=1024 (expected 800), mel_fmin=20.5 (expected 0.0), "
         "mel_fmax=11025.0 (expected 8000.0)"
     )
+    graph = onnx.load(path)
+    graph.metadata_props[0].value = "unknown"
+    onnx.save(graph, path)
+    message = refusal(load_vocoder, path, create_hparams("mel_fmin=20.5,mel_fmax=11025"))
+    assert f"{graph.metadata_props[0].key}=unknown" in message
 
 
 def test_other_mels_than_the_voices_are_rejected(voices, folder):

@@ -95,7 +95,7 @@ def test_too_many_speakers_are_texts(tmp_path):
 
 def test_chosen_names_may_begin_with_hyphens():
     message = refusal(chosen_index, None, ("--x y", "b"), "voice/")
-    assert "--speaker is missing (expected one of '--x y', 'b')" in message
+    assert "'--x y', 'b'" in message
 
 
 def test_unknown_speaker_is_answered_with_nearest():
@@ -319,7 +319,6 @@ def test_one_voice_warm_starts_many_unchanged(lists):
 
 
 def test_many_speakers_warm_start_only_named_lists(lists):
-    """Which the messages say, of either setting of speaker_embedding_dim."""
     train.main(flags(lists / "many", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
         path = lists / name
@@ -327,7 +326,7 @@ def test_many_speakers_warm_start_only_named_lists(lists):
     for width in (0, 4):
         settings = options(lists, epochs=1, speaker_embedding_dim=width)
         again = flags(lists / "one", settings, "-c", str(newest(lists / "many")), "--warm_start")
-        assert "speaker_embedding_dim" in refusal(train.main, again, error=SystemExit)
+        assert "speaker_embedding" in refusal(train.main, again, error=SystemExit)
 
 
 def test_vectors_without_names_are_refused(lists, tmp_path):
