@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu_report                                # into research/results/gpu-<date>
     python -m benchmarks.gpu_report out --only exactness,steps_bf16  # run these parts alone
+    python -m benchmarks.gpu_report out --cpu-dry-run                # rehearse without a GPU
 
 The report answers four questions: are the kernels exact, how long does an optimizer step take, how
 much memory does it need, and does a killed run resume to the same weights? Each part runs in a
@@ -47,6 +48,8 @@ LONG = ("--batch-size", "16", "--frames", "774", "--symbols", "120")
 SHORT = ("--batch-size", "64", "--frames", "203", "--symbols", "32")
 STEPS = ("--only", "speed", "--repeats", "3", "--steps", "5")
 MEMORY = ("--only", "memory")
+# For --cpu-dry-run: a batch that a CPU trains in less than a second.
+TINY = ("--batch-size", "2", "--frames", "8", "--symbols", "6", "--repeats", "1", "--steps", "1")
 # Settings of the run that is killed: a small model that is large enough for the kernels.
 SMALL_MODEL = (
     "symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128,decoder_rnn_dim=128,"
@@ -62,8 +65,8 @@ class Part(NamedTuple):
     environment: Mapping[str, str]
 
 
-def make_parts(folder: Path) -> dict[str, Part]:
-    """Return all parts by name, the most important first."""
+def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
+    """Return all parts by name, the most important first. A dry run measures tiny batches."""
 
     def tests(seconds: int, *options: str, **environment: str) -> Part:
         command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
@@ -71,7 +74,9 @@ def make_parts(folder: Path) -> dict[str, Part]:
 
     def decoder(name: str, precision: str, *options: str) -> Part:
         json_file = str(folder / f"{name}.json")
-        options = ("--precision", precision, *options, "--json", json_file)
+        # The last value of an option counts.
+        size = TINY if dry_run else ()
+        options = ("--precision", precision, *options, *size, "--json", json_file)
         return Part(90, ["-m", "benchmarks.decoder", *options], {})
 
     # Most of the time is compiling, which several processes do faster.
@@ -191,6 +196,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="write report.md here (default: research/results/gpu-<date>)",
     )
     parser.add_argument("--only", metavar="NAME,NAME", help="run these parts (default: all)")
+    parser.add_argument(
+        "--cpu-dry-run",
+        action="store_true",
+        help="run every part on the CPU with tiny batches, to check the program; the times mean "
+        "nothing",
+    )
     args = parser.parse_args(arguments)
     args.folder = args.folder.absolute()
     return args
@@ -198,13 +209,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
-    parts = make_parts(args.folder)
+    parts = make_parts(args.folder, args.cpu_dry_run)
     names = args.only.split(",") if args.only else list(parts)
     unknown = sorted(set(names) - set(parts))
     if unknown:
         raise UserError(f"--only {','.join(unknown)}: expected names from {', '.join(parts)}")
-    if not torch.cuda.is_available():
-        raise UserError("no GPU found, which this program measures")
+    if not (args.cpu_dry_run or torch.cuda.is_available()):
+        raise UserError("no GPU found, which this program measures (rehearse with --cpu-dry-run)")
     check_fast_decoder()
     args.folder.mkdir(parents=True, exist_ok=True)
     succeeded = run_parts({name: parts[name] for name in names}, args.folder)

@@ -34,6 +34,7 @@ if HAS_PYDANTIC:
 MAX_BYTES = 2**32  # a checkpoint of the full-size model has 0.3 GB
 MAX_COUNT = 2**53  # larger counts are not exact as floats
 MAX_SHOWN = 10  # problems in a message
+IS_FOLDER = 0x10  # MS-DOS attribute of an entry in a zip file
 ZIP_START = b"PK\x03\x04"
 
 CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MAX_COUNT)]
@@ -97,6 +98,9 @@ def read_saved(path: str | Path) -> object:
         if content.startswith(ZIP_START):  # NVIDIA's oldest files are not in the zip format
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 damaged = archive.testzip()  # torch does not compare the CRC-32
+                # torch would leave the tensor of such an entry uninitialized.
+                folders = [x.filename for x in archive.infolist() if x.external_attr & IS_FOLDER]
+                damaged = damaged or next(iter(folders), None)
             if damaged:
                 raise zipfile.BadZipFile(damaged)
         with warnings.catch_warnings(action="ignore"):  # about old pickles

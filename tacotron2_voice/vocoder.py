@@ -83,7 +83,11 @@ def check_mel_settings(
         if name in vocoder_settings:
             value = vocoder_settings[name]
             expected = getattr(settings, name)
-            if float(value) != expected:
+            try:
+                equal = float(value) == expected
+            except (TypeError, ValueError):
+                equal = False
+            if not equal:
                 different.append(f"{name}={value!s:.30} (expected {expected})")
     if different:
         problem = "the vocoder was trained on other log-mels than the voice"

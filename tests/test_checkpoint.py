@@ -1,9 +1,11 @@
 """Checkpoint files: atomic writes, the choice of a file, and the checks of its parts."""
 
+import contextlib
 import copy
 import errno
 import os
 import pickle
+import re
 import shutil
 import warnings
 
@@ -161,6 +163,21 @@ def test_load_notices_damage_unless_it_is_harmless(damage, written, tmp_path):
         else:
             assert_same(loaded, state)
     assert noticed > len(places) / 2
+
+
+def test_load_notices_damaged_attributes_in_the_directory_of_the_file(written, tmp_path):
+    """torch skips an entry that is marked as a folder, and leaves its tensor uninitialized."""
+    content, state = written
+    path = tmp_path / "checkpoint_7.pt"
+    entries = [match.start() for match in re.finditer(b"PK\x01\x02", content)]
+    assert len(entries) > 5
+    for start in entries:
+        for bit in range(32):
+            damaged = bytearray(content)
+            damaged[start + 38 + bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            with contextlib.suppress(checkpoint_file.DamagedCheckpoint):
+                assert_same(checkpoint.load_checkpoint(path), state)
 
 
 def test_load_accepts_finite_weights_when_their_sum_is_infinite(tmp_path):

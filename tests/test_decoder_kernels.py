@@ -500,18 +500,3 @@ def test_losses_stay_as_close_as_with_other_dropout(precision, monkeypatch):
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)
     furthest = max(abs(loss_of("fp32", seed) - exact) for seed in (1, 2, 3))
     assert 0 < abs(found - exact) < 2 * furthest
-
-
-@interpreted_only
-def test_loops_are_timed_one_by_one(monkeypatch, tf32_as_before):
-    from benchmarks import gpu_measurements
-
-    small = gpu_measurements.create_hparams(
-        "attention_rnn_dim=16,decoder_rnn_dim=16,encoder_embedding_dim=8"
-    )
-    monkeypatch.setattr(gpu_measurements, "HParams", lambda: small)
-    result = gpu_measurements.measure_loops(DEVICE, "fp32", 2, 2, 5, repeats=1)
-    assert result["precision"] == "fp32"
-    times = [result[name] for name in gpu_measurements.LOOPS]
-    assert min(times) > 0
-    assert result["together"] == pytest.approx(sum(times))

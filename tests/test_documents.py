@@ -63,7 +63,7 @@ SMALLER = {
         "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --only speed "
         f"--hparams {TINY}"
     ),
-    "benchmarks.reliability": "--numbers 1-2 --sounds 1",
+    "benchmarks.reliability": "--numbers 1-2 --audio 1",
     "benchmarks.speaking": f"--texts 1 --symbols 3 --steps 2 --repeats 1 --hparams {TINY}",
 }
 

@@ -101,6 +101,11 @@ def test_exported_file_contains_its_mel_settings(published):
         "win_length=1024 (expected 800), mel_fmin=20.5 (expected 0.0), "
         "mel_fmax=11025.0 (expected 8000.0)"
     )
+    graph = onnx.load(path)
+    graph.metadata_props[0].value = "unknown"
+    onnx.save(graph, path)
+    message = refusal(load_vocoder, path, create_hparams("mel_fmin=20.5,mel_fmax=11025"))
+    assert f"{graph.metadata_props[0].key}=unknown" in message
 
 
 def test_weights_are_rejected_when_their_mels_differ_from_the_voice(voices, folder):

@@ -47,6 +47,7 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
+WITHOUT_LAYER = {"docs", "examples", "tests"}  # nothing imports them
 PACKAGES = {name for names in LAYERS for name in names.split() if (ROOT / name).is_dir()}
 PATHS = sorted([*ROOT.glob("*.py"), *(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))])
 FILES = {name_of(path): path for path in PATHS}
@@ -74,6 +75,11 @@ def is_program(name: str) -> bool:
         isinstance(node, ast.If) and "__name__ == '__main__'" in ast.unparse(node.test)
         for node in TREES[name].body
     )
+
+
+def test_every_folder_with_code_has_a_layer():
+    folders = {path.parent.name for path in ROOT.glob("[a-z]*/*.py")}
+    assert folders - WITHOUT_LAYER <= PACKAGES
 
 
 @pytest.mark.parametrize("name", sorted(FILES))

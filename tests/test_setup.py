@@ -205,12 +205,12 @@ def test_list_is_rejected_when_it_changes_while_clips_are_compared(lists, tmp_pa
 
 def test_processes_compare_all_code_that_trains():
     """Processes that run other code would part without a word."""
-    script = "import sys, train; print(*(getattr(m, '__file__', 0) for m in sys.modules.values()))"
+    script = "import sys, train; print(*(getattr(m, '__file__', 0) for m in sys.modules.values()), sep='\\n')"
     run = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     compared = {str(path) for pattern in start_module.CODE for path in ROOT.glob(pattern)}
-    loaded = {x for x in run.stdout.split() if x.startswith(f"{ROOT}/") and "/.venv" not in x}
+    loaded = {x for x in run.stdout.splitlines() if x.startswith(f"{ROOT}/") and "/.venv" not in x}
     assert len(loaded) > 40
     assert loaded <= compared
 

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hparams import create_hparams
-from tacotron2_voice.speech_end import DYING_SECONDS, STUCK_SECONDS, EndDetector, StopReason
+from tacotron2_voice.speech_end import EndDetector, StopReason
 from tacotron2_voice.text import ENGLISH, text_to_sequence
 
 STEP = 0.05  # seconds
-H = create_hparams("sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000")
+SETTINGS = "sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000"
+H = create_hparams(SETTINGS)
 WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # the last word from symbol 4, "." is 7
 LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)  # nepers: 69 dB less
 REST = 8  # steps
@@ -20,6 +21,11 @@ def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
     weights = np.full(len(WORDS), (1 - sharpness) / (len(WORDS) - 1), np.float32)
     weights[symbol] = sharpness
     return weights
+
+
+def softer(decibels: float) -> np.ndarray:
+    """Return a frame that is softer than LOUD."""
+    return np.full(80, -decibels / (20 / np.log(10)), np.float32)
 
 
 def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
@@ -55,7 +61,7 @@ def test_speech_ends_later_when_a_loud_end_dies_away():
 def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
     finder, told = run(through([0.6] + [0.1] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 8)
-    assert told == 8 + DYING_SECONDS / STEP
+    assert told == 8 + 0.25 / STEP  # seconds
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
@@ -64,6 +70,57 @@ def test_stop_token_is_ignored_when_attention_is_inside_the_text():
     steps = [(QUIET, 0.9, at(2)), *through([0.1, 0.8], [LOUD, QUIET])]
     assert run(steps)[0].num_steps == 10
     assert run([(LOUD, 0.1, at(0)), (QUIET, 0.9, at(2, 0.2))] * 9)[0].num_steps == 2
+
+
+# The following tests have literal values on both sides of each threshold.
+
+
+def test_stop_probability_must_exceed_the_setting():
+    settings = create_hparams(f"{SETTINGS},gate_threshold=0.8")
+    finder, _ = run(through([0.1, 0.6, 0.85], [LOUD, QUIET, QUIET]), settings=settings)
+    assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)
+
+
+@pytest.mark.parametrize(("sharpness", "ends"), [(0.25, True), (0.35, False)])
+def test_stop_probability_counts_inside_the_text_when_alignment_is_blurred(sharpness, ends):
+    finder = EndDetector(WORDS, H, ENGLISH, 100)
+    finder.add(LOUD, 0.1, at(0))
+    assert finder.add(QUIET, 0.9, at(2, sharpness)) is ends
+
+
+@pytest.mark.parametrize(("decibels", "num_steps"), [(24, 8), (26, 9)])
+def test_audio_has_died_away_25_db_below_the_loud_frames(decibels, num_steps):
+    finder, _ = run(through([0.6] + [0.1] * 6, [LOUD] + [softer(decibels)] * 6))
+    assert (finder.reason, finder.num_steps) == (StopReason.GATE, num_steps)
+
+
+def test_loud_frames_are_the_reference_when_most_frames_are_soft():
+    reading = [(LOUD if n < 3 else softer(20), 0.01, at(n)) for n in range(len(WORDS) - 1)]
+    last = at(len(WORDS) - 1)
+    finder, _ = run([*reading, (softer(20), 0.6, last), (softer(26), 0.1, last)])
+    assert (finder.reason, finder.num_steps) == (StopReason.GATE, 9)
+
+
+@pytest.mark.parametrize(("share", "reason"), [(0.45, StopReason.STUCK), (0.55, StopReason.REST)])
+def test_attention_rests_with_half_of_its_weight_on_the_last_symbols(share, reason):
+    weights = np.zeros(len(WORDS), np.float32)
+    weights[7], weights[5] = share, 1 - share
+    finder, _ = run([*through()[:6], *[(LOUD, 0.1, weights)] * 60])
+    assert finder.reason is reason
+
+
+def test_speech_ends_at_rest_within_3_db_of_the_quietest_step():
+    gates = [0.45, 0.3, *[0.1] * 6]
+    finder, _ = run(through(gates, [softer(5), softer(8), *[softer(10)] * 6]))
+    assert (finder.reason, finder.num_steps) == (StopReason.REST, 9)
+
+
+@pytest.mark.parametrize(("symbol", "ends"), [(2, False), (1, True)])
+def test_attention_leaves_the_end_by_more_than_4_symbols(symbol, ends):
+    finder = EndDetector(WORDS, H, ENGLISH, 100)
+    steps = through([0.1, 0.3, 0.1], after=[(LOUD, 0.1, at(symbol))])
+    ended = [finder.add(*step) for step in steps]
+    assert ended == [False] * (len(steps) - 1) + [ends]
 
 
 def test_speech_ends_at_the_highest_stop_probability_when_attention_rests():
@@ -95,7 +152,7 @@ def test_speech_ends_when_attention_makes_no_progress():
     finder, told = run([(LOUD, 0.1, at(2))] * 99)
     assert finder.reason is StopReason.STUCK
     assert not finder.reason.is_found
-    assert told == pytest.approx(STUCK_SECONDS / STEP + 1, abs=1)
+    assert told == pytest.approx(2 / STEP + 1, abs=1)  # seconds
 
 
 def test_speech_ends_at_its_limit_when_the_text_has_no_words():

@@ -211,8 +211,9 @@ def test_examples_of_the_readme_run(example, tmp_path):
 
 
 def test_classes_for_lightning_in_the_readme_are_those_of_the_example():
-    [block] = re.findall(r"\n```py\n(class .*?)\n```", README, re.DOTALL)
-    classes, _, _ = block.partition("\n\n\nbatches = ")
+    [classes] = re.findall(
+        r"\n```py\nimport lightning\n.*?\n(class .*?)\n\n\ndevices = ", README, re.DOTALL
+    )
     program = (ROOT / "examples" / "frameworks" / "lightning_trainer.py").read_text()
     for line in filter(None, classes.splitlines()):
         assert line in program

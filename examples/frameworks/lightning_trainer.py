@@ -59,10 +59,7 @@ class SaveBatches(Callback):
         # Lightning itself counts the batches of each process. With another number of processes, it
         # would end the epoch at a wrong batch.
         if state_dict["world_size"] != self.batches.world_size:
-            raise BatchingError(
-                f"world_size={self.batches.world_size}: expected {state_dict['world_size']}, "
-                "as in the checkpoint"
-            )
+            raise BatchingError(f"expected world_size={state_dict['world_size']}")
         self.batches.load_state_dict(state_dict)
 
 
