@@ -1,11 +1,10 @@
-"""Make this epoch's batches from the settings in hparams.py and the clips' lengths.
+"""Make this epoch's batches from the clips' lengths and the settings in hparams.py.
 
     sampler = make_sampler(frames, hparams)   # frames: [clips] the length of each clip
     sampler.set_epoch(epoch)                  # plans the epoch: sampler.plan, a list of batches
     loader = make_loader(clips, hparams, sampler, pin_memory=True)
 
-This is where each setting leads, and each equation of Ge et al. 2021, "Speed up training with
-variable length inputs by efficient batching strategies", Interspeech:
+This list shows where each setting and each equation of Ge et al. is implemented ("Speed up training with variable length inputs by efficient batching strategies", Interspeech 2021):
 
     `batching_strategy`: RAND, SB, SSB (eq. 2-3), BKT, ATS   length_batching/strategies.py
     `dynamic_batch_size`, `batch_capacity`: DBS              `batch_starts` in length_batching/plan.py
@@ -26,20 +25,22 @@ from hparams import HParams, batching_options
 from length_batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 from tacotron2_voice.utils.errors import UserError
 
-# With fewer optimizer steps per epoch, an epoch teaches little, and validation takes most of a run.
+# With fewer optimizer steps per epoch, validation takes most of a run.
 MIN_UPDATES = 20
-VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
+VALIDATION_SEED = 0  # seed of the batches and prenet masks in validation
 
 
 def balancing_weights(
     lengths: np.ndarray, speakers: np.ndarray, hparams: HParams
 ) -> np.ndarray | None:
-    """Return the clips' weights in the draw of an epoch [clips], or None to draw each clip once.
+    """Return the weight with which an epoch draws each clip [clips], or None to draw each clip
+    once.
 
-    A speaker with F frames gets time in an epoch in proportion to F ** (1 - speaker_balance). All
-    clips of a speaker come equally often, so a clip has the weight F ** -speaker_balance. Models of
-    many languages draw their data with a temperature T = 1 / (1 - speaker_balance): Arivazhagan
-    et al., "Massively multilingual neural machine translation in the wild", 2019.
+    The time of a speaker in an epoch is proportional to F ** (1 - speaker_balance), where F is the
+    number of frames of the speaker. An epoch draws all clips of a speaker equally often, so the
+    weight of a clip is F ** -speaker_balance. Models of many languages draw their data with a
+    temperature T = 1 / (1 - speaker_balance): Arivazhagan et al., "Massively multilingual neural
+    machine translation in the wild", 2019.
 
     Args:
         lengths: [clips] frames.
@@ -52,7 +53,7 @@ def balancing_weights(
 
 
 def draws_of_clips(weights: np.ndarray) -> np.ndarray:
-    """Return [clips] how often an epoch draws each clip, on average.
+    """Return the mean number of times that an epoch draws each clip [clips].
 
     An epoch draws as many clips as the corpus has. It rounds these numbers up or down at random.
     """
@@ -67,18 +68,18 @@ def make_sampler(
     world_size: int = 1,
     weights: np.ndarray | None = None,
 ) -> LengthBatchSampler:
-    """Return the sampler of a process's training batches.
+    """Return the batch sampler of one training process.
 
-    An optimizer step takes `batches_per_update` batches, of all processes together. The last
+    An optimizer step takes `batches_per_update` batches, counted over all processes. The last
     optimizer step of an epoch may take fewer.
 
     Args:
         lengths: [clips] frames.
         rank, world_size: the number of this process, and of all processes that train together.
-        weights: as `balancing_weights` returns them.
+        weights: the result of `balancing_weights`.
 
     Raises:
-        UserError: if these clips, or this number of processes, do not allow a setting.
+        UserError: if a setting does not fit these clips or this number of processes.
     """
     options = batching_options(hparams)
     if weights is not None:
@@ -93,14 +94,16 @@ def make_sampler(
             world_size=world_size,
             **options,
         )
-    except BatchingError as error:  # the library has no UserError, because it stands alone
+    # length_batching is independent of this project, so it does not raise UserError
+    except BatchingError as error:
         raise UserError(str(error)) from None
 
 
 def validation_batches(
     lengths: np.ndarray, hparams: HParams, rank: int = 0, world_size: int = 1
 ) -> list[list[int]]:
-    """Return a process's random validation batches, the same in every run and every epoch."""
+    """Return the random validation batches of a process, which are the same in every run and
+    epoch."""
     plan = plan_epoch(lengths, hparams.validation_batch_size, "random", seed=VALIDATION_SEED)
     return [batch.tolist() for batch in plan][rank::world_size]
 
@@ -108,13 +111,13 @@ def validation_batches(
 def describe_costs(
     sampler: LengthBatchSampler, hparams: HParams, weights: np.ndarray | None = None
 ) -> str:
-    """Return lines that compare the sampler's epoch with random batches of the same clips.
+    """Describe an epoch of the sampler in lines, compared with random batches of the same clips.
 
     The lines contain padding, decoder steps and frames. During `random_epochs`, they describe the
     first epoch after the random epochs.
 
     Args:
-        weights: as given to `make_sampler`.
+        weights: the same as for `make_sampler`.
     """
     epoch = max(sampler.epoch, hparams.random_epochs)
     draw: dict[str, Any] = {}
@@ -155,7 +158,7 @@ def describe_costs(
 def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
     """Return a warning if an epoch has fewer than MIN_UPDATES optimizer steps, or None.
 
-    A model learns by optimizer steps, and large batches of a small corpus make few.
+    A model needs many optimizer steps to learn, and a small corpus in large batches has few.
     """
     updates = updates_of(sampler, hparams)
     limits_frames = hparams.dynamic_batch_size and hparams.batch_capacity

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 NVIDIA_CLEANERS = ("english_cleaners",)
-# NVIDIA's names that have no meaning here, and what replaces them.
+# NVIDIA's settings that do not exist here, and their replacements.
 NVIDIA_ONLY = {
     "fp16_run": "use precision=fp16 on a GPU",
     "dynamic_loss_scaling": "precision=fp16 always scales the loss dynamically",
@@ -83,7 +83,7 @@ class HParams(VoiceSettings):
     """Contain all settings of a run. Objects are immutable.
 
     Raises:
-        UserError: listing every value that is not valid.
+        UserError: if values are not valid; the message lists them all.
     """
 
     # fmt: off
@@ -107,11 +107,11 @@ class HParams(VoiceSettings):
     clips_folder: str = ""  # folder that contains the clips, if you moved them after prepare
     load_mel_from_disk: bool = False  # True: filelists contain cached log-mels (.npy) instead of audio
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # cleaners that turn a text into symbols, in this order
-    language: str = ""  # language as eSpeak names it, such as de; for phones and for Turkish letters
+    language: str = ""  # eSpeak's code of the language, such as de; needed for phones and for Turkish letters
     symbols: str = "english"  # table of symbols: english (NVIDIA's), corpus, or a .json file
     symbol_table: tuple[
         str, ...
-    ] = ()  # set by the program: the symbols of that table; (): the English table
+    ] = ()  # set by the program: symbols of the table; (): English table
     drop_unknown: bool = False  # True: leave out characters without a symbol; False: reject the clip
     espeak_version: str = ""  # set by the program: version of eSpeak that made the phones
     speakers: tuple[
@@ -137,12 +137,12 @@ class HParams(VoiceSettings):
     num_bins: Count = 58  # number of sorted runs per epoch (alternated_sort); larger: more random and more padding
     num_buckets: Buckets = 10  # number of length classes (bucket_by_*); larger: less padding
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
-    batch_capacity: Count | None = None  # padded frames per batch at most; None: batch_size times the longest clip
+    batch_capacity: Count | None = None  # most padded frames per batch; None: batch_size times the longest clip
     batch_randomization: bool = True  # True: shuffle the finished batches
     random_epochs: CountOrZero = 2  # epochs at the start that use random batches; 0: none
-    batches_per_update: Count = 1  # batches per optimizer step, of all processes together; larger: fewer steps
+    batches_per_update: Count = 1  # batches per optimizer step over all processes; larger: fewer steps
     speaker_balance: Share = 0.0  # 0: every clip once per epoch; 1: every speaker gets the same time
-    prepare_trainset_per_epoch: bool = True  # False: all epochs after random_epochs have the same batches
+    prepare_trainset_per_epoch: bool = True  # False: the same batches in every epoch after random_epochs
 
     # --- optimization
     learning_rate: Positive = 1e-3  # learning rate of Adam
@@ -167,27 +167,27 @@ class HParams(VoiceSettings):
     # --- model
     n_symbols: SymbolCount = 148  # number of symbols that the model has embeddings for
     symbols_embedding_dim: Width = 512  # width of the symbol embedding
-    encoder_kernel_size: Kernel = 5  # symbols per kernel of the encoder's convolutions; odd
+    encoder_kernel_size: Kernel = 5  # width of the encoder's convolution kernels, in symbols; must be odd
     encoder_n_convolutions: EncoderLayers = 3  # number of convolutions in the encoder
-    encoder_embedding_dim: EvenWidth = 512  # width of the encoder's output; even
+    encoder_embedding_dim: EvenWidth = 512  # width of the encoder's output; must be even
     speaker_embedding_dim: WidthOrZero = 0  # width of the speaker embedding; 0: one speaker
     n_frames_per_step: Width = 1  # frames per decoder step (the reduction factor r); larger: faster, less detail
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
     p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and in synthesis
-    max_decoder_steps: DecoderSteps = 10_000  # decoder steps per chunk at most, in synthesis
+    max_decoder_steps: DecoderSteps = 10_000  # most decoder steps per chunk in synthesis
     gate_threshold: Positive = 0.5  # stop probability that ends speech; larger: speech ends later
-    attention_rest_time: MillisecondsOrZero = 800.0  # ms, time of resting attention that ends speech; 0: off
+    attention_rest_time: MillisecondsOrZero = 800.0  # ms, attention at rest for this time ends speech; 0: off
     attention_window: CountOrZero = 0  # number of symbols that attention may move ahead per decoder step; 0: no limit
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
-    attention_dim: Width = 128  # width in which attention compares decoder state and symbols
+    attention_dim: Width = 128  # width of the vectors that attention compares
     attention_location_n_filters: Width = 32  # number of filters over the earlier attention weights
-    attention_location_kernel_size: Kernel = 31  # symbols per kernel of these filters; odd
+    attention_location_kernel_size: Kernel = 31  # width of these filters, in symbols; must be odd
     attention_location_gradient: bool = True  # False: no gradient through earlier attention weights; small models learn better
     p_attention_dropout: Dropout = 0.1  # dropout rate of the attention LSTM's hidden state
     p_decoder_dropout: Dropout = 0.1  # dropout rate of the decoder LSTM's hidden state
     postnet_embedding_dim: Width = 512  # number of channels in the postnet
-    postnet_kernel_size: Kernel = 5  # frames per kernel of the postnet's convolutions; odd
+    postnet_kernel_size: Kernel = 5  # width of the postnet's convolution kernels, in frames; must be odd
     postnet_n_convolutions: PostnetLayers = 5  # number of convolutions in the postnet
     # fmt: on
 
@@ -196,7 +196,8 @@ class HParams(VoiceSettings):
 
     @classmethod
     def contradictions(cls, values: Any) -> Iterator[str]:
-        """Yield the contradictions between settings. `values` has them as attributes."""
+        """Yield a message for each contradiction between settings, which are attributes of
+        `values`."""
         yield from VoiceSettings.contradictions(values)
         if values.speaker_balance and not values.speaker_embedding_dim:
             expected = "expected 0, because speaker_embedding_dim=0"
@@ -215,7 +216,7 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
     `win_time=50,hop_time=12.5` are the lengths of Ge et al., section 3.
 
     Raises:
-        UserError: listing every problem, with the file and line of overrides from a file.
+        UserError: if overrides are wrong; the message lists every problem with its file and line.
     """
     return change_settings(base or HParams(), overrides or "")
 
@@ -228,8 +229,8 @@ def override_lines(overrides: str) -> list[str]:
 def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
     """Restore the settings that were saved with a run.
 
-    Unknown names are ignored. Missing settings get their defaults, except text_cleaners, which get
-    NVIDIA's: its checkpoints contain no settings.
+    Unknown names are ignored. Missing settings get their defaults, except that text_cleaners gets
+    NVIDIA's value, because NVIDIA's checkpoints contain no settings.
 
     Raises:
         UserError: if a value has a wrong type or is out of range.
@@ -258,7 +259,7 @@ def symbols_path(hparams: HParams) -> Path:
 
 
 def read_symbols(hparams: HParams) -> HParams:
-    """Read the file that `symbols` names, and return settings with its `symbol_table`.
+    """Read the symbol table from the file in `symbols`, and return settings that contain it.
 
     Raises:
         UserError: if the file cannot be read or contains no symbol table.

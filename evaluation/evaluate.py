@@ -1,12 +1,13 @@
-"""Measure how intelligible and natural a model's speech is, next to recordings of the same texts.
+"""Measure how intelligible and natural a model's speech is, compared with recordings of the same
+texts.
 
     options = EvaluationOptions(recognizer="whisper", quality=True)
     result = evaluate(Path("runs/mine/best.pt"), Path("unseen"), options)
     print(result.summary())
 
-The recordings must not have been trained on. A recognizer makes errors of its own, so compare the
-model's word error rate with the rate of the recordings. The identification rate needs no
-recognizer and therefore works in any language.
+The training must not have used these recordings. A recognizer makes mistakes too, so compare the
+model's word error rate with the rate of the recordings. The identification rate needs no recognizer
+and therefore works in any language.
 """
 
 import tempfile
@@ -84,7 +85,7 @@ class Evaluators:
     Args:
         recognizer: None: no word error rate.
         quality_model: None: no quality.
-        language: of the texts, as eSpeak names it.
+        language: eSpeak's code for the language of the texts.
         encoder: None: no speaker identification.
     """
 
@@ -95,10 +96,11 @@ class Evaluators:
     transcripts: list[Transcript] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     embeddings: list[np.ndarray] = field(default_factory=list)
-    is_right_speaker: list[bool] = field(default_factory=list)  # set after all audio was added
+    # the value is set after all audio was added
+    is_right_speaker: list[bool] = field(default_factory=list)
 
     def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
-        """Evaluate float samples [N] in [-1, 1] of a text."""
+        """Evaluate audio of a text: float samples [N] in [-1, 1]."""
         words = text.lower().rstrip(".")
         transcript = ""
         if self.recognizer:
@@ -127,11 +129,11 @@ class Evaluators:
     def identify_speakers(
         self, centroids: Mapping[str, Sequence[float]], names: Sequence[str | None]
     ) -> list[str]:
-        """Return the nearest speaker of each piece of audio, "" without an encoder.
+        """Return the nearest speaker of each piece of audio, or "" without an encoder.
 
         Args:
             centroids: the mean embedding [256] of each speaker's recordings.
-            names: the speaker that each piece should have; `measures` compares with them.
+            names: the correct speaker of each piece, for `measures`.
         """
         if not self.encoder:
             return [""] * len(names)
@@ -150,8 +152,8 @@ class EvaluationOptions:
     """What `evaluate` measures.
 
     Args:
-        language: of the texts, as eSpeak names it.
-        recognizer, whisper_model: as `make_recognizer` takes them.
+        language: eSpeak's code for the language of the texts.
+        recognizer, whisper_model: see `make_recognizer`.
         words_only: skip the identification rate, which takes most of the time.
         quality: rate the audio with DistillMOS too.
         right_speaker: measure the speaker identification accuracy too.
@@ -186,12 +188,12 @@ def evaluate(
     vocoder: Path | None = None,
     output: Path | None = None,
 ) -> Intelligibility:
-    """Synthesize the texts of recordings, and measure the speech next to the recordings.
+    """Synthesize the texts of recordings, and compare the speech with the recordings.
 
     Args:
         checkpoint: a checkpoint, or the folder of an exported voice.
-        recordings_path, speaker_column: as `read_recordings` takes them.
-        speaker: the speaker of all texts, if the recordings have no speakers.
+        recordings_path, speaker_column: see `read_recordings`.
+        speaker: the speaker for all texts, if the recordings have no speakers.
         vocoder: an ONNX file to use in place of Griffin-Lim.
         output: a folder that keeps the audio and the alignments.
 
@@ -217,7 +219,7 @@ def evaluate(
             recordings_path, synthesizer, vocoder_name, evaluators, speaker_column
         )
 
-    # The recordings are read first, so that a bad one stops the evaluation before it takes long.
+    # The recordings are read first, so that a bad recording stops the evaluation early.
     hparams = synthesizer.settings
     recorded: list[np.ndarray] = []
     if not options.words_only:
@@ -263,14 +265,15 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Return the measures of recordings, and keep them in a file next to the recordings.
+    """Measure recordings, or read the measures from the file that an earlier call wrote next to
+    them.
 
     Args:
-        path, speaker_column: as `read_recordings` takes them.
-        synthesizer: for its vocoder, which the recordings pass through too.
+        path, speaker_column: see `read_recordings`.
+        synthesizer: its vocoder also processes the recordings.
 
     Raises:
-        UserError: if the recordings, or the file that was kept, cannot be read.
+        UserError: if the recordings, or the file with their measures, cannot be read.
     """
     hparams = synthesizer.settings
     recordings = read_recordings(path, speaker_column)
@@ -305,7 +308,7 @@ def measure_reference(
     names = [recording.speaker for recording in recordings]
     centroids: dict[str, list[float]] = {}
     if evaluators.encoder:
-        # A recording is compared with the other recordings of its speaker, without itself.
+        # Each recording is compared with the other recordings of its speaker, not with itself.
         for each in (recorded, vocoded):
             nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
             each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]
@@ -329,10 +332,10 @@ def synthesize_texts(
     names: Sequence[str | None],
     output: Path | None,
 ) -> Iterator[torch.Tensor]:
-    """Yield the samples [N] of each text, as a 16-bit WAV contains them.
+    """Yield the samples [N] of each text, rounded to 16 bits like in a WAV.
 
-    Audio that is shorter than a mel spectrogram needs is padded with silence, because a model that
-    has learned little may stop at once.
+    Audio that is too short for a mel spectrogram is padded with silence. Such audio occurs if a
+    barely trained model stops at once.
 
     Args:
         names: the speaker of each text.
@@ -349,7 +352,7 @@ def synthesize_texts(
             wav = folder / f"{number:04d}.wav"
             if output:
                 write_speech(wav.with_suffix(""), speech, hparams.table)
-            else:  # without the plot, which takes longer than the speech
+            else:  # the plot is left out because it takes longer than the speech
                 write_wav(wav, speech.audio, hparams.sampling_rate)
             samples = torch.from_numpy(soundfile.read(wav, dtype="float32")[0])
             missing = max(0, hparams.filter_length - len(samples))
@@ -368,7 +371,8 @@ def labeled_transcripts(
     names: Sequence[str | None],
     nearest_speakers: Sequence[str],
 ) -> list[Transcript]:
-    """Return the transcripts with the nearest recording, the speaker and the nearest speaker."""
+    """Return the transcripts, each with its nearest recording, its speaker and its nearest
+    speaker."""
     nearest_texts = [""] * len(recordings)
     if nearest:
         nearest_texts = [recordings[i].text.lower().rstrip(".") for i in nearest]
@@ -385,7 +389,7 @@ def rates_by_speaker(
     reference: Reference,
     is_identified: np.ndarray,
 ) -> dict[str, SpeakerRates]:
-    """Return the measures of each speaker; empty for a single speaker.
+    """Return the measures of each speaker, or an empty list for a single speaker.
 
     Args:
         names: the speaker of each text that was added to `evaluators`.

@@ -45,8 +45,8 @@ class Style(NamedTuple):
     marker: str
 
 
-# Colors of Okabe and Ito, which color-blind readers can distinguish, and a gray. `style_of` gives
-# the other gray to strategies that are not in this table.
+# Colors of Okabe and Ito, which color-blind readers can distinguish, and a gray. Strategies outside
+# this table get another gray from `style_of`.
 STYLES = {
     "random": Style("#D55E00", "o"),
     "sorted": Style("#000000", "s"),
@@ -60,7 +60,7 @@ STYLES = {
 }
 GRAY = "#555555"
 MORE_MARKERS = "pHd*h8"
-# Axis labels of the columns of metrics.jsonl whose names are not the usual terms.
+# Axis labels of columns of metrics.jsonl whose own names are unclear.
 LABELS = {
     "alignment_sharpness": "focus rate",
     "updates": "optimizer steps",
@@ -72,7 +72,7 @@ RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linesty
 def style_of(strategy: str) -> Style:
     """Return the color and the marker of a strategy.
 
-    Strategies that are not in STYLES are gray. Each of them has another marker.
+    Strategies that are not in STYLES are gray. Each gray strategy has a different marker.
     """
     if strategy in STYLES:
         return STYLES[strategy]
@@ -90,8 +90,8 @@ def write_figure(figure: Figure, path: Path) -> Path:
 
     The same figure always gives the same bytes.
     """
-    # The ids inside an SVG depend on the salt. Each file has its own salt, because equal ids of two
-    # plots in one web page would collide.
+    # Matplotlib computes the ids inside an SVG from the salt. Each file has its own salt, because
+    # equal ids of two plots in one web page would collide.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
         options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
         write_atomically(path, lambda file: figure.savefig(file, **options))
@@ -101,10 +101,11 @@ def write_figure(figure: Figure, path: Path) -> Path:
 def draw_progress(
     values: pd.DataFrame, quantities: Sequence[str], over: Sequence[str] = ("epoch",)
 ) -> Figure:
-    """Draw the learning curves of runs: one column of panels per quantity, one row per x axis.
+    """Draw the learning curves of runs. Each quantity has a column of panels, and each x axis a
+    row.
 
-    Each line is the mean of all runs with the same name. Its band is one standard error wide on
-    each side.
+    Each line is the mean of all runs with the same name. The band around it is one standard error
+    above and below the mean.
 
     Args:
         values: one row per run and epoch, with the columns `name`, `epoch`, `quantities` and
@@ -171,8 +172,8 @@ def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
 def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) -> Figure:
     """Draw the first batches of an epoch with RAND and with SSB-DBS-BR.
 
-    The batches are planned for the whole corpus, and the titles show values of the whole epoch.
-    Batches of a few clips would need much more padding.
+    The batches are planned for the whole corpus, and the titles show values of the whole epoch. If
+    only a few clips were planned, they would need much more padding.
 
     Args:
         lengths: frames of each clip.
@@ -244,14 +245,15 @@ def draw_parameter_sweeps(
     epochs: int = 3,
     per_doubling: int = 2,
 ) -> Figure:
-    """Draw Ge21 Figure 2: one column each for SSB, BKT and ATS with fixed batch sizes.
+    """Draw Ge21 Figure 2, with a column for each of SSB, BKT and ATS with fixed batch sizes.
 
     The two upper rows show the zero-padding rate (ZPR) and the average batch length (ABL) for
-    values of the strategy's parameter. A ring marks the chosen value. The lowest row shows the
+    values of the strategy's parameter. A circle marks the chosen value. The lowest row shows the
     longest clip of every batch at the chosen value, in planned order and sorted.
 
     Args:
-        chosen: parameter name -> value. If the corpus does not allow it, the nearest value is used.
+        chosen: parameter name -> value. If the corpus does not allow a value, the nearest value is
+            used.
         epochs: epochs to average over.
         per_doubling: values to draw between a value and its double.
     """

@@ -3,8 +3,8 @@
     cepstra = [mel_cepstra(read_audio(x.path, hparams), hparams) for x in recordings]
     nearest = nearest_recordings(recordings, cepstra, spoken_cepstra)
 
-The distance is that of mel-cepstra along the path of dynamic time warping, as in mel-cepstral
-distortion (Kubichek 1993), so it ignores tempo and level.
+The distance is computed from mel-cepstra that dynamic time warping has aligned, as in mel-cepstral
+distortion (Kubichek 1993). Therefore it ignores tempo and level.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from evaluation.recordings import Recording
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.utils.console import progress_bar
 
-CEPSTRA = slice(1, 13)  # without coefficient 0, which is the level
+CEPSTRA = slice(1, 13)  # coefficient 0 is left out because it is the level
 
 
 def mel_cepstra(samples: torch.Tensor, hparams: VoiceSettings) -> np.ndarray:
@@ -40,7 +40,7 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
 def nearest_recordings(
     recordings: Sequence[Recording], recorded: Sequence[np.ndarray], spoken: Sequence[np.ndarray]
 ) -> list[int]:
-    """Return, for each spoken text, the index of the same speaker's nearest recording.
+    """Return the index of the nearest recording of the same speaker for each spoken text.
 
     Args:
         recorded: the mel-cepstra [12, frames] of the recordings.

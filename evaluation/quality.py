@@ -44,7 +44,7 @@ class DistillMos:
 
 
 def _allow_no_torchaudio() -> None:
-    """Replace torchaudio by an empty module if it cannot be imported.
+    """Replace torchaudio with an empty module if it cannot be imported.
 
     distillmos imports torchaudio, which only its command line uses. The wheels of torchaudio do not
     load with the CPU build of torch.

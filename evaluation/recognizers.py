@@ -1,10 +1,10 @@
-"""Speech recognizers for word error rates.
+"""Transcribe audio with speech recognizers, for word error rates.
 
     recognizer = make_recognizer("whisper", "tiny.en", "en-us", texts)
     words_of(recognizer.transcribe(samples, 22050), "en-us")
 
 Pocketsphinx is small, old and supports English only. Whisper supports many languages (Radford et
-al. 2022). Every recognizer makes errors, so report the word error rate of recordings too.
+al. 2022). Every recognizer makes mistakes, so also report the word error rate of recordings.
 """
 
 import argparse
@@ -25,29 +25,30 @@ from tacotron2_voice.text.spoken_numbers import ENGLISH, GRAMMAR, WORDS, in_word
 from tacotron2_voice.utils.errors import UserError
 
 RATE = 16_000  # Hz; both recognizers were trained at this rate
-SILENCE = 0.2  # seconds before and after the speech, in which pocketsphinx adapts to the level
+SILENCE = 0.2  # seconds before and after the speech, so that pocketsphinx can adapt to the level
 POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
 WHISPER_MODEL = "tiny.en"
 LONGEST_LOOP = 6  # tokens; without a limit Whisper may repeat a token until its window is full
-WHISPER_LANGUAGES = {"cmn": "zh", "yue": "zh", "nb": "no"}  # by eSpeak's names, if they differ
+# language codes that differ from eSpeak's
+WHISPER_LANGUAGES = {"cmn": "zh", "yue": "zh", "nb": "no"}
 
 
 class Recognizer(Protocol):
-    name: str  # with the name of its model; results contain it
+    name: str  # name of the recognizer and its model, which the results contain
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
-        """Return the words in float samples [N] in [-1, 1]; may be empty."""
+        """Return the words in float samples [N] in [-1, 1]. The text may be empty."""
 
 
 def make_recognizer(
     name: str, whisper_model: str, language: str, texts: Sequence[str]
 ) -> Recognizer | None:
-    """Return the recognizer for `texts`; None if it does not support the language.
+    """Return the recognizer for `texts`, or None if it does not support the language.
 
     Args:
         name: "pocketsphinx" or "whisper".
-        whisper_model: as `Whisper` takes it.
-        language: as eSpeak names it, such as "en-us".
+        whisper_model: the argument `model` of `Whisper`.
+        language: eSpeak's code, such as "en-us".
         texts: if they contain only English numbers, pocketsphinx gets a grammar of numbers.
 
     Raises:
@@ -62,10 +63,10 @@ def make_recognizer(
 
 
 def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
-    """Add --recognizer and --whisper-model, as `make_recognizer` takes them."""
+    """Add the options --recognizer and --whisper-model for `make_recognizer`."""
     name_help = "speech recognizer; whisper needs requirements/whisper.txt (default: %(default)s)"
     parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)
-    model_help = "name of a Whisper model, downloaded once, or its folder (default: %(default)s)"
+    model_help = "name of a Whisper model to download, or folder of a model (default: %(default)s)"
     parser.add_argument("--whisper-model", default=WHISPER_MODEL, metavar="MODEL", help=model_help)
 
 
@@ -96,7 +97,7 @@ class Pocketsphinx:
     """Transcribe English.
 
     Args:
-        numbers_only: allow only the words of numbers, which makes fewer errors on numbers.
+        numbers_only: allow only number words, which reduces errors if all texts are numbers.
     """
 
     def __init__(self, *, numbers_only: bool) -> None:
@@ -128,7 +129,7 @@ class Whisper:
     Args:
         model: the name of a published model, such as "tiny.en", "base" or "large-v3", which is
             downloaded once, or the folder of a model in CTranslate2's format.
-        language: as eSpeak names it, such as "en-us" or "de".
+        language: eSpeak's code, such as "en-us" or "de".
 
     Raises:
         UserError: if the model cannot be loaded or does not support the language.
@@ -144,7 +145,7 @@ class Whisper:
             raise UserError(f"--whisper-model {model}: supports {known}, not {language}")
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
-        # Temperatures above 0 sample at random. Each audio is transcribed without a context.
+        # Temperatures above 0 sample at random. Each audio file is transcribed without context.
         segments, _ = self._model.transcribe(
             resampled(samples, sampling_rate).astype(np.float32),
             language=self._language,
@@ -169,5 +170,5 @@ def _whisper_model(model: str) -> Any:
         raise UserError(f"--whisper-model {model}: expected {expected}")
     try:
         return faster_whisper.WhisperModel(model, device="cpu", compute_type="int8")
-    except Exception as error:  # the disk, the network and the format have many classes
+    except Exception as error:  # errors of the disk, the network and the format have many classes
         raise UserError(f"--whisper-model {model}: {first_line(error)}") from None

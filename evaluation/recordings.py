@@ -1,4 +1,4 @@
-"""Recordings that an evaluation compares speech with.
+"""Read the recordings that an evaluation compares with the model's speech.
 
 recordings = read_recordings(Path("unseen"))           # metadata.csv and wavs/
 recordings = read_recordings(Path("lists/val.txt"))    # a filelist
@@ -69,15 +69,15 @@ def speakers_of_texts(
     path: Path,
     checkpoint: Path,
 ) -> list[str | None]:
-    """Return the speaker that the model uses for the text of each recording.
+    """Return the speaker with which the model speaks the text of each recording.
 
     Args:
-        known: the model's speakers; empty for a model with one speaker, which gives None.
+        known: the model's speakers; empty for a model with one speaker, which returns None.
         chosen: the speaker for all texts, if the recordings have no speakers.
         path, checkpoint: for messages.
 
     Raises:
-        UserError: if the model lacks a speaker, or if the speakers are given twice or not at all.
+        UserError: if the model lacks a speaker, or if the speakers are given twice or are missing.
     """
     named = {recording.speaker for recording in recordings} - {""}
     if not known or not named:
@@ -90,7 +90,8 @@ def speakers_of_texts(
 
 
 def indices_by_speaker(names: Sequence[str | None]) -> dict[str, list[int]]:
-    """Return the indices of each speaker, in alphabetical order; empty for a single speaker."""
+    """Return the indices of each speaker's recordings, in alphabetical order of the speakers. The
+    result is empty for a single speaker."""
     indices: dict[str, list[int]] = {}
     for index, name in enumerate(names):
         indices.setdefault(name or "", []).append(index)

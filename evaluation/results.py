@@ -27,13 +27,13 @@ class Transcript:
     text: str
     heard: str  # the transcript; empty if the recognizer does not support the language
     nearest: str = ""  # the text of the recording whose mel-cepstra are nearest
-    speaker: str = ""  # the speaker that the model was asked for; empty for a model with one
+    speaker: str = ""  # the requested speaker; empty for a model with one speaker
     nearest_speaker: str = ""  # the speaker whose recordings are nearest
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Means over some audio; None if a measure was not requested or does not apply."""
+    """Contain means over audio. A measure is None if it was not requested or does not apply."""
 
     word_error_rate: float | None = None
     quality: float | None = None  # DistillMOS, 1 to 5
@@ -42,18 +42,18 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reference:
-    """Measures of the recordings, which are the best values that a model can reach."""
+    """Contain the measures of the recordings, which are the best values that a model can reach."""
 
     recordings: Measures
-    vocoded: Measures  # of the recordings after the mel spectrogram and the vocoder
+    vocoded: Measures  # the recordings after mel spectrogram and vocoder
     made_with: dict[str, Any]  # texts, mel settings, vocoder and evaluators
-    speakers: dict[str, Measures] = field(default_factory=dict)  # of each speaker's recordings
+    speakers: dict[str, Measures] = field(default_factory=dict)  # measures per speaker
     centroids: dict[str, list[float]] = field(default_factory=dict)  # mean embedding per speaker
 
 
 @dataclass(frozen=True)
 class SpeakerRates:
-    """Measures of one speaker of a model with several; fields as in `Intelligibility`."""
+    """Contain the measures of one speaker. `Intelligibility` explains the fields."""
 
     texts: int
     word_error_rate: float | None
@@ -67,16 +67,18 @@ class SpeakerRates:
 
 @dataclass(frozen=True)
 class Intelligibility:
-    """Measures of one checkpoint, next to the same measures of the recordings of its texts.
+    """Contain the measures of one checkpoint, and the same measures of recordings of the same
+    texts.
 
     The word error rates are None if the recognizer does not support the language. The
-    identification rate is the fraction of texts whose nearest recording, among those of the same
-    speaker, is the recording of the same text. Chance gives 1 / (texts of the speaker).
+    identification rate is the fraction of texts whose nearest recording has the same text. Only
+    recordings of the same speaker are compared. A random choice would give 1 / (number of texts of
+    the speaker).
     """
 
     word_error_rate: float | None
     recordings: float | None  # word error rate of the recordings
-    recordings_after_griffin_lim: float | None  # or after the vocoder that was given
+    recordings_after_griffin_lim: float | None  # or after the chosen vocoder
     texts: int
     checkpoint: str
     epochs: int  # 0 if the checkpoint does not say
@@ -84,13 +86,13 @@ class Intelligibility:
     identification_rate: float | None = None
     quality: float | None = None  # DistillMOS of the model's speech
     quality_of_recordings: float | None = None
-    quality_after_griffin_lim: float | None = None  # or after the vocoder that was given
+    quality_after_griffin_lim: float | None = None  # or after the chosen vocoder
     recognizer: str = POCKETSPHINX
     vocoder: str = GRIFFIN_LIM
     speakers: dict[str, SpeakerRates] = field(default_factory=dict)  # if there are several
     right_speaker: float | None = None  # speaker identification accuracy of the model's speech
     right_speaker_of_recordings: float | None = None
-    right_speaker_after_griffin_lim: float | None = None  # or after the vocoder that was given
+    right_speaker_after_griffin_lim: float | None = None  # or after the chosen vocoder
 
     def summary(self) -> str:
         """Return one line per measure, and a table of the speakers if there are several."""
@@ -140,6 +142,6 @@ def read_result(path: Path, expected: type[Result]) -> Result:
     """Return the dataclass `expected` from a JSON file.
 
     Raises:
-        UserError: names the file and the field.
+        UserError: if the file is not valid; the message contains the file and the field.
     """
     return read_as(path, expected, "no such file; scripts/evaluate.py writes it")

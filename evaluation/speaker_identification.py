@@ -19,7 +19,7 @@ from evaluation.recognizers import resampled
 from tacotron2_voice.utils.errors import UserError
 
 EMBEDDING_DIM = 256
-LEVEL = -30.0  # dB of full scale; the encoder was trained on audio raised to this level
+LEVEL = -30.0  # dBFS; the encoder was trained on audio of at least this level
 
 
 class Resemblyzer:
@@ -43,8 +43,9 @@ class Resemblyzer:
     def embed(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
         """Return a unit vector [256] for float samples [N] in [-1, 1]; zeros if there is no speech.
 
-        All audio is brought to the same level, because the embedding depends on the level and the
-        package itself only raises quiet audio. Long pauses are cut, as in the encoder's training.
+        All audio is scaled to the same level, because the embedding depends on the level. The
+        package itself only amplifies quiet audio. Long pauses are cut, as in the encoder's
+        training.
         """
         if not samples.any():
             return np.zeros(EMBEDDING_DIM)
@@ -56,13 +57,14 @@ class Resemblyzer:
 
 
 def mean_vector(embeddings: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean of embeddings [D] as a unit vector; zeros if all embeddings are zeros."""
+    """Return the mean of embeddings [D], scaled to a unit vector; zeros if all embeddings are
+    zeros."""
     mean = np.asarray(np.mean(embeddings, axis=0, dtype=np.float64))
     return mean / max(float(np.linalg.norm(mean)), np.finfo(np.float64).tiny)
 
 
 def centroids_of(embeddings: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the mean vector of each speaker; `names` contains the speaker of each embedding."""
+    """Return the mean vector of each speaker. `names` contains the speaker of each embedding."""
     return {
         name: mean_vector([x for x, own in zip(embeddings, names, strict=True) if own == name])
         for name in sorted(set(names))
@@ -82,11 +84,12 @@ def nearest_speaker(embedding: np.ndarray, centroids: Mapping[str, np.ndarray]) 
 def nearest_without_own(
     embeddings: Sequence[np.ndarray], recorded: Sequence[np.ndarray], names: Sequence[str]
 ) -> list[str]:
-    """Return the nearest speaker of each embedding, compared without its own recording.
+    """Return the nearest speaker of each embedding. Its own recording is left out of the
+    comparison.
 
     Args:
-        embeddings: of recordings, or of processed copies of the recordings, in the same order.
-        recorded: of the recordings; entry i is left out of the centroid for embedding i.
+        embeddings: embeddings of recordings or of their processed copies, in the same order.
+        recorded: embeddings of the recordings; entry i is left out of the centroid for embedding i.
         names: the speaker of each recording; each speaker must have at least two recordings.
     """
     centroids = centroids_of(recorded, names)

@@ -1,4 +1,4 @@
-"""Read checkpoint files, of this recipe and NVIDIA's, without running code from them.
+"""Read checkpoint files of this recipe and of NVIDIA's, without running code from the files.
 
     saved = read_checkpoint("runs/ljspeech/best.pt")
     load_weights(model, saved, "runs/ljspeech/best.pt")
@@ -46,7 +46,7 @@ class DamagedCheckpoint(UserError):
 
 @dataclass
 class Progress:
-    """Contain what synthesis needs of the training loop's state."""
+    """Contain the part of the training loop's state that synthesis needs."""
 
     epoch: CountFrom1
 
@@ -75,7 +75,7 @@ def read_checkpoint(
         find_problems: returns the problems of the parts, by default `problems_of`.
 
     Raises:
-        DamagedCheckpoint: as `read_saved`.
+        DamagedCheckpoint: if `read_saved` raises it.
         UserError: if the file cannot be read, or is not a valid checkpoint.
     """
     state = read_saved(path)
@@ -87,7 +87,7 @@ def read_checkpoint(
 
 
 def read_saved(path: str | Path) -> object:
-    """Return what torch.save wrote, on the CPU, after a check of the CRC-32 in the file.
+    """Load a file of torch.save onto the CPU, after a check of its CRC-32.
 
     Raises:
         DamagedCheckpoint: if the file can be read, but its content is damaged.
@@ -109,13 +109,14 @@ def read_saved(path: str | Path) -> object:
         if is_out_of_memory(error):
             raise UserError(f"{path}: too little memory to read it") from None
         reason = f"{type(error).__name__}: {first_line(error)[:120]}"
-        if isinstance(error, pickle.UnpicklingError):  # torch's own message tells how to run code
+        # torch's own message would suggest to run code from the file
+        if isinstance(error, pickle.UnpicklingError):
             reason = "it contains more than tensors and plain values"
         raise DamagedCheckpoint(f"{path}: damaged, or not a checkpoint ({reason})") from None
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, because torch adds a stack to its messages."""
+    """Return the first line of an error's message, because torch adds a stack trace."""
     lines = str(error).splitlines()
     return lines[0] if lines else ""
 
@@ -129,7 +130,7 @@ def load_weights(
     """Copy a checkpoint's weights into `model`, except the tensors in `ignore_layers`.
 
     Raises:
-        UserError: listing the tensors that are missing, unknown or of another shape.
+        UserError: if tensors are missing, unknown or of another shape; the message lists them.
     """
     own = model.state_dict()
     # NVIDIA's recipe saves the wrapper of a model on several GPUs.
@@ -147,7 +148,7 @@ def load_state(
     """Copy weights into `model`. UserError lists the differences from `kind`, the model's name."""
     try:
         model.load_state_dict(weights)
-    except RuntimeError as error:  # torch's first line names the class only
+    except RuntimeError as error:  # the first line of torch's message only contains the class
         problems = [line.strip() for line in str(error).splitlines()[1:]]
         raise checkpoint_error(f"{path} does not fit {kind}", problems) from None
 
@@ -162,8 +163,8 @@ def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
-    """Return what is wrong with weights, settings, and the parts in `kinds`, one line each that
-    begins with the part's name.
+    """Return the problems of weights, settings, and the parts in `kinds`. Each problem is one line
+    that begins with the name of the part.
 
     A checkpoint of another recipe has no settings, so only its weights are checked.
     """
@@ -184,20 +185,22 @@ def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
 
 
 def weight_problems(weights: Any, part: str) -> list[str]:
-    """Return what is wrong with the tensors by name in a `part` of a file, one line each."""
+    """Return one line per problem of the tensors in a `part` of a file, which maps names to
+    tensors."""
     if not isinstance(weights, dict):
-        return [f"{part}: {brief(weights)} (expected tensors by name)"]
+        return [f"{part}: {brief(weights)} (expected a dictionary of tensors)"]
     problems = {name: tensor_problem(tensor) for name, tensor in weights.items()}
     return [f"{part}: {name}: {problem}" for name, problem in problems.items() if problem]
 
 
 def _settings_problems(saved: Any) -> list[str]:
     if not isinstance(saved, dict):
-        return ["hparams: missing, or not values by name"]  # the defaults would be wrong
+        # the defaults could differ from the saved settings
+        return ["hparams: missing, or not a dictionary of settings"]
     unknown = saved.keys() - {field.name for field in fields(HParams)}
     if unknown:
         names = ", ".join(map(str, unknown))
-        return [f"hparams: {names}: unknown to version {__version__} of this recipe"]
+        return [f"hparams: {names}: version {__version__} of this recipe has no such settings"]
     try:
         hparams_from_dict(saved)
     except UserError as error:
@@ -207,7 +210,7 @@ def _settings_problems(saved: Any) -> list[str]:
 
 
 def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
-    """Return what is wrong with a part that contains no tensors, one line each."""
+    """Return one line per problem of a part that contains no tensors."""
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -222,10 +225,10 @@ def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
 
 
 def tensor_problem(value: Any) -> str | None:
-    """Return what is wrong with a tensor of finite numbers, or None."""
+    """Return the problem if the value is not a tensor of finite numbers, or else None."""
     if not isinstance(value, torch.Tensor):
         return f"{brief(value)} (expected a tensor)"
-    return None if value.isfinite().all() else "NaN or infinite values"
+    return None if value.isfinite().all() else "contains NaN or infinity"
 
 
 def brief(value: Any) -> str:
@@ -236,7 +239,8 @@ def brief(value: Any) -> str:
 
 
 def checkpoint_error(title: str | Path, problems: list[str]) -> UserError:
-    """Return the error about a file's problems. `title` begins with the path of the file."""
+    """Return an error that lists the problems of a file. `title` begins with the path of the
+    file."""
     if len(problems) == 1:
         return UserError(f"{title}: {problems[0]}")
     shown = problems[:MAX_SHOWN]

@@ -22,7 +22,7 @@ from tacotron2_voice.speech_statistics import LJSPEECH, SpeakerStatistics, Speec
 from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer, TrainingFacts
 from tacotron2_voice.utils.errors import UserError
 
-# Settings of the training that are options when speaking.
+# Training settings that the speaking programs replace with options.
 SPEAKING_OPTIONS = {"seed": "--seed", "drop_unknown": "--drop-unknown"}
 
 
@@ -46,8 +46,8 @@ class CheckpointSynthesizer(Synthesizer):
     ) -> Iterator[DecoderSteps]:
         """Yield decoder steps of one text.
 
-        A batch would take half the time. But its matrix products round differently, so that the
-        last bits of a log-mel would depend on the other texts in the batch.
+        Several texts in one batch would take half the time. However, the matrix products of a batch
+        round differently, so the last bits of a log-mel would depend on the other texts.
         """
         settings = self.settings
         generator = torch.Generator().manual_seed(seed)
@@ -74,12 +74,12 @@ class CheckpointSynthesizer(Synthesizer):
 def load_checkpoint_synthesizer(
     path: str | Path, overrides: str = "", device: torch.device | None = None
 ) -> CheckpointSynthesizer:
-    """Load a checkpoint of this recipe or NVIDIA's, whose settings are the defaults.
+    """Load a checkpoint of this recipe or of NVIDIA's. The default settings apply to NVIDIA's.
 
     Args:
-        overrides: settings, as in --hparams. `decoder=reference` runs decoder steps one by one on
-            a GPU too.
-        device: by default a GPU if there is one.
+        overrides: settings in the format of --hparams. `decoder=reference` runs decoder steps one
+            by one on a GPU too.
+        device: by default a GPU, or the CPU if there is no GPU.
 
     Raises:
         UserError: if the checkpoint cannot be read or does not fit its settings.
@@ -110,15 +110,15 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
         raise UserError(f"{width}: {path} has no speakers (expected 0)")
     hparams = check_text_settings(hparams)
     if not trained.symbol_table:
-        return read_symbols(hparams)  # for another recipe's checkpoint with symbols=FILE
+        return read_symbols(hparams)  # checkpoints of other recipes contain no table
     if hparams.symbols != trained.symbols:
-        expected = f"expected {trained.symbols}, whose table {path} contains"
+        expected = f"{path} was trained with {trained.symbols}"
         raise UserError(f"symbols={hparams.symbols}: {expected}")
     return hparams
 
 
 def choose_speaking_decoder(name: str) -> Callable[..., Any]:
-    """Return the loop of decoder steps that the setting `decoder` names.
+    """Return the decoder loop that the setting `decoder` selects.
 
     The recipe works without the folder fast_decoder/.
     """
@@ -131,10 +131,10 @@ def choose_speaking_decoder(name: str) -> Callable[..., Any]:
 
 
 def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
-    """Return the facts about the training that a checkpoint contains.
+    """Read the facts about the training from a checkpoint.
 
-    The statistics of a checkpoint without statistics, such as NVIDIA's, are those of LJSpeech if
-    the symbols are English. The speaking rate in other symbols is unknown.
+    A checkpoint without statistics, such as NVIDIA's, gets the statistics of LJSpeech if its
+    symbols are English. The speaking rate in other symbols is unknown.
     """
     statistics = LJSPEECH if hparams.table.is_english else None
     if saved.get("speech_statistics") is not None:

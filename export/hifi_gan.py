@@ -26,9 +26,9 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_as
 
 SLOPE = 0.1  # of leaky ReLUs
-LAST_SLOPE = 0.01  # of the last leaky ReLU, which is torch's default
+LAST_SLOPE = 0.01  # slope of the last leaky ReLU: torch's default
 CONFIG = "config.json"
-# Weight normalization stores lengths and directions, by these names before and since torch 2.0.
+# Weight normalization stores lengths and directions. Their names changed in torch 2.0.
 LENGTH_AND_DIRECTION = {
     "weight_g": "weight_v",
     "parametrizations.weight.original0": "parametrizations.weight.original1",
@@ -40,7 +40,7 @@ Size = Annotated[int, limits(strict=True, ge=1, le=2**16)]
 
 @dataclass(frozen=True)
 class GeneratorConfig:
-    """Contain the settings of config.json about the generator and the log-mels of its training."""
+    """Contain the settings of config.json that describe the generator and its log-mels."""
 
     resblock: Literal["1", "2"]
     upsample_rates: list[Size]
@@ -57,7 +57,7 @@ class GeneratorConfig:
     fmax: float | None  # None: half of the sampling rate
 
     def mel_settings(self) -> dict[str, float]:
-        """Return the settings of the log-mels by this recipe's names (MEL_SETTINGS)."""
+        """Return the log-mel settings under the names of this recipe (MEL_SETTINGS)."""
         return {
             "sampling_rate": self.sampling_rate,
             "filter_length": self.n_fft,
@@ -106,7 +106,8 @@ class ResidualBlock(nn.Module):
 class Generator(nn.Module):
     """Upsample log-mels to audio by transposed convolutions.
 
-    After each convolution follows the mean of several residual blocks with different kernel sizes.
+    The output of each convolution passes through several residual blocks with different kernel
+    sizes, which are averaged.
     """
 
     def __init__(self, config: GeneratorConfig):
@@ -147,16 +148,17 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
     """Return the generator of published weights, on the CPU, without weight normalization.
 
     Args:
-        path: a file that contains `generator`, the weights by name. No code in it is run.
+        path: a file that contains `generator`, the weights by name. It is loaded without running
+            code from it.
         config_path: the config.json that was published with the weights.
 
     Raises:
-        UserError: if a file cannot be read, a setting or a tensor is not valid, or weights and
-            config do not fit each other.
+        UserError: if a file cannot be read, a setting or a tensor is not valid, or the weights and
+            the config do not match.
     """
     saved = read_saved(path)
     if not isinstance(saved, dict) or not isinstance(saved.get("generator"), dict):
-        content = ", ".join(map(str, saved)) if isinstance(saved, dict) else "no values by name"
+        content = ", ".join(map(str, saved)) if isinstance(saved, dict) else "no dictionary"
         expected = "expected `generator`, as in generator_v1 or g_02500000"
         raise UserError(f"{path}: contains {content:.120} ({expected})")
     problems = weight_problems(saved["generator"], "generator")
@@ -171,12 +173,12 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
 
 
 def read_config(path: str | Path) -> GeneratorConfig:
-    """Read and check a config.json. UserError names the first setting that is missing or wrong."""
+    """Read and check a config.json; raise UserError if a setting is missing or wrong."""
     config = read_as(path, GeneratorConfig, f"no such file. {USE_ITS_CONFIG}", USE_ITS_CONFIG)
     has_lengths = len(config.upsample_kernel_sizes) == len(config.upsample_rates)
     has_dilations = len(config.resblock_dilation_sizes) == len(config.resblock_kernel_sizes)
     if not has_lengths or not has_dilations:
-        problem = "lists of different lengths for the upsampling or the residual blocks"
+        problem = "the lists for the upsampling or for the residual blocks differ in length"
         raise UserError(f"{path}: {problem}. {USE_ITS_CONFIG}")
     if math.prod(config.upsample_rates) != config.hop_size:
         problem = f"upsample_rates={config.upsample_rates}: the product is not {config.hop_size}"

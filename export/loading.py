@@ -17,8 +17,9 @@ def load_synthesizer(
     """Load a checkpoint, or the folder of an exported voice or the voice.json in it.
 
     Args:
-        overrides: settings, as in --hparams.
-        threads: number of CPU threads, by default 1 for a voice and PyTorch's for a checkpoint.
+        overrides: settings in the format of --hparams.
+        threads: number of CPU threads, by default 1 for a voice and PyTorch's default for a
+            checkpoint.
 
     Raises:
         UserError: if `path` is neither, or cannot be read.

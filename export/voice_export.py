@@ -43,32 +43,32 @@ from tacotron2_voice.voice import (
 )
 
 OPSET = 17
-CHECKED_STEPS = 200  # decoder steps that are compared with torch
-MAX_DIFFERENCE = 1e-5  # between torch and the graphs, relative to the largest value
-MAX_FRAMES = 200  # frames of a text on which voices are compared
-# By operator: the inputs that are stored in 8 bits, and the dimension of their outputs.
+CHECKED_STEPS = 200  # number of decoder steps that are compared with torch
+MAX_DIFFERENCE = 1e-5  # largest difference from torch, relative to the largest value
+MAX_FRAMES = 200  # most frames per text when voices are compared
+# Inputs that are stored in 8 bits, by operator, with the dimension of their outputs.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # smaller tensors stay in float32
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer of `quantize_lstms`
-COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; the full size then has 20 MB
+COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice then has 20 MB
 TINY = np.float32(1e-30)  # scale of an output whose weights are all 0
 
 
 class ComparedText(NamedTuple):
-    """A text on which voices are compared."""
+    """Contain a text with which voices are compared."""
 
     ids: list[int]  # of its symbols
-    speaker: str | None = None  # one of the model's speakers; None if it has no names
+    speaker: str | None = None  # a speaker of the model; None without names
 
 
 def encode(
     model: Tacotron2, text: torch.Tensor, speaker: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Return the memory of one text, and the attention's projection of the memory.
+    """Return the encoder memory of one text, and the attention's projection of it.
 
     Args:
-        speaker: [1, speakers], 1 at the speaker's index, otherwise 0; None for one speaker.
+        speaker: one-hot vector [1, speakers] of the speaker; None for one speaker.
     """
     x = model.embedding(text).transpose(1, 2)
     for convolution in model.encoder.convolutions:
@@ -166,7 +166,7 @@ def write_graph(
         torch.onnx.export(
             module,
             tuple(examples),
-            file,  # type: ignore[arg-type]  # bytes work too
+            file,  # type: ignore[arg-type]  # bytes are accepted too
             input_names=inputs,
             output_names=outputs,
             dynamic_axes={name: dict.fromkeys(numbers, "length") for name, numbers in axes.items()},
@@ -176,9 +176,9 @@ def write_graph(
 
 
 def quantize_lstms(path: Path) -> None:
-    """Quantize the decoder's LSTMs, which have nearly all of its weights, to int8. Each column has
-    its own scale."""
-    logging.disable(logging.WARNING)  # the advice is not for users
+    """Quantize the decoder's LSTMs to int8. They contain nearly all weights of the decoder. Each
+    column has its own scale."""
+    logging.disable(logging.WARNING)  # the advice is for developers of ONNX Runtime
     quantize_dynamic(
         path,
         path,
@@ -193,9 +193,9 @@ def quantize_lstms(path: Path) -> None:
 
 
 def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
-    """Store the remaining large weights of a graph in 8 bits, from -`largest` to `largest`.
+    """Store the other large weights of a graph as 8-bit integers from -`largest` to `largest`.
 
-    Each output has its own scale. This makes the file smaller. The graph converts the integers to
+    Each output has its own scale. The file becomes smaller, and the graph converts the integers to
     float32 when it runs.
     """
     graph = onnx.load(path)
@@ -236,7 +236,8 @@ def round_further(path: Path) -> None:
 
 
 def compress(folder: Path) -> None:
-    """Replace the graphs by files compressed by LZMA. voice.json has the checksums of the graphs."""
+    """Replace the graphs by files compressed with LZMA. The checksums in voice.json are those of
+    the uncompressed graphs."""
     for name in GRAPHS:
         path = folder / f"{name}.onnx"
         compressed = path.with_name(f"{path.name}{COMPRESSED_SUFFIX}")
@@ -255,11 +256,12 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 class ComparedVoice(Voice):
     """Compare every output of the graphs with torch.
 
-    Torch's outputs are the inputs of the next step. Otherwise attention would amplify rounding.
+    Torch's outputs are the inputs of the next step of both, because attention would otherwise
+    amplify rounding errors.
     """
 
     model: Tacotron2
-    difference = 0.0  # the largest so far, relative to the largest value, or to 1
+    difference = 0.0  # largest difference so far, relative to the largest value (at least 1)
 
     def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         arrays = super()._run(name, length, inputs)
@@ -273,11 +275,11 @@ class ComparedVoice(Voice):
 
 
 def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
-    """Return the largest difference of the graphs from torch in CHECKED_STEPS decoder steps, for
+    """Return the largest difference between the graphs and torch in CHECKED_STEPS decoder steps of
     the first and the last speaker.
 
     Raises:
-        UserError: if the difference is more than rounding.
+        UserError: if the difference is larger than rounding errors.
     """
     settings = synthesizer.settings
     voice = ComparedVoice(folder)
@@ -298,7 +300,7 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
 
 
 def compare(exact: Voice, voice: Voice, texts: list[ComparedText]) -> str:
-    """Return a line about the differences of a voice from the float32 voice `exact`."""
+    """Describe the differences between a voice and the float32 voice `exact` in one line."""
     differences = []
     num_same = 0
     for text in progress_bar("Comparing", len(texts), " texts", iterable=texts):
@@ -324,17 +326,18 @@ def export_voice(
     texts: list[ComparedText] | None,
     compressed: bool = False,
 ) -> None:
-    """Write the voice of a model on the CPU, and print how it differs from the model.
+    """Write the voice of a model that is on the CPU, and print how the voice differs from the
+    model.
 
     The float32 graphs are compared with torch. Then the weights are quantized to int8. The folder
     is written completely or not at all.
 
     Args:
-        texts: on which the int8 voice is compared with float32; None: the weights stay float32.
-        compressed: round the weights further, and compress the graphs by LZMA.
+        texts: texts for comparing the int8 voice with float32; None: the weights stay float32.
+        compressed: round the weights further, and compress the graphs with LZMA.
 
     Raises:
-        UserError: if the graphs differ from torch by more than rounding.
+        UserError: if the graphs differ from torch by more than rounding errors.
     """
     settings = synthesizer.settings
     training = synthesizer.training

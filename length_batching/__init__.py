@@ -16,8 +16,8 @@ in which you can read them:
     options.py     the options of `plan_epoch`, as a type, and their checks
     plan.py        cuts the strategy's order into an epoch's batches: `plan_epoch`
     costs.py       measures padding, and how well batches mix the clips
-    updates.py     arranges batches in optimizer steps that several processes share
-    sampler.py     `LengthBatchSampler`, for training loops of your own
+    updates.py groups batches into optimizer steps that several processes share
+    sampler.py `LengthBatchSampler`, for your own training loops
     batches.py     `LengthBatches`, a dataset whose items are batches, for training frameworks
     segments.py    groups of clips that stay together, and segments of long clips
     stream.py      `LengthBatchStream`, for items whose lengths are not known beforehand
@@ -82,8 +82,7 @@ __all__ = [
     "register",
     "segments_of",
 ]
-# Names in modules that import torch. They are imported when somebody asks for them, so that plans
-# need no torch.
+# Names in modules that import torch. They are imported on first use, so that plans need no torch.
 NEED_TORCH = {
     "LengthBatches": "batches",
     "RankSampler": "batches",

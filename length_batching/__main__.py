@@ -4,7 +4,7 @@
     python -m length_batching lengths.csv --column samples
     python -m length_batching lengths.csv batch_size=32 local_randomization_factor=0.035
 
-The file contains a length per line, in any unit, or is a CSV. The table has a row for every
+The file contains one length per line, in any unit, or it is a CSV. The table has a row for every
 strategy with fixed and with dynamic (DBS) batch sizes. Below the table is the call of
 LengthBatchSampler that needs the fewest steps and mixes the clips as well as SSB-DBS-BR does.
 """
@@ -24,7 +24,7 @@ from length_batching.report import LEGEND, cost_table, describe_result, strategy
 from length_batching.search import Surveyor, search, survey_all
 from length_batching.strategies import PARAMETERS
 
-MAX_LINES = 20  # of lines in a message about wrong lines
+MAX_LINES = 20  # most lines that a message lists
 SIZES = ("batch_capacity", "max_clips", "too_long", "size_multiple")
 OPTIONS = ("batch_size", *SIZES, *(parameter.name for parameter in PARAMETERS))
 
@@ -36,7 +36,7 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
         column: title of the column in a CSV. Default: the last column.
 
     Raises:
-        BatchingError: if a line contains no length. The message has the number of each such line.
+        BatchingError: if a line contains no length. The message lists the numbers of these lines.
     """
     try:
         with open(0 if path == "-" else path, encoding="utf-8-sig", newline="") as file:
@@ -52,7 +52,7 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
     if column is not None or not starts_with_number:
         del rows[0]
     if not rows:
-        raise BatchingError(f"{path}: no lengths; expected a length per line, or a CSV")
+        raise BatchingError(f"{path}: no lengths; expected one length per line, or a CSV")
     lengths = np.full(len(rows), np.nan)
     for i, (_, row) in enumerate(rows):
         with contextlib.suppress(ValueError, IndexError):
@@ -71,7 +71,7 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
 
 
 def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) -> None:
-    """Print the table of costs, and the call with the fewest steps."""
+    """Print the table of costs, and the call of LengthBatchSampler that needs the fewest steps."""
     surveyor = Surveyor(lengths)
     surveys, impossible = survey_all(surveyor, batch_size, **options)
     print(
@@ -83,7 +83,7 @@ def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) 
     result = search(surveyor, batch_size, **sizes)
     print(*describe_result(result), sep="\n")
     if result.best:
-        sizes.pop("batch_capacity", None)  # the best options contain it if they need it
+        sizes.pop("batch_capacity", None)  # the best options may contain another value
         call = result.best.options() | sizes
         arguments = "".join(f"\n    {name}={value!r}," for name, value in call.items())
         print(f"\nLengthBatchSampler(\n    lengths,{arguments}\n)")
@@ -103,13 +103,13 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def escape(text: object) -> str:
-    """Return the text with bytes that are not UTF-8 as \\xff, so that it can be printed."""
+    """Make a text printable: write bytes that are not UTF-8 as \\xff."""
     return str(text).encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def main(arguments: list[str] | None = None) -> None:
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # the shell closed it (`>&-`)
+        if getattr(sys, name) is None:  # the shell closed the output (`>&-`)
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     parser = argparse.ArgumentParser(
         "python -m length_batching",
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
     except BatchingError as error:
         sys.exit(f"error: {escape(error)}")
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
+    except BrokenPipeError:  # the program that reads the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
     except OSError as error:

@@ -1,12 +1,12 @@
-"""Batches as the items of a dataset, for training frameworks: `LengthBatches`, `RankSampler`.
+"""Provide whole batches as items of a dataset, for training frameworks.
 
 Every framework can distribute, skip, count and resume the items of a dataset. If each item is a
 whole batch, the framework does not need to support batches of different sizes. The README has the
 lines for each framework.
 
 A process must ask for its batches in order: rank r of W processes asks for r, r + W, r + 2 W, ...
-Each worker of a loader knows which batch must come next. Any other index would lose or repeat
-clips, so it raises BatchingError.
+Each worker of a loader computes which batch must come next. Any other index raises BatchingError,
+because it would lose or repeat clips.
 """
 
 import os
@@ -31,40 +31,40 @@ from length_batching.strategies import StrategyName
 from length_batching.updates import EpochUpdates, UpdatePlanner
 
 MAX_WORKERS = 1024  # of one loader
-UNKNOWN_START = -1  # the framework knows where the pass begins, because it skips what was trained
+UNKNOWN_START = -1  # the framework decides where the pass begins, because it skips trained batches
 
 
 class BatchIndex(int):
-    """The index of a batch, with the number of the pass in which `RankSampler` yielded it.
+    """Store the index of a batch and the number of the pass in which `RankSampler` yielded it.
 
-    A persistent worker may get an index late, from a pass that was broken off.
+    A persistent worker may get an index late, from a pass that ended early.
     """
 
     pass_number: int
 
 
 class PassState(NamedTuple):
-    """Contains what the main process shares with the loader's workers."""
+    """Contain the state that the main process shares with the loader's workers."""
 
     epoch: int = 0
-    times_set: int = 1  # how often an epoch was set or loaded
+    times_set: int = 1  # number of times that an epoch was set or loaded
     start: int = 0  # the batch with which the pass begins, or UNKNOWN_START
     is_set: bool = False  # whether set_epoch has set this epoch
-    pass_number: int = 0  # of the last pass of RankSampler
+    pass_number: int = 0  # number of the last pass of RankSampler
 
 
 class WorkerState(NamedTuple):
-    """Contains where a loader's worker is in its pass."""
+    """Contain the position of a loader's worker in its pass."""
 
     # pass_number of a pass of RankSampler. For other samplers: -times_set. 0: no pass has begun.
     pass_id: int = 0
-    next_index: int = 0  # the batch that must come next
+    next_index: int = 0  # the batch that the worker must get next
     epoch: int = 0
     epoch_was_set: bool = False  # whether set_epoch was called before the pass began
 
 
 class LengthBatches(Dataset[Any]):
-    """Provides collated batches as a map-style dataset: `batches[i]` is batch i of this epoch.
+    """Provide collated batches as a map-style dataset: `batches[i]` is batch i of this epoch.
 
         batches = LengthBatches(dataset, lengths, 16, "semi_sorted", collate=pad, world_size=2,
                                 dynamic_batch_size=True, batch_randomization=True)
@@ -81,14 +81,15 @@ class LengthBatches(Dataset[Any]):
 
     Args:
         dataset: the clips. `dataset[i]` has the length `lengths[i]`.
-        lengths, batch_size, strategy, options: as in `plan_epoch`, without `epoch`.
-        collate: makes a batch of a list of clips. Default: `default_collate` of torch.
+        lengths, batch_size, strategy, options: see `plan_epoch` (`epoch` excluded).
+        collate: a function that makes a batch from a list of clips. Default: `default_collate` of
+            torch.
         world_size: number of processes that share the batches, W.
-        random_epochs: as in `UpdatePlanner`.
-        batches_per_epoch: batches in every epoch, of all processes together. "constant": 1 % more
+        random_epochs: see `UpdatePlanner`.
+        batches_per_epoch: batches in every epoch, counted over all processes. "constant": 1 % more
             than the first epoch needs.
-        batches_per_update: batches of similar length that share an optimizer step, of all processes
-            together: a multiple of W, which is the default.
+        batches_per_update: batches of similar length that share an optimizer step, counted over all
+            processes. It must be a multiple of W; the default is W.
         record: a file in the run's folder, for trainers that save no state of their data
             (transformers). The first run writes a checksum of its batches there. A later run with
             other batches raises BatchingError. Without a record and without a loaded state, a pass
@@ -134,8 +135,9 @@ class LengthBatches(Dataset[Any]):
         self._shared_state = torch.tensor(PassState()).share_memory_()
         rows = torch.tensor([WorkerState()] * MAX_WORKERS, dtype=torch.int64)
         self._worker_states = rows.share_memory_()
-        self._in_stateful_worker = False  # known in the worker's own copy
-        self._loaded_epochs: tuple[int, ...] = ()  # after a state was loaded: what may be set first
+        self._in_stateful_worker = False  # only set in a worker's copy
+        # after a state was loaded: the first epoch that may be set
+        self._loaded_epochs: tuple[int, ...] = ()
         self._is_begun = False  # whether a pass of RankSampler has begun in this epoch
         self._drawn = 0  # batches that this pass of RankSampler has yielded
         self._has_record = record is not None and self._check_record(Path(record))
@@ -168,25 +170,26 @@ class LengthBatches(Dataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that was set or loaded, from 0."""
+        """Return the epoch that was set or loaded, counted from 0."""
         return self._state.epoch
 
     def __len__(self) -> int:
         return len(self._updates.plan)
 
     def _current_updates(self) -> EpochUpdates:
-        """Return this epoch's batches. Each process and each worker plans them once."""
+        """Return this epoch's batches. Each process and each worker plans the batches once."""
         if self._updates.epoch != self.epoch:
             self._updates = self._planner.updates_of(self.epoch)
         return self._updates
 
     @property
     def plan(self) -> EpochPlan:
-        """All batches of the epoch, optimizer step after optimizer step."""
+        """Return all batches of the epoch, in the order of the optimizer steps."""
         return self._current_updates().plan
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass begin this epoch, from 0. A position loaded inside it is kept.
+        """Set the epoch of the next pass, counted from 0. A loaded position inside this epoch is
+        kept.
 
         Raises:
             BatchingError: if a state of another epoch was loaded.
@@ -228,16 +231,16 @@ class LengthBatches(Dataset[Any]):
 
     @staticmethod
     def unwrap(batches: Sequence[Any]) -> Any:
-        """Return the only batch of a list: the `collate_fn` of a loader with batch_size=1."""
+        """Return the only batch of a list, as the `collate_fn` of a loader with batch_size=1."""
         if len(batches) != 1:
             raise BatchingError(f"{len(batches)} batches in one: expected batch_size=1")
         return batches[0]
 
     def _check_is_next(self, index: int) -> None:
-        """Check that this worker must get this batch next.
+        """Check that this batch is the next batch of this worker.
 
         Raises:
-            BatchingError: if it must not, because clips would be lost or repeated.
+            BatchingError: if it is another batch, because clips would be lost or repeated.
         """
         info = get_worker_info()
         worker_id = info.id if info else 0
@@ -257,13 +260,14 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # torchdata resumes with the worker that follows the last batch's, so any worker may
-            # begin the pass.
+            # torchdata resumes with the worker after the worker of the last batch, so any worker
+            # may begin the pass.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number
         else:
-            pass_id = -state.times_set  # other samplers' indices do not contain their pass
+            # indices of other samplers do not contain the number of their pass
+            pass_id = -state.times_set
             # Worker w begins with the rank's w-th batch.
             offset = index - first - self.world_size * worker_id
             begins = offset >= 0 and (state.start == UNKNOWN_START or offset < self.world_size)
@@ -297,12 +301,13 @@ class LengthBatches(Dataset[Any]):
 
         Args:
             trained: batches that this process has trained since `set_epoch`. None: the framework
-                counts them itself, and skips them when it resumes.
+                itself counts the trained batches, and skips them when it resumes.
 
         Raises:
             BatchingError: if `trained` is above the number of batches that `RankSampler` has drawn.
         """
-        if get_worker_info() is not None:  # a stateful loader asks its workers, when they start too
+        # a stateful loader calls this in its workers, also at their start
+        if get_worker_info() is not None:
             self._in_stateful_worker = True
             return {}
         updates = self._current_updates()
@@ -344,10 +349,10 @@ class LengthBatches(Dataset[Any]):
         self._begin_epoch(epoch, start, is_set=was_set)
 
     def _check_record(self, record: Path) -> bool:
-        """Return whether the record exists. Write it if it does not.
+        """Return whether the record exists, and write it if it does not.
 
         Raises:
-            BatchingError: if the record is of other batches.
+            BatchingError: if the record belongs to other batches.
         """
         expected = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
         if not record.exists():
@@ -377,7 +382,7 @@ class LengthBatches(Dataset[Any]):
         if position is None and state.start == UNKNOWN_START and not self._has_record:
             raise BatchingError("the loaded state has no position: expected state_dict(trained)")
         first = max(state.start, 0) if position is None else position
-        if first == len(self) and not state.is_set:  # a loader that sets the next epoch later
+        if first == len(self) and not state.is_set:  # some loaders set the next epoch later
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)
@@ -397,7 +402,7 @@ class LengthBatches(Dataset[Any]):
         return first
 
     def _draw(self, number: int) -> BatchIndex:
-        """Count a batch of the pass that has begun last, and return its index."""
+        """Count a batch of the latest pass, and return its index."""
         self._drawn += 1
         index = BatchIndex(number)
         index.pass_number = self._state.pass_number
@@ -405,14 +410,15 @@ class LengthBatches(Dataset[Any]):
 
 
 class RankSampler(DistributedSampler[int]):
-    """Yields the batch indices of one rank, in order, for a loader with `batch_size=None`.
+    """Yield the batch indices of one rank in order, for a loader with `batch_size=None`.
 
         sampler = RankSampler(batches, rank)
         loader = DataLoader(batches, batch_size=None, sampler=sampler)
         sampler.set_epoch(epoch)  # before every pass; it also sets the epoch of `batches`
 
-    Rank r of W processes gets the batches r, r + W, r + 2 W, ... The class is a DistributedSampler,
-    so frameworks do not replace it. torchdata's loaders save the position of its iterator.
+    Rank r of W processes gets the batches r, r + W, r + 2 W, ... Frameworks do not replace this
+    sampler, because the class is a DistributedSampler. torchdata's loaders save the position of its
+    iterator.
 
     Raises:
         BatchingError: unless 0 <= rank < batches.world_size.
@@ -428,7 +434,7 @@ class RankSampler(DistributedSampler[int]):
         self.batches = batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass begin this epoch, from 0. See `LengthBatches.set_epoch`."""
+        """Set the epoch of the next pass. See `LengthBatches.set_epoch`."""
         super().set_epoch(epoch)
         self.batches.set_epoch(epoch)
 
@@ -439,7 +445,7 @@ class RankSampler(DistributedSampler[int]):
 
 
 class RankIterator(Iterator[int]):
-    """Iterates over the batches of one rank in one pass.
+    """Iterate over the batches of one rank in one pass.
 
     The pass begins when its first batch is drawn, because loaders with workers make two iterators
     and use only one of them.
@@ -448,7 +454,7 @@ class RankIterator(Iterator[int]):
     def __init__(self, batches: LengthBatches, rank: int):
         self.batches = batches
         self.rank = rank
-        # The number of batches that all processes have drawn. None: the pass has not begun.
+        # Number of batches that all processes have drawn. None: the pass has not begun.
         self.position: int | None = None
         self.is_begun = False
         self.saved_epoch = 0  # the epoch of a loaded position

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 Numbers = Sequence[float] | np.ndarray  # one number per clip
-Lengths = Numbers | Sequence[Sequence[float]]  # or several kinds of length per clip
+Lengths = Numbers | Sequence[Sequence[float]]  # two axes if clips have several kinds of length
 MAX_COUNT = 10**15  # limit of every count and length: their sums stay exact in float64
 
 
 class BatchingError(ValueError):
-    """Raised for lengths or options that cannot make batches, and for states of other plans."""
+    """Report lengths or options that cannot make batches, or a state of another plan."""
 
 
 # ---------------------------------------------------------------------------- lengths
@@ -24,7 +24,7 @@ def check_lengths(lengths: Lengths) -> np.ndarray:
     A length must be above 0. With several kinds of length per clip, a length may be 0.
 
     Raises:
-        BatchingError: if the array has another shape, or if an element cannot be a length.
+        BatchingError: if the array has another shape, or if an element is not a valid length.
     """
     x = np.asarray(lengths)
     if x.ndim not in (1, 2) or x.size == 0 or x.dtype.kind not in "iuf":
@@ -35,7 +35,7 @@ def check_lengths(lengths: Lengths) -> np.ndarray:
 
 
 def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
-    """Return the values as a float64 array [clips] of numbers from 0.
+    """Return the values as a float64 array [clips] of non-negative numbers.
 
     Raises:
         BatchingError: if the array has another shape, or if a value is negative or not finite.
@@ -48,7 +48,7 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
 
 
 def check_range(name: str, x: np.ndarray, *, zero_allowed: bool = False) -> np.ndarray:
-    """Return the array as float64. BatchingError names the first element that is out of range."""
+    """Return the array as float64. Raise BatchingError if an element is out of range."""
     x = x.astype(np.float64)
     least = 0 if zero_allowed else np.nextafter(0, 1)
     if x.min() >= least and x.max() <= MAX_COUNT:
@@ -79,7 +79,7 @@ def count_problems(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -
 
 
 def check_trained(trained: int, drawn: int) -> None:
-    """Check a trainer's count of its batches in an epoch.
+    """Check the number of batches that a trainer has counted in an epoch.
 
     Raises:
         BatchingError: if the trainer counted more batches than this process has drawn.
@@ -118,10 +118,11 @@ def resolve_ranks(
 
 
 def check_trains_alone() -> None:
-    """Check that this process trains alone, where no world size was given.
+    """Check that this process trains alone, because the caller gave no world size.
 
     Raises:
-        BatchingError: if torch.distributed has several processes. Each would train all batches.
+        BatchingError: if torch.distributed has several processes, because each process would then
+            train all batches.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -1,4 +1,4 @@
-"""Measure what the batches of a plan cost in padding, and how well they mix the clips.
+"""Measure how much padding the batches of a plan need, and how well they mix the clips.
 
 stats = padding_stats(lengths, plan_epoch(lengths, 16, "semi_sorted"))
 print(stats.zero_padding_rate, stats.decoder_steps)
@@ -16,7 +16,7 @@ Batches = Sequence[Sequence[int] | np.ndarray]  # the clip indices of each batch
 
 
 def as_plan(batches: Batches) -> EpochPlan:
-    """Return the plan of these batches. ValueError if there is no batch, or an empty batch."""
+    """Return these batches as a plan; raise ValueError if there is no batch, or an empty batch."""
     if isinstance(batches, EpochPlan):
         return batches
     sizes = np.array([len(batch) for batch in batches])
@@ -27,7 +27,7 @@ def as_plan(batches: Batches) -> EpochPlan:
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return [clips] the number of the batch at every position of the plan's order."""
+    """Return the number of the batch at every position of the plan's order [clips]."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 
@@ -36,7 +36,7 @@ def batch_of_position(plan: EpochPlan) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PaddingStats:
-    """Contains what an epoch's batches cost in padding. Rates are fractions, not per cent.
+    """Contain the padding of an epoch's batches. Rates are fractions, not percentages.
 
     B_j, L_j: number of clips and longest length of batch j; x: the clips' lengths;
     r: `frames_per_step`; P_j = ceil(L_j / r) r: the length to which batch j is padded.
@@ -48,9 +48,9 @@ class PaddingStats:
     padded_to_original_rate: float  # (sum(B_j L_j) - sum x) / sum x, Gonzalez23
     padded_fraction: float  # padding over all computed frames, 1 - sum x / sum(B_j P_j)
     padded_frames: float  # sum(B_j P_j): all computed frames
-    decoder_steps: float  # sum(P_j / r): the steps that a recurrent model makes one by one
+    decoder_steps: float  # sum(P_j / r): steps of a recurrent model, which run one after another
     largest_batch_size: int  # max B_j
-    largest_batch_frames: float  # max B_j P_j, which must fit into memory
+    largest_batch_frames: float  # max B_j P_j: the largest batch, which must fit into memory
 
 
 def padding_stats(
@@ -68,10 +68,10 @@ def padding_stats(
     Args:
         lengths: a positive length per clip, such as frames.
         batches: the clip indices of each batch. A clip may be in several batches.
-        frames_per_step: frames that a decoder makes per step. Batches are padded to multiples of
-            it. The papers' rates and lengths ignore this padding.
-        cost: as in `plan_epoch`, if clips have several kinds of length. The cost of a clip is then
-            its length.
+        frames_per_step: frames per decoder step. Batches are padded to multiples of this number.
+            The papers' rates and lengths ignore this padding.
+        cost: see `plan_epoch`; needed if clips have several kinds of length. The cost of a clip
+            then counts as its length.
 
     Raises:
         ValueError: if there is no batch, or an empty batch.
@@ -113,8 +113,8 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
         now, before = (plan_epoch(lengths, 16, "semi_sorted", epoch=e) for e in (1, 0))
         pair_novelty(now, before)  # 0.97
 
-    Of all pairs of clips that share a batch, this is the fraction that shared no batch in the epoch
-    before. It is 1 if no batch has two clips.
+    Pair novelty is the fraction of pairs in a batch that shared no batch in the epoch before. It is
+    1 if no batch has two clips.
 
     Raises:
         ValueError: if the two epochs have different clips.

@@ -1,4 +1,4 @@
-"""The options of `plan_epoch` as a type, and their checks.
+"""Define the options of `plan_epoch` as a type, and check them.
 
     options: PlanOptions = {"dynamic_batch_size": True, "batch_randomization": True}
     sampler = LengthBatchSampler(lengths, 16, "semi_sorted", **options)
@@ -19,7 +19,7 @@ TooLong = Literal["reject", "alone", "leave_out"]
 
 
 class PlanOptions(TypedDict, total=False):
-    """Contains the options of `plan_epoch` that the classes also take.
+    """Contain the options of `plan_epoch` that the classes also accept.
 
     options: PlanOptions = {"dynamic_batch_size": True, "batch_randomization": True}
     sampler = LengthBatchSampler(lengths, 16, "semi_sorted", **options)
@@ -55,8 +55,9 @@ def check_options(options: Mapping[str, Any]) -> None:
             defaults.
 
     Raises:
-        BatchingError: if `plan_epoch` rejects these options for any lengths, or has no such option.
-            The message has a line for each problem: name, value and allowed values.
+        BatchingError: if `plan_epoch` would reject an option for any lengths, or has no such
+            option. The message has one line per problem, with the option, its value and the allowed
+            values.
     """
     problems = list(_problems(options))
     if problems:
@@ -103,7 +104,7 @@ def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:
         value = options.get(parameter.name, parameter.default)
         low, high = parameter.limits()
         note = ""
-        # The batch size limits only the parameter of the strategy that is used.
+        # The batch size limits only the parameter of the chosen strategy.
         is_used = strategy is not None and parameter is strategy.parameter
         if is_used and not batch_size_is_wrong:
             low, high = parameter.limits(batch_size=batch_size)

@@ -38,7 +38,7 @@ from length_batching.strategies import (
 
 
 class EpochPlan(Sequence[np.ndarray]):
-    """Contains an epoch's batches. Each batch is an array of clip indices.
+    """Contain the batches of an epoch. Each batch is an array of clip indices.
 
         plan[0]     # the clips of the first batch
         len(plan)   # the number of batches
@@ -68,7 +68,7 @@ class EpochPlan(Sequence[np.ndarray]):
         return np.maximum.reduceat(lengths[self.order], self.starts)
 
     def select(self, numbers: np.ndarray) -> "EpochPlan":
-        """Return a plan of the batches with these numbers, in this order."""
+        """Return a plan that contains the batches with these numbers, in this order."""
         sizes = self.sizes[numbers]
         starts = np.cumsum(sizes) - sizes
         positions = np.arange(sizes.sum()) + np.repeat(self.starts[numbers] - starts, sizes)
@@ -108,37 +108,38 @@ def plan_epoch(
             of length per clip, such as audio and text, [clips, kinds].
         batch_size: clips per batch. The last batch may be smaller.
         strategy: decides which clips share batches. REGISTRY describes the strategies.
-        seed, epoch: decide everything that is random. The same pair gives the same plan.
+        seed, epoch: start the random number generator. The same pair gives the same plan.
         local_randomization_factor: noise of the semi-sorted strategies, as a fraction (Ge21,
             eq. 2-3). 0: no noise.
         bucket_size: clips per bucket, for `bucket`.
         num_bins: bins, for `alternated_sort`.
         num_buckets: length classes, for `bucket_by_width` and `bucket_by_quantile`.
         dynamic_batch_size: each batch takes as many consecutive clips as fit into `batch_capacity`
-            when all are padded to the longest of them (DBS, Ge21).
-        batch_capacity: the length budget per batch, in units of length: clips times the longest
-            length. A batch never exceeds it. Default: batch_size * longest clip.
+            after padding (DBS, Ge21).
+        batch_capacity: largest size of a batch: number of clips times longest length. Default:
+            batch_size * longest clip.
         batch_randomization: shuffle the finished batches (BR, Ge21).
         max_clips: largest number of clips in a dynamic batch.
-        too_long: what happens to clips above `batch_capacity`. "reject": raise BatchingError.
-            "alone": each is a batch of its own. "leave_out": the epoch has no such clips, with
-            fixed sizes too. To cut long clips, see `segments_of`.
-        size_multiple: a batch has a multiple of this number of clips, or fewer clips than it.
+        too_long: what happens to clips that are longer than `batch_capacity`. "reject": raise
+            BatchingError. "alone": each is a batch of its own. "leave_out": the epoch does not
+            contain them, also if batch sizes are fixed. To cut long clips, see `segments_of`.
+        size_multiple: the number of clips in a batch is a multiple of this number, or less than
+            this number.
         cost: a function of the largest length of each kind in a batch, `cost(*largest)`. It returns
-            what each clip of the batch costs, and replaces the length everywhere. It must not fall
-            where a length grows.
+            the cost per clip of the batch, which replaces the length everywhere. The cost must not
+            decrease when a length increases.
         group_sizes: [items] clips in each item, if the items are groups of clips that stay
             together. `lengths` are then the longest clips of the groups. Batch sizes and budgets
             count the clips.
         draw: number of clips to draw per epoch. Default: the number of clips.
-        draw_weights: [clips] weights of the draw. An epoch has each clip in proportion to its
-            weight, rounded up or down at random.
+        draw_weights: [clips] weights of the draw. The mean number of draws of a clip is
+            proportional to its weight.
 
     Raises:
-        BatchingError: if an option or a length is not allowed. The message names the option, its
+        BatchingError: if an option or a length is not allowed. The message contains the option, its
             value and the allowed values.
     """
-    options = dict(locals())  # all arguments by name
+    options = dict(locals())  # all arguments of this function
     del options["lengths"], options["epoch"]
     check_count("epoch", epoch, 0)
     costs, weights = check_clips(lengths, options)
@@ -171,7 +172,7 @@ def plan_epoch(
 
 
 def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Return a hash of the pair, so that seed 0 epoch 1 differs from seed 1 epoch 0."""
+    """Return a hash of seed and epoch, so that seed 0 in epoch 1 differs from seed 1 in epoch 0."""
     return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
 
 
@@ -184,11 +185,11 @@ def check_clips(
     """Check lengths and options together.
 
     Returns:
-        The costs of batches, and [clips] the weights with which epochs draw the clips. The weights
+        The costs of batches, and the weights with which epochs draw the clips [clips]. The weights
         are None if every epoch has every clip once.
 
     Raises:
-        BatchingError: as `plan_epoch`.
+        BatchingError: see `plan_epoch`.
     """
     check_options(options)
     costs = BatchCosts(
@@ -232,7 +233,8 @@ def check_clips(
 
 
 def _weights_of_clips(costs: "BatchCosts", options: Mapping[str, Any]) -> np.ndarray | None:
-    """Return [clips] the weights with which epochs draw the clips. None: each clip once."""
+    """Return the weights with which epochs draw the clips [clips], or None to draw each clip
+    once."""
     given = options.get("draw_weights")
     leaves_out = options.get("too_long") == "leave_out"
     if not options.get("draw") and given is None and not leaves_out:
@@ -244,7 +246,7 @@ def _weights_of_clips(costs: "BatchCosts", options: Mapping[str, Any]) -> np.nda
     if leaves_out and capacity is not None:
         weights = weights * (costs.alone <= capacity)
     if not weights.any():
-        raise BatchingError("draw_weights, too_long: no clip is left to be in a batch")
+        raise BatchingError("draw_weights, too_long: no clip is left for a batch")
     return weights
 
 
@@ -268,15 +270,15 @@ def _draw_clips(weights: np.ndarray, draw: int | None, rng: np.random.Generator)
 
 
 class BatchCosts:
-    """Computes what batches cost: clips times the cost of one clip, padded to the largest lengths.
+    """Compute the cost of batches: the number of clips times the cost of a clip after padding.
 
     Args:
-        lengths, cost, group_sizes, size_multiple: as in `plan_epoch`.
+        lengths, cost, group_sizes, size_multiple: see `plan_epoch`.
 
     Attributes:
         lengths: [items] or [items, kinds] float64.
-        item_costs: [items] what one clip costs; in a group, what each of its clips costs.
-        alone: [items] what a batch of this item alone costs.
+        item_costs: [items] the cost of one clip, also for the clips of a group.
+        alone: [items] the cost of a batch that contains only this item.
         group_sizes: [items] clips in each item, or None if items are clips.
 
     Raises:
@@ -310,20 +312,21 @@ class BatchCosts:
             check_range("costs of clips", self.alone)
 
     def _costs_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Return [rows] the cost of a clip with the lengths of each row."""
+        """Return the cost of a clip with the lengths in each row [rows]."""
         if self.cost is None:
             return lengths
         costs = np.frompyfunc(self.cost, lengths.shape[1], 1)(*lengths.T)
         return np.asarray(costs, np.float64)
 
     def sizes(self, plan: EpochPlan) -> np.ndarray:
-        """Return [batches] the number of clips in each batch, counting the clips of groups."""
+        """Return the number of clips in each batch [batches]; a group counts as all its clips."""
         if self.group_sizes is None:
             return plan.sizes
         return np.add.reduceat(self.group_sizes[plan.order], plan.starts)
 
     def longest(self, plan: EpochPlan) -> np.ndarray:
-        """Return [batches] what each clip of a batch costs: without `cost`, the longest length."""
+        """Return the cost per clip of each batch [batches]. Without `cost`, it is the longest
+        length."""
         return self._costs_of(plan.longest(self.lengths))
 
     def starts(
@@ -331,13 +334,13 @@ class BatchCosts:
     ) -> list[int]:
         """Return the positions in `order` where batches begin.
 
-        Each batch takes the longest run of items whose clips fit: at most `max_clips` of them, and
-        together at most `capacity`. No batch crosses one of the `class_starts`.
+        Each batch takes as many consecutive items as fit into `max_clips` and `capacity`. No batch
+        crosses one of the `class_starts`.
         """
         lengths = self.lengths[order]
         if self.cost is None and self.size_multiple == 1 and self.group_sizes is None:
             return batch_starts(lengths, min(max_clips, len(lengths)), capacity, class_starts)
-        cost = self.cost or float  # of the only length
+        cost = self.cost or float  # cost of a clip, if there is only one kind of length
         rows = lengths.reshape(len(lengths), -1).tolist()
         counts = [1] * len(rows)
         if self.group_sizes is not None:
@@ -349,7 +352,8 @@ class BatchCosts:
                 size = 0
                 longest = rows[start]
                 end = start
-                end_of_multiple = start  # where the batch last had a multiple of size_multiple
+                # the batch may end here, because its size is a multiple of size_multiple
+                end_of_multiple = start
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))
                     size += counts[end]
@@ -367,15 +371,15 @@ def batch_starts(
 ) -> list[int]:
     """Return the positions where batches begin if clips in this order are cut into batches.
 
-    Each batch takes the longest run of clips of its class with size * longest <= capacity (DBS,
-    Ge21) and size <= max_clips. A longer clip is a batch of its own.
+    Each batch takes as many consecutive clips of its class as fit: size * longest <= capacity (DBS,
+    Ge21) and size <= max_clips. A clip longer than `capacity` is a batch of its own.
 
     Args:
         lengths: [clips] in the order of the epoch.
         class_starts: the positions where length classes begin. No batch has clips of two classes.
     """
     starts = []
-    lengths_as_list = lengths.tolist()  # because a loop reads a list several times as fast
+    lengths_as_list = lengths.tolist()  # a loop reads a list several times faster than an array
     for class_start, class_end in itertools.pairwise([*class_starts, len(lengths)]):
         start = class_start
         longest = 0.0

@@ -57,8 +57,7 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], num_tex
 def cost_table(surveys: Sequence[Survey]) -> str:
     """Return a Markdown table with a row per survey. LEGEND explains its columns.
 
-    Args:
-        surveys: as `survey_all` returns them, RAND with fixed sizes first.
+    Args: surveys: the result of `survey_all`; RAND with fixed sizes comes first.
     """
     random = surveys[0]
     rows = [

@@ -1,6 +1,6 @@
 """The batches of every epoch for a DataLoader's `batch_sampler`: `LengthBatchSampler`.
 
-It is for training loops of your own. For training frameworks, see `LengthBatches` in batches.py.
+Use it in your own training loops. For training frameworks, see `LengthBatches` in batches.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from length_batching.updates import UpdatePlanner
 
 
 class LengthBatchSampler:
-    """Yields the batches of one epoch per pass, as lists of clip indices.
+    """Yield the batches of one epoch per pass, as lists of clip indices.
 
         sampler = LengthBatchSampler(lengths, batch_size=16, strategy="semi_sorted",
                                      dynamic_batch_size=True, batch_randomization=True)
@@ -37,19 +37,19 @@ class LengthBatchSampler:
     Call `set_epoch` before every pass.
 
     Args:
-        lengths, batch_size, strategy, options: as in `plan_epoch`, without `epoch`.
-        random_epochs, batches_per_epoch, short_last_update: as in `UpdatePlanner`.
-        batches_per_update: batches of similar length that share an optimizer step, of all processes
-            together: a multiple of `world_size`, which is the default. With the same number,
-            training can resume with any number of processes.
+        lengths, batch_size, strategy, options: see `plan_epoch` (`epoch` excluded).
+        random_epochs, batches_per_epoch, short_last_update: see `UpdatePlanner`.
+        batches_per_update: batches of similar length that share an optimizer step, counted over all
+            processes. It must be a multiple of `world_size`, which is the default. With the same
+            number, training can resume with any number of processes.
         rank, world_size: the number of this process, and of all processes that share the batches.
             Default: one process trains alone.
 
     Attributes:
-        epoch: the epoch that was set or loaded, from 0.
+        epoch: the epoch that was set or loaded, counted from 0.
         start: the number of the batch with which the pass begins. 0, unless training resumed.
-        plan: all batches of the epoch, optimizer step after optimizer step.
-        update_starts: [optimizer steps] the numbers of the batches with which they begin.
+        plan: all batches of the epoch, in the order of the optimizer steps.
+        update_starts: [optimizer steps] the number of the first batch of each optimizer step.
 
     Raises:
         BatchingError: if an option or a length is not allowed.
@@ -84,7 +84,7 @@ class LengthBatchSampler:
             **options,
         )
         self.lengths = self._planner.lengths
-        self._times_set = 0  # how often an epoch was set or loaded
+        self._times_set = 0  # number of times that an epoch was set or loaded
         self._go_to(0)
 
     def _go_to(self, epoch: int, start: int = 0) -> None:
@@ -105,7 +105,8 @@ class LengthBatchSampler:
 
     @property
     def batch_size(self) -> NoReturn:
-        """Raise BatchingError, because only a framework that distributes batches again asks for it.
+        """Raise BatchingError, because this attribute is only read by frameworks that would
+        distribute the batches again.
 
         A prepared loader would distribute the batches among the processes a second time.
         """
@@ -119,7 +120,8 @@ class LengthBatchSampler:
         return self._planner.plan_of(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass begin this epoch, from 0. A position loaded inside it is kept.
+        """Set the epoch of the next pass, counted from 0. A loaded position inside this epoch is
+        kept.
 
         Raises:
             BatchingError: if a position inside another epoch was loaded and not yet trained.
@@ -136,7 +138,8 @@ class LengthBatchSampler:
         self._go_to(epoch)
 
     def __len__(self) -> int:
-        """Return the number of this rank's batches in the whole epoch, wherever a pass begins."""
+        """Return the number of batches of this rank in the whole epoch, even if a pass begins
+        inside it."""
         return len(self._updates.numbers_of(self.rank, self.world_size))
 
     def _remaining_numbers(self) -> np.ndarray:
@@ -185,15 +188,16 @@ class LengthBatchSampler:
         return self.state_at(positions[trained])
 
     def state_at(self, batches_trained: int) -> dict[str, int]:
-        """Return the state after this number of the epoch's batches, of all processes together."""
+        """Return the state after this number of batches of the epoch, counted over all
+        processes."""
         return self._updates.state_at(batches_trained)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Resume where a state was saved.
 
         Raises:
-            BatchingError: if the state is inside an epoch of another plan, because its rest would
-                repeat and miss clips.
+            BatchingError: if the state is inside an epoch of another plan, because the rest of the
+                epoch would then repeat and miss clips.
         """
         start = state["batches_trained"]
         self._go_to(state["epoch"])

@@ -11,8 +11,8 @@ model learns.
 
 It tries every strategy with fixed and with dynamic batch sizes, and eight values of the strategy's
 parameter per doubling (`parameter_values`). Steps rise with randomness, so for each strategy a
-bisection finds the least random value that mixes the clips enough. Of these, the search returns the
-one with the fewest steps.
+bisection finds the least random value that mixes the clips enough. The search returns the strategy
+and the value with the fewest steps.
 """
 
 import functools
@@ -41,30 +41,32 @@ from length_batching.strategies import (
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Progress = Callable[[Iterable[Any]], Iterable[Any]]  # wraps results as they come, as tqdm does
+# a function that wraps an iterator of results, such as tqdm
+Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items() if s.parameter}
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
-MAXIMA = ("largest_batch_size", "largest_batch_frames")  # in a survey; the other values are means
-MAX_NEEDED_NOVELTY = 0.99  # in a large corpus, nearly all pairs are new in any order with noise
+# maxima in a survey; the other values are means
+MAXIMA = ("largest_batch_size", "largest_batch_frames")
+MAX_NEEDED_NOVELTY = 0.99  # any noise makes nearly all pairs of a large corpus new
 MIN_EPOCHS = 5
 MAX_EPOCHS = 40
-CLIPS_TO_PLAN = 50_000  # in all epochs; small corpora need more epochs for steady means
-LARGE_CORPUS = 100_000  # clips from which one epoch is a large enough sample
-VALUES_PER_DOUBLING = 8  # of a parameter in the search
+CLIPS_TO_PLAN = 50_000  # total over all epochs; small corpora need more epochs for stable means
+LARGE_CORPUS = 100_000  # with this many clips, one epoch is a large enough sample
+VALUES_PER_DOUBLING = 8  # values of a parameter that the search tries
 THREADS = 4  # numpy releases the GIL; each thread needs several hundred bytes per clip
 
 
 def in_threads(
     function: Callable[[Item], Result], items: Sequence[Item], progress: Progress = iter
 ) -> list[Result]:
-    """Return the function's results for all items, computed in several threads."""
+    """Return the results of the function for all items, computed in several threads."""
     with ThreadPoolExecutor(THREADS) as pool:
         return list(progress(pool.map(function, items)))
 
 
 def value_in_words(strategy: str, value: float) -> str:
-    """Return a value of the strategy's parameter in words: "factor 0.1", "58 bins"."""
+    """Describe a value of the strategy's parameter: "factor 0.1", "58 bins"."""
     return PARAMETER_OF[strategy].value_text.format(f"{value:,.10g}")
 
 
@@ -106,10 +108,10 @@ def parameter_values(
 
 @dataclass(frozen=True)
 class Survey(PaddingStats):
-    """Contains what batches with certain options cost for a corpus.
+    """Contain the costs of batches with certain options for a corpus.
 
-    Values are means over epochs, but the values in MAXIMA are maxima. Rates are fractions. NaN: the
-    corpus is too small to measure the value.
+    The values in MAXIMA are maxima over epochs; all other values are means. Rates are fractions.
+    NaN: the corpus is too small to measure the value.
     """
 
     strategy: str
@@ -132,7 +134,8 @@ class Survey(PaddingStats):
         return options
 
     def description(self) -> str:
-        """Return the papers' name and the parameter's value: "SSB-DBS-BR (factor 0.1)"."""
+        """Return the name from the papers and the value of the parameter: "SSB-DBS-BR (factor
+        0.1)"."""
         notes = []
         if self.parameter:
             notes.append(value_in_words(self.strategy, self.value))
@@ -143,15 +146,16 @@ class Survey(PaddingStats):
 
 
 class Surveyor:
-    """Measures what batches of one corpus cost, and remembers it. Threads can share a surveyor.
+    """Measure the costs of batches for one corpus, and cache the results. Threads can share a
+    surveyor.
 
         survey = Surveyor(lengths).survey(16, "semi_sorted", dynamic_batch_size=True)
         survey.decoder_steps
 
     Args:
         lengths: [clips] a positive length per clip, in any unit.
-        seed: of the plans.
-        frames_per_step: as in `padding_stats`.
+        seed: seed of the plans.
+        frames_per_step: see `padding_stats`.
         epochs: number of planned epochs per survey. Default: 5, but more for fewer than 10,000
             clips, and 1 from 100,000 clips on.
     """
@@ -188,14 +192,15 @@ class Surveyor:
         """Plan epochs 1, 2, ... and return their mean costs.
 
         Args:
-            value: of the strategy's parameter. Default: that in `options`, or the default.
-            epochs: number of planned epochs. Default: that of the surveyor.
-            options: as in `plan_epoch`, without `epoch` and `seed`.
+            value: value of the strategy's parameter. Default: the value in `options`, or else the
+                default of the parameter.
+            epochs: number of planned epochs. Default: the value of the surveyor.
+            options: see `plan_epoch` (`epoch` and `seed` excluded).
 
         Raises:
             BatchingError: if an option is not allowed for these clips.
         """
-        # The parameters of other strategies change nothing, so the cache ignores them.
+        # The parameters of other strategies have no effect, so the cache ignores them.
         used = {k: v for k, v in sorted(options.items()) if v is not None and k not in DEFAULTS}
         if strategy in PARAMETER_OF:
             name = PARAMETER_OF[strategy].name
@@ -226,7 +231,7 @@ class Surveyor:
         )
 
     def _measure(self, plan: EpochPlan, before: EpochPlan) -> dict[str, float]:
-        """Return what one epoch costs, and its pair novelty."""
+        """Return the costs of one epoch and its pair novelty."""
         costs = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
         has_pairs = len(plan) < len(plan.order)
         same_clips = np.array_equal(np.sort(plan.order), np.sort(before.order))
@@ -243,8 +248,7 @@ def survey_all(
 ) -> tuple[list[Survey], list[str]]:
     """Survey every strategy with fixed and with dynamic batch sizes.
 
-    Args:
-        options: as in `plan_epoch`. `batch_capacity` limits dynamic batches only.
+    Args: options: see `plan_epoch`. `batch_capacity` limits dynamic batches only.
 
     Returns:
         The surveys, and a message for each strategy that is not possible with so few clips.
@@ -272,11 +276,11 @@ def survey_all(
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Contains what `search` found.
+    """Contain the result of `search`.
 
     Attributes:
         tried: for every strategy and kind of size, the least random value that mixes the clips
-            enough, or else the most random value.
+            enough. If no value is enough, the most random value.
         random: RAND with fixed sizes, for comparison.
         default: SSB-DBS-BR, the best of Ge21.
         min_novelty: the pair novelty that is enough.
@@ -289,13 +293,14 @@ class SearchResult:
 
     @property
     def ranked(self) -> list[Survey]:
-        """The surveys that mix the clips enough, fewest steps first, then most novelty first."""
+        """Return the surveys that mix the clips enough. The fewest steps come first, then the
+        highest novelty."""
         allowed = [survey for survey in [*self.tried, self.default] if self._mixes(survey)]
         return sorted(allowed, key=lambda survey: (survey.decoder_steps, -_novelty_or_0(survey)))
 
     @property
     def best(self) -> Survey | None:
-        """The survey with the fewest steps that mixes the clips enough, or None."""
+        """Return the survey with the fewest steps that mixes the clips enough, or None."""
         return self.ranked[0] if self.ranked else None
 
     def _mixes(self, survey: Survey) -> bool:
@@ -328,10 +333,11 @@ def search(
         result.best.description()  # "SSB-exp-DBS-BR (factor 0.035)"
 
     Args:
-        min_novelty: the pair novelty that is enough, from 0 to 1. Default: that of SSB-DBS-BR, but
-            at most 0.99.
-        progress: wraps the results as they come, one per strategy and kind of size, as tqdm does.
-        batch_capacity, max_clips, too_long, size_multiple: as in `plan_epoch`. `batch_capacity`
+        min_novelty: the pair novelty that is enough, from 0 to 1. Default: the pair novelty of
+            SSB-DBS-BR, but at most 0.99.
+        progress: a function that wraps the iterator of results, such as tqdm. There is one result
+            per strategy and kind of size.
+        batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity`
             limits dynamic batches only.
 
     Raises:

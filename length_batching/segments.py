@@ -1,4 +1,4 @@
-"""Batches of groups of clips, and of segments of long clips.
+"""Make batches of groups of clips, or of segments of long clips.
 
 groups = groups_of(speakers)  # the sampler's items are groups; groups[i] contains the clips of one
 sampler = LengthBatchSampler(groups.longest(lengths), 64, "semi_sorted",
@@ -18,7 +18,7 @@ import numpy as np
 from length_batching.checks import BatchingError, Lengths, check_lengths
 from length_batching.plan import EpochPlan
 
-try:  # SegmentDataset is a dataset of torch, but the functions need only numpy
+try:  # only SegmentDataset needs torch
     from torch.utils.data import Dataset
 except ImportError:
     Dataset = Sequence  # type: ignore[assignment, misc]
@@ -36,7 +36,7 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
         labels: [clips] such as speakers.
 
     Returns:
-        A plan whose "batches" are the groups, with `groups.sizes` and `groups.longest(lengths)`.
+        A plan whose "batches" are the groups. Use its `sizes` and `longest(lengths)`.
     """
     _, label = np.unique(np.asarray(labels), return_inverse=True)
     order = np.argsort(label, kind="stable")
@@ -48,7 +48,7 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
 
 @dataclass(frozen=True)
 class Segments(Sequence[tuple[int, int, int]]):
-    """Contains segments of clips: `segments[i]` is (clip, start, stop), in frames.
+    """Contain segments of clips: `segments[i]` is (clip, start, stop), in frames.
 
     Attributes:
         clips: [segments] the clip's index.
@@ -97,7 +97,7 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
         expected = "0 <= overlap < longest and 1 <= shortest <= longest"
         raise BatchingError(f"{found}: expected {expected}")
     frames = x.astype(np.int64)
-    distance = longest - overlap  # between the starts of neighboring segments
+    distance = longest - overlap  # distance between the starts of neighboring segments
     counts = 1 + -(-np.maximum(frames - longest, 0) // distance)
     clips = np.repeat(np.arange(len(frames)), counts)
     number_in_clip = np.arange(len(clips)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -108,13 +108,13 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
 
 
 class SegmentDataset(Dataset[Any]):
-    """Cuts segments out of the clips of another dataset.
+    """Cut segments out of the clips of another dataset.
 
         dataset = SegmentDataset(clips, segments_of(lengths, 500))
 
     Args:
         clips: the clips.
-        segments: as `segments_of` returns them.
+        segments: the result of `segments_of`.
         cut: returns a segment of a clip: `cut(clip, start, stop)`. Default: clip[start:stop].
     """
 

@@ -1,11 +1,11 @@
-"""The batching strategies: functions that decide which clips are neighbors in an epoch.
+"""Define the batching strategies: functions that decide which clips are neighbors in an epoch.
 
 Neighbors share batches. A strategy gets an epoch's clips in random order and returns them in its
 own order. `plan.py` cuts this order into batches.
 
 To add a strategy:
-    1. Write a function below the others and above `STRATEGIES`, with `@register`. Its docstring is
-       the description in tables of strategies.
+    1. Write a function with `@register` below the other strategies and above `STRATEGIES`. Its
+       docstring is the description in tables of strategies.
     2. Add its name to `StrategyName`, so that type checkers accept it.
     3. Work out its order for a few lengths by hand, and add them to the tests.
 If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS` and an argument of the
@@ -45,7 +45,7 @@ StrategyName = Literal[
 
 @dataclass(frozen=True)
 class Parameter:
-    """Describes the argument of `plan_epoch` that decides how much a strategy mixes clips."""
+    """Describe the argument of `plan_epoch` that decides how much a strategy mixes clips."""
 
     name: str
     label: str  # for axes of plots, with the unit
@@ -61,7 +61,7 @@ class Parameter:
     def limits(self, num_clips: int = MAX_COUNT, batch_size: int = 1) -> tuple[int, int]:
         """Return the smallest and the largest allowed value."""
         if self.is_factor:
-            return 0, 10**6  # the order is random long before
+            return 0, 10**6  # much smaller factors already give a random order
         largest = num_clips if self.at_most_clips else self.maximum
         smallest = batch_size if self.at_least_batch_size else 1
         return smallest, largest
@@ -69,11 +69,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ShuffledClips:
-    """Contains an epoch's clips in random order, and the values that a strategy may use."""
+    """Contain the clips of an epoch in random order, and the values that a strategy may use."""
 
     lengths: np.ndarray  # [clips] float64, in the order of the corpus
     order: np.ndarray  # [clips] indices of the clips in random order
-    parameter_value: float  # a factor is above 0, because factor 0 is the strategy `sorted`
+    parameter_value: float  # factors are above 0, because factor 0 means the strategy `sorted`
     dynamic_batch_size: bool
     rng: np.random.Generator
 
@@ -107,12 +107,12 @@ NUM_BUCKETS = Parameter(
     "number of length classes",
     "{} classes",
     10,
-    maximum=10**6,  # the strategies make an array of class edges
+    maximum=10**6,  # limited because strategies allocate an array of class edges
     larger_mixes_more=False,
     larger_values="Larger values mix clips less, and more batches are short.",
 )
 PARAMETERS = (FACTOR, BUCKET_SIZE, NUM_BINS, NUM_BUCKETS)
-REGISTRY: dict[str, Strategy] = {}  # by name, in the order of this file
+REGISTRY: dict[str, Strategy] = {}  # strategies by name, in the order of this file
 
 
 def register(
@@ -141,7 +141,8 @@ def register(
 
 
 def sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return `order` sorted by each clip's key. Clips of equal key keep their shuffled order."""
+    """Return `order` sorted by the key of each clip. Clips with equal keys keep their shuffled
+    order."""
     return order[np.argsort(keys[order], kind="stable")]
 
 
@@ -183,9 +184,9 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     """clips sorted by rank + exponential noise of mean a/2, so that a clip only moves towards
     longer clips; with dynamic batch sizes, the rank and a count frames instead of clips"""
     # A clip that is shorter than the rest of its batch adds padding only to itself, but a longer
-    # clip adds padding to all clips. So noise that only moves clips towards longer clips mixes most
-    # at equal padding. With ranks in frames, batches of many short clips get as large a share of
-    # new neighbors as batches of few long clips.
+    # clip adds padding to all clips. Therefore noise that only moves clips towards longer clips
+    # mixes most at equal padding. With ranks in frames, batches of many short clips get as large a
+    # share of new neighbors as batches of few long clips.
     order, starts = _sorted(clips)
     if clips.dynamic_batch_size:
         rank = np.cumsum(clips.lengths[order])
@@ -224,7 +225,7 @@ def _bucket_by_quantile(clips: ShuffledClips) -> Order:
 def _by_class(clips: ShuffledClips, edges: np.ndarray) -> Order:
     """Order the length classes between `edges`, longest first.
 
-    Clips of equal length are in one class, so a class may be empty.
+    All clips of equal length are in the same class, so a class may be empty.
     """
     label = np.searchsorted(edges, clips.lengths, side="left")
     order = sort_by(-label, clips.order)
@@ -245,7 +246,8 @@ STRATEGIES = tuple(REGISTRY)
 
 
 def check_strategy(name: str) -> StrategyName:
-    """Return the name of a strategy that comes from a user or a file, typed for `plan_epoch`.
+    """Check the name of a strategy from a user or a file, and return it with the type for
+    `plan_epoch`.
 
         strategy = check_strategy(arguments.strategy)
 

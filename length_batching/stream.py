@@ -1,4 +1,5 @@
-"""Batches from a stream of items whose lengths are not known beforehand: `LengthBatchStream`."""
+"""Make batches from a stream of items whose lengths are not known beforehand:
+`LengthBatchStream`."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -18,19 +19,19 @@ from length_batching.strategies import StrategyName
 from length_batching.updates import UpdatePlanner
 
 MAX_WORKERS = 1024  # of one loader
-MAX_WINDOWS = 10**6  # per epoch; each window is planned as an epoch of its own
+MAX_WINDOWS = 10**6  # windows per epoch; each window is planned like an epoch
 START = {
     "epoch": 0,
     "batches_trained": 0,
     "dealt_from": 0,  # the batch that the first worker yields first
-    "batches_before": 0,  # batches in the windows before
-    "items_before": 0,  # items in the windows before
+    "batches_before": 0,  # number of batches in all earlier windows
+    "items_before": 0,  # number of items in all earlier windows
     "window": 0,  # number of the window with which reading begins
 }
 
 
 class Window(NamedTuple):
-    """Contains where a window begins, counted from the start of the epoch."""
+    """Contain the position at which a window begins, counted from the start of the epoch."""
 
     batches_before: int
     items_before: int
@@ -38,7 +39,7 @@ class Window(NamedTuple):
 
 
 class LengthBatchStream(IterableDataset[list[Any]]):
-    """Yields batches, lists of items, from a stream, for a DataLoader with `batch_size=None`.
+    """Yield batches (lists of items) from a stream, for a DataLoader with `batch_size=None`.
 
         stream = LengthBatchStream(lambda skip: itertools.islice(read_items(), skip, None), len, 16,
                                    "semi_sorted", dynamic_batch_size=True, batch_capacity=20_000)
@@ -49,29 +50,29 @@ class LengthBatchStream(IterableDataset[list[Any]]):
                 ...
 
     The stream reads `window` items at a time and plans them as if they were an epoch. Call
-    `set_epoch` before every pass. You can break a pass off, and set its epoch again.
+    `set_epoch` before every pass. You can stop a pass early, and then set its epoch again.
 
     Every process and every worker of a loader reads the whole stream, and yields its share of the
-    batches. So items should be small, such as paths, and `collate_fn` should load them. All
-    processes get equally many batches. Do not let accelerate prepare the loader, because it would
-    distribute the batches again.
+    batches. Therefore items should be small, such as paths, and `collate_fn` should load the data.
+    All processes get the same number of batches. Do not let accelerate prepare the loader, because
+    it would distribute the batches again.
 
     Args:
         read: `read(skip)` returns the stream's items after the first `skip`. Every process and
             every call within an epoch must get the items in the same order.
-        length: returns the length of an item, or its lengths of several kinds.
-        batch_size, strategy, options: as in `LengthBatchSampler`. Dynamic sizes need
+        length: a function that returns the length of an item, or several kinds of length.
+        batch_size, strategy, options: see `LengthBatchSampler`. Dynamic sizes need
             `batch_capacity`, because the longest item of a stream is not known.
-        window: items that are planned together. If fewer than half are left at the end, they join
-            the window before. Two windows are in memory at a time.
-        batches_per_update: batches that share an optimizer step, of all processes together: a
-            multiple of `world_size`, which is the default. With the same number, training can
-            resume with any number of processes.
+        window: items that are planned together. If fewer than half of a window is left at the end,
+            these items join the last window. Two windows are in memory at the same time.
+        batches_per_update: batches that share an optimizer step, counted over all processes. It
+            must be a multiple of `world_size`, which is the default. With the same number, training
+            can resume with any number of processes.
         rank, world_size: the number of this process, and of all processes that share the batches.
             Default: one process trains alone.
 
     Raises:
-        BatchingError: if an option is not allowed. A pass raises it if a length is not allowed.
+        BatchingError: if an option is not allowed, or, during a pass, if a length is not allowed.
     """
 
     def __init__(
@@ -106,22 +107,25 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._world_size_given = world_size is not None
         # Tensors in shared memory: the loader's workers see changes, also while they persist.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # Of each worker: how often an epoch had been set when the worker last finished a pass.
+        # For each worker: the number of times that an epoch had been set when the worker last
+        # finished a pass.
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
-        self._loaded: Mapping[str, int] | None = None  # a state, until another epoch is set
+        # the loaded state, until another epoch is set
+        self._loaded: Mapping[str, int] | None = None
         self._times_set_at_load = 0
         self._begin_at(START)
 
     def _begin_at(self, state: Mapping[str, int]) -> None:
         self.epoch = state["epoch"]
         self._start = state["batches_trained"]
-        self._drawn = self._start  # batches of this epoch, by all processes
+        self._drawn = self._start  # trained batches of this epoch, over all processes
         self._first_worker_batch = state["dealt_from"]
         self._windows = [Window(state["batches_before"], state["items_before"], state["window"])]
         self._finished = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass begin this epoch, from 0. A position loaded inside it is kept.
+        """Set the epoch of the next pass, counted from 0. A loaded position inside this epoch is
+        kept.
 
         Raises:
             BatchingError: if a position inside another epoch was loaded and not yet trained.
@@ -148,9 +152,9 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         """Return the state for a checkpoint.
 
         Args:
-            trained: batches that this process has trained since `set_epoch`. None: all that this
-                process has drawn. torchdata's StatefulDataLoader asks its workers for that; loaders
-                of torch with workers draw ahead of time.
+            trained: batches that this process has trained since `set_epoch`. None: all batches that
+                this process has drawn. Only torchdata's StatefulDataLoader may use None, because
+                torch's own loaders draw batches ahead of time if they have workers.
         """
         if trained is None and self._finished:
             return START | {"epoch": self.epoch + 1}
@@ -167,7 +171,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         }
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Resume where a state was saved. The stream is read from the position's window on.
+        """Resume where a state was saved. Reading begins with the window of the loaded position.
 
         Raises:
             BatchingError: if the processes have trained unequal numbers of batches.

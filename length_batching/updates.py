@@ -1,4 +1,4 @@
-"""Arrange the batches of an epoch in optimizer steps that several processes share.
+"""Group the batches of an epoch into optimizer steps that several processes share.
 
     planner = UpdatePlanner(lengths, 16, "semi_sorted", batches_per_update=4)
     epoch = planner.updates_of(3)
@@ -25,20 +25,20 @@ from length_batching.options import PlanOptions
 from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch, seed_of_epoch
 from length_batching.strategies import StrategyName
 
-CONSTANT_MARGIN = 1.01  # a constant number of batches, relative to the first epoch's
-MAX_ATTEMPTS = 50  # plans of an epoch that are tried until one has few enough batches
-ATTEMPT_DISTANCE = 10**9  # attempts use the plans of epochs that are so far away from each other
+CONSTANT_MARGIN = 1.01  # constant number of batches per epoch, relative to the first epoch
+MAX_ATTEMPTS = 50  # number of plans that are tried to find a plan with few enough batches
+ATTEMPT_DISTANCE = 10**9  # distance between the epochs whose plans are tried
 
 
 @dataclass(frozen=True)
 class EpochUpdates:
-    """Contains the batches of one epoch, optimizer step after optimizer step.
+    """Contain the batches of one epoch, in the order of the optimizer steps.
 
     Attributes:
         epoch: from 0.
         plan: the batches. A batch's number is its index in this plan.
-        starts: [optimizer steps] the numbers of the batches with which optimizer steps begin.
-        checksum: of the lengths, the plan and `batches_per_update`.
+        starts: [optimizer steps] the number of the first batch of each optimizer step.
+        checksum: checksum of the lengths, the plan and `batches_per_update`.
     """
 
     epoch: int
@@ -54,7 +54,8 @@ class EpochUpdates:
         return np.flatnonzero(number_in_step % world_size == rank)
 
     def state_at(self, batches_trained: int) -> dict[str, int]:
-        """Return the state for a checkpoint after this number of batches, of all processes."""
+        """Return the state for a checkpoint after this number of batches, counted over all
+        processes."""
         check_count("batches_trained", batches_trained, 0, len(self.plan))
         return {
             "epoch": self.epoch,
@@ -67,8 +68,9 @@ class EpochUpdates:
         """Check that training can resume from a state.
 
         Raises:
-            BatchingError: if the state belongs to another plan, because its rest would repeat and
-                miss clips, or if the processes have trained unequal numbers of batches.
+            BatchingError: if the state belongs to another plan, or if the processes have trained
+                unequal numbers of batches. With another plan, the rest of the epoch would repeat
+                and miss clips.
         """
         trained = state["batches_trained"]
         if state["plan_checksum"] != self.checksum:
@@ -84,20 +86,20 @@ class EpochUpdates:
 
 
 class UpdatePlanner:
-    """Plans the optimizer steps of every epoch.
+    """Plan the optimizer steps of every epoch.
 
         planner = UpdatePlanner(lengths, 16, "semi_sorted", batches_per_update=4)
         planner.updates_of(3).plan
 
     Args:
-        lengths, batch_size, strategy, options: as in `plan_epoch`, without `epoch`.
+        lengths, batch_size, strategy, options: see `plan_epoch` (`epoch` excluded).
         random_epochs: number of epochs at the start that have random batches (RAND) of `batch_size`
             clips, or as many as fit into `batch_capacity`.
         batches_per_update: batches per optimizer step, K.
         batches_per_epoch: batches in every epoch, of all processes together. "constant": 1 % more
             than the first epoch needs. None: as many as the epoch needs, a multiple of K.
-        short_last_update: the last optimizer step may have fewer than K batches. Its clips are cut
-            again, into up to K batches. Some processes may then get no batch.
+        short_last_update: the last optimizer step may have fewer than K batches. Its clips are then
+            cut into up to K batches. Some processes may get no batch in that step.
 
     Raises:
         BatchingError: if an option or a length is not allowed.
@@ -129,13 +131,14 @@ class UpdatePlanner:
         self.batches_per_update = batches_per_update
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
-        self._first_count = 0  # the most batches that one of the first epochs needs
+        self._first_count = 0  # largest number of batches that the first epochs need
         if batches_per_epoch == "constant":
             first_epochs = {0, random_epochs}
             self._first_count = max(len(self.plan_of(epoch)) for epoch in first_epochs)
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
-        """Return the batches of an epoch in the strategy's order. Each attempt has other batches."""
+        """Return the batches of an epoch in the strategy's order. Each attempt gives different
+        batches."""
         strategy: StrategyName = self.strategy
         options = self.options
         if epoch < self.random_epochs:
@@ -147,7 +150,7 @@ class UpdatePlanner:
         return plan_epoch(self.lengths, self.batch_size, strategy, epoch=planned_epoch, **options)
 
     def updates_of(self, epoch: int) -> EpochUpdates:
-        """Return the batches of an epoch, optimizer step after optimizer step."""
+        """Return the batches of an epoch, in the order of the optimizer steps."""
         size = self.batches_per_update
         if self.short_last_update and self.batches_per_epoch is None:
             plan = self.plan_of(epoch)
@@ -199,9 +202,9 @@ class UpdatePlanner:
         by_length = plan.select(longest_first)
         if self.short_last_update:
             by_length = self._cut_last_group(by_length)
-        # A group takes the position of its first batch in the plan. So a random order stays random,
-        # and a sorted order stays sorted. Inside a group, batches are shuffled so that no rank
-        # always trains the longest batch.
+        # A group takes the position of its first batch in the plan. Therefore a random order stays
+        # random, and a sorted order stays sorted. Inside a group, batches are shuffled so that no
+        # rank always trains the longest batch.
         first_numbers = np.minimum.reduceat(longest_first, np.arange(0, len(longest_first), size))
         position_of_group = np.argsort(np.argsort(first_numbers, kind="stable"))
         position = position_of_group[np.arange(len(by_length)) // size]

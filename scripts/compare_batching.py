@@ -3,10 +3,10 @@
     python scripts/compare_batching.py filelists/ljspeech/train.txt
     python scripts/compare_batching.py --strategies                   # list all strategies
 
-Prints what every strategy costs with fixed and with dynamic batch sizes (DBS), and the settings for
-train.py that need the fewest decoder steps and still mix the clips. `--out` gets this report, its
-table as CSV and a plot of an epoch's first batches. For lengths of another project, use
-`python -m length_batching`.
+The program prints the costs of every strategy with fixed and with dynamic batch sizes (DBS), and
+the settings for train.py that need the fewest decoder steps and still mix the clips. The folder
+`--out` gets this report, its table as CSV and a plot of the first batches of an epoch. For the
+lengths of another project, use `python -m length_batching`.
 """
 
 import project_root
@@ -38,8 +38,8 @@ from tacotron2_voice.utils.program import run_program
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 LEARNING = """\
-- learning: lengths do not tell how well a model learns. In equal time, the loss of SSB-DBS-BR with
-  random_epochs=2 was 9% ± 4 below that of RAND in the full-size model
+- learning: how well a model learns cannot be predicted from lengths. In equal time, the loss of
+  SSB-DBS-BR with random_epochs=2 was 9% ± 4 below the loss of RAND in the full-size model
   (research/batching-and-learning.md)."""
 
 
@@ -61,7 +61,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=Path("compare_batching"),
         help="folder of the report (default: %(default)s)",
     )
-    add("--hparams", default="", help=f"settings as in train.py (default: {PAPER_SETTING})")
+    add(
+        "--hparams",
+        default="",
+        help=f"settings, in the format of train.py (default: {PAPER_SETTING})",
+    )
     epochs = "number of epochs to plan (default: 5, more for few clips, 1 from 100,000 clips on)"
     add("--epochs", type=at_least_one, help=epochs)
     novelty = "pair novelty that is enough, from 0 to 1 (default: that of SSB-DBS-BR, at most 0.99)"
@@ -80,19 +84,19 @@ def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
     """Read the clips' lengths.
 
     Raises:
-        UserError: if the file is wrong, or if a setting needs more than lengths.
+        UserError: if the file is not valid, or if a setting needs more data than lengths.
     """
     if hparams.speaker_balance:
         raise UserError(
-            f"speaker_balance={hparams.speaker_balance}: lengths alone have no speakers to draw; "
-            "leave it out. train.py prints what its epochs cost"
+            f"speaker_balance={hparams.speaker_balance}: needs speakers, not only "
+            "lengths; leave it out. train.py prints the costs with this setting"
         )
     frames = read_lengths(path, hparams).frames
     return Surveyor(frames, frames_per_step=hparams.n_frames_per_step, epochs=epochs)
 
 
 def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[str]:
-    """Return lines about the corpus, and about settings that have no effect on it."""
+    """Describe the corpus, and settings that have no effect on it, in lines."""
     frames = surveyor.lengths
     frame_seconds = hparams.hop_length / hparams.sampling_rate
     capacity = hparams.batch_capacity or hparams.batch_size * frames.max()
@@ -114,12 +118,12 @@ def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[st
 
 
 def progress(results: Iterable[Any]) -> Iterable[Any]:
-    """Show a bar while results for all strategies come in, with fixed and with dynamic sizes."""
+    """Show a progress bar while the results for all strategies and kinds of size are computed."""
     return progress_bar("planning epochs", 2 * len(STRATEGIES), " strategies", iterable=results)
 
 
 def settings_of(survey: Survey) -> str:
-    """Return the settings of a survey, as train.py takes them."""
+    """Return the settings of a survey in the format of train.py."""
     options = survey.options()
     settings = {"batch_size": options.pop("batch_size")}
     settings["batching_strategy"] = options.pop("strategy")

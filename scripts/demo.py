@@ -4,11 +4,11 @@
     python scripts/demo.py --language de [--phones]  # writes demo-de or demo-de-phones
     python scripts/demo.py --full                    # full-size model: 16 minutes on two fast cores
 
-The demo makes a corpus of spoken numbers and trains a model: a few epochs with random batches
-(RAND), the other epochs with the paper's best batching strategy (SSB-DBS-BR). Then the model speaks
-numbers that it was not trained on, and a recognizer transcribes them. In languages without a
-recognizer, the demo finds the nearest recording instead. If you run it again, it continues where
-it stopped.
+The demo makes a corpus of spoken numbers and trains a model: the first epochs with random batches
+(RAND), then epochs with the best batching strategy of the paper (SSB-DBS-BR). Then the model speaks
+numbers that are not in its training set, and a recognizer transcribes the speech. In languages
+without a recognizer, the demo finds the nearest recording instead. If you run it again, it
+continues where it stopped.
 """
 
 from project_root import ROOT
@@ -45,24 +45,25 @@ SETTINGS = (
 
 
 class Demo(NamedTuple):
-    """Settings of the demo. The learning rate is constant for three quarters of the updates."""
+    """Contain the settings of the demo. The learning rate is constant for three quarters of the
+    optimizer steps."""
 
     model: str  # settings file
     epochs: int
     random_epochs: int  # epochs at the start with random batches
-    decay_start: int  # update after which the learning rate decays
-    half_life: int  # updates in which the learning rate halves
+    decay_start: int  # optimizer steps before the learning rate decays
+    half_life: int  # optimizer steps in which the learning rate halves
 
 
 SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
 FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
 PLOT_FILE = "learning.svg"
 UNSEEN = 50  # numbers that the trained model speaks
-VALIDATION = 0.05  # fraction of the clips
+VALIDATION = 0.05  # fraction of the clips for validation
 
 
 def run(*command: object, threads: str = "1") -> None:
-    """Print the command of a program of the recipe, and run it.
+    """Print a command that runs a program of this project, and run it.
 
     Raises:
         UserError: if the program fails or is stopped.
@@ -70,22 +71,23 @@ def run(*command: object, threads: str = "1") -> None:
     program, *arguments = map(str, command)
     print("\n$ python", program, shlex.join(arguments), flush=True)
     environment = os.environ | {"OMP_NUM_THREADS": threads}
-    # The matrix products are so small that threads must not sleep between them.
+    # The matrix products are so short that sleeping threads would wake up too late.
     environment.setdefault("GOMP_SPINCOUNT", "100000")
     process = subprocess.Popen([sys.executable, ROOT / program, *arguments], env=environment)
     while process.returncode is None:
-        with contextlib.suppress(KeyboardInterrupt):  # the program gets Ctrl-C too, and saves
+        # Ctrl-C also reaches the program, which then saves
+        with contextlib.suppress(KeyboardInterrupt):
             process.wait()
     if process.returncode != 0:
         raise UserError(f"stopped in {program}; run the demo again to continue")
 
 
 def text_settings(language: str, *, phones: bool) -> str:
-    """Return the overrides for the texts of a language.
+    """Return the overrides for texts in a language.
 
     Raises:
-        UserError: if num2words or eSpeak lacks the language, or if eSpeak pronounces all words the
-            same, as it does for Japanese.
+        UserError: if num2words or eSpeak does not support the language. One such language is
+            Japanese, because eSpeak pronounces all its number words the same.
     """
     if language == ENGLISH and not phones:
         return ""
@@ -100,9 +102,8 @@ def text_settings(language: str, *, phones: bool) -> str:
 
 
 def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings: str) -> Path:
-    """Make the corpus, the filelists and the test recordings, train, and return the run's folder.
-
-    Files that exist are kept.
+    """Make the corpus, the filelists and the test recordings, train the model, and return the
+    folder of the run. Existing files are kept.
     """
     corpus = out / "corpus"
     lists = out / "filelists"
@@ -123,7 +124,8 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
 
 
 def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibility:
-    """Return the word error rate of the unseen numbers; measure it if the checkpoint is newer."""
+    """Return the word error rate of unseen numbers, and measure it first if the checkpoint is
+    newer."""
     result = out / INTELLIGIBILITY_FILE
     if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
@@ -133,7 +135,7 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Export the model if the checkpoint is newer, and return the folder of the voice."""
+    """Return the folder of the exported voice, and export it first if the checkpoint is newer."""
     voice = out / "voice"
     about = voice / DESCRIPTION_FILE
     if not about.exists() or about.stat().st_mtime < checkpoint.stat().st_mtime:
@@ -143,7 +145,8 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 
 def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
-    """Return a table of padding, time and speed per strategy, from the lines of metrics.jsonl."""
+    """Return a table with the padding, time and speed of each strategy, from the lines of
+    metrics.jsonl."""
     names = ["RAND"] * random_epochs + ["SSB-DBS-BR"] * (len(epochs) - random_epochs)
     by_name = pd.DataFrame(epochs).groupby(names, sort=False)
     means = by_name[["zero_padding_rate", "average_batch_length", "num_batches"]].mean()
@@ -163,7 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--out", type=Path, help="folder to write (default: demo, demo-full, demo-de, ...)"
     )
-    language_help = "language, as eSpeak and num2words name it (default: %(default)s)"
+    language_help = "language code of eSpeak and num2words (default: %(default)s)"
     parser.add_argument("--language", default=ENGLISH, help=language_help)
     parser.add_argument("--phones", action="store_true", help="train on phones instead of letters")
     parser.add_argument(
@@ -172,7 +175,10 @@ def main(arguments: list[str] | None = None) -> None:
         help="train the full-size model (16 minutes on two fast cores)",
     )
     parser.add_argument(
-        "--clips", type=int, default=1000, help="clips to train on (default: %(default)s)"
+        "--clips",
+        type=int,
+        default=1000,
+        help="number of clips for training (default: %(default)s)",
     )
     parser.add_argument(
         "--epochs",

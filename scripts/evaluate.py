@@ -3,12 +3,12 @@
     python scripts/make_demo_corpus.py unseen --clips 100 --skip 1000
     python scripts/evaluate.py --checkpoint demo/best.pt --recordings unseen -o intelligibility.json
 
-The program synthesizes the texts of recordings that the model was not trained on, and transcribes
+The program synthesizes the texts of recordings that are not in the training set, and transcribes
 the speech with a recognizer. The JSON file contains
 
 - the word error rates of the model, of the recordings, and of the recordings after mel and vocoder,
 - the transcripts,
-- the identification rate: the fraction of texts whose nearest recording is that of the same text.
+- the identification rate: the fraction of texts whose nearest recording has the same text.
 
 A model with several speakers uses the speaker of each recording: the fourth field of a filelist, or
 the field --speaker-column of a folder's metadata.csv. The file then has the rates of each speaker.
@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add("-o", "--out", type=output_file, required=True, metavar="FILE.json", help="file to write")
     add(
-        "--speaker", metavar="NAME", help="speaker of all texts, if the recordings have no speakers"
+        "--speaker",
+        metavar="NAME",
+        help="speaker for all texts, if the recordings have no speakers",
     )
     add(
         "--speaker-column",
@@ -52,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--language",
         default=ENGLISH,
-        help="language of the texts, as eSpeak names it (default: %(default)s)",
+        help="eSpeak's code for the language of the texts (default: %(default)s)",
     )
     add(
         "--words-only",

@@ -5,9 +5,9 @@
 
 The settings are read from the config.json in the folder of the weights, or from --config. With
 --voice or --checkpoint, the program checks that the vocoder was trained on log-mels like those of
-this model. The file contains their settings, so --vocoder checks them again. --fp16 stores the
-weights in half as many bytes; the vocoder still computes in float32. The graph is compared with
-torch before the file is written. The export needs requirements/onnx.txt in addition to
+this model. The file contains the settings of its log-mels, which --vocoder compares with the voice.
+--fp16 halves the size of the file; the vocoder still computes in float32. The graph is compared
+with torch before the file is written. The export needs requirements/onnx.txt in addition to
 requirements.txt (docs/guides/deploy.md).
 """
 
@@ -31,8 +31,9 @@ from tacotron2_voice.utils.files import write_bytes
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import check_mel_settings
 
-COMPARED_FRAMES = (16, 100)  # of log-mels on which the graph is compared with torch
-# Between torch and the graph, relative to the largest sample: ten times the measured differences.
+COMPARED_FRAMES = (16, 100)  # frames of the log-mels for comparing the graph with torch
+# Largest difference between torch and the graph, relative to the largest sample: ten times the
+# measured values.
 MAX_DIFFERENCE = 5e-5
 MAX_DIFFERENCE_FP16 = 2e-2
 
@@ -66,8 +67,8 @@ def to_fp16(graph: onnx.ModelProto) -> None:
 
 @torch.no_grad()
 def difference_from_torch(content: bytes, generator: Generator) -> float:
-    """Return the largest difference of the graph's audio from torch's, relative to the largest
-    sample, on random log-mels. Log-mels of speech are between -11.5 and 2."""
+    """Return the largest difference between the audio of the graph and of torch for random
+    log-mels, relative to the largest sample. Log-mels of speech are between -11.5 and 2."""
     graph = OnnxGraph(content, threads=1)
     rng = np.random.default_rng(0)
     largest = 0.0
@@ -129,7 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
     content = graph.SerializeToString()
     difference = difference_from_torch(content, generator)
     largest = MAX_DIFFERENCE_FP16 if args.fp16 else MAX_DIFFERENCE
-    if not difference <= largest:  # also true for NaN
+    if not difference <= largest:  # the condition is also true for NaN
         problem = f"the graph differs from torch by {difference:.1e} of the largest sample"
         raise UserError(f"{args.weights}: {problem} (expected at most {largest:.0e})")
     write_bytes(args.out, content)

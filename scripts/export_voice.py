@@ -5,10 +5,11 @@
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --packed
 
 The weights are quantized to int8, which makes the voice a quarter as large and several times as
-fast; --fp32 keeps them. The program prints how much that changes the log-mels of twenty texts.
---packed rounds the weights further and compresses the graphs, to two thirds of that size. The
-graphs are compared with torch first, and the folder is written completely or not at all. The export
-needs requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
+fast; --fp32 keeps them. The program prints how much the quantization changes the log-mels of twenty
+texts. --packed rounds the weights further and compresses the graphs, which makes the voice smaller
+by another third. The graphs are compared with torch first, and the folder is written completely or
+not at all. The export needs requirements/onnx.txt in addition to requirements.txt
+(docs/guides/deploy.md).
 """
 
 import project_root
@@ -32,10 +33,10 @@ NUM_COMPARED = 20  # texts
 
 
 def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[ComparedText]:
-    """Return the first NUM_COMPARED texts of a file, or of the run's filelist for validation or, if
-    it has none, training. The speakers alternate."""
+    """Return the first NUM_COMPARED texts of a file. Without a file, return texts from the run's
+    filelist for validation, or for training if there is no validation. The speakers alternate."""
     chosen = path or Path(hparams.validation_files or hparams.training_files)
-    missing = "no such file; --text-file names a file with one text per line"
+    missing = "no such file; --text-file needs a file with one text per line"
     lines = [line for _, line in numbered_lines(chosen, missing)[:NUM_COMPARED]]
     texts = lines if path else [split_filelist_line(line).text for line in lines]
     if not texts:

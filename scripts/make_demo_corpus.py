@@ -36,22 +36,22 @@ def main(arguments: list[str] | None = None) -> None:
         "--clips",
         type=at_least_one,
         default=1000,
-        help="number of clips; 1000 last 40 minutes (default: %(default)s)",
+        help="number of clips; 1000 clips last 40 minutes (default: %(default)s)",
     )
     add(
         "--skip",
         type=number,
         default=0,
-        help="leave out the first N numbers of the seed (default: %(default)s)",
+        help="leave out the first N numbers, such as those of another corpus (default: %(default)s)",
         metavar="N",
     )
     add(
         "--seed",
         type=number,
         default=0,
-        help="another seed gives other numbers (default: %(default)s)",
+        help="seed that decides the numbers (default: %(default)s)",
     )
-    add("--language", default=ENGLISH, help="eSpeak's code of the language (default: %(default)s)")
+    add("--language", default=ENGLISH, help="eSpeak's code for the language (default: %(default)s)")
     try:
         make_corpus(**vars(parser.parse_args(arguments)))
     except KeyboardInterrupt:

@@ -57,13 +57,14 @@ from tacotron2_voice.utterance import prepare_utterance
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE as VOICE
 
-BEST = "best.pt"  # not imported from training.checkpoint, because voices need no torch
+# not imported from training.checkpoint, because the web demo runs voices without torch
+BEST = "best.pt"
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"
-MAX_CHARACTERS = 5000  # per text, before cleaning
-MAX_SYMBOLS = 1000  # per text, after cleaning: about a minute of speech
-MAX_PAUSES_SECONDS = 30.0  # sum of a text's [pause] tags
-MAX_WAITING = 20  # waiting requests; texts are synthesized one at a time
-KEPT_RESULTS = 100  # newest results whose files are kept
+MAX_CHARACTERS = 5000  # largest number of characters per text, before cleaning
+MAX_SYMBOLS = 1000  # most symbols per text, after cleaning: about a minute of speech
+MAX_PAUSES_SECONDS = 30.0  # longest total time of the [pause] tags of a text
+MAX_WAITING = 20  # most waiting requests; texts are synthesized one at a time
+KEPT_RESULTS = 100  # number of newest results whose files are kept
 MAX_REQUEST_BYTES = 2**16
 GRACE_SECONDS = 0.5  # time to finish responses after Ctrl-C
 # Browsers load nothing from other sites, and other sites cannot embed this one.
@@ -76,10 +77,10 @@ HEADERS = [
 
 
 def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
-    """Return the checkpoints by the names that the web demo shows.
+    """Return a dictionary from the names that the web demo shows to the checkpoints.
 
     The name is `ljspeech` for ljspeech/best.pt, and `rand, seed 0` for rand/seed_0/best.pt. If two
-    checkpoints would have the same name, the second one has its whole path as its name.
+    checkpoints would have the same name, the name of the second checkpoint is its whole path.
 
     Args:
         paths: checkpoints, voices, folders of runs, or folders that contain runs (NAME/seed_N).
@@ -112,20 +113,20 @@ def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
 
 
 class Inputs(BaseModel):
-    """The content of a request."""
+    """Contain the content of a request."""
 
     text: str
-    checkpoint: str  # its name in the web demo
-    speaker: str | None = None  # the synthesizer requires it if the model has several speakers
+    checkpoint: str  # name of the checkpoint in the web demo
+    speaker: str | None = None  # required if the model has several speakers
 
 
 @dataclass
 class Reader:
-    """Synthesizes texts and writes the results into files, in one folder per text."""
+    """Synthesize texts and write the results into files, with one folder per text."""
 
     synthesizers: dict[str, Synthesizer]
     folder: Path
-    numbers: str | None = None  # language of models that can only speak numbers
+    numbers: str | None = None  # set if the model can only speak numbers: their language
     max_symbols: int | None = None  # longer texts are split into chunks
     results: int = 0
 
@@ -143,12 +144,13 @@ class Reader:
         if not text:
             raise UserError("The text is empty. Type a text first.")
         if synthesizer is None:
-            raise UserError("This checkpoint does not exist. Choose a checkpoint of the list.")
+            raise UserError("This checkpoint does not exist. Choose a checkpoint from the list.")
         speakers = synthesizer.settings.speakers
         if inputs.speaker not in (None, *speakers):
             expected = f"expected {listed(speakers)}" if speakers else "the model has one speaker"
             raise UserError(f"{inputs.checkpoint}: this speaker does not exist ({expected}).")
-        if len(text) > MAX_CHARACTERS:  # checked before cleaning, which is slow for long texts
+        # the length is checked before cleaning, which is slow for long texts
+        if len(text) > MAX_CHARACTERS:
             raise UserError(
                 f"The text is too long: {len(text):,} characters "
                 f"(expected at most {MAX_CHARACTERS:,}). Shorten it."
@@ -186,18 +188,19 @@ class Reader:
         """Make the folder of the next result, and delete the folder of the oldest result.
 
         Returns:
-            Notes for the user, if somebody else deleted or added files in the results' folder.
+            Notes for the user about files that another program deleted or added in the folder of
+            results.
         """
         notes = []
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True)
-            notes.append("the folder of results was deleted, and is made again")
+            notes.append("the folder of results was deleted, so it was created again")
         for number in itertools.count(self.results + 1):
             try:
                 (self.folder / str(number)).mkdir()
                 break
             except FileExistsError:
-                notes.append(f"result {number} existed already, and is kept")
+                notes.append(f"result {number} already existed, so it was kept")
         for old in range(self.results, number):
             shutil.rmtree(self.folder / str(old + 1 - KEPT_RESULTS), ignore_errors=True)
         self.results = number
@@ -207,8 +210,8 @@ class Reader:
 def options_of(synthesizers: dict[str, Synthesizer], first: str | None) -> str:
     """Return the HTML of the menu of checkpoints.
 
-    The option of a model with several speakers contains their names as JSON. The speaker `first` is
-    at the beginning of this list.
+    If a model has several speakers, its option contains their names as JSON, with the speaker
+    `first` at the beginning.
 
     Raises:
         UserError if no model has the speaker `first`.
@@ -239,8 +242,8 @@ def make_app(reader: Reader, hosts: list[str], first_speaker: str | None = None)
     """Return the web application: the page (/), synthesis (POST /speak) and the files (/results).
 
     Args:
-        hosts: names and addresses by which browsers may open the web demo. Other names are rejected,
-            because another site could let its own name point to this machine.
+        hosts: names and addresses by which browsers may open the web demo. Other names are
+            rejected, because another site could make its own name point to this machine.
         first_speaker: the speaker that is chosen when the web demo opens.
 
     Raises:
@@ -260,7 +263,8 @@ def make_app(reader: Reader, hosts: list[str], first_speaker: str | None = None)
         if request.headers.get("origin", f"//{own}").partition("//")[2] != own:
             return JSONResponse({"problem": "The request comes from another site."}, 403)
         try:
-            # The request is read before it waits for its turn, so that a slow client delays nobody.
+            # The whole request is read before it waits for its turn, so that a slow client does not
+            # delay others.
             content = await request.body()
         except (ClientDisconnect, asyncio.CancelledError):
             return Response(status_code=400)
@@ -285,7 +289,7 @@ def make_app(reader: Reader, hosts: list[str], first_speaker: str | None = None)
 
     routes = [Route("/", show), Route("/speak", speak, methods=["POST"])]
     files = StaticFiles(directory=reader.folder)
-    files.config_checked = True  # a deleted folder then gives status 404 instead of 500
+    files.config_checked = True  # status 404 instead of 500 if the folder was deleted
     app = Starlette(routes=[*routes, Mount("/results", files)])
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_REQUEST_BYTES)
     names = [in_address(host).lower() for host in ("localhost", "127.0.0.1", "::1", *hosts)]
@@ -294,16 +298,16 @@ def make_app(reader: Reader, hosts: list[str], first_speaker: str | None = None)
 
 
 class Shorten(logging.Filter):
-    """Keeps the log short when a client breaks the protocol or opens too many connections."""
+    """Keep the log short when a client breaks the protocol or opens too many connections."""
 
-    last = 0.0  # time of the last record about too many connections
+    last = 0.0  # time of the last message about too many connections
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, h11.ProtocolError):
             record.msg = f"warning: a client sent an invalid request: {error}"
             record.exc_info = None
-        if isinstance(error, OSError):  # fails thousands of times per second
+        if isinstance(error, OSError):  # accept() then fails thousands of times per second
             record.msg = f"warning: new connections wait until old ones close: {error}"
             record.exc_info = None
             is_new = record.created > self.last + 10
@@ -364,7 +368,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
     paths = find_checkpoints(args.checkpoint)
     with (
-        open_socket(args.host, args.port) as opened,  # fails early, before the models are loaded
+        # checked here, so that errors appear before the models are loaded
+        open_socket(args.host, args.port) as opened,
         tempfile.TemporaryDirectory(prefix="page-") as folder,
     ):
         synthesizers = {name: load_synthesizer(path, args.hparams) for name, path in paths.items()}
@@ -385,7 +390,8 @@ def main(arguments: list[str] | None = None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
             code = stop.code if isinstance(stop, SystemExit) else 128 + signal.SIGINT
             sys.stdout.flush()
-            os._exit(int(code or 0))  # sys.exit would wait until the current text is synthesized
+            # sys.exit would wait until the current text has been synthesized
+            os._exit(int(code or 0))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ CORPUS is a folder in one of these layouts:
     a folder for each speaker       add --speaker-folders; each has one of the layouts above
 
 Training needs mono WAV or FLAC at one sampling rate. --convert DIR writes such copies of other
-recordings. CORPUS stays as it is.
+recordings. The program does not change CORPUS.
 
 Output in OUT (default: filelists/ljspeech):
 
@@ -26,7 +26,7 @@ Output in OUT (default: filelists/ljspeech):
 
 Every clip is read from end to end. If a clip is bad, all bad clips are listed and no list is
 written, unless --skip-bad leaves them out. Warnings list clips that make training harder
-(docs/guides/own-data.md). Several speakers are described in docs/guides/speakers.md.
+(docs/guides/own-data.md). For several speakers, see docs/guides/speakers.md.
 """
 
 import project_root
@@ -65,19 +65,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=positive,
         default=math.inf,
-        help="leave clips out that are longer than S seconds (default: keep all)",
+        help="leave out clips that are longer than S seconds (default: keep all)",
     )
     add("--cache-mels", metavar="DIR", dest="mels", type=Path, help="compute the log-mels into DIR")
     trim_help = "write copies without the silence at their ends into DIR, and train on them"
     add("--trim-silence", metavar="DIR", dest="trim", type=Path, help=trim_help)
-    convert_help = "write copies that training can use into DIR, and train on them"
+    convert_help = "write copies in a format for training into DIR, and train on them"
     add("--convert", metavar="DIR", type=Path, help=convert_help)
     add(
         "--hparams",
         metavar="NAME=VALUE,...",
         dest="overrides",
         default="",
-        help="settings of audio and text, as for train.py",
+        help="settings of audio and text, in the format of train.py",
     )
 
     table = parser.add_argument_group("the table of the recordings").add_argument
@@ -109,13 +109,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=VAL_FRACTION,
         help="fraction of the clips for validation; 0: no validation (default: %(default)s)",
     )
-    seed_help = "another seed gives another split (default: %(default)s)"
+    seed_help = "seed that decides the split (default: %(default)s)"
     split("--seed", type=int, default=SEED, help=seed_help)
-    split("--split-by-text", action="store_true", help="keep all clips of a text in one set")
+    split(
+        "--split-by-text",
+        action="store_true",
+        help="put all clips with the same text into the same set",
+    )
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe; None to look for one in CORPUS."""
+    """Return the table that the options describe, or None to look for a table in CORPUS."""
     is_described = args.path_column or args.text_column or args.delimiter or args.encoding
     if not args.csv and not is_described:
         return None
@@ -128,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     add_options(parser)
     args = parser.parse_args(arguments)
     try:
-        create_hparams(args.overrides)  # checked before a download of hours
+        create_hparams(args.overrides)  # checked now, because the download may take hours
         if args.download:
             download_corpus(args.corpus)
         named = {field.name for field in fields(Preparation)}
@@ -149,6 +153,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # A program that gets SIGTERM finishes the file it is writing and removes temporary files.
+    # After SIGTERM, the program finishes the file that it is writing and removes temporary files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     run_program(main)

@@ -11,5 +11,5 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded: see train.py
-os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing in this environment
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # set before torch is imported (see train.py)
+os.environ["MPLBACKEND"] = "agg"  # the backend of a notebook may not be installed here

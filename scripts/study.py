@@ -4,10 +4,10 @@
         --settings "RAND: batching_strategy=random,random_epochs=0" "default:" \\
         --seeds 1 2 3 --points 5 10 20 --texts filelists/ljspeech/val.txt
 
---settings takes "NAME: OVERRIDES", or @FILE with one such line per setting. The report compares all
-names with the first name. train.py trains every name with every seed. After each epoch in --points,
-the checkpoint synthesizes the texts, and a recognizer transcribes the speech. Ctrl-C saves and
-stops. The same command resumes; you may add names, seeds and later points.
+--settings takes "NAME: OVERRIDES", or @FILE with one such line per setting. The report compares the
+settings of all names with the first name. The program trains each name with every seed. After each
+epoch in --points, the checkpoint synthesizes the texts, and a recognizer transcribes the speech.
+Ctrl-C saves and stops. The same command resumes; you may add names, seeds and later points.
 
     OUT/values.csv             one line per epoch of every run; finished points are not repeated
     OUT/study.json             the settings of every name
@@ -74,7 +74,9 @@ def read_settings(given: Sequence[str]) -> dict[str, str]:
             continue
         name, colon, overrides = (part.strip() for part in line.partition(":"))
         if not colon or not re.fullmatch(r"\w[\w.+-]*", name):
-            expected = "expected NAME: OVERRIDES, with a name of letters, digits, '_.+-'"
+            expected = (
+                "expected NAME: OVERRIDES, with a name that consists of letters, digits, '_.+-'"
+            )
             problems.append(f"{place}: {line[:60]!r} ({expected})")
         elif name in settings:
             problems.append(f"{place}: the name {name!r} occurs twice")
@@ -93,7 +95,7 @@ def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
     """Add the settings of every name to the file `path`.
 
     Raises:
-        UserError: if settings are wrong, or if the file has other settings for a name.
+        UserError: if settings are not valid, or if the file contains different settings for a name.
     """
     known = files.read_json(path) if path.exists() else {}
     problems: list[str] = []
@@ -117,8 +119,8 @@ def read_values(path: Path) -> pd.DataFrame:
     try:
         return pd.read_csv(io.BytesIO(content), dtype={"name": str})[COLUMNS].set_index(INDEX)
     except (ValueError, KeyError) as error:
-        fix = "delete it: the next call makes it again from the runs"
-        raise UserError(f"{path}: not the values of a study: {error}; {fix}") from None
+        fix = "delete it; the next call rebuilds it from the runs"
+        raise UserError(f"{path}: not a table of a study: {error}; {fix}") from None
 
 
 class Study:
@@ -126,9 +128,9 @@ class Study:
 
     Args:
         hparams: overrides for all runs.
-        settings: further overrides by name.
+        settings: additional overrides by name.
         points: epochs after which a checkpoint is transcribed.
-        texts: recordings, as scripts/evaluate.py takes them.
+        texts: recordings in a format of scripts/evaluate.py.
         evaluation_options: options of scripts/evaluate.py.
     """
 
@@ -142,7 +144,8 @@ class Study:
         evaluation_options: Sequence[str] = (),
     ):
         self.out = out
-        self.hparams = f"epochs_per_validation=1,{hparams}"  # a validation loss at every point
+        # this gives a validation loss at every point
+        self.hparams = f"epochs_per_validation=1,{hparams}"
         self.settings = settings
         self.points = points
         self.texts = texts
@@ -153,7 +156,8 @@ class Study:
         self._write_lock = threading.Lock()
 
     def stop(self, *_) -> None:
-        """Handle a signal: programs save and end; after a second signal they end at once."""
+        """Handle a signal: let the programs save and end, or end them at once after a second
+        signal."""
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:
@@ -162,7 +166,7 @@ class Study:
         return [point for point in self.points if (name, seed, point) not in done]
 
     def run(self, seeds: Sequence[int], concurrent_runs: int) -> None:
-        """Train all runs that are not in the values yet; a failed run does not stop the others."""
+        """Train all runs whose values are missing. If a run fails, the other runs continue."""
         jobs = [(name, seed) for seed in seeds for name in self.settings]
         left = [job for job in jobs if self.points_left(*job)]
         print(f"{len(jobs)} runs of {self.points[-1]} epochs, {len(left)} left", flush=True)
@@ -172,7 +176,7 @@ class Study:
                 print(result, flush=True)
 
     def train_and_transcribe(self, name: str, seed: int) -> str:
-        """Train one run to its last point, and return one line about its end."""
+        """Train one run to its last point, and return one line about the result."""
         folder = self.out / name / f"seed_{seed}"
         run = f"{name}, seed {seed}"
         log = self.out / "logs" / f"{name}-seed_{seed}.log"
@@ -204,7 +208,7 @@ class Study:
         return f"{run}: word error rate {rate:.3f}"
 
     def keep(self, name: str, seed: int, point: int, result: Intelligibility) -> float:
-        """Add the epochs of a run and its word error rate to the values; return the rate."""
+        """Add the epochs of a run and its word error rate to the values, and return the rate."""
         progress = read_progress(self.out / name / f"seed_{seed}").query("epoch <= @point")
         own = progress.assign(name=name, seed=seed).set_index(INDEX).reindex(columns=COLUMNS[3:])
         words = sum(len(transcript.text.split()) for transcript in result.transcripts)
@@ -222,7 +226,8 @@ class Study:
         signals_sent = 0
         with open(log, "ab") as output:
             streams: dict = {"stdin": subprocess.DEVNULL}
-            # In its own session the program gets no Ctrl-C; `stop` decides what it gets.
+            # The program has its own session, so Ctrl-C does not reach it; `stop` sends its
+            # signals.
             streams |= {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
             process = subprocess.Popen([sys.executable, *map(str, command)], **streams)
         while (status := process.poll()) is None:
@@ -237,12 +242,12 @@ class Study:
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
     """Return a Markdown table of a quantity for every name at equal budgets.
 
-    A budget is what the cheapest run had spent after one of the points. Cells have the mean over
-    seeds, its standard error, and the difference from the first name in per cent.
+    A budget is the amount that the cheapest run had spent at one of the points. Cells contain the
+    mean over seeds, its standard error, and the difference from the first name in percent.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A rate of 0 has no logarithm, so it counts as half a wrong word.
+    # A rate of 0 has no logarithm, so it is replaced by the rate for half a wrong word.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
@@ -284,13 +289,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("out", type=Path, metavar="OUT")
-    add("--hparams", default="", help="overrides for all runs, as train.py takes them")
+    add("--hparams", default="", help="overrides for all runs, in the format of train.py")
     add(
         "--settings",
         nargs="+",
         required=True,
         metavar="NAME:OVERRIDES",
-        help="settings to compare, or @FILE with one per line",
+        help="settings to compare, or @FILE with one setting per line",
     )
     add("--seeds", nargs="+", type=whole_number(0), default=[1], help="seeds (default: 1)")
     add(
@@ -300,7 +305,7 @@ def main(arguments: list[str] | None = None) -> None:
         required=True,
         help="epochs after which a checkpoint is transcribed",
     )
-    add("--texts", type=Path, required=True, help="recordings, as scripts/evaluate.py takes them")
+    add("--texts", type=Path, required=True, help="recordings, in a format of scripts/evaluate.py")
     add(
         "--concurrent-runs",
         type=whole_number(1),
@@ -320,15 +325,15 @@ def main(arguments: list[str] | None = None) -> None:
         points = sorted(set(args.points))
         study = Study(args.out, args.hparams, settings, points, args.texts, evaluation_options)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # ignored for background jobs
+            if signal.getsignal(number) != signal.SIG_IGN:  # shells ignore it for background jobs
                 signal.signal(number, study.stop)
         study.run(args.seeds, args.concurrent_runs)
         if study.stops:
-            print("study.py: stopped; the same command resumes it", file=sys.stderr)
+            print("study.py: stopped; run the same command to resume", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
         write_report(study)
     if study.failed:
-        sys.exit("\n".join(["study.py: failed runs, which the report leaves out:", *study.failed]))
+        sys.exit("\n".join(["study.py: the report leaves out these failed runs:", *study.failed]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ tacotron2-voice speak voices/english --speaker linda --text-file book.txt -o boo
 tacotron2-voice speak voices/english --speaker linda --text-file book.txt --stream wav | ffplay -
 tacotron2-voice speak voices/english --list-speakers
 
-`python -m tacotron2_voice` is the same program.
+`python -m tacotron2_voice` runs the same program.
 """
 
 from pathlib import Path
@@ -17,8 +17,9 @@ from tacotron2_voice.voice import Voice
 
 SPEAK = """Speak texts with an exported voice.
 
--o NAME.wav writes the texts one after another, with pauses. Meanwhile NAME.part.wav grows. If you
-stop the command, the same command continues after the last complete line. -o FOLDER writes a WAV
+-o NAME.wav writes the texts one after another, with pauses. Until the last text is complete, the
+file is called NAME.part.wav. If you stop the command, the same command continues after the last
+complete line. -o FOLDER writes a WAV
 and a plot of the alignment for each text, and needs matplotlib. --stream writes 16-bit samples to
 standard output as soon as they are computed: `wav` with a header of unknown length, `raw` without a
 header.

@@ -1,4 +1,4 @@
-"""Find what went wrong when a chunk was spoken, from its attention weights.
+"""Find the failures of a spoken chunk from its attention weights.
 
     failures = find_failures(alignment, ids, reason, settings, table, statistics)
     for failure in failures: print(failure.message)
@@ -20,8 +20,8 @@ from tacotron2_voice.speech_statistics import SpeechStatistics
 from tacotron2_voice.text import SymbolTable, sequence_to_text
 from tacotron2_voice.text.words import word_spans
 
-ATTENDED = 0.5  # attention weight that a spoken word has in at least one step
-MAX_SHOWN = 3  # skipped words in a message
+ATTENDED = 0.5  # a spoken word has at least this attention weight in one decoder step
+MAX_SHOWN = 3  # most skipped words that a message lists
 ADVICE = "Train longer, or try another seed."
 
 Kind = Literal["blurred", "no stop", "stuck", "missing", "skipped", "repeated", "fast", "slow"]
@@ -30,7 +30,7 @@ Kind = Literal["blurred", "no stop", "stuck", "missing", "skipped", "repeated", 
 @dataclass(frozen=True)
 class Failure:
     kind: Kind
-    count: int  # the number of words concerned, or 1
+    count: int  # number of affected words, or 1
     message: str
 
 
@@ -42,19 +42,20 @@ def find_failures(
     table: SymbolTable,
     statistics: SpeechStatistics | None = None,
 ) -> list[Failure]:
-    """Return the failures of a spoken chunk; [] if its attention looks correct.
+    """Return the failures of a spoken chunk, or [] if its attention looks correct.
 
-    A word counts as reached from its middle on, because attention often skips silent letters at its
-    end and the punctuation after it.
+    A word counts as reached when attention reaches its middle, because attention often skips silent
+    letters at its end and the punctuation after it.
 
     Args:
         alignment: attention weights [steps, symbols].
-        ids: of the symbols.
+        ids: ids of the symbols.
         reason: why speech ended.
-        statistics: of the training clips. Without them, the speaking rate is not checked.
+        statistics: statistics of the training clips. Without them, the speaking rate is not
+            checked.
     """
     focus_rate = float(alignment.max(axis=1).mean())
-    focus = alignment.argmax(axis=1)  # the symbol with the largest weight, per step
+    focus = alignment.argmax(axis=1)  # the symbol with the largest weight in each decoder step
     spans = word_spans(ids, table)
     failures = []
     if focus_rate < FORMED:
@@ -72,7 +73,7 @@ def find_failures(
         position = f"word {len(reached)} of {len(spans)} (symbol {focus.max() + 1} of {len(ids)})"
         problem = f"words are missing at the end: attention reached {position}"
         failures.append(Failure("missing", len(spans) - len(reached), f"{problem}. {ADVICE}"))
-    if focus_rate >= FORMED:  # blurred attention is on no word
+    if focus_rate >= FORMED:  # blurred attention does not point at any word
         skipped = _skipped_words(alignment, ids, reached, table)
         if skipped:
             shown = ", ".join(skipped[:MAX_SHOWN])
@@ -94,9 +95,8 @@ def find_failures(
 
 
 def severity(failures: Sequence[Failure]) -> tuple[int, int, int]:
-    """Return a key that compares attempts; the best attempt has the smallest.
-
-    An end that was not found is worst, then come wrong words, then the speaking rate.
+    """Return a sort key for attempts; the best attempt has the smallest key. A missing end is the
+    worst failure, followed by wrong words and a wrong speaking rate.
     """
     counts = {failure.kind: failure.count for failure in failures}
     without_end = ("no stop" in counts) + ("stuck" in counts)
@@ -111,7 +111,8 @@ def _seconds(num_steps: int, settings: VoiceSettings) -> float:
 
 
 def _no_stop(num_steps: int, num_symbols: int, settings: VoiceSettings) -> Failure:
-    """Return the failure of speech that ran to its limit, with the setting or the text behind it."""
+    """Return the failure of speech that reached its limit. The message contains the setting or the
+    length of the text that set the limit."""
     problem = f"no stop within {_seconds(num_steps, settings):.1f} s"
     if num_steps == settings.max_decoder_steps:
         limit = f"the limit max_decoder_steps={settings.max_decoder_steps}"
@@ -126,7 +127,7 @@ def _skipped_words(
     spans: Sequence[tuple[int, int]],
     table: SymbolTable,
 ) -> list[str]:
-    """Return the quoted words of `spans` that attention never was on."""
+    """Return the words of `spans`, in quotes, that attention never reached."""
     skipped = []
     for start, stop in spans:
         weight = alignment[:, _symbols_of_word(start, stop)].sum(axis=1).max()
@@ -136,10 +137,9 @@ def _skipped_words(
 
 
 def _symbols_of_word(start: int, stop: int) -> slice:
-    """Return the symbols whose attention counts for a word.
-
-    For a word of one letter, its neighbors count too, because half of the attention may be on the
-    spaces around it. Of 100 texts 21 had such an "a", and a recognizer transcribed it in 20.
+    """Return the symbols whose attention counts for a word. For a word of one letter, the
+    neighboring symbols count too, because half of the attention may be on the spaces around the
+    letter.
     """
     if stop - start > 1:
         return slice(start, stop)

@@ -23,8 +23,9 @@ from tacotron2_voice.utils.files import check_is_folder
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE
 
-OTHER_FORMATS = (".mp3", ".flac", ".ogg", ".opus", ".m4a")  # a folder is not named like this
-SHOWN_LETTERS = 60  # of a text in a message
+# names with this suffix are files, not folders
+OTHER_FORMATS = (".mp3", ".flac", ".ogg", ".opus", ".m4a")
+SHOWN_LETTERS = 60  # most characters of a text that a message shows
 
 
 def output_path(text: str) -> Path:
@@ -46,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output_directory",
         type=output_path,
         metavar="OUT",
-        help="write all texts to this WAV, or files for each text to this folder (default: out)",
+        help="write all texts into this WAV, or the files of each text into this folder (default: out)",
     )
     target.add_argument(
         "--stream",
@@ -54,7 +55,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="write 16-bit samples to standard output; raw: without a header",
     )
     parser.add_argument(
-        "--save-mel", action="store_true", help="write log-mels as .npy too, in a folder"
+        "--save-mel",
+        action="store_true",
+        help="also write log-mels as .npy; only if -o is a folder",
     )
     parser.add_argument(
         "--threads",
@@ -71,8 +74,8 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     Standard output gets the names of the files, or the audio. Standard error gets the warnings.
 
     Args:
-        path: of the model.
-        load: loads the model.
+        path: path of the model.
+        load: a function that loads the model.
     """
     if args.list_speakers:
         print(list_speakers(load()))
@@ -88,7 +91,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     except UserError as error:
         raise UserError(f"--speaker: {error}") from None
     if index is not None:
-        args.speaker = settings.speakers[index]  # in the spelling of the model
+        args.speaker = settings.speakers[index]  # the name in the spelling of the model
     texts, num_skipped = read_texts(args, settings)
     if args.vocoder:
         synthesizer.vocoder = load_vocoder(args.vocoder, settings, args.threads or 1)
@@ -117,7 +120,8 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
 def _speak_rest(
     output: Output, texts: list[InputText], args: argparse.Namespace, timer: "Timer"
 ) -> None:
-    """Speak the texts that are not complete, with a bar for the texts, or for one text's chunks."""
+    """Speak the incomplete texts, with a progress bar over the texts, or over the chunks of a
+    single text."""
     rest = [text for text in texts if not output.is_complete(text.name)]
     has_one_text = len(texts) == 1
     bar = progress_bar(
@@ -153,7 +157,7 @@ def list_speakers(synthesizer: Synthesizer) -> str:
     width = max(map(len, names))
     lines = []
     for one in statistics:
-        remark = "" if one.minutes else " in the last filelists"
+        remark = "" if one.minutes else " in the latest filelists"
         lines.append(f"{one.name:{width}}  {one.minutes:8,.1f} min{remark}")
     return "\n".join(lines)
 
@@ -169,7 +173,7 @@ def print_report(
     """Print the files of a text, its notes and its warnings.
 
     Args:
-        write: prints a line, by default to standard output.
+        write: a function that prints a line, by default to standard output.
         numbered: whether messages name the text's line.
     """
     if written:
@@ -185,7 +189,7 @@ def print_report(
 
 
 def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
-    """Return the end of the last line: what else happened."""
+    """Return the end of the last line, which counts skipped lines and warnings."""
     phrases = []
     if num_before:
         phrases.append(f"{num_before:,} spoken before")
@@ -197,7 +201,7 @@ def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
 
 
 def _check_output_options(args: argparse.Namespace) -> None:
-    """Set the default output, and check it before a model is loaded."""
+    """Set the default output, and check the output before a model is loaded."""
     if not args.stream and args.out is None:
         args.out = Path("out")
     writes_folder = args.out is not None and args.out.suffix.lower() != ".wav"
@@ -206,7 +210,7 @@ def _check_output_options(args: argparse.Namespace) -> None:
     if writes_folder:
         check_is_folder(args.out, "-o")
         if importlib.util.find_spec("matplotlib") is None:
-            problem = "matplotlib is not installed, which plots the alignments in a folder"
+            problem = "matplotlib is not installed, but plots of alignments need it"
             raise UserError(f"-o {args.out}: {problem}. Install it, or use -o NAME.wav.")
 
 
@@ -230,7 +234,7 @@ def _open_output(
 
 
 class Timer:
-    """Measure how long loading and speaking take."""
+    """Measure the time of loading and speaking."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()

@@ -17,10 +17,8 @@ from tacotron2_voice.utils.errors import UserError
 
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 MAX_LOG_MEL = 20  # log-mels of audio in [-1, 1] reach about 3
-MOMENTUM = 0.99  # of fast Griffin-Lim
-ITERATIONS = (
-    30  # of fast Griffin-Lim; more iterations hardly change the audio (docs/guides/deploy.md)
-)
+MOMENTUM = 0.99  # momentum of fast Griffin-Lim
+ITERATIONS = 30  # iterations; more iterations hardly change the audio (docs/guides/deploy.md)
 MAGNITUDE_ITERATIONS = 30
 TINY = np.float32(1e-8)
 
@@ -31,13 +29,14 @@ def windowed(
     context: int,
     scale: int = 1,
 ) -> Iterator[np.ndarray]:
-    """Apply `function` to [channels, frames] that arrive in pieces, and yield the result in pieces.
+    """Apply `function` to pieces of an array [channels, frames], and yield the result in pieces.
 
     Args:
-        function: makes `scale` columns per frame. They depend on at most `context` frames on each
-            side.
+        function: returns `scale` columns per frame. Each column depends on at most `context` frames
+            on each side.
     """
-    waiting = np.empty((0, 0), np.float32)  # frames, the first `done` of them as context
+    # waiting frames; the first `done` frames are only context
+    waiting = np.empty((0, 0), np.float32)
     done = 0
     for piece in itertools.chain(pieces, [None]):
         if piece is not None:
@@ -66,14 +65,14 @@ class GriffinLim:
         self.inverse = np.linalg.pinv(filters.astype(np.float64)).astype(np.float32)
 
     def magnitudes(self, log_mel: np.ndarray) -> np.ndarray:
-        """Return non-negative linear magnitudes [frames, bins] whose mel is close to `log_mel`
-        [n_mels, frames], by multiplicative updates (Lee and Seung 2001).
+        """Return linear magnitudes [frames, bins], at least 0, whose log-mel is close to `log_mel`
+        [n_mels, frames]. They are found by multiplicative updates (Lee and Seung 2001).
 
         Raises:
             UserError: if the log-mel is NaN or far above that of any audio.
         """
         peak = log_mel.max(initial=-np.inf)
-        if not peak <= MAX_LOG_MEL:  # also true for NaN
+        if not peak <= MAX_LOG_MEL:  # the condition is also true for NaN
             raise UserError(
                 f"the log-mel reaches {peak:g} (expected at most {MAX_LOG_MEL}), "
                 "because the training has diverged. Use an earlier checkpoint."
@@ -95,10 +94,11 @@ class GriffinLim:
         return np.concatenate([*self.stream([log_mel])])
 
     def stream(self, log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield float32 samples [N] of consecutive log-mels [n_mels, frames], hop_length * frames -
-        1 samples in total.
+        """Yield float32 samples [N] for consecutive log-mels [n_mels, frames]. The total is
+        hop_length * frames - 1 samples.
 
-        The samples before a piece stay fixed, so that the phases of the piece continue theirs.
+        Earlier samples stay fixed, so that the phases of each piece continue those of the piece
+        before.
         """
         rng = np.random.default_rng(0)
         known = np.empty(0, np.float32)
@@ -108,7 +108,7 @@ class GriffinLim:
         def invert(log_mel: np.ndarray) -> np.ndarray:
             nonlocal known
             samples = self._invert(self.magnitudes(log_mel), known, rng)
-            ready = log_mel.shape[1] - context  # as in `windowed`, if more frames follow
+            ready = log_mel.shape[1] - context  # like in `windowed`, if more frames follow
             known = samples[max(0, ready - context) * self.hop : max(0, ready) * self.hop + half]
             return samples[half : half + log_mel.shape[1] * self.hop - 1]
 
@@ -117,8 +117,8 @@ class GriffinLim:
     def _invert(
         self, magnitudes: np.ndarray, known: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return samples from the start of the first frame's window, filter_length / 2 before the
-        center of this window. The first of them are `known`."""
+        """Return samples from the start of the first frame's window, which is filter_length / 2
+        before its center. The samples begin with `known`."""
         turns = rng.random(magnitudes.shape, dtype=np.float32) * np.float32(2 * np.pi)
         angles = np.exp(1j * turns).astype(np.complex64)
         weight = self._overlap(np.broadcast_to(self.window**2, (len(magnitudes), self.size)))
@@ -137,7 +137,8 @@ class GriffinLim:
         return samples
 
     def _overlap(self, frames: np.ndarray) -> np.ndarray:
-        """Return the sum of frames [n, size], each shifted by a hop from the frame before."""
+        """Return the sum of overlapping frames [n, size]. Each frame starts one hop after the frame
+        before."""
         blocks = -(-self.size // self.hop)
         total = np.zeros((len(frames) + blocks, self.hop), np.float32)
         for block in range(blocks):

@@ -1,4 +1,4 @@
-"""Run ONNX graphs with ONNX Runtime, and check which operators and files a graph uses.
+"""Run ONNX graphs with ONNX Runtime, and check the operators and files that a graph uses.
 
 check_operators(content, {"MatMul", "Relu"}, "a voice")
 graph = OnnxGraph(content, threads=1)
@@ -25,7 +25,7 @@ class OnnxGraph:
     def __init__(self, content: bytes, threads: int):
         import onnxruntime
 
-        # Tensors in other files have this key in their protobuf message.
+        # A tensor whose data is in another file has this key in its protobuf message.
         if re.search(rb"(?:\x08|\x88\x80*\x00)location", content):
             raise UserError("the graph has weights in other files (expected all in this file)")
         options = onnxruntime.SessionOptions()
@@ -43,16 +43,16 @@ class OnnxGraph:
                 ["CPUExecutionProvider"],
                 disabled_optimizers=["ConstantFolding"],
             )
-        except Exception as error:  # ONNX Runtime raises many types
+        except Exception as error:  # ONNX Runtime raises many types of errors
             raise UserError(f"not an ONNX graph that runs here ({_reason(error)})") from None
         self.inputs = self.session.get_inputs()
         self.outputs = self.session.get_outputs()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs. UserError if the graph cannot run with these inputs."""
+        """Return the outputs. Raise UserError if the graph cannot run with these inputs."""
         try:
             return self.session.run(None, inputs)
-        except Exception as error:  # ONNX Runtime raises many types
+        except Exception as error:  # ONNX Runtime raises many types of errors
             raise UserError(f"the graph cannot run ({_reason(error)})") from None
 
 
@@ -79,18 +79,20 @@ def check_operators(content: bytes, known: Set[str], kind: str) -> None:
 def operators(content: bytes) -> set[str]:
     """Return the names of an ONNX graph's operators.
 
-    The set contains "function" or "subgraph" if the graph has any. Operators of other domains than
-    ONNX's own are "DOMAIN.NAME". The package onnx could tell them too, but voices work without it.
+    The set contains "function" or "subgraph" if the graph has any. Operators outside ONNX's own
+    domain are "DOMAIN.NAME". This function replaces the package onnx, because voices work without
+    that package.
 
     Raises:
         UserError: if the content is not an ONNX graph.
     """
-    from google.protobuf.empty_pb2 import Empty  # a message in which every field is unknown
+    # an empty message type, so that every field is unknown
+    from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     def fields(messages: Sequence[bytes], number: int) -> list[bytes]:
-        """Return the messages and texts with this number in onnx.proto."""
+        """Return the messages and texts in the field with this number of onnx.proto."""
         all_fields = [x for y in messages for x in UnknownFieldSet(Empty.FromString(y))]
         return [x.data for x in all_fields if (x.field_number, x.wire_type) == (number, 2)]
 

@@ -31,15 +31,15 @@ MAX_WAV_BYTES = 2**32 + 7  # the header counts the bytes after the first eight w
 
 
 class Output(ABC):
-    """Synthesize texts one after another and write them. Texts that are complete from an earlier
-    call of the same command are skipped.
+    """Synthesize texts one after another and write them. Texts that an earlier call of the same
+    command completed are skipped.
 
     Args:
-        synthesizer: of the texts.
-        options: of Synthesizer.stream.
+        synthesizer: the synthesizer for the texts.
+        options: options of Synthesizer.stream.
 
     Attributes:
-        num_warnings: of all complete texts.
+        num_warnings: number of warnings for all complete texts.
         written: a phrase about the last text, or "".
     """
 
@@ -52,7 +52,7 @@ class Output(ABC):
         self.sampling_rate = synthesizer.settings.sampling_rate
 
     def is_complete(self, name: str) -> bool:
-        """Return whether the text with this name was written before."""
+        """Return whether an earlier call has written the text with this name."""
         return False
 
     def start(self, text: InputText) -> SpeechStream:
@@ -61,15 +61,16 @@ class Output(ABC):
 
     @abstractmethod
     def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
-        """Write a text. Yield numbers of samples, as they are synthesized; at the end the text is
-        complete."""
+        """Write a text. Write the speech of a text, and yield the number of samples of each piece.
+        The text is complete after the last piece."""
 
     def describe_stop(self, num_texts: int) -> str:
-        """Return a phrase about the texts that are kept after a stop, or ""."""
+        """Describe the texts that are kept after a stop, or return ""."""
         return ""
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        """Return a phrase about the files, or "". `num_before`: texts of earlier calls."""
+        """Describe the files, or return "". `num_before` is the number of texts of earlier
+        calls."""
         return ""
 
     def __enter__(self) -> "Output":
@@ -83,11 +84,11 @@ class Output(ABC):
 
 
 class FolderOutput(Output):
-    """Write files for each text, named by its line: a WAV, a plot of the alignment and, with
-    `save_mel`, the log-mel. The folder exists.
+    """Write a WAV, a plot of the alignment and, with `save_mel`, the log-mel of each text. The
+    number of the text's line is the name of the files. The folder exists.
 
     Args:
-        keys: hashes of all texts and options, by the names of the texts.
+        keys: hash of each text and its options, by the name of the text.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ def write_speech(base: Path, speech: Speech, table: SymbolTable, *, save_mel: bo
         table: the symbols of the model, for the plot.
 
     Raises:
-        UserError: if a file cannot be written. Files that exist are complete.
+        UserError: if a file cannot be written. A file never exists incomplete.
     """
     from tacotron2_voice.utils.plots import draw_alignment
 
@@ -208,8 +209,8 @@ class StreamOutput(Output):
 
 
 def wav_header(sampling_rate: int, num_bytes: int | None = None) -> bytes:
-    """Return the header of a WAV of 16-bit samples. Without `num_bytes`, the length is unknown, and
-    players read to the end of the file."""
+    """Return the header of a WAV of 16-bit samples. Without `num_bytes`, the header contains no
+    length, and players read to the end of the file."""
     header = bytes(encode(np.zeros(0), sampling_rate))
     rest = 2**32 - 1
     size = 2**32 - 1
@@ -225,12 +226,13 @@ def wav_header(sampling_rate: int, num_bytes: int | None = None) -> bytes:
 class WavOutput(Output):
     """Write all texts into one WAV of 16-bit samples, with a pause between them.
 
-    `NAME.part.wav` grows text by text, and players can read it too. At the end of a `with` block it
-    becomes `NAME.wav`. After an error it keeps the complete texts, and the next call continues
-    after them. A text that has changed since, and all texts after it, are synthesized again.
+    Each text is appended to `NAME.part.wav`, which players can already read. At the end of a `with`
+    block, this file becomes `NAME.wav`. After an error it keeps the complete texts, and the next
+    call continues after these texts. If a text has changed, this text and all later texts are
+    synthesized again.
 
     Args:
-        keys: hashes of all texts and options, by the names of the texts.
+        keys: hash of each text and its options, by the name of the text.
 
     Raises:
         BlockingIOError: if another process writes the same WAV.
@@ -251,8 +253,8 @@ class WavOutput(Output):
         self.log = ResumeLog(log)
         header = wav_header(self.sampling_rate)
         self.num_complete = 0
-        self.end = len(header)  # of the complete texts, in bytes
-        self.size = 0  # of the text that is being written, in bytes
+        self.end = len(header)  # bytes of the complete texts
+        self.size = 0  # bytes of the current text
         part_size = self.part.stat().st_size if self.part.exists() else 0
         for (name, key), entry in zip(self.keys, self.log.entries, strict=False):
             if entry.key != key or self.end + entry.files[name] > part_size:
@@ -269,7 +271,7 @@ class WavOutput(Output):
 
     @property
     def seconds(self) -> float:
-        """The time of the complete texts and the pauses between them."""
+        """Return the total time of the complete texts and of the pauses between them."""
         num_bytes = self.end - len(wav_header(self.sampling_rate))
         return num_bytes / 2 / self.sampling_rate
 
@@ -318,7 +320,8 @@ class WavOutput(Output):
 
     def __exit__(self, *error: object) -> None:
         with self.log:
-            with contextlib.suppress(OSError):  # a full disk, which has ended the writing
+            # the disk is full, and the writing has already failed
+            with contextlib.suppress(OSError):
                 self.file.close()
             os.truncate(self.part, self.end)
             if error[0] is None:
@@ -327,7 +330,7 @@ class WavOutput(Output):
                 self.part.unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        """Write the lengths into the header, and rename the part."""
+        """Write the lengths into the header, and rename NAME.part.wav."""
         header = wav_header(self.sampling_rate)
         with naming(self.part), open(self.part, "rb+") as file:
             file.write(wav_header(self.sampling_rate, self.end - len(header)))
@@ -335,4 +338,4 @@ class WavOutput(Output):
             os.fsync(file.fileno())
         with naming(self.path):
             os.replace(self.part, self.path)
-        self.log.keep(0)  # an empty log is removed
+        self.log.keep(0)  # closing removes an empty log

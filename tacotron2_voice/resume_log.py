@@ -5,7 +5,7 @@ with ResumeLog(folder / "spoken.jsonl") as log:
         ...                                      # write the files
         log.add(key, sizes_of(paths), warnings)
 
-The log has one JSON line for each text whose files are complete: a hash of everything that decides
+The log has one JSON line for each text whose files are complete: a hash of all inputs that change
 the audio, and the sizes of the files. If a text, an option or the size of a file changes, the text
 is synthesized again.
 """
@@ -21,22 +21,22 @@ from tacotron2_voice.settings import VoiceSettings, values_of
 from tacotron2_voice.utils.files import json_lines, lock_path, naming, write_bytes
 from tacotron2_voice.version import __version__
 
-# Every option decides the audio of a text, except these.
+# Options that do not change the audio of a text.
 OTHER_OPTIONS = set("command text text_file list_speakers out save_mel stream time hparams".split())
-FILE_OPTIONS = {"checkpoint", "voice", "vocoder"}  # the content of these files decides the audio
+FILE_OPTIONS = {"checkpoint", "voice", "vocoder"}  # the content of these files changes the audio
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Describe a text whose files are complete."""
+    """Store a text whose files are complete."""
 
-    key: str  # a hash of everything that decides its audio
+    key: str  # hash of all inputs that change the audio
     files: dict[str, int]  # bytes by name
     warnings: list[str]
 
 
 class ResumeLog:
-    """Read and extend a log, which is locked until it is closed. An empty log is removed then.
+    """Read and extend a log, and lock it until it is closed. Closing removes an empty log.
 
     Raises:
         BlockingIOError: if another process uses the log.
@@ -51,7 +51,7 @@ class ResumeLog:
         self.entries: list[Entry] = []
         if path.exists():
             self.entries = [Entry(**values) for values in json_lines(path)]
-        self.keep(len(self.entries))  # without an incomplete line of a killed process
+        self.keep(len(self.entries))  # a killed process may have left an incomplete line
         self.by_key = {entry.key: entry for entry in self.entries}
 
     def __enter__(self) -> "ResumeLog":
@@ -64,7 +64,7 @@ class ResumeLog:
         self.lock.release()
 
     def find(self, key: str, paths: Iterable[Path]) -> Entry | None:
-        """Return the entry with this key, if these files have the same sizes since."""
+        """Return the entry with this key, if the sizes of these files have not changed."""
         entry = self.by_key.get(key)
         if entry is None:
             return None
@@ -76,7 +76,7 @@ class ResumeLog:
             file.write(_line_of(Entry(key, files, warnings)))
 
     def keep(self, count: int) -> None:
-        """Keep only the first `count` of the entries in the file."""
+        """Keep only the first `count` entries in the file."""
         self.entries = self.entries[:count]
         write_bytes(self.path, b"".join(map(_line_of, self.entries)))
 
@@ -91,8 +91,8 @@ def hash_of(*values: object) -> str:
 
 
 def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path | None]) -> str:
-    """Return a hash of everything except the text that decides the audio: the version, settings,
-    options, and the content of `files`."""
+    """Return a hash of all inputs that change the audio, except the text: the version, settings,
+    options and the content of `files`."""
     ignored = OTHER_OPTIONS | FILE_OPTIONS
     options = {name: value for name, value in vars(args).items() if name not in ignored}
     contents = []
@@ -104,5 +104,5 @@ def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path 
 
 
 def sizes_of(paths: Iterable[Path]) -> dict[str, int]:
-    """Return the sizes of files by name; -1 for a missing file."""
+    """Return the sizes of files by name. The size of a missing file is -1."""
     return {path.name: path.stat().st_size if path.is_file() else -1 for path in paths}

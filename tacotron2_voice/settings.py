@@ -1,13 +1,12 @@
-"""Define the settings that a voice is spoken with, and parse, check and describe settings.
+"""Define the settings for synthesis, and parse, check and describe settings.
 
     trained = settings_from_dict(VoiceSettings, saved)      # the settings that a voice stores
     settings = change_settings(trained, "gate_threshold=0.4")
     settings = change_settings(trained, "@settings.txt,attention_window=6")  # from a file first
     print(describe(settings))
 
-`VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the graphs. The
-training recipe extends this class with the settings of a training run and gives every setting a
-default.
+`VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the graphs.
+`HParams` extends this class with the settings of a training run, and gives every setting a default.
 
 An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value
 counts. `@PATH` stands for the overrides in a file, one per line; `#` at the start of a line or
@@ -45,10 +44,10 @@ HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
 if HAS_PYDANTIC:
     import pydantic
 
-# The limits of a setting's values. Pydantic checks them where it is installed.
+# Limits of a setting's values. Pydantic checks them if it is installed.
 limits: Any = pydantic.Field if HAS_PYDANTIC else lambda **bounds: None
 
-# The upper limits are far above every useful value and below values that exhaust the machine.
+# The upper limits are far above useful values, and below values that would exhaust the memory.
 MAX_DECODER_STEPS = 10**5
 Count = Annotated[int, limits(ge=1, le=10**12)]
 CountOrZero = Annotated[int, limits(ge=0, le=10**12)]
@@ -81,10 +80,10 @@ class VoiceSettings:
 
     # text
     text_cleaners: tuple[str, ...]  # cleaners that turn a text into symbols, in order
-    language: str  # eSpeak's name of the language, such as de
-    symbols: str  # english, corpus, or the file that the symbol table was read from
+    language: str  # eSpeak's code for the language, such as de
+    symbols: str  # english, corpus, or the file that contains the symbol table
     symbol_table: tuple[str, ...]  # all symbols in the order of their ids; (): English
-    espeak_version: str  # the version of eSpeak that produced the phones of the training
+    espeak_version: str  # version of eSpeak that produced the phones for training
     speakers: tuple[str, ...]  # names of the speakers; (): one speaker without a name
 
     # audio
@@ -92,8 +91,8 @@ class VoiceSettings:
     filter_length: FilterLength  # samples per Fourier transform
     hop_length: Samples  # samples between two frames
     win_length: Samples  # samples under the Hann window
-    win_time: Milliseconds | None  # length of the window in ms, where it was given so
-    hop_time: Milliseconds | None  # hop in ms, where it was given so
+    win_time: Milliseconds | None  # ms, length of the window, if it was set in ms
+    hop_time: Milliseconds | None  # ms, length of the hop, if it was set in ms
     n_mel_channels: MelChannels  # mel bands
     mel_fmin: PositiveOrZero  # Hz, lower edge of the lowest band
     mel_fmax: Positive  # Hz, upper edge of the highest band
@@ -106,24 +105,27 @@ class VoiceSettings:
     decoder_rnn_dim: Width  # width of the decoder LSTM
     prenet_dim: Width  # width of the two prenet layers
     attention_rnn_dim: Width  # width of the attention LSTM
-    attention_dim: Width  # width in which query and memory are compared
-    postnet_kernel_size: Kernel  # frames per postnet kernel
+    attention_dim: Width  # width of the vectors that attention compares
+    postnet_kernel_size: Kernel  # width of the postnet's kernels, in frames
     postnet_n_convolutions: PostnetLayers  # postnet convolutions
 
     # synthesis
-    p_prenet_dropout: Dropout  # prenet dropout, which is active in synthesis too
+    p_prenet_dropout: Dropout  # prenet dropout rate, also used in synthesis
     max_decoder_steps: DecoderSteps  # most decoder steps per chunk
     gate_threshold: Positive  # speech ends when the stop probability exceeds this value
-    attention_rest_time: MillisecondsOrZero  # ms of attention at rest that end speech; 0: never
-    attention_window: CountOrZero  # symbols that attention may move ahead per step; 0: any
+    # ms, attention at rest for this time ends speech; 0: off
+    attention_rest_time: MillisecondsOrZero
+    # symbols that attention may move ahead per decoder step; 0: no limit
+    attention_window: CountOrZero
 
     # Settings that no user can set, by name, with the reason.
     not_settable: ClassVar[Mapping[str, str]] = {
-        "symbol_table": "a run reads it from the file that symbols= names",
+        "symbol_table": "a run reads it from the file in symbols=",
         "espeak_version": "a run detects it",
         "speakers": "a run reads them from its filelists",
     }
-    # Settings that contain paths. A settings file may give them relative to its own folder.
+    # Settings that contain paths. In a settings file, they may be relative to the folder of that
+    # file.
     path_settings: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -133,32 +135,34 @@ class VoiceSettings:
 
     @classmethod
     def contradictions(cls, values: Any) -> Iterator[str]:
-        """Yield the contradictions between settings. `values` has them as attributes."""
+        """Yield a message for each contradiction between settings, which are attributes of
+        `values`."""
         yield from _contradictions(values)
 
     @functools.cached_property
     def table(self) -> "SymbolTable":
-        """The symbol table of the model."""
+        """Return the symbol table of the model."""
         from tacotron2_voice.text.symbols import table_with
 
         return table_with(self.symbol_table)
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """The names that the model has an embedding of, by label; {} for one speaker."""
+        """Return the names for which the model has embeddings, by label; {} for one speaker."""
         names = {"speaker": self.speakers}
         return {label: known for label, known in names.items() if known}
 
     @property
     def memory_dim(self) -> int:
-        """Width of the decoder's memory: the encoder's output and the speaker embedding."""
+        """Return the width of the decoder's memory: the encoder's output and the speaker
+        embedding."""
         return self.encoder_embedding_dim + self.speaker_embedding_dim
 
 
 Settings = TypeVar("Settings", bound=VoiceSettings)
 
 LOG_FLOOR = 1e-5  # smaller mel magnitudes are raised to this value before the logarithm
-MEL_SETTINGS = (  # the settings that a log-mel depends on
+MEL_SETTINGS = (  # settings that change a log-mel
     "sampling_rate",
     "filter_length",
     "hop_length",
@@ -167,10 +171,11 @@ MEL_SETTINGS = (  # the settings that a log-mel depends on
     "mel_fmin",
     "mel_fmax",
 )
-WINDOW_BACK = 2  # symbols behind the furthest attended symbol that stay in the attention window
+# the attention window also contains this many symbols behind the furthest attended symbol
+WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
-MIN_SIMILARITY = 0.72  # of an unknown name and the name that the message suggests
+MIN_SIMILARITY = 0.72  # least similarity of an unknown name and a suggested name
 
 # A model speaks correctly only with the audio settings and the speakers of its training.
 FIXED_SETTINGS = (
@@ -183,7 +188,7 @@ FIXED_SETTINGS = (
     "speaker_embedding_dim",
     "speakers",
 )
-# The sizes that are built into the graphs of an exported voice.
+# Sizes that are built into the graphs of an exported voice.
 GRAPH_SETTINGS = (
     "n_mel_channels",
     "n_symbols",
@@ -203,7 +208,7 @@ GRAPH_SETTINGS = (
 
 
 def settings_from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Restore settings that were saved with a checkpoint or a voice. Unknown names are ignored.
+    """Restore the settings that were saved with a checkpoint or a voice. Unknown names are ignored.
 
     Raises:
         UserError: if a setting without a default is missing, or a value is not valid.
@@ -213,7 +218,7 @@ def settings_from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Setti
         if name in values:
             value = values[name]
             known[name] = tuple(value) if isinstance(value, list) else value
-        elif not hasattr(kind, name):  # a class has the defaults of its fields as attributes
+        elif not hasattr(kind, name):  # dataclasses store defaults as attributes of the class
             raise UserError(f"{name}: this setting is missing")
     return kind(**known)
 
@@ -225,7 +230,7 @@ def change_settings(base: Settings, overrides: str) -> Settings:
     length becomes the next power of two.
 
     Raises:
-        UserError: listing every problem, with the file and line of overrides from a file.
+        UserError: if an override is wrong; the message lists every problem with its file and line.
     """
     kind = type(base)
     changes: dict[str, Any] = {}
@@ -260,13 +265,13 @@ def change_settings(base: Settings, overrides: str) -> Settings:
 def change_speaking_settings(
     trained: Settings, overrides: str, fixed: Iterable[str] = ()
 ) -> Settings:
-    """Return the settings of a trained model with overrides for the synthesis.
+    """Return the settings of a trained model, with overrides for synthesis.
 
     Args:
         fixed: names of settings that cannot change, in addition to FIXED_SETTINGS.
 
     Raises:
-        UserError: listing the overrides that contradict the training, and as `change_settings`.
+        UserError: if overrides contradict the training, or if `change_settings` raises it.
     """
     settings = change_settings(trained, overrides)
     problems = []
@@ -287,8 +292,8 @@ def override_lines(overrides: str, path_settings: tuple[str, ...] = ()) -> list[
 
 
 def check_text_settings(settings: Settings) -> Settings:
-    """Check the settings of text processing. Return them with the version of eSpeak, if texts
-    become phones.
+    """Check the settings of text processing. If texts become phones, return the settings with the
+    version of eSpeak.
 
     Raises:
         UserError: if a cleaner or the language is unknown, the model has fewer symbols than the
@@ -349,8 +354,8 @@ def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
 def _split_overrides(
     overrides: str, path_settings: tuple[str, ...]
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return (place, `name=value`) of every override, and the problems of files that cannot be
-    read. The place is "FILE:LINE: " for an override from a file, otherwise empty."""
+    """Return (place, `name=value`) for every override, and problems with files. The place is
+    "FILE:LINE: " if the override is from a file, or else empty."""
     entries = []
     problems = []
     for piece in re.split(r",(?![^\[]*\])", overrides):  # a comma inside [...] belongs to a list
@@ -361,7 +366,7 @@ def _split_overrides(
             continue
         path = Path(piece[1:])
         try:
-            lines = numbered_lines(path, "no such file of settings")
+            lines = numbered_lines(path, "no such settings file")
         except UserError as error:
             problems.append(str(error))
             continue
@@ -374,7 +379,8 @@ def _split_overrides(
 
 
 def _relative_to(entry: str, folder: Path, path_settings: tuple[str, ...]) -> str:
-    """Return an override from a file in `folder`. A path that exists there is made complete."""
+    """Return an override from a file in `folder`. If it is a path that exists in this folder, the
+    folder is added."""
     name, _, value = (part.strip() for part in entry.partition("="))
     if name in path_settings and value and (folder / value).is_file():
         return f"{name}={folder / value}"
@@ -435,15 +441,16 @@ def _convert_integer(text: str) -> int:
         if re.fullmatch(r"[+-]?\d+", text):
             return int(text)
         number = float(text)  # 1e6 is an integer too
-        if number.is_integer():  # not true of infinity
+        if number.is_integer():  # false for infinity
             return int(number)
-    except ValueError:  # also for an integer of more digits than Python converts
+    except ValueError:  # also raised for integers with more digits than Python converts
         pass
     raise ValueError("expected an integer")
 
 
 def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Convert times in ms to lengths in samples. A length in `changes` replaces a saved time."""
+    """Convert times in ms to lengths in samples. If `changes` contains a length, the saved time is
+    dropped."""
     values = dict(values)
     for time, length in TIMES:
         if length in changes:
@@ -460,7 +467,7 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 
 def _place_of(problem: str, places: Mapping[str, str]) -> str:
-    """Return the place of the first setting that a problem names; "" if it has no place."""
+    """Return the place of the first setting in a problem, or "" if this setting has no place."""
     for name in re.findall(r"\w+", problem):
         if places.get(name):
             return places[name]
@@ -473,8 +480,9 @@ def _raise_problems(problems: list[str]) -> None:
 
 
 def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return problems, by name, of values that have a wrong type or are out of range."""
-    schema = _schema(kind)  # type: ignore[arg-type]  # mypy takes a class for unhashable
+    """Return the problems of values that have a wrong type or are out of range, by name of the
+    setting."""
+    schema = _schema(kind)  # type: ignore[arg-type]  # mypy treats classes as unhashable
     if schema is None:
         return {}
     try:
@@ -492,7 +500,7 @@ def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dic
 
 @functools.cache
 def _schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
-    """Return a pydantic model of the settings, or None without pydantic."""
+    """Return a pydantic model of the settings, or None if pydantic is not installed."""
     if not HAS_PYDANTIC:
         message = "note: pydantic is not installed, so the ranges of settings are not checked"
         print(message, file=sys.stderr)
@@ -535,7 +543,7 @@ def _table_problems(values: Any) -> Iterator[str]:
     from tacotron2_voice.text.symbols import table_with
 
     if values.symbols == "english":
-        yield "symbols=english: there is a symbol_table, which only other values of symbols have"
+        yield "symbols=english: there is a symbol_table (expected only for other values of symbols)"
         return
     try:
         table = table_with(values.symbol_table)

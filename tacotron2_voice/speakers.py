@@ -13,11 +13,11 @@ from tacotron2_voice.utils.errors import UserError
 
 MAX_LISTED = 10  # names in a message
 MAX_NAME = 128  # characters per name; a client_id of Common Voice has 128
-MIN_SIMILARITY = 0.5  # of an unknown name and the name that the message suggests
+MIN_SIMILARITY = 0.5  # least similarity of an unknown name and a suggested name
 
 
 def speaker_name(text: str, label: str = "speaker") -> str:
-    """Return a name in Unicode's composed form, which comparisons use.
+    """Return a name in Unicode's composed form, so that equal names compare equal.
 
     Args:
         label: the kind of the name in messages.
@@ -58,7 +58,7 @@ def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "
 def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int | None:
     """Return the index of the speaker to synthesize, or None for a model without names.
 
-    Without `name`, the only speaker is chosen.
+    If `name` is missing, a model with one speaker uses that speaker.
 
     Raises:
         UserError: if the name is unknown, the model has no names but `name` is given, or the model
@@ -77,14 +77,14 @@ def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int |
 
 
 def speaker_option(name: str) -> str:
-    """Return the option of a shell command that chooses the speaker `name`."""
-    # After a space, a name that begins with a hyphen would be parsed as an option.
+    """Return the command line option that chooses the speaker `name`."""
+    # "=" is needed because a name with a hyphen at its start would be parsed as an option.
     separator = "=" if name.startswith("-") else " "
     return f"--speaker{separator}{shlex.quote(name)}"
 
 
 def problem_of_names(speakers: Sequence[str]) -> str:
-    """Return what is wrong with the speaker names in a file, or "".
+    """Return the problem of the speaker names in a file, or "".
 
     Names are valid if they are printable, in Unicode's composed form, and different.
     """
@@ -101,7 +101,7 @@ def problem_of_names(speakers: Sequence[str]) -> str:
 
 
 def listed(speakers: Sequence[str]) -> str:
-    """Return the names for a message, at most MAX_LISTED of them."""
+    """List at most MAX_LISTED names for a message."""
     names = ", ".join(repr(name) for name in speakers[:MAX_LISTED])
     more = len(speakers) - MAX_LISTED
     return f"{names} and {more:,} more" if more > 0 else names

@@ -20,15 +20,15 @@ from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.text.words import word_spans
 
-FORMED = 0.3  # attention weight from which the alignment of a step counts as formed
-JUMP_BACK = 4  # symbols; attention that moves back further reads words again
-RESTING_SHARE = 0.5  # share of the attention on the last symbols from which attention rests
-# Levels in dB relative to the loud frames of a chunk (their 95th percentile). At the stop token,
-# 9,726 numbers of the demo had levels from -46 to -25.9, with a median of -41.
+FORMED = 0.3  # with at least this largest weight, a decoder step counts as aligned
+JUMP_BACK = 4  # symbols; attention that moves back further repeats words
+RESTING_SHARE = 0.5  # attention rests if at least this share is on the last symbols
+# Levels in dB, relative to the loud frames of a chunk (95th percentile). At the stop token, the
+# demo's numbers had levels from -46 to -25.9.
 DIED_AWAY = -25.0
-NEARLY_QUIETEST = 3.0  # dB above the quietest step at rest
-DYING_SECONDS = 0.25  # in which the audio may still die away after the stop token
-STUCK_SECONDS = 2.0  # without progress through the text; the longest of the demo was 0.19
+NEARLY_QUIETEST = 3.0  # dB above the quietest decoder step at rest
+DYING_SECONDS = 0.25  # time after the stop token in which the audio may die away
+STUCK_SECONDS = 2.0  # longest time without progress through the text; the demo's longest was 0.19
 DECIBELS = 20 / np.log(10)
 
 
@@ -42,7 +42,7 @@ class StopReason(Enum):
 
     @property
     def is_found(self) -> bool:
-        """Whether this is the end of the text."""
+        """Return whether this is the end of the text."""
         return self in (StopReason.GATE, StopReason.REST)
 
 
@@ -54,13 +54,14 @@ class EndDetector:
       while the alignment is blurred. If the audio dies away within DYING_SECONDS, speech ends
       there.
     - Attention has been on the last symbols for `attention_rest_time`, or has moved from them back
-      into the text. Speech then ends at the quiet step at rest with the highest stop probability:
-      it peaks at the right step even where it stays below its threshold.
-    - Attention has made no progress for STUCK_SECONDS, or `max_steps` steps were made.
+      into the text. Speech then ends at the quiet step at rest with the highest stop probability.
+      This probability peaks at the right step even if it stays below its threshold.
+    - Attention has made no progress for STUCK_SECONDS, or the chunk has `max_steps` decoder steps.
 
     Attributes:
-        reason: why speech ended; None before.
-        num_steps: steps of speech. After StopReason.REST there are fewer than were added.
+        reason: why speech ended, or None if it has not ended.
+        num_steps: steps of speech. After StopReason.REST, this is less than the number of added
+            steps.
         gates: the stop probabilities of all steps that were added.
         is_quiet: whether the audio has died away at the last step of speech.
     """
@@ -68,7 +69,7 @@ class EndDetector:
     def __init__(
         self, ids: Sequence[int], settings: VoiceSettings, table: SymbolTable, max_steps: int
     ):
-        """`ids`: of the chunk's symbols, of which at least one can be spoken."""
+        """`ids`: ids of the chunk's symbols. At least one symbol can be spoken."""
         frame_time = settings.hop_length / settings.sampling_rate
         self._step_time = settings.n_frames_per_step * frame_time
         self._gate_threshold = settings.gate_threshold
@@ -98,7 +99,8 @@ class EndDetector:
             weights: the attention weights [symbols].
         """
         step = len(self.gates)
-        bounded = np.minimum(frame, MAX_LOG_MEL)  # Griffin-Lim rejects louder frames later
+        # limited because Griffin-Lim rejects louder frames later
+        bounded = np.minimum(frame, MAX_LOG_MEL)
         self._levels.append(DECIBELS * float(np.log(np.exp(bounded).sum())))
         self.gates.append(gate)
         focus = int(weights.argmax())
@@ -133,7 +135,8 @@ class EndDetector:
 
     @property
     def num_certain(self) -> int:
-        """The number of first steps that are speech, whatever follows. A stream may send them."""
+        """Return the number of first steps that are certainly speech. A stream may send these
+        steps."""
         if self.reason is not None:
             return self.num_steps
         count = len(self.gates)

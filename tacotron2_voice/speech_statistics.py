@@ -1,12 +1,12 @@
-"""Measure how the texts of a corpus are spoken: speaking rate, longest text, final mark.
+"""Measure the speech of a corpus: speaking rate, longest text, final punctuation mark.
 
     statistics = measure(num_frames, num_symbols, last_symbols, settings)
     statistics.seconds(40)          # the usual time of 40 symbols
     statistics.longest_time(40)     # the longest plausible time of 40 symbols
     measure_speakers(...)           # the same for each speaker, who may be slow or fast
 
-Training saves the statistics in every checkpoint. Synthesis uses them to limit the time of a text,
-to detect a wrong speaking rate, and to end a text with a mark.
+Training saves the statistics in every checkpoint. Synthesis uses the statistics to limit the time
+of a text, to detect a wrong speaking rate, and to add a missing end punctuation mark.
 """
 
 from collections import Counter
@@ -21,16 +21,16 @@ from tacotron2_voice.speakers import MAX_NAME
 
 MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end a text, in several scripts
 CLOSING = "'\")]»”’」』 "  # characters that may follow the mark
-MARKED_SHARE = 0.8  # a corpus has a final mark if this share of its texts ends with one
+MARKED_SHARE = 0.8  # a corpus has a final mark if this share of its texts ends with a mark
 USUAL_SHARE = 0.999  # the share of clips between `fastest` and 1, and between 1 and `slowest`
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the corpus
 MAX_ERROR = 0.1  # largest standard error of a speaker's slope, as a share of the slope
-MARGIN = 1.25  # speech is wrong if it is faster or slower than usual clips by this factor
+MARGIN = 1.25  # speech fails if it is faster or slower than usual clips by this factor
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]
 Minutes = Annotated[float, limits(ge=0, le=1e9, allow_inf_nan=False)]
 Ratio = Annotated[float, limits(gt=0, le=1e6, allow_inf_nan=False)]
-EXACTLY = {"extra": "forbid"}  # pydantic then rejects names that a class does not have
+EXACTLY = {"extra": "forbid"}  # pydantic then rejects unknown names
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,19 @@ class SpeechStatistics:
     """Describe the training clips.
 
     A text of n symbols takes offset + n * seconds_per_symbol, by the least squares of relative
-    errors. The pace of a clip is its time divided by that time.
+    errors. The relative duration of a clip is its time divided by that time.
     """
 
     __pydantic_config__ = EXACTLY
     longest_text: Annotated[int, limits(ge=1, le=2**53)]  # in symbols
     offset: Seconds
     seconds_per_symbol: Annotated[float, limits(gt=0, le=3600, allow_inf_nan=False)]
-    fastest: Ratio  # pace of the fastest usual clip, at most 1
-    slowest: Ratio  # pace of the slowest usual clip, at least 1
+    fastest: Ratio  # relative duration of the fastest usual clip, at most 1
+    slowest: Ratio  # relative duration of the slowest usual clip, at least 1
     final_mark: Annotated[str, limits(max_length=1)]  # the mark that nearly all texts end with
 
     def describe(self) -> str:
-        """Return two lines about the statistics, which prepare prints."""
+        """Describe the statistics in two lines, which prepare.py prints."""
         usual = f"{1000 * self.seconds_per_symbol:.0f} ms per symbol"
         usual_range = f"{self.fastest:.2f} to {self.slowest:.2f} times that"
         rate = f"Speaking rate: {usual}; usual clips take {usual_range}"
@@ -65,14 +65,13 @@ class SpeechStatistics:
         return self.offset + num_symbols * self.seconds_per_symbol
 
     def shortest_time(self, num_symbols: int) -> float:
-        """Return the shortest plausible time of a text: in less time, words are missing.
-
-        The offset does not count. It is mostly silence, and a text of one syllable may lack it.
+        """Return the shortest plausible time of a text; faster speech lacks words. The offset is
+        not included, because it is mostly silence, which a text of one syllable may lack.
         """
         return self.fastest / MARGIN * num_symbols * self.seconds_per_symbol
 
     def longest_time(self, num_symbols: int) -> float:
-        """Return the longest plausible time of a text: in more time, the end was missed."""
+        """Return the longest plausible time of a text; longer speech has missed its end."""
         return self.slowest * MARGIN * self.seconds(num_symbols)
 
 
@@ -83,11 +82,11 @@ class SpeakerStatistics:
     __pydantic_config__ = EXACTLY
     name: Annotated[str, limits(min_length=1, max_length=MAX_NAME)]
     minutes: Minutes  # total time of the speaker's clips
-    statistics: SpeechStatistics  # the corpus's, with the speaker's own rate
+    statistics: SpeechStatistics  # statistics of the corpus, with the rate of the speaker
 
 
 # The statistics of LJSpeech's 13,100 clips with english_cleaners, for NVIDIA's checkpoints, which
-# contain no statistics. tests/test_speech_statistics.py measures them again.
+# contain no statistics. tests/test_speech_statistics.py checks these numbers.
 LJSPEECH = SpeechStatistics(
     longest_text=188,
     offset=0.163,
@@ -109,7 +108,7 @@ def measure(
     Args:
         num_frames: [clips] lengths of the log-mels.
         num_symbols: [clips] lengths of the texts.
-        last: the last symbol of each text, as `last_symbol` returns it.
+        last: the result of `last_symbol` for each text.
     """
     seconds = np.asarray(num_frames) * (settings.hop_length / settings.sampling_rate)
     symbols = np.asarray(num_symbols, np.float64)
@@ -141,9 +140,9 @@ def measure_speakers(
     """Return the statistics of each speaker, in the order of `names`.
 
     A speaker with at least MIN_CLIPS clips gets a rate of their own (`_fit_speaker`). `fastest` and
-    `slowest` come from the clips of all such speakers together, each relative to its own speaker's
-    rate, because no speaker has enough clips for the extremes. A speaker with fewer clips gets the
-    statistics of the corpus.
+    `slowest` are computed from the clips of all such speakers, because a single speaker has too few
+    clips for extremes. Each clip counts relative to the rate of its speaker. A speaker with fewer
+    clips gets the statistics of the corpus.
 
     Args:
         num_frames: [clips] lengths of the log-mels.
@@ -179,7 +178,7 @@ def measure_speakers(
 
 
 def _fit_line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Return the offset and slope of the line with the least squares of relative errors.
+    """Fit a line by the least squares of relative errors, and return its offset and slope.
 
     The offset is 0 if it would be negative, or if all clips have the same length.
     """
@@ -196,10 +195,10 @@ def _fit_line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 def _fit_speaker(
     symbols: np.ndarray, seconds: np.ndarray, corpus: SpeechStatistics
 ) -> tuple[float, float]:
-    """Return the offset and slope of a speaker's line.
+    """Return the offset and slope of the line for a speaker.
 
     If the clips' lengths are too similar to determine the slope, the result is the corpus's line,
-    scaled by the mean pace of the clips.
+    scaled by the mean relative duration of the clips.
     """
     offset, slope = _fit_line(symbols, seconds)
     if len(np.unique(symbols)) > 2:
@@ -213,7 +212,7 @@ def _fit_speaker(
 
 
 def last_symbol(text: Iterable[str]) -> str:
-    """Return the last symbol of a cleaned text before closing quotation marks and brackets."""
+    """Return the last symbol of a cleaned text, without closing quotation marks and brackets."""
     for symbol in reversed(list(text)):
         if symbol not in CLOSING:
             return symbol

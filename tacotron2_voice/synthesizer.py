@@ -48,14 +48,14 @@ from tacotron2_voice.utterance import (
     split_into_chunks,
 )
 
-RETRIES = 3  # most times that a chunk is synthesized again
-MAX_CHUNK_SECONDS = 120.0  # of audio, whatever the settings and the statistics say
+RETRIES = 3  # most retries per chunk
+MAX_CHUNK_SECONDS = 120.0  # longest audio of a chunk, for all settings and statistics
 PAUSE = 0.3  # seconds after a sentence
-FIRST_PIECE = 16  # frames in the first piece of a chunk; each piece has twice as many
+FIRST_PIECE = 16  # frames in the first piece of a chunk; each further piece is twice as long
 MAX_PIECE = 128  # frames in a piece
-FADE = 0.1  # seconds in which audio that has not died away is faded out
-MAX_VOCODER_FRAMES = 1024  # per call, because HiFi-GAN needs about 0.3 MB per frame
-VOCODER_CONTEXT = 32  # frames on each side that a vocoder's sample may depend on
+FADE = 0.1  # seconds of the fade-out, if the audio has not died away
+MAX_VOCODER_FRAMES = 1024  # most frames per call, because HiFi-GAN needs about 0.3 MB per frame
+VOCODER_CONTEXT = 32  # a sample of a vocoder may depend on this many frames on each side
 
 Vocoder = Callable[[np.ndarray], np.ndarray]  # from log-mel [n_mels, T] to audio [T * hop_length]
 Text = str | Utterance | Sequence[int]  # a text, a prepared text, or ids of symbols
@@ -63,13 +63,13 @@ Text = str | Utterance | Sequence[int]  # a text, a prepared text, or ids of sym
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """Contain the known facts about the training of a model that synthesis uses."""
+    """Contain the facts about the training of a model that synthesis uses."""
 
     statistics: SpeechStatistics | None = None  # of the training clips
     speaker_statistics: Sequence[SpeakerStatistics] = ()  # of each speaker
     longest_text: int | None = None  # of the training clips, in symbols
     epochs: int = 0  # 0: unknown
-    text_rules: str = ""  # the version of the rules that read the texts; "": unknown
+    text_rules: str = ""  # version of the reading rules for English; "": unknown
 
 
 class DecoderSteps(NamedTuple):
@@ -89,30 +89,32 @@ class SpokenChunk:
     alignment: np.ndarray  # [steps, symbols]
     stop_reason: StopReason
     failures: list[Failure]
-    died_away: bool  # whether the audio died away by itself at the end
+    died_away: bool  # whether the audio died away at the end without a fade-out
     gates: list[float]  # stop probabilities of all decoder steps, including those after the end
-    attempts: int = 1  # how often the chunk was synthesized
+    attempts: int = 1  # number of times that the chunk was synthesized
     causes: Sequence[str] = ()  # the kinds of failures in all attempts, if there were several
 
     @property
     def can_improve(self) -> bool:
-        """Whether another seed may give better speech; not if the model has not learned to align."""
+        """Return whether another seed may give better speech. If the model has not learned to
+        align, it cannot."""
         is_blurred = any(failure.kind == "blurred" for failure in self.failures)
         return any(severity(self.failures)) and not is_blurred
 
 
 @dataclass
 class Report:
-    """Describe how a text was synthesized. While a stream is read, its report grows."""
+    """Describe how a text was synthesized. The report of a stream grows while the stream is
+    read."""
 
-    num_chunks: int = 0  # of the whole text, known from the start
+    num_chunks: int = 0  # about the whole text, known from the start
     chunks: list[SpokenChunk] = field(default_factory=list)  # finished
     warnings: list[str] = field(default_factory=list)  # possible mistakes in the speech
     notes: list[str] = field(default_factory=list)  # other facts, such as retries
 
 
 class _Reported:
-    """Give access to the report of speech."""
+    """Give access to the fields of a report."""
 
     report: Report
 
@@ -144,19 +146,20 @@ class Speech(_Reported):
 
     @property
     def alignments(self) -> list[np.ndarray]:
-        """The attention weights [steps, symbols] of each chunk."""
+        """Return the attention weights [steps, symbols] of each chunk."""
         return [chunk.alignment for chunk in self.chunks]
 
     @property
     def failures(self) -> list[Failure]:
-        """The failures that are left after all retries."""
+        """Return the failures that remain after all retries."""
         return [failure for chunk in self.chunks for failure in chunk.failures]
 
 
 class SpeechStream(_Reported):
     """Iterate over pieces of speech as soon as they are computed: audio [N] or log-mels.
 
-    `chunks`, `warnings` and `notes` grow meanwhile, and are complete after the last piece.
+    `chunks`, `warnings` and `notes` grow during the iteration, and are complete after the last
+    piece.
     """
 
     def __init__(self, pieces: Iterator[np.ndarray], report: Report):
@@ -174,10 +177,11 @@ class Synthesizer(ABC):
     """Synthesize texts.
 
     A synthesizer keeps no state between texts, so threads can share an exported voice, or a
-    checkpoint on a CPU. A checkpoint on a GPU captures CUDA graphs. Use it in one thread at a time.
+    checkpoint on a CPU. Use a checkpoint on a GPU in one thread at a time, because it captures CUDA
+    graphs.
 
     Attributes:
-        settings: of the model.
+        settings: settings of the model.
         training: known facts about the training of the model.
         source: the file or folder of the model, for messages.
         vocoder: replaces Griffin-Lim, if it is set.
@@ -202,10 +206,10 @@ class Synthesizer(ABC):
     def decode(
         self, ids: Sequence[int], seed: int, max_steps: int, speaker: int | None = None
     ) -> Iterator[DecoderSteps]:
-        """Yield decoder steps for ids of symbols, computed when they are asked for.
+        """Compute and yield the decoder steps for ids of symbols, one after another.
 
         Args:
-            seed: of the prenet dropout.
+            seed: seed of the prenet dropout.
             speaker: index in settings.speakers; None if there are no names.
         """
 
@@ -216,10 +220,9 @@ class Synthesizer(ABC):
     # ------------------------------------------------------------------------ speak
 
     def synthesize(self, text: Text, **options: Any) -> Speech:
-        """Return the speech of a text. `options` are those of `stream_mels`.
-
-        The audio is computed from the whole log-mel. With Griffin-Lim, its samples differ slightly
-        from those of `stream`, which computes them piece by piece.
+        """Return the speech of a text. `options`: see `stream_mels`. The audio is computed from the
+        whole log-mel. With Griffin-Lim, the samples differ slightly from the samples of `stream`,
+        which computes the audio piece by piece.
 
         Raises:
             UserError: as `stream`.
@@ -238,10 +241,10 @@ class Synthesizer(ABC):
     def stream(self, text: Text, **options: Any) -> SpeechStream:
         """Return a stream of audio pieces, float32 [N] in [-1, 1], of up to two seconds each.
 
-        The same text with the same options, which are those of `stream_mels`, gives the same bytes.
+        The same text with the same options gives the same bytes. `options`: see `stream_mels`.
 
         Raises:
-            UserError: if there is nothing to speak, or (from the stream) if the model or its audio
+            UserError: if there is nothing to speak. The stream raises it if the model or its audio
                 is broken.
         """
         stream = self.stream_mels(text, **options)
@@ -262,15 +265,16 @@ class Synthesizer(ABC):
 
         Chunks are synthesized separately and joined by silence, so that Griffin-Lim smooths the
         joins. A chunk whose alignment shows a failure is synthesized again with the next seed, and
-        the best attempt is kept. So the first frames of a chunk come after its last decoder step.
-        Without retries, frames come while the decoder runs.
+        the best attempt is kept. Therefore the first frames of a chunk are yielded after its last
+        decoder step. Without retries, frames are yielded while the decoder runs.
 
         Args:
-            speaker: one of settings.speakers; needed if there are several.
-            seed: of the prenet dropout.
+            speaker: a name from settings.speakers; required if there are several speakers.
+            seed: seed of the prenet dropout.
             speed: factor of the speaking rate; pauses keep their length.
-            pause: seconds after a sentence. Other endings get less, and pause tags their own time.
-            retries: most times that a chunk is synthesized again.
+            pause: seconds after a sentence. Other endings have shorter pauses, and a pause tag sets
+                its own time.
+            retries: most retries per chunk.
             max_symbols: longest chunk, by default the longest training text, if it is known.
 
         Raises:
@@ -321,16 +325,16 @@ class Synthesizer(ABC):
         return [*ids, table.ids[mark]]
 
     def statistics_of(self, speaker: int | None) -> SpeechStatistics | None:
-        """Return the statistics of a speaker's clips, or of all clips if these are not known."""
+        """Return the statistics of a speaker's clips. If they are unknown, return the statistics of
+        all clips."""
         if speaker is None or not self.training.speaker_statistics:
             return self.training.statistics
         return self.training.speaker_statistics[speaker].statistics
 
     def max_steps(self, num_symbols: int, speaker: int | None = None) -> int:
-        """Return the most decoder steps of a chunk.
-
-        They last as long as the slowest speech of the speaker, plus the time in which attention
-        rests at the end, but at most MAX_CHUNK_SECONDS.
+        """Return the largest number of decoder steps for a chunk. The limit is the time of the
+        slowest speech of the speaker, plus the rest of attention at the end, but at most
+        MAX_CHUNK_SECONDS.
         """
         settings = self.settings
         seconds = MAX_CHUNK_SECONDS
@@ -343,13 +347,13 @@ class Synthesizer(ABC):
         return min(steps, settings.max_decoder_steps)
 
     def rules_note(self) -> str:
-        """Return a note if the model was trained with other rules of reading English, or ""."""
+        """Return a note if the model was trained with other reading rules for English, or ""."""
         trained = self.training.text_rules
         is_same = trained in ("", rules_version())
         if is_same or not uses_english_rules(self.settings.text_cleaners):
             return ""
         return (
-            f"note: {self.source} was trained with other rules of reading English ({trained}, "
+            f"note: {self.source} was trained with other reading rules for English ({trained}, "
             f"here {rules_version()}), so it may pronounce some words differently"
         )
 
@@ -364,7 +368,7 @@ class Synthesizer(ABC):
         retries: int,
         speed: float,
     ) -> Iterator[np.ndarray]:
-        """Yield the log-mels of chunks and of the silence after them."""
+        """Yield the log-mels of chunks and of the silence after each chunk."""
         settings = self.settings
         for number, chunk in enumerate(chunks, 1):
             if chunk.ids:
@@ -387,7 +391,7 @@ class Synthesizer(ABC):
     def _speak_chunk(
         self, ids: list[int], speaker: int | None, seed: int, retries: int, speed: float
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield the log-mels of the best attempt, and return its description."""
+        """Yield the log-mels of the best attempt, and return a description of this attempt."""
         settings = self.settings
         context = settings.postnet_n_convolutions * (settings.postnet_kernel_size // 2)
         if retries == 0:
@@ -411,8 +415,9 @@ class Synthesizer(ABC):
     def _attempt(
         self, ids: list[int], speaker: int | None, seed: int
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield log-mels [n_mels, frames] before the postnet, as they are computed, and return how
-        they came about. Frames that may be after the end of speech wait until it is known."""
+        """Yield log-mels [n_mels, frames] before the postnet, as they are computed, and return a
+        description of the chunk. Frames that may be after the end of speech wait until the end is
+        found."""
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
         detector = EndDetector(ids, settings, settings.table, max_steps)
@@ -439,7 +444,8 @@ class Synthesizer(ABC):
         rest = waiting[: detector.num_steps - num_sent]
         if rest:
             mel = np.concatenate(rest).T
-            # At the stop token speech may be loud, as the training clips are at their end.
+            # At the stop token, speech may be loud, because training clips can be loud at their
+            # end.
             ends_well = detector.is_quiet or reason is StopReason.GATE
             yield mel if ends_well else self._faded_out(mel)
         alignment = np.array(weights[: detector.num_steps])
@@ -450,7 +456,8 @@ class Synthesizer(ABC):
         )
 
     def _faded_out(self, mel: np.ndarray) -> np.ndarray:
-        """Return a mel whose last frames fall to silence, so that it does not end with a click."""
+        """Return a mel whose last frames fade to silence, so that the audio does not end with a
+        click."""
         mel = mel.copy()
         frames_per_second = self.settings.sampling_rate / self.settings.hop_length
         count = min(mel.shape[1], round(FADE * frames_per_second))
@@ -463,7 +470,7 @@ class Synthesizer(ABC):
     # ------------------------------------------------------------------------ audio
 
     def _audio_pieces(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield checked samples in [-1, 1] of consecutive log-mels."""
+        """Yield samples in [-1, 1] of consecutive log-mels, after a check for NaN and infinity."""
         for samples in self._audio_of_mels(mels):
             self._check_audio(samples)
             yield np.clip(samples, -1, 1)
@@ -500,7 +507,7 @@ class _ResultKeeper:
 
 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
-    """Yield consecutive log-mels [n_mels, frames] with a speaking rate of `speed` times theirs.
+    """Yield the log-mels [n_mels, frames] with a speaking rate that is `speed` times as fast.
 
     Each new frame is interpolated linearly between two old frames. The sizes of the pieces do not
     change the result.
@@ -510,15 +517,15 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
         return
     waiting = np.empty((0, 0), np.float32)  # old frames that new frames may still need
     start = 0  # index of the first waiting frame
-    total = 0  # old frames so far
-    made = 0  # new frames so far
+    total = 0  # number of old frames so far
+    made = 0  # number of new frames so far
     for piece in itertools.chain(mels, [None]):
         if piece is None:
             count = round(total / speed)  # the last new frames repeat the last old frame
         else:
             waiting = np.concatenate([waiting, piece], axis=1) if waiting.size else piece
             total += piece.shape[1]
-            count = math.floor((total - 2) / speed) + 1  # frames with two old frames around them
+            count = math.floor((total - 2) / speed) + 1  # number of frames between two old frames
         if count > made:
             positions = np.minimum(np.arange(made, count) * speed, total - 1)
             before = positions.astype(np.int64)

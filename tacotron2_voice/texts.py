@@ -18,11 +18,11 @@ from tacotron2_voice.utterance import (
     prepare_utterance,
 )
 
-MAX_FILE_BYTES = 2**26  # of a text file or a pipe; that is about a hundred books
+MAX_FILE_BYTES = 2**26  # most bytes of a text file or a pipe (about a hundred books)
 
 
 class InputText(NamedTuple):
-    name: str  # the number of its line, with leading zeros, so that the names of files sort
+    name: str  # the line number, with leading zeros so that file names sort correctly
     text: str
     utterance: Utterance
 
@@ -49,7 +49,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         "--max-symbols",
         type=at_least_one,
         metavar="N",
-        help="split longer texts into chunks (default: the longest training text)",
+        help="split longer texts into chunks (default: length of the longest training text)",
     )
     seconds = checked(float, "seconds from 0 to 60", lambda value: 0 <= value <= 60)
     add(
@@ -57,14 +57,14 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=PAUSE,
         metavar="SECONDS",
-        help="pause after a sentence; a clause gets less (default: %(default)s)",
+        help="pause after a sentence; after a clause it is shorter (default: %(default)s)",
     )
     add(
         "--retries",
         type=whole_number(0, 100),
         default=RETRIES,
         metavar="N",
-        help="synthesize a failed chunk again, at most N times (default: %(default)s)",
+        help="largest number of retries for a failed chunk (default: %(default)s)",
     )
     speed = checked(float, "a number from 0.7 to 1.5", lambda value: 0.7 <= value <= 1.5)
     add(
@@ -84,7 +84,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=ENGLISH,
         metavar="LANGUAGE",
-        help=f"accept only numbers, for the demo's model (default language: {ENGLISH})",
+        help=f"accept only numbers, for the model of the demo (default language: {ENGLISH})",
     )
     add(
         "--vocoder",
@@ -107,7 +107,8 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     Lines with nothing to speak are skipped with a warning.
 
     Raises:
-        UserError: listing all lines with another problem; or if no line can be spoken.
+        UserError: if lines have other problems, which the message lists, or if no line can be
+            spoken.
     """
     source, lines = _read_lines(args)
     texts: list[InputText] = []
@@ -141,7 +142,7 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
 
 
 def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
-    """Return the name of the source for messages, and its lines with their numbers."""
+    """Return the name of the source for messages, and the numbered lines of the source."""
     if args.text is not None:
         source = "--text"
         lines = [(1, args.text.replace("\n", " "))]

@@ -12,17 +12,18 @@ from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.tags import Pause, split_tags
 from tacotron2_voice.utils.errors import UserError
 
-MAX_CHARACTERS = 20_000  # per text; that is about 20 minutes of speech, in memory together
-# The pause after a chunk, as a share of the pause after a sentence, by the chunk's ending.
+# most characters per text: about 20 minutes of speech, which must fit into memory
+MAX_CHARACTERS = 20_000
+# Pause after each kind of ending, as a fraction of the pause after a sentence.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Contain the symbols up to the next pause tag of the text."""
+    """Contain the symbols before the next pause tag of the text."""
 
-    ids: list[int]  # of the symbols; [] if the segment is a pause only
-    pause: float | None = None  # seconds after it; None: as usual after such an ending
+    ids: list[int]  # ids of the symbols; [] if the segment is only a pause
+    pause: float | None = None  # seconds after the segment; None: the usual pause for its ending
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,15 @@ class Utterance:
     """Contain a text that is ready to be spoken."""
 
     segments: list[Segment]
-    text: str = ""  # as it was given, for warnings about unknown symbols
+    text: str = ""  # the original text, for warnings about unknown symbols
 
     def __len__(self) -> int:
-        """The number of symbols."""
+        """Return the number of symbols."""
         return sum(len(segment.ids) for segment in self.segments)
 
     @property
     def pause_seconds(self) -> float:
-        """The total time of the pauses that the text asks for."""
+        """Return the total time of the pause tags in the text."""
         return sum(segment.pause or 0 for segment in self.segments)
 
 
@@ -68,7 +69,7 @@ def prepare_utterance(
 
     Raises:
         UserError: if the text is too long, contains other tags, has nothing to speak, or contains
-            unknown symbols, as `text_to_ids`.
+            unknown symbols (see `text_to_ids`).
     """
     _check_length(text)
     segments: list[Segment] = []
@@ -86,9 +87,9 @@ def prepare_utterance(
 
 
 def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:
-    """Return the ids of a text's symbols, without support for tags.
+    """Return the symbol ids of a text without tags.
 
-    English texts, and all texts with `drop_unknown`, lose symbols that the voice does not have.
+    Unknown symbols are dropped in English, and in other languages if `drop_unknown` is set.
 
     Raises:
         UserError: if there is nothing to speak, or the text contains unknown symbols.
@@ -104,7 +105,7 @@ def split_into_chunks(
 ) -> list[Chunk]:
     """Split an utterance into chunks of at most `limit` symbols. `pause`: seconds after a sentence.
 
-    A chunk has more symbols only if a single word has more. No pause follows the last chunk, unless
+    A chunk exceeds the limit only if a single word does. No pause follows the last chunk, unless
     the text asks for it.
     """
     chunks: list[Chunk] = []
@@ -133,7 +134,7 @@ def _check_length(text: str) -> None:
 
 
 def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]:
-    _check_length(text)  # first, because cleaning a long text takes long
+    _check_length(text)  # checked first, because cleaning a long text is slow
     table = settings.table
     cleaned = clean(text, settings.text_cleaners, table, settings.language)
     unknown = unknown_symbols(cleaned, table)

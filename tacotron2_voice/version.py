@@ -1,3 +1,3 @@
-"""The version of this recipe, printed by its programs and kept in its checkpoints."""
+"""Define the version of this project, which programs print and checkpoints store."""
 
 __version__ = "0.4.0"

@@ -17,10 +17,10 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_bytes
 from tacotron2_voice.voice import OPERATORS as VOICE_OPERATORS
 
-ONNX_START = b"\x08"  # the version of the format
+ONNX_START = b"\x08"  # version of the file format
 EXPORT = "scripts/export_vocoder.py exports HiFi-GAN (docs/guides/deploy.md)"
 TRIAL_FRAMES = 16
-# The operators of voices and of usual vocoders. They exclude loops, random numbers and other graphs.
+# Operators of voices and of common vocoders. Loops, random numbers and nested graphs are excluded.
 OPERATORS = VOICE_OPERATORS | set(
     "Abs And AveragePool BatchNormalization Ceil Clip ConvInteger ConvTranspose Cos CumSum "
     "DepthToSpace DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor GRU "
@@ -38,10 +38,10 @@ def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) ->
     hop_length].
 
     The graph has one input, a log-mel [1, n_mels, T], and gives audio [1, 1, T * hop_length]. If
-    its metadata contain settings of MEL_SETTINGS, these must be the voice's.
+    its metadata contains settings of MEL_SETTINGS, they must equal the settings of the voice.
 
     Args:
-        settings: of the voice.
+        settings: settings of the voice.
         threads: CPU threads.
 
     Raises:
@@ -50,7 +50,7 @@ def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) ->
     """
     with naming(path):
         content = read_bytes(path, MAX_GRAPH_BYTES)
-        # What torch saves can contain code, so it is never loaded here.
+        # Files of torch can contain code, so they are never loaded here.
         if not content.startswith(ONNX_START):
             raise UserError(f"not an ONNX file; {EXPORT}")
         check_operators(content, OPERATORS, "a vocoder")
@@ -68,14 +68,15 @@ def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) ->
 def check_mel_settings(
     path: str | Path, vocoder_settings: Mapping[str, Any], settings: VoiceSettings
 ) -> None:
-    """Check that a vocoder was trained on the log-mels of the voice, as far as that is known.
+    """Check that a vocoder was trained on the log-mels of the voice. Unknown settings are not
+    checked.
 
     Args:
         path: the file for the message.
-        vocoder_settings: values by their names in MEL_SETTINGS, as numbers or texts.
+        vocoder_settings: values (numbers or texts) by their names in MEL_SETTINGS.
 
     Raises:
-        UserError: listing the settings that differ.
+        UserError: if settings differ; the message lists them.
     """
     different = []
     for name in MEL_SETTINGS:
@@ -94,8 +95,8 @@ def check_mel_settings(
 
 
 def checked_vocoder(path: str | Path, run: Vocoder, settings: VoiceSettings) -> Vocoder:
-    """Return `run`, from log-mel [n_mels, T] to audio [1, 1, T * hop_length], as a function to
-    audio [T * hop_length] that checks the shape and the values. It is tried on silence first.
+    """Wrap `run`, which returns audio [1, 1, T * hop_length], in a function that returns audio [T *
+    hop_length] and checks its shape and values. It is first tested with silence.
 
     Raises:
         UserError: if the audio has a wrong shape or type, or is not finite.
@@ -106,7 +107,8 @@ def checked_vocoder(path: str | Path, run: Vocoder, settings: VoiceSettings) -> 
             audio = run(mel)
         frames = mel.shape[1]
         expected = (1, 1, frames * settings.hop_length)
-        shape = getattr(audio, "shape", type(audio))  # some graphs return a list
+        # some graphs return a list instead of an array
+        shape = getattr(audio, "shape", type(audio))
         if shape != expected:
             problem = f"the vocoder returns {shape} for {frames} frames (expected {expected})"
             raise UserError(f"{path}: {problem}")

@@ -7,7 +7,8 @@
 
 The folder contains `voice.json` (`VoiceDescription`), the mel filters, and ONNX graphs of the
 encoder, the decoder step and the postnet, which may be compressed by LZMA. Before a graph is used,
-its checksum, operators and shapes are checked, and that it reads no other files.
+this module checks its checksum, operators and shapes. It also checks that the graph reads no other
+files.
 """
 
 import hashlib
@@ -39,7 +40,7 @@ DESCRIPTION_FILE = "voice.json"
 FILTERS_FILE = "mel_filters.f32"  # float32 [n_mels, filter_length / 2 + 1]
 MEMORY = ["memory", "processed_memory"]
 STATE = ["frames", "state", "alignments"]
-GRAPHS = {  # inputs and outputs, in order; `inputs_of` adds the speaker
+GRAPHS = {  # inputs and outputs in their order; `inputs_of` adds the speaker
     "encoder": (["symbols"], MEMORY),
     "decoder": (
         [*MEMORY, "outside", "keep", *STATE],
@@ -48,9 +49,9 @@ GRAPHS = {  # inputs and outputs, in order; `inputs_of` adds the speaker
     "postnet": (["mel"], ["refined"]),
 }
 FILES = {FILTERS_FILE, *(f"{name}.onnx" for name in GRAPHS)}
-COMPRESSED_SUFFIX = ".xz"  # appended to the names of compressed graphs
-MAX_LZMA_BYTES = 2**27  # of memory; the voices of scripts/export_voice.py need 9 MB
-# The operators of the graphs of scripts/export_voice.py. They exclude loops and other graphs.
+COMPRESSED_SUFFIX = ".xz"  # suffix of compressed graphs
+MAX_LZMA_BYTES = 2**27  # most bytes of memory; voices of scripts/export_voice.py need 9 MB
+# Operators that scripts/export_voice.py writes. Loops and nested graphs are excluded.
 OPERATORS = set(
     "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
     "Gemm LSTM MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze "
@@ -66,21 +67,21 @@ class VoiceDescription:
 
     format: Literal[2]
     weights: Literal["int8", "fp32", "packed"]  # packed: int8, with compressed graphs
-    checkpoint: str  # name of the checkpoint's file
-    epochs: int  # of the training; 0: unknown
+    checkpoint: str  # file name of the checkpoint
+    epochs: int  # optimizer steps of the training; 0: unknown
     longest_text: Annotated[int, limits(ge=1)] | None  # of the training, in symbols
     statistics: SpeechStatistics | None  # of the training clips
     symbols: list[str]  # in the order of their ids
     hparams: dict[str, Any]  # all settings of the run
     recipe: str  # version of the recipe
-    versions: dict[str, str]  # of the packages that exported the voice
+    versions: dict[str, str]  # versions of the packages that exported the voice
     files: dict[str, str]  # SHA-256 by name
     speaker_statistics: list[SpeakerStatistics] = field(default_factory=list)
-    text_rules: str = ""  # version of the rules that read the training texts; "": unknown
+    text_rules: str = ""  # version of the reading rules for the training texts; "": unknown
 
 
 class Voice(Synthesizer):
-    """Synthesize texts with the graphs of a folder."""
+    """Synthesize texts with the graphs in a folder."""
 
     def __init__(self, folder: str | Path, overrides: str = "", threads: int = 1):
         """Load and check a voice.
@@ -88,7 +89,7 @@ class Voice(Synthesizer):
         Args:
             folder: the folder, or the voice.json in it.
             overrides: settings such as "gate_threshold=0.4,attention_window=6".
-            threads: CPU threads per graph. One is the fastest for 8-bit weights on two cores.
+            threads: CPU threads per graph. One thread is fastest for 8-bit weights on two cores.
 
         Raises:
             UserError: if a file is missing, damaged, or does not fit voice.json.
@@ -140,7 +141,7 @@ class Voice(Synthesizer):
         for _ in range(max_steps):
             kept = rng.random((2, settings.prenet_dim)) >= p
             keep = kept.astype(np.float32) / np.float32(1 - p)
-            if settings.attention_window:  # the same window as model.outside_window
+            if settings.attention_window:  # the window must equal that of model.outside_window
                 first = max(0, furthest - WINDOW_BACK)
                 outside[:] = 1
                 outside[:, first : furthest + settings.attention_window + 1] = 0
@@ -169,7 +170,8 @@ class Voice(Synthesizer):
         return arrays
 
     def _check_description(self) -> VoiceSettings:
-        """Return the settings of voice.json. UserError if it contradicts itself."""
+        """Return the settings of voice.json. Raise UserError if its values contradict each
+        other."""
         description = self.description
         if description.files.keys() != FILES:
             names = ", ".join(description.files)
@@ -177,14 +179,14 @@ class Voice(Synthesizer):
             raise UserError(f"files: {names!r:.200} (expected {expected}). {EXPORT_AGAIN}")
         settings = settings_from_dict(VoiceSettings, description.hparams)
         if description.symbols != list(settings.table.symbols):
-            raise UserError(f"symbols: not the symbols of its hparams. {EXPORT_AGAIN}")
+            raise UserError(f"symbols: they differ from the symbols in its hparams. {EXPORT_AGAIN}")
         speakers = settings.speakers
         if bool(speakers) != bool(settings.speaker_embedding_dim):
             width = f"speaker_embedding_dim={settings.speaker_embedding_dim}"
             raise UserError(f"speakers: {len(speakers)} names, but {width}. {EXPORT_AGAIN}")
         statistics = description.speaker_statistics
         if statistics and tuple(one.name for one in statistics) != speakers:
-            problem = "speaker_statistics: other names than the speakers of its hparams"
+            problem = "speaker_statistics: the names differ from the speakers in its hparams"
             raise UserError(f"{problem}. {EXPORT_AGAIN}")
         problem = problem_of_names(speakers)
         if problem:
@@ -198,7 +200,7 @@ class Voice(Synthesizer):
         return self.folder / name
 
     def _read(self, name: str) -> bytes:
-        """Return the content of a file. UserError if its checksum is not that of voice.json."""
+        """Return the content of a file. Raise UserError if its checksum differs from voice.json."""
         path = self._path_of(name)
         content = read_bytes(path, MAX_GRAPH_BYTES, f"no such file. {COPY_AGAIN}")
         if path.suffix == COMPRESSED_SUFFIX:
@@ -236,15 +238,16 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
     rnns = 2 * settings.attention_rnn_dim + 2 * settings.decoder_rnn_dim
     shapes: dict[str, list[int | None]] = {
         "symbols": [1, None],
-        # 1 at the speaker's index, otherwise 0. So the graph shows how many speakers it has.
+        # One-hot vector of the speaker, so that the shape of the graph's input contains the number
+        # of speakers.
         "speaker": [1, len(settings.speakers)],
         "memory": [1, None, settings.memory_dim],
         "processed_memory": [1, None, settings.attention_dim],
-        "outside": [1, None],  # 1 outside of the attention window
+        "outside": [1, None],  # 1 outside the attention window
         "keep": [2, settings.prenet_dim],  # dropout of two prenet layers: 0, or 1 / (1 - p)
         "frames": [1, settings.n_mel_channels * settings.n_frames_per_step],
-        "state": [1, rnns + settings.memory_dim],  # of the LSTMs, and the attention context
-        "alignments": [2, None],  # of the last step, and the sum of all steps
+        "state": [1, rnns + settings.memory_dim],  # states of the LSTMs, and the attention context
+        "alignments": [2, None],  # attention of the last step, and the sum over all steps
         "gate": [1],  # the stop probability
         "mel": [1, settings.n_mel_channels, None],
         "refined": [1, settings.n_mel_channels, None],
@@ -274,7 +277,7 @@ def load_graph(name: str, content: bytes, settings: VoiceSettings, threads: int)
 
 
 def decompress(content: bytes) -> bytes:
-    """Return the content of an LZMA file. UserError if it is damaged or too large."""
+    """Return the content of an LZMA file. Raise UserError if it is damaged or too large."""
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, MAX_LZMA_BYTES)
     try:
         content = decompressor.decompress(content, MAX_GRAPH_BYTES)

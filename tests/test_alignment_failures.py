@@ -19,14 +19,14 @@ def failures_of(alignment, sequence, end=StopReason.GATE, statistics=None) -> li
     return find_failures(alignment, sequence, end, H, ENGLISH, statistics)
 
 
-def test_no_fault_in_speech_that_goes_through():
+def test_find_failures_finds_nothing_when_attention_reads_the_text_once():
     for text in TEXTS:
         sequence = symbols_of(text)
         for seed in range(20):
             assert failures_of(spoken(sequence, len(sequence), seed), sequence) == []
 
 
-def test_a_word_without_attention_is_left_out():
+def test_word_is_skipped_when_attention_never_reaches_it():
     alignment = diagonal(60, 20)  # "she was the last one"
     alignment[:, 8:11] = 0
     alignment[24:33, 7] = 1
@@ -35,7 +35,7 @@ def test_a_word_without_attention_is_left_out():
     assert "'the'" in failure.message
 
 
-def test_a_letter_is_spoken_on_its_blanks():
+def test_one_letter_word_is_spoken_when_attention_is_on_its_spaces():
     sequence = symbols_of("it was a dog.")
     alignment = diagonal(3 * len(sequence), len(sequence))
     alignment[21:24] = 0  # while the "a" is attended
@@ -49,7 +49,7 @@ def test_a_letter_is_spoken_on_its_blanks():
     assert "'a'" in failure.message
 
 
-def test_every_repeated_word_is_counted():
+def test_failure_counts_every_word_when_words_are_repeated():
     again = np.concatenate([diagonal(60, 20), diagonal(60, 20)[12:]])
     (failure,) = failures_of(again, TWENTY)
     assert (failure.kind, failure.count) == ("repeated", 4)
@@ -59,19 +59,19 @@ def test_every_repeated_word_is_counted():
     ("end", "kind"),
     [(StopReason.LIMIT, "no stop"), (StopReason.STUCK, "stuck"), (StopReason.REST, None)],
 )
-def test_a_missing_end_is_a_failure(end, kind):
+def test_failure_is_reported_when_speech_does_not_stop(end, kind):
     kinds = [failure.kind for failure in failures_of(diagonal(60, 20), TWENTY, end)]
     assert kinds == ([kind] if kind else [])
 
 
 @pytest.mark.parametrize(("steps", "kind"), [(60, "fast"), (120, None), (260, "slow")])
-def test_speaking_rate_is_compared_with_the_corpus(steps, kind):
+def test_failure_is_reported_when_speaking_rate_differs_from_the_corpus(steps, kind):
     """20 symbols of LJSpeech take 1.4 s, which is 122 steps; 0.7 to 2.8 s are usual."""
     failures = failures_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
     assert [failure.kind for failure in failures] == ([kind] if kind else [])
 
 
-def test_a_limit_that_was_set_is_named():
+def test_message_contains_max_decoder_steps_when_the_user_set_it():
     hparams = replace(H, max_decoder_steps=20)
     (failure,) = find_failures(
         diagonal(20, 20), TWENTY, StopReason.LIMIT, hparams, ENGLISH, LJSPEECH
@@ -79,8 +79,8 @@ def test_a_limit_that_was_set_is_named():
     assert all(fact in failure.message for fact in ("0.2 s", "max_decoder_steps=20"))
 
 
-def test_no_advice_names_the_limit_of_steps():
-    """Raising the limit makes noise longer."""
+def test_advice_never_suggests_a_larger_step_limit():
+    """A larger limit would only make the noise longer."""
     blurred = np.full((400, 20), 0.05, np.float32)
     for end in StopReason:
         for alignment in (blurred, diagonal(30, 20)[:20], diagonal(500, 20)):
@@ -89,7 +89,7 @@ def test_no_advice_names_the_limit_of_steps():
                 assert "Train longer" in failure.message
 
 
-def test_attempts_are_ranked_by_end_then_words():
+def test_severity_ranks_a_missing_end_above_wrong_words():
     def of(*failures):
         return severity([Failure(kind, count, "") for kind, count in failures])
 

@@ -80,7 +80,7 @@ def test_pass_is_the_epoch_that_was_set(workers):
 
 
 @every_kind_of_worker
-def test_pass_is_whole_when_earlier_passes_were_broken_off(workers):
+def test_pass_is_complete_when_earlier_passes_were_stopped(workers):
     batches, whole = make(), plans()
     loader = loader_of(batches, **workers)
     assert next(iter(loader)) == whole[0][0]
@@ -164,7 +164,8 @@ def test_processes_yield_the_rest_when_resumed_with_another_world_size(before, a
 @settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
 def test_item_raises_when_it_is_not_the_next_batch(numbers, world_size, epoch):
-    """For any sequence of indices: the items are a prefix of a rank's share, and then an error."""
+    """For any sequence of indices, the items are a prefix of a rank's share, followed by an
+    error."""
     batches = make(world_size)
     batches.set_epoch(epoch)
     shares = [list(range(rank, len(batches), world_size)) for rank in range(world_size)]
@@ -347,7 +348,7 @@ def test_skipping_raises_without_state_or_record(tmp_path):
 
 @pytest.mark.parametrize("sampler_too", [False, True])
 def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
-    """So a learning-rate schedule that is planned with it ends with the last optimizer step."""
+    """Therefore a learning-rate schedule with this length ends at the last optimizer step."""
     batches = make()
     loader, set_epoch = loader_of(batches), batches.set_epoch
     if sampler_too:
@@ -371,7 +372,8 @@ def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
 
 
 def test_batches_resume_in_the_loader_of_torchdata():
-    """Inside an epoch, at its end and between two epochs, with and without workers."""
+    """The loader is saved inside an epoch, at its end and between two epochs, with and without
+    workers."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader(workers):

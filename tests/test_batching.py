@@ -196,7 +196,7 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
 
 
 @every_strategy
-def test_clips_change_places_when_lengths_are_equal(strategy):
+def test_clips_change_positions_when_lengths_are_equal(strategy):
     """At each position, each of 8 clips is expected 50 times. `random` mixes all lengths."""
     lengths = range(1, 9) if strategy == "random" else [5] * 8
     options = {"num_bins": 3, "bucket_size": 8}
@@ -250,7 +250,7 @@ def test_semi_sorted_equals_sorted_when_factor_is_0(strategy, randomize, data, m
     ],
 )
 def test_noise_follows_its_closed_form(strategy, power, distance, squared_density):
-    """Noise is in units of length for `semi_sorted`, and in ranks for the others."""
+    """Noise is in units of length for `semi_sorted`, and in ranks for the other strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power
     options = {"local_randomization_factor": 0.05, "batch_randomization": True}  # a = 1000 ranks
     before, now = (plan_epoch(lengths, 20, strategy, epoch=e, **options) for e in (0, 1))
@@ -395,7 +395,7 @@ def test_pair_novelty_equals_a_loop_over_pairs(strategy, mode, data):
 # --- names and types
 
 
-def test_strategy_names_are_those_of_the_registry():
+def test_strategy_names_equal_the_registry():
     assert get_args(StrategyName) == STRATEGIES == tuple(REGISTRY)
 
 
@@ -405,7 +405,7 @@ def test_plan_options_are_the_arguments_of_plan_epoch():
 
 
 def test_registered_strategy_is_planned():
-    """A program can add a strategy of its own."""
+    """A program can add its own strategy."""
 
     @register("longest_first", "LF", "this test")
     def _longest_first(clips):
@@ -426,8 +426,8 @@ def test_check_strategy_suggests_a_name_when_unknown():
         check_strategy("semisorted")
 
 
-def test_check_options_names_every_problem():
-    """`hparams.py` gives it all values of a settings file or a command line."""
+def test_check_options_lists_every_problem():
+    """`hparams.py` passes all values of a settings file or a command line to this function."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
     wrong = {"batch_size": 16, "strategy": "bucket", "bucket_size": 8, "seed": -1, "max_clip": 3}
     with pytest.raises(BatchingError) as raised:
@@ -458,7 +458,7 @@ def test_check_options_names_every_problem():
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
 )
-def test_plan_epoch_names_option_and_value_when_wrong(changed, named):
+def test_plan_epoch_reports_option_and_value_when_wrong(changed, named):
     arguments = {"lengths": range(10, 101, 10), "batch_size": 4, "strategy": "semi_sorted"}
     with pytest.raises(BatchingError, match=re.escape(named[0])) as raised:
         plan_epoch(**(arguments | changed))

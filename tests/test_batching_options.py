@@ -187,7 +187,7 @@ TWO = {"lengths": [[5, 0], [-1, 2]], "cost": audio_and_text}
         ({"cost": lambda length: math.nan}, r"costs of clips\[0\]=nan: .*10 of 10"),
     ],
 )
-def test_plan_epoch_names_option_when_out_of_range(changed, named):
+def test_plan_epoch_reports_option_when_out_of_range(changed, named):
     arguments = {"lengths": range(10, 110, 10), "batch_size": 4, "strategy": "semi_sorted"}
     with pytest.raises(BatchingError, match=named) as raised:
         plan_epoch(**(arguments | changed))

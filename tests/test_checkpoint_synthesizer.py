@@ -58,7 +58,7 @@ def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_silent_last_letters_are_not_warned_of(text):
+def test_speech_has_no_warning_when_last_letters_are_silent(text):
     """The last letters of a word may be silent, and the punctuation after it always is."""
     sequence = symbols_of(text)
     start, end = word_spans(sequence)[-1]
@@ -68,7 +68,7 @@ def test_silent_last_letters_are_not_warned_of(text):
 
 
 @pytest.mark.parametrize("text", [text for text in TEXTS if " " in text])
-def test_a_missing_last_word_is_warned_of(text):
+def test_speech_has_a_warning_when_the_last_word_is_missing(text):
     sequence = symbols_of(text)
     words = word_spans(sequence)
     for seed in range(40):
@@ -77,13 +77,13 @@ def test_a_missing_last_word_is_warned_of(text):
             assert any("words are missing at the end" in warning for warning in warnings)
 
 
-def test_words_are_runs_of_letters_and_of_phones():
+def test_word_spans_contain_runs_of_letters_and_phones():
     sequence = symbols_of("it isn't, {HH AW1 S}. dogs' -")
     text = ["".join(symbols[i] for i in sequence[a:b]) for a, b in word_spans(sequence)]
     assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
 
 
-def test_blurred_cut_and_repeated_speech_is_warned_of():
+def test_speech_has_a_warning_when_it_is_blurred_cut_or_repeated():
     assert warnings_of(diagonal(60, 20), TWENTY) == []
     blurred = warnings_of(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
     assert any("0.05" in w and str(FORMED) in w for w in blurred)
@@ -100,14 +100,14 @@ def test_blurred_cut_and_repeated_speech_is_warned_of():
     assert "jumps back 5 symbols at decoder step 30" in warning
 
 
-def test_seed_decides_the_dropout(checkpoint_path):
+def test_dropout_changes_when_the_seed_changes(checkpoint_path):
     speaker = load_checkpoint_synthesizer(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
     first, again, other = (speaker.synthesize([40, 41, 42], seed=seed).mel for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
-def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
+def test_nvidia_checkpoint_uses_overrides_as_settings(tmp_path):
     torch.manual_seed(0)
     weights = Tacotron2(create_hparams(SMALL_MODEL)).state_dict()
     path = tmp_path / "reference.pt"
@@ -128,14 +128,16 @@ def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
         ("drop_unknown=True", "drop_unknown=True: use --drop-unknown instead"),
     ],
 )
-def test_settings_of_the_training_stay(overrides, message, checkpoint_path):
+def test_overrides_are_rejected_when_they_change_training_settings(
+    overrides, message, checkpoint_path
+):
     with pytest.raises(UserError, match=message):
         load_checkpoint_synthesizer(checkpoint_path, overrides)
     same = "sampling_rate=22050,max_decoder_steps=5,attention_window=3,batch_size=2"
     assert load_checkpoint_synthesizer(checkpoint_path, same).settings.max_decoder_steps == 5
 
 
-def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
+def test_synthesizer_captures_steps_unless_decoder_is_reference(checkpoint_path):
     captured_steps = pytest.importorskip("fast_decoder.captured_steps")
     cpu = torch.device("cpu")
     model = load_checkpoint_synthesizer(checkpoint_path, device=cpu).model
@@ -144,8 +146,9 @@ def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
     assert model.speaking_decoder is free_running
 
 
-def test_nvidias_checkpoints_speak_at_ljspeechs_pace(tmp_path):
-    """They hold weights alone: no settings, no longest text, no pace."""
+def test_nvidia_checkpoint_uses_the_statistics_of_ljspeech(tmp_path):
+    """NVIDIA's checkpoints contain only weights: no settings, no longest text and no speaking
+    rate."""
     torch.manual_seed(0)
     torch.save({"state_dict": Tacotron2(create_hparams()).state_dict()}, tmp_path / "nvidia.pt")
     speaker = load_checkpoint_synthesizer(tmp_path / "nvidia.pt", "", torch.device("cpu"))

@@ -22,7 +22,7 @@ TEXT = "A dog came. It sat down."
 
 
 @pytest.mark.thorough
-def test_a_checkpoint_streams_what_it_writes(checkpoint_path, tmp_path):
+def test_checkpoint_streams_the_same_audio_as_it_writes(checkpoint_path, tmp_path):
     options = ["--checkpoint", str(checkpoint_path), "--text", TEXT, "--threads", "1"]
     synthesize.main([*options, "-o", str(tmp_path / "a.wav")])
     command = [sys.executable, "synthesize.py", *options, "--stream", "raw", "--time"]
@@ -33,8 +33,8 @@ def test_a_checkpoint_streams_what_it_writes(checkpoint_path, tmp_path):
     assert b"first audio after" in streamed.stderr
 
 
-def test_a_voice_writes_the_files_of_each_text(voices, tmp_path):
-    """As a checkpoint does; the same command finds them, and says that they are there."""
+def test_voice_writes_the_files_of_each_text(voices, tmp_path):
+    """If the same command runs again, it reports that the files exist."""
     arguments = ["--voice", str(voices.fp32[0]), "--text", TEXT, "-o", str(tmp_path / "out")]
     synthesize.main([*arguments, "--save-mel"])
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
@@ -44,7 +44,7 @@ def test_a_voice_writes_the_files_of_each_text(voices, tmp_path):
     assert (tmp_path / "out" / "0001.wav").stat().st_mtime_ns == written
 
 
-def test_a_folder_without_a_voice_is_rejected(tmp_path):
+def test_folder_is_rejected_when_it_contains_no_voice(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.pt").touch()
     message = refusal(load_synthesizer, tmp_path / "run")
@@ -53,14 +53,14 @@ def test_a_folder_without_a_voice_is_rejected(tmp_path):
     assert message == f"{tmp_path}: no voice.json in this folder"
 
 
-def test_a_voice_is_found_by_its_settings_too(voices):
+def test_voice_loads_when_the_path_is_its_voice_json(voices):
     folder = voices.fp32[0]
     assert (
         load_synthesizer(folder / "voice.json").source == load_synthesizer(folder).source == folder
     )
 
 
-def test_messages_name_the_line_of_a_file():
+def test_messages_contain_the_line_when_texts_come_from_a_file():
     stream = SimpleNamespace(notes=["in 2 chunks"], warnings=["odd"])
     text = InputText("0012", "A dog.", Utterance([]))
     printed = []
@@ -77,7 +77,7 @@ def test_messages_name_the_line_of_a_file():
 
 
 @pytest.mark.parametrize("threads", ["0", "1000", str(10**30)])
-def test_more_threads_than_processors_are_rejected(threads, voices, checkpoint_path, capsys):
+def test_threads_are_rejected_when_there_are_fewer_cores(threads, voices, checkpoint_path, capsys):
     most = processors()
     for option, path in ("--voice", voices.fp32[0]), ("--checkpoint", checkpoint_path):
         with pytest.raises(SystemExit):
@@ -86,7 +86,7 @@ def test_more_threads_than_processors_are_rejected(threads, voices, checkpoint_p
         assert expected in capsys.readouterr().err
 
 
-def test_a_closed_output_does_not_matter(voices, tmp_path):
+def test_command_writes_files_when_output_is_closed(voices, tmp_path):
     words = [
         sys.executable,
         "-m",

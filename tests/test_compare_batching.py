@@ -58,7 +58,9 @@ def without_rendering(monkeypatch):
         ("-o lengths.csv", "lengths.csv"),
     ],
 )
-def test_program_names_option_when_wrong(tmp_path, capsys, monkeypatch, arguments, named):
+def test_program_reports_the_option_when_its_value_is_wrong(
+    tmp_path, capsys, monkeypatch, arguments, named
+):
     monkeypatch.chdir(tmp_path)
     assert named in error_of(capsys, write_csv(tmp_path / "lengths.csv"), *arguments.split())
     assert not (tmp_path / "compare_batching").exists()
@@ -95,7 +97,7 @@ def test_program_compares_tiny_corpora(tmp_path, capsys, samples):
     assert "nan" not in shown
 
 
-def test_program_names_parameters_that_make_order_random(tmp_path):
+def test_program_reports_parameters_that_make_the_order_random(tmp_path):
     path = write_csv(tmp_path / "lengths.csv", [*range(22_050, 22_115), 44_000])
     surveyor = program.read_corpus(path, HPARAMS, None)
     *_, bucket, bins = program.describe_corpus(path, HPARAMS, surveyor)
@@ -123,7 +125,7 @@ def recommended_settings(shown):
 
 
 @pytest.mark.usefixtures("without_rendering")
-def test_recommended_settings_have_the_novelty_asked_for(tmp_path, capsys):
+def test_recommended_settings_have_the_requested_novelty(tmp_path, capsys):
     path, lengths = write_csv(tmp_path / "lengths.csv"), 1 + SAMPLES // 276
     common = (path, "-o", tmp_path / "out", "--epochs", 4, "--hparams", "batch_size=4")
     paper = survey(lengths, 4, "semi_sorted", epochs=4, dynamic_batch_size=True)

@@ -72,7 +72,7 @@ def test_word_error_rate_counts_substitutions_deletions_and_insertions(words, la
 
 
 def test_pocketsphinx_uses_a_grammar_when_all_texts_are_numbers():
-    """The clip is from LJSpeech; with the grammar of numbers it has no such words."""
+    """The clip is from LJSpeech, and the grammar of numbers contains none of its words."""
     samples, rate = soundfile.read(LJSPEECH_CLIPS / "LJ001-0008.wav")
     text = "has never been surpassed."
     assert of_texts(text).transcribe(samples, rate) == text[:-1]
@@ -292,7 +292,7 @@ def test_evaluate_uses_the_speaker_column_of_metadata(with_speakers, recordings,
     assert "--speaker-column 2: " in message
 
 
-def test_rates_by_speaker_are_of_their_texts():
+def test_rates_per_speaker_use_only_their_texts():
     evaluators = Evaluators(None, None, "en-us")
     for text in ("one", "two", "three"):
         evaluators.add(text, np.zeros(100), 16000)
@@ -409,7 +409,7 @@ def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_
 
 
 def test_speaker_accuracy_is_measured_only_when_requested(with_voices):
-    """The reference that was kept with speakers is measured again without speakers."""
+    """If the speakers are removed, the saved reference is measured again."""
     evaluate(Path("best.pt"), with_voices, WITH_SPEAKERS)
     used = StandInEncoder.used
     heard = evaluate(Path("best.pt"), with_voices, WORDS_ONLY)

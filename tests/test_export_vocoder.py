@@ -57,7 +57,7 @@ def change_config(folder, **settings: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def test_sound_is_that_of_the_authors(published):
+def test_audio_equals_the_audio_of_the_authors_code(published):
     expected = np.load(published / "sound.npz")
     with torch.no_grad():
         sound = generator_of(published)(torch.from_numpy(expected["mel"])[None])
@@ -67,7 +67,7 @@ def test_sound_is_that_of_the_authors(published):
     np.testing.assert_allclose(vocoder(expected["mel"]), expected["sound"][0, 0], atol=1e-5)
 
 
-def test_fp16_halves_the_file_and_keeps_sound(published):
+def test_fp16_halves_the_file_and_keeps_the_audio(published):
     expected = np.load(published / "sound.npz")
     exported(published)
     path = published / "vocoder.onnx"
@@ -79,14 +79,14 @@ def test_fp16_halves_the_file_and_keeps_sound(published):
     assert 0 < np.abs(sound - expected["sound"]).max() < 0.02
 
 
-def test_weights_without_weight_normalization_sound_alike(folder):
+def test_audio_is_the_same_when_weight_normalization_is_removed(folder):
     before, mel = generator_of(folder), torch.zeros(1, 80, 5)
     assert not any("weight_g" in name for name in before.state_dict())
     torch.save({"generator": before.state_dict()}, folder / "generator")
     torch.testing.assert_close(generator_of(folder)(mel), before(mel), rtol=0, atol=0)
 
 
-def test_the_file_holds_its_mel_settings(published):
+def test_exported_file_contains_its_mel_settings(published):
     """--vocoder rejects a file whose settings differ from the voice's."""
     change_config(published, fmax=None, fmin=20.5)
     exported(published)
@@ -108,7 +108,7 @@ def test_the_file_holds_its_mel_settings(published):
     assert f"{graph.metadata_props[0].key}=unknown" in message
 
 
-def test_other_mels_than_the_voices_are_rejected(voices, folder):
+def test_weights_are_rejected_when_their_mels_differ_from_the_voice(voices, folder):
     exported(folder, "--voice", voices.fp32[0])
     (folder / "vocoder.onnx").unlink()
     change_config(folder, fmax=7600)
@@ -118,8 +118,8 @@ def test_other_mels_than_the_voices_are_rejected(voices, folder):
     assert not (folder / "vocoder.onnx").exists()
 
 
-def test_what_vocoder_says_of_weights_works(voices, tmp_path, monkeypatch):
-    """The program in its message makes the file that it asks for, in a path with a space too."""
+def test_command_in_the_vocoder_message_exports_the_weights(voices, tmp_path, monkeypatch):
+    """The command works even if a path contains a space."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
     speak = ["--voice", str(voices.fp32[0]), "--text", "A dog.", "-o", "a.wav", "--vocoder"]
@@ -138,7 +138,7 @@ class Thief:
         return os.mkdir, ("stolen",)
 
 
-def test_code_in_weights_is_not_run(folder, tmp_path, monkeypatch):
+def test_load_generator_runs_no_code_from_the_weights(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"generator": {"conv_pre.bias": Thief()}}, folder / "generator")
     assert "more than tensors and plain values" in refusal(exported, folder)
@@ -150,7 +150,7 @@ def test_code_in_weights_is_not_run(folder, tmp_path, monkeypatch):
     [
         ({"mpd": {}, "msd": {}}, "contains mpd, msd .*`generator`"),
         ({"state_dict": {}, "iteration": 1}, "contains state_dict, iteration .*`generator`"),
-        ([1], "contains no values by name .*`generator`"),
+        ([1], "contains no dictionary .*`generator`"),
         ({"generator": {"ups": 3}}, "generator: ups: 3 .expected a tensor"),
     ],
 )
@@ -167,7 +167,7 @@ def test_file_is_rejected_when_it_contains_no_generator(saved, message, folder):
         ({"ups.1.bias": None}, "ups.1.bias"),
         ({"ups.1.scale": torch.ones(2)}, "ups.1.scale"),
         ({"ups.0.bias": torch.ones(9)}, "ups.0.bias: "),
-        ({"ups.0.bias": torch.ones(4) / 0}, "ups.0.bias: NaN or infinite values"),
+        ({"ups.0.bias": torch.ones(4) / 0}, "ups.0.bias: contains NaN or infinity"),
         ({"ups.0.weight_v": None}, "ups.0.weight_v is missing"),
     ],
 )
@@ -191,7 +191,7 @@ def test_config_is_rejected_when_it_belongs_to_other_weights(settings, folder):
     ("settings", "message"),
     [
         ({"hop_size": 275}, "upsample_rates=[16, 16]: the product is not 275"),
-        ({"resblock_dilation_sizes": [[1]]}, "lists of different lengths"),
+        ({"resblock_dilation_sizes": [[1]]}, "the lists for the upsampling"),
         ({"resblock": "3"}, "resblock='3': Input should be '1' or '2'"),
         ({"num_mels": "80"}, "num_mels='80': Input should be a valid integer"),
     ],
@@ -201,7 +201,7 @@ def test_config_is_rejected_when_it_describes_no_generator(settings, message, fo
     assert refusal(exported, folder).startswith(f"{folder}/config.json: {message}")
 
 
-def test_a_config_is_needed(folder, tmp_path):
+def test_export_is_rejected_when_config_is_missing(folder, tmp_path):
     (folder / "config.json").rename(tmp_path / "v1.json")
     message = refusal(exported, folder)
     assert message.startswith(f"{folder}/config.json: no such file")
@@ -211,7 +211,7 @@ def test_a_config_is_needed(folder, tmp_path):
     assert ": upsample_rates=" in refusal(exported, folder, "--config", tmp_path / "v1.json")
 
 
-def test_a_graph_of_other_sound_is_not_written(folder, monkeypatch):
+def test_graph_is_not_written_when_its_audio_differs(folder, monkeypatch):
     other, make = generator_of(folder), export_vocoder.make_graph
     other.conv_post.bias.data += 0.01
     monkeypatch.setattr(export_vocoder, "make_graph", lambda _: make(other))

@@ -24,7 +24,7 @@ def split(array: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
 
 @settings(max_examples=50)
 @given(sizes=st.lists(st.integers(0, 9), max_size=6), context=st.integers(0, 4))
-def test_pieces_of_a_convolution_make_the_whole(sizes, context):
+def test_convolution_of_pieces_equals_convolution_of_the_whole(sizes, context):
     signal, kernel = np.random.default_rng(0).random((1, 40)), np.arange(2.0 * context + 1)
     smooth = lambda x: np.convolve(x[0], kernel)[context : context + x.shape[1]][None]  # noqa: E731
     found = np.concatenate([*windowed(split(signal, sizes), smooth, context)], axis=1)
@@ -53,7 +53,7 @@ def sound_of(mel: torch.Tensor, h: HParams, iterations: int = ITERATIONS) -> np.
 
 
 @BOTH
-def test_griffin_lim_gives_the_mel_back(h):
+def test_griffin_lim_reproduces_the_mel(h):
     """The log-mels differ by 0.12 and 0.13 (measured). Log-mels of equally loud noise differ by 1.8."""
     samples = speech_like()
     mel = log_mel_spectrogram(samples, h)
@@ -73,7 +73,7 @@ def test_griffin_lim_is_deterministic():
 
 @BOTH
 @pytest.mark.parametrize("frames", [1, 2, 3, 5, 8])
-def test_griffin_lim_takes_a_few_frames(frames, h):
+def test_griffin_lim_accepts_a_few_frames(frames, h):
     mel = log_mel_spectrogram(speech_like(0.5), h)[:, 12 : 12 + frames]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

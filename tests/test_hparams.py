@@ -85,7 +85,7 @@ def refusal(overrides, base=None):
         ("ignore_layers=[]", ()),
     ],
 )
-def test_values_take_the_annotated_type(override, expected):
+def test_values_are_converted_to_the_annotated_type(override, expected):
     value = getattr(create_hparams(override), override.split("=")[0])
     assert value == expected
     assert type(value) is type(expected)
@@ -109,15 +109,15 @@ def test_unknown_names_suggest_a_similar_setting(name, answer):
 
 
 @pytest.mark.parametrize("name", ["", "/", "."])
-def test_table_of_a_nameless_list_has_a_path(name):
-    """Reading the list then says what is wrong."""
+def test_symbol_table_has_a_path_when_the_filelist_has_no_name(name):
+    """The problem is reported later, when the filelist is read."""
     assert symbols_path(create_hparams(f"training_files={name}")).name == "english"
     table = symbols_path(create_hparams(f"training_files={name},symbols=corpus"))
     assert table.name == "symbols.json"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_printed_defaults_read_back_as_themselves(name):
+def test_printed_defaults_can_be_read_back(name):
     default = getattr(HParams(), name)
     text = f"[{','.join(default)}]" if isinstance(default, tuple) else str(default)
     assert create_hparams(f"{name}={text}") == HParams()
@@ -170,8 +170,8 @@ NVIDIA_NAMES = """
 
 
 @pytest.mark.parametrize("name", NVIDIA_NAMES.split())
-def test_every_name_of_nvidia_is_answered(name):
-    """It is a setting here too, or the message says what replaces it."""
+def test_every_setting_of_nvidia_exists_or_has_a_replacement(name):
+    """If the setting does not exist here, the message contains its replacement."""
     if name not in types_of(HParams):
         message = refusal(f"{name}=1")
         assert f"{name}: cannot be set; " in message
@@ -198,7 +198,7 @@ def test_every_name_of_nvidia_is_answered(name):
     ],
     ids=lambda text: text[:40],
 )
-def test_bad_values_are_refused_by_name(override, words):
+def test_bad_value_is_rejected_with_its_name(override, words):
     message = refusal(override)
     assert words in message
     assert override.split("=")[0] in message
@@ -230,7 +230,7 @@ VALUES = st.one_of(
 
 @hypothesis.settings(max_examples=60, derandomize=True)
 @hypothesis.given(name=st.sampled_from(NAMES), text=VALUES)
-def test_any_text_is_converted_or_refused_by_name(name, text):
+def test_any_text_is_converted_or_rejected_with_its_name(name, text):
     text = text.replace(",", "").replace("\n", "")
     accepted, message = None, ""
     try:
@@ -242,7 +242,7 @@ def test_any_text_is_converted_or_refused_by_name(name, text):
 
 
 def test_settings_work_without_pydantic():
-    """As on a machine that has torch alone: converted, rules checked, ranges not, which is said."""
+    """Values are converted and rules are checked. A note says that ranges are not checked."""
     script = (
         "import sys; sys.modules['pydantic'] = None; sys.path.insert(0, '.')\n"
         "import importlib.util\n"
@@ -273,7 +273,7 @@ def settings(tmp_path):
     return write
 
 
-def test_settings_files_apply_at_their_place(settings):
+def test_settings_file_applies_at_its_position(settings):
     first = settings("batch_size=8\nseed=1\n")
     second = settings("seed=5\n", "second.txt")
     h = create_hparams(f"seed=2,epochs=3,{first}")
@@ -285,7 +285,7 @@ def test_settings_files_apply_at_their_place(settings):
     assert lines == ["epochs=3", "batch_size=8", "seed=1", "text_cleaners=[a,b]"]
 
 
-def test_comments_and_blanks_in_settings_files_are_ignored(settings):
+def test_comments_and_empty_lines_in_settings_files_are_ignored(settings):
     h = create_hparams(
         settings(
             "\ufeff# a corpus\r\n\r\n  training_files = my lists/a,b#1.txt  # its clips\r\n"
@@ -296,7 +296,7 @@ def test_comments_and_blanks_in_settings_files_are_ignored(settings):
     assert (h.text_cleaners, h.seed, h.win_length) == (("a", "b"), 1234, 1103)
 
 
-def test_problems_in_settings_files_name_their_lines(settings, tmp_path):
+def test_problems_in_settings_files_contain_their_lines(settings, tmp_path):
     name = settings("batch_sise=3\n\nepochs=many\nnonsense\nseed=-1\nmel_fmax=12000\n")
     message = refusal(f"{name},batch_size=0.5,@{tmp_path}/gone.txt,@{tmp_path}")
     lines = message.splitlines()[1:]
@@ -305,7 +305,7 @@ def test_problems_in_settings_files_name_their_lines(settings, tmp_path):
         (line,) = (line for line in lines if line.startswith(f"  {name[1:]}:{number}: "))
         assert words in line
     assert any("batch_size=0.5: " in line for line in lines)
-    assert any("gone.txt: no such file of settings" in line for line in lines)
+    assert any("gone.txt: no such settings file" in line for line in lines)
     assert any(f"{tmp_path}: a folder" in line for line in lines)
     assert len(lines) == len(expected) + 3
     assert f"{name[1:]}:6" not in refusal(f"{name},mel_fmax=13000")  # overridden since
@@ -327,8 +327,8 @@ BY_TIME = "win_time=50,hop_time=12.5"
         ("win_time=50,filter_length=4096", "batch_size=8", (1103, 256, 4096)),
     ],
 )
-def test_times_become_lengths(before, overrides, expected):
-    """Those given later replace earlier ones."""
+def test_times_are_converted_to_lengths(before, overrides, expected):
+    """Later overrides replace earlier overrides."""
     h = create_hparams(overrides, create_hparams(before))
     assert (h.win_length, h.hop_length, h.filter_length) == expected
 
@@ -342,14 +342,14 @@ def test_saved_settings_load_again():
     assert hparams_from_dict({"batch_size": 8, "a_name_of_others": 3}) == theirs
 
 
-def test_description_stars_what_differs_from_defaults():
+def test_description_marks_values_that_differ_from_defaults():
     lines = describe(create_hparams("batch_size=8,text_cleaners=[a,b]")).splitlines()
     starred = {line for line in lines if line.startswith("*")}
     assert starred == {"* batch_size = 8", "* text_cleaners = ['a', 'b']"}
     assert len(lines) == len(NAMES)
 
 
-def test_defaults_are_the_published_ones():
+def test_defaults_equal_the_published_values():
     assert {name: getattr(HParams(), name) for name in PUBLISHED} == PUBLISHED
 
 
@@ -372,7 +372,7 @@ def test_arguments_of_plan_epoch_are_settings():
 
 
 @pytest.mark.parametrize("line", ["foo {0}", "foo{0}=1", "batch_size=x{0}", "seed=1;{0}"])
-def test_the_same_fault_is_said_once(tmp_path, line):
+def test_problem_is_reported_once_when_it_occurs_twice(tmp_path, line):
     path = tmp_path / "settings.txt"
     path.write_text("".join(f"{line.format(i)}\n" for i in range(13_000)))
     with pytest.raises(UserError) as caught:
@@ -391,7 +391,7 @@ def test_voice_settings_are_settings_of_the_recipe_with_the_same_types():
     assert {field.name for field in dataclasses.fields(VoiceSettings)} <= own.keys()
 
 
-def test_settings_of_a_voice_need_every_name():
+def test_voice_settings_are_rejected_when_a_setting_is_missing():
     values = values_of(create_hparams("win_time=50"))
     settings = settings_from_dict(VoiceSettings, values)
     assert settings.win_length == 1103

@@ -57,7 +57,7 @@ def epochs_of(count, **changed):
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"persistent_workers": True}])
 def test_pass_raises_when_its_epoch_was_not_set(workers):
-    """After a whole pass or a broken pass. The first pass needs no set_epoch."""
+    """The earlier pass may be complete or stopped early. The first pass needs no set_epoch."""
     if "persistent_workers" in workers:
         workers = workers | {"num_workers": 1}
     first, second, third = epochs_of(3)
@@ -328,7 +328,7 @@ def test_cut_evenly_equals_the_best_of_all_cuts(seed):
         ({"world_size": 2}, "rank=None: .*0 to 1"),
     ],
 )
-def test_sampler_names_option_when_ranks_or_numbers_are_wrong(options, named):
+def test_sampler_reports_option_when_ranks_or_numbers_are_wrong(options, named):
     with pytest.raises(BatchingError, match=named):
         LengthBatchSampler(TWENTY, 3, "random", **options)
     for trained in (-1, 1.5, 10_000):
@@ -355,8 +355,8 @@ def parts_of_ranks(world_size, *args, **options):
     extra=st.sampled_from([None, "constant", 0, 3]),
 )
 def test_ranks_get_equally_many_batches(strategy, mode, data, world_size, batches_a_rank, extra):
-    """With every clip once, and no batch above the plan's limits. With `batches_per_epoch`, every
-    epoch has the same number of batches."""
+    """Every clip is trained once, and no batch exceeds the limits of the plan. With
+    `batches_per_epoch`, every epoch has the same number of batches."""
     lengths, batch_size, options = draw_case(data, strategy, mode, True)
     options.pop("epoch")
     size = world_size * batches_a_rank
@@ -414,7 +414,7 @@ def test_pass_raises_when_several_processes_train_without_world_size(monkeypatch
 
 @pytest.mark.parametrize(("trained", "world_sizes"), [(6, (1, 2, 3)), (12, (1, 2, 3, 4))])
 def test_ranks_yield_the_rest_when_resumed_with_another_world_size(trained, world_sizes):
-    """Inside an optimizer step, and at the start of an optimizer step."""
+    """The state is saved inside an optimizer step or at the start of an optimizer step."""
     options = {"strategy": "semi_sorted", "batches_per_update": 12} | RECIPE
     sampler = LengthBatchSampler(range(1, 81), 2, **options)
     whole = list(sampler)
@@ -451,8 +451,9 @@ def test_state_dict_raises_when_count_is_missing_or_too_large():
 @pytest.mark.parametrize("world_size", [2, 4])
 @with_and_without_randomization
 def test_ranks_hardly_wait_for_each_other(randomize, world_size):
-    """The slowest rank makes at most 1 % more decoder steps and padded frames than the mean. If four
-    ranks took the plan's batches as they come, 19 % more decoder steps would be needed."""
+    """The slowest rank makes at most 1 % more decoder steps and padded frames than the mean. If
+    four ranks took the batches in the order of the plan, 19 % more decoder steps would be
+    needed."""
     lengths = np.random.default_rng(world_size).permutation(LJSPEECH)[:10_480]
     options = {"dynamic_batch_size": True, "batch_randomization": randomize}
     [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", **options)

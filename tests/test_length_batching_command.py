@@ -112,7 +112,7 @@ def test_command_lists_strategies(capsys):
         ("3\n4\n", ["batch_capacity=3"], "batch_capacity=3: expected at least 4"),
     ],
 )
-def test_command_names_line_or_option_when_wrong(text, arguments, named, tmp_path, capsys):
+def test_command_reports_line_or_option_when_wrong(text, arguments, named, tmp_path, capsys):
     (tmp_path / "lengths").write_text(text, encoding="latin-1")
     with pytest.raises(SystemExit) as stop:
         __main__.main([str(tmp_path / "lengths"), *arguments])

@@ -34,7 +34,7 @@ def corpus(tmp_path_factory):
 
 
 def test_clips_are_audible_and_never_digitally_silent(corpus):
-    """Mel spectrograms of digital silence lie on the floor of the logarithm; noise avoids that."""
+    """Noise is added because digital silence would reach the lower limit of the log-mels."""
     for path in (corpus / "wavs").iterdir():
         info = soundfile.info(path)
         assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
@@ -48,8 +48,9 @@ def test_clips_are_audible_and_never_digitally_silent(corpus):
         assert frames.std(axis=1).min() > 20 / 32768
 
 
-def test_random_batches_pad_as_ljspeechs():
-    """31.99 % with LJSpeech; the demo shows what batching saves, and a study asks what it costs."""
+def test_random_batches_have_the_padding_of_ljspeech():
+    """LJSpeech has 31.99 % padding. The savings in the demo are only realistic if the padding is
+    similar."""
     voice = EspeakVoice()
     clips = [len(voice.speak(in_words(number), 175)) // 256 for number in draw_numbers(300, 3)]
     plans = [plan_epoch(clips, 16, "random", epoch=epoch) for epoch in range(5)]
@@ -90,7 +91,7 @@ def test_existing_corpus_is_kept(corpus, capsys):
 
 
 @pytest.mark.parametrize("precious", ["mine", "mine/thesis.txt"])
-def test_other_files_are_left_alone(tmp_path, precious):
+def test_make_demo_corpus_is_rejected_when_the_folder_has_other_files(tmp_path, precious):
     (tmp_path / precious).parent.mkdir(exist_ok=True)
     (tmp_path / precious).write_text("precious", encoding="utf-8")
     with pytest.raises(UserError, match="mine"):
@@ -115,7 +116,7 @@ def test_stopped_run_leaves_nothing(tmp_path, number):
     assert list(folder.iterdir()) == []
 
 
-def test_a_language_has_its_own_voice_and_record(tmp_path):
+def test_corpus_records_the_language_and_its_voice(tmp_path):
     folders = [tmp_path / language for language in ("en-us", "de", "fr-fr")]
     for folder in folders:
         make_corpus(folder, clips=2, language=folder.name)
@@ -136,7 +137,7 @@ def test_a_language_has_its_own_voice_and_record(tmp_path):
         EspeakVoice("xx")
 
 
-def test_skip_continues_the_shorter_corpus(corpus, tmp_path):
+def test_skip_gives_the_clips_after_a_shorter_corpus(corpus, tmp_path):
     make_corpus(tmp_path / "unseen", clips=3, seed=0, skip=16)
     rows = read_lines(corpus) + read_lines(tmp_path / "unseen")
     assert [name for name, _, _ in rows] == [f"DEMO-{number:04d}" for number in range(1, 20)]

@@ -221,7 +221,10 @@ def test_result_gets_the_next_number_when_files_of_somebody_else_exist(client, r
     (reader.folder / "2").mkdir()
     made = client.post("/speak", json=asked("a")).json()
     assert made["audio"].startswith("results/3/")
-    assert [note.split(" existed")[0] for note in made["notes"][-2:]] == ["result 1", "result 2"]
+    assert [note.partition(" already")[0] for note in made["notes"][-2:]] == [
+        "result 1",
+        "result 2",
+    ]
     assert (reader.folder / "1").read_text() == "mine"
     assert client.post("/speak", json=asked("a")).json()["audio"].startswith("results/4/")
 
@@ -326,7 +329,7 @@ def test_requests_wait_for_their_turn_or_are_rejected_when_too_many_wait(
 def test_ctrl_c_stops_the_web_demo_at_once_and_deletes_its_files(checkpoint_path, tmp_path):
     """Running and waiting requests are rejected.
 
-    Neither they nor a client that breaks the protocol cause a traceback. Every response has the
+    Rejected requests and clients that break the protocol cause no traceback. Every response has the
     security headers.
     """
     arguments = [sys.executable, ROOT / "scripts" / "page.py", "--checkpoint", checkpoint_path]

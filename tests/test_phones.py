@@ -35,7 +35,7 @@ def test_phones_have_stress_and_the_text_punctuation(language, text, expected):
     assert found == unicodedata.normalize("NFC", expected)
 
 
-def test_empty_texts_take_nothing_from_others():
+def test_phones_stay_the_same_when_empty_texts_are_between_texts():
     texts = ["eins, zwei!", "", " ... ", "drei?"]
     assert to_phones(texts, "de") == ["ˈaɪns, tsvˈaɪ!", "", " ... ", "dɾˈaɪ?"]
     assert to_phones(texts, "de") == [to_phones([text], "de")[0] for text in texts]
@@ -50,14 +50,14 @@ def test_marks_inside_words_and_numbers_are_read():
     assert percent == words
 
 
-def test_words_of_other_languages_carry_no_flags():
+def test_phones_contain_no_flags_when_words_are_foreign():
     [found] = to_phones(["Ein Computer, le week-end (smiley)."], "fr")
     assert "(en)" not in found
     assert "(fr)" not in found
     assert found.endswith("(smˈaɪli).")
 
 
-def test_unknown_languages_get_the_list_and_nearest():
+def test_error_lists_languages_when_the_language_is_unknown():
     known = {"de": "de", "fr": "fr-fr", "en": "en-us", "pt_BR": "pt-br"}
     assert [check_language(name) for name in known] == [*known.values()]
     for wrong, right in (("frr", "fr"), ("de-at", "de")):
@@ -68,7 +68,7 @@ def test_unknown_languages_get_the_list_and_nearest():
         assert "\n" not in message
 
 
-def test_a_missing_package_is_named_with_its_file(monkeypatch):
+def test_error_contains_requirements_file_when_a_package_is_missing(monkeypatch):
     phones._about.cache_clear()
     monkeypatch.setattr(phones, "COMMAND", [sys.executable, "-S", *phones.COMMAND[1:]])
     monkeypatch.setattr(phones, "_espeak", phones.Espeak())
@@ -77,7 +77,7 @@ def test_a_missing_package_is_named_with_its_file(monkeypatch):
     assert "requirements/phones.txt" in message
 
 
-def test_the_version_is_that_of_the_library():
+def test_espeak_version_is_the_version_of_the_library():
     found = espeak_version().split(".")
     assert len(found) == 3
     assert [int(number) for number in found] >= [1, 52, 0]
@@ -110,20 +110,20 @@ def fragile(monkeypatch):
     espeak.close()
 
 
-def test_a_text_that_crashes_espeak_is_named(fragile):
+def test_error_contains_the_text_when_espeak_crashes(fragile):
     message = refusal(to_phones, ["eins", "fünf, sechs!", "acht"], "de")
     assert message == "'fünf, sechs!': eSpeak NG crashes on 'sechs'"
     assert to_phones(["eins"], "de") == ["ˈaɪns"]
 
 
-def test_odd_texts_do_not_end_the_program():
-    """A segmentation fault in eSpeak NG 1.52."""
+def test_program_continues_when_espeak_crashes_on_a_text():
+    """eSpeak NG 1.52 has a segmentation fault on these texts."""
     with contextlib.suppress(UserError):
         to_phones(["1908"], "kl")
     assert to_phones(["eins"], "de") == ["ˈaɪns"]
 
 
-def test_threads_get_the_phones_of_their_texts(fragile):
+def test_threads_get_the_phones_of_their_own_texts(fragile):
     texts = ["eins", "zwei, drei", "sechs", "acht"] * 10
 
     def phones_or_message(text):
@@ -139,7 +139,7 @@ def test_threads_get_the_phones_of_their_texts(fragile):
     assert together == together[:4] * 10
 
 
-def test_forks_speak_with_processes_of_their_own(fragile):
+def test_forked_processes_start_their_own_espeak(fragile):
     to_phones(["eins"], "de")
     parent = fragile.process.pid
     with multiprocessing.get_context("fork").Pool(2) as pool:
@@ -154,8 +154,8 @@ def phones_and_process(text):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_of_espeak_is_left_behind(number, tmp_path):
-    """No process, and no copy of its library in the temporary folder."""
+def test_espeak_leaves_no_process_and_no_files(number, tmp_path):
+    """No process remains, and no copy of eSpeak's library in the temporary folder."""
     script = "import os; from tacotron2_voice.text import phones\n"
     script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
     script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"

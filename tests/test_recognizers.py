@@ -44,7 +44,7 @@ def test_whisper_transcribes_a_clip_the_same_each_time(whisper_model):
 
 
 def test_whisper_stops_repeating_when_audio_repeats(whisper_model):
-    """Without the limit it writes fourteen words here."""
+    """Without the limit, Whisper would write fourteen words for this audio."""
     samples, rate = clip("LJ001-0008")
     again = np.tile(samples[int(0.3 * rate) : int(0.8 * rate)], 20)
     heard = make_recognizer("whisper", whisper_model, "en-us", []).transcribe(again, rate)
@@ -71,7 +71,8 @@ def test_distillmos_rates_speech_above_noise():
 
 @pytest.mark.skipif(find_spec("resemblyzer") is None, reason=NO_ENCODER)
 def test_resemblyzer_identifies_three_speakers():
-    """A reader, the same audio a quarter slower and therefore lower, and eSpeak."""
+    """The speakers are a reader, the same reader at a slower and therefore lower speed, and
+    eSpeak."""
     encoder = Resemblyzer()
     espeak = EspeakVoice()
     sounds = [(*clip(path.stem), "reader") for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))]

@@ -106,7 +106,9 @@ def damage(rng: random.Random, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_stopped_folders_end_as_uninterrupted_ones(seed, synthesized, stopper, tmp_path):
+def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
+    seed, synthesized, stopper, tmp_path
+):
     rng, damaged = random.Random(seed), seed % 2
     synthesized(tmp_path / "whole")
     whole, stops = contents(tmp_path / "whole"), 0
@@ -130,7 +132,9 @@ def test_stopped_folders_end_as_uninterrupted_ones(seed, synthesized, stopper, t
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_stopped_wavs_end_as_uninterrupted_ones(seed, voices, book, stopper, tmp_path, monkeypatch):
+def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
+    seed, voices, book, stopper, tmp_path, monkeypatch
+):
     synthesize_quickly(monkeypatch.setattr)
     rng = random.Random(seed)
     arguments = ["--voice", str(voices.fp32[0]), "--text-file", str(book), "-o"]
@@ -177,7 +181,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_other_settings_are_spoken_again(change, synthesized, checkpoint_path, book, monkeypatch):
+def test_texts_are_synthesized_again_when_settings_change(
+    change, synthesized, checkpoint_path, book, monkeypatch
+):
     book.write_text("One dog.\n* * *\nTwo cats.\n", encoding="utf-8")
     out, vocoder, more = book.parent / "out", book.parent / "hold.onnx", []
     if change == "vocoder":
@@ -217,7 +223,7 @@ def write_vocoder(path: Path, louder: float = 1) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
 
 
-def test_only_what_changed_is_spoken_again(synthesized, book, tmp_path):
+def test_only_changed_texts_are_synthesized_again(synthesized, book, tmp_path):
     out = tmp_path / "out"
     synthesized(out)
     whole = contents(out)
@@ -235,7 +241,7 @@ def test_only_what_changed_is_spoken_again(synthesized, book, tmp_path):
     assert "of 6 texts to" in synthesized(out)  # these keys are in the log, with other sums
 
 
-def test_names_sort_in_long_files(tmp_path):
+def test_file_names_sort_by_line_when_there_are_many_lines(tmp_path):
     book = tmp_path / "book.txt"
     book.write_text("One.\n" + 12_344 * "\n" + "Two.\n* * *\n", encoding="utf-8")
     texts, skipped = texts_of(book)
@@ -271,7 +277,7 @@ def test_lines_without_words_are_skipped(german, tmp_path, capsys):
     assert [x.text for x in texts_of(book, numbers="en-us")[0]] == ["Seven.", "Eight."]
 
 
-def test_unknown_symbols_are_refused_together(german, tmp_path):
+def test_unknown_symbols_are_reported_together(german, tmp_path):
     book = tmp_path / "book.txt"
     book.write_text("rot\n* * *\nRock\nПривет\n", encoding="utf-8")
     with pytest.raises(UserError) as stop:
@@ -290,7 +296,7 @@ def test_unknown_symbols_are_refused_together(german, tmp_path):
     assert texts_of(book, german, True)[1] == 1
 
 
-def test_texts_come_from_pipes_too(tmp_path):
+def test_texts_are_read_when_the_file_is_a_pipe(tmp_path):
     pipe, standard = tmp_path / "pipe", os.dup(0)
     os.mkfifo(pipe)
 
@@ -341,13 +347,13 @@ def test_out_is_rejected_when_it_names_another_format(out, capsys):
     assert "expected a folder, or a name.wav" in capsys.readouterr().err
 
 
-def test_folders_that_cannot_be_made_are_named(voices, tmp_path):
+def test_error_contains_the_folder_when_it_cannot_be_created(voices, tmp_path):
     out = tmp_path / ("x" * 300)
     with pytest.raises(UserError, match=r"^-o \S*a: .*\(File name too long\)"):
         synthesize.main(["--voice", str(voices.fp32[0]), "--text", "a", "-o", str(out / "a")])
 
 
-def test_texts_send_no_commands_to_a_terminal(voices, tmp_path, capsys):
+def test_output_escapes_control_characters_of_texts(voices, tmp_path, capsys):
     arguments = ["--voice", str(voices.fp32[0]), "--text", "a \x1b]0;b\x07 c", "-o", str(tmp_path)]
     synthesize.main(arguments)
     printed = "".join(capsys.readouterr())
@@ -355,7 +361,7 @@ def test_texts_send_no_commands_to_a_terminal(voices, tmp_path, capsys):
     assert "\x1b" not in printed
 
 
-def test_a_mel_needs_a_folder():
+def test_save_mel_is_rejected_when_output_is_a_wav():
     for target in (["-o", "a.wav"], ["--stream", "raw"]):
         with pytest.raises(UserError, match="--save-mel: "):
             synthesize.main(["--voice", "voice", "--text", "a", "--save-mel", *target])
@@ -366,7 +372,7 @@ def wav_output(path: Path, *names: str) -> WavOutput:
     return WavOutput(path, synthesizer, {}, {name: f"key of {name}" for name in names})
 
 
-def test_a_full_wav_keeps_what_it_holds(tmp_path, monkeypatch):
+def test_wav_keeps_its_texts_when_it_is_full(tmp_path, monkeypatch):
     monkeypatch.setattr(outputs, "MAX_WAV_BYTES", 44 + 8)
     path = tmp_path / "a.wav"
 
@@ -383,20 +389,20 @@ def test_a_full_wav_keeps_what_it_holds(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["a.part.jsonl", "a.part.wav"]
 
 
-def test_lengths_fit_a_wav_of_4_gib():
-    """The largest even number of bytes that the header's 32 bits count."""
+def test_wav_header_accepts_lengths_up_to_4_gib():
+    """The limit is the largest even number of bytes that fits into the 32 bits of the header."""
     header = outputs.wav_header(22050, outputs.MAX_WAV_BYTES - 1 - 44)
     assert header[4:8] == b"\xfe\xff\xff\xff"
 
 
-def test_a_part_of_others_is_left_alone(tmp_path):
+def test_part_file_is_not_changed_when_another_program_wrote_it(tmp_path):
     (tmp_path / "a.part.wav").write_bytes(b"precious")
     with pytest.raises(UserError, match=r"a\.part\.wav: already exists, .*a\.part\.jsonl"):
         wav_output(tmp_path / "a.wav", "0001")
     assert os.listdir(tmp_path) == ["a.part.wav"]
 
 
-def test_a_stop_at_the_rename_loses_nothing(tmp_path, monkeypatch):
+def test_wav_is_complete_when_the_command_stops_at_the_rename(tmp_path, monkeypatch):
     def speak_rest():
         with wav_output(tmp_path / "a.wav", "0001") as wav:
             if not wav.num_complete:
@@ -422,7 +428,7 @@ def test_a_stop_at_the_rename_loses_nothing(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["a.wav"]
 
 
-def test_a_stop_before_the_first_text_leaves_nothing(tmp_path):
+def test_folder_stays_empty_when_the_command_stops_before_the_first_text(tmp_path):
     def stop():
         with wav_output(tmp_path / "a.wav", "0001") as wav:
             wav.add_samples(b"12")
@@ -433,7 +439,7 @@ def test_a_stop_before_the_first_text_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_log_has_one_writer(tmp_path):
+def test_log_is_rejected_when_another_process_writes_it(tmp_path):
     script = "import sys, pathlib; from tacotron2_voice.resume_log import ResumeLog; ResumeLog(pathlib.Path(sys.argv[1]))"
     with ResumeLog(tmp_path / "spoken.jsonl"):
         command = [sys.executable, "-c", script, str(tmp_path / "spoken.jsonl")]
@@ -454,7 +460,7 @@ def test_log_ignores_an_incomplete_last_line(tmp_path):
         assert [entry.key for entry in log.entries] == ["a", "b"]
 
 
-def test_a_new_option_decides_the_sound(tmp_path):
+def test_new_options_are_part_of_the_hash(tmp_path):
     args = argparse.Namespace(text="a", seed=0)
     before = resume_log.options_hash(args, HParams(), [])
     args.text = "b"

@@ -65,14 +65,14 @@ def mel_of(seed: int) -> np.float32:
     return np.float32(seed % 7)
 
 
-def test_a_good_reading_is_kept_at_once():
+def test_first_attempt_is_kept_when_it_has_no_failure():
     speaker = Scripted(GOOD, SKIPS)
     speech = speaker.synthesize(TEXT)
     assert speech.warnings == speech.notes == speech.failures == []
     assert speaker.seeds == [0]
 
 
-def test_the_next_seed_is_tried_after_a_failure():
+def test_next_seed_is_tried_when_an_attempt_fails():
     speaker = Scripted(SKIPS, REPEATS, GOOD)
     speech = speaker.synthesize(TEXT)
     assert speaker.seeds == [0, 1, 2]
@@ -82,7 +82,7 @@ def test_the_next_seed_is_tried_after_a_failure():
     assert [chunk.attempts for chunk in speech.report.chunks] == [3]
 
 
-def test_the_best_of_bad_readings_is_kept():
+def test_best_attempt_is_kept_when_all_attempts_fail():
     speaker = Scripted(REPEATS, SKIPS, REPEATS)
     speech = speaker.synthesize(TEXT, retries=2)
     assert speech.mel[0, 0] == mel_of(1)
@@ -90,34 +90,34 @@ def test_the_best_of_bad_readings_is_kept():
     assert "'two'" in speech.warnings[0]
 
 
-def test_no_retries_keep_the_first_reading():
+def test_first_attempt_is_kept_when_retries_are_0():
     speaker = Scripted(SKIPS, GOOD)
     assert speaker.synthesize(TEXT, retries=0).mel[0, 0] == mel_of(0)
     assert speaker.seeds == [0]
 
 
-def test_an_untrained_model_is_not_asked_again():
+def test_chunk_is_not_retried_when_the_model_is_untrained():
     speaker = Scripted(BLURRED, GOOD)
     assert speaker.synthesize(TEXT).failures[0].kind == "blurred"
     assert speaker.seeds == [0]
 
 
-def test_the_last_seed_is_followed_by_the_first():
+def test_seed_0_follows_the_last_seed():
     speaker = Scripted(SKIPS)
     speaker.synthesize(TEXT, seed=2**64 - 1, retries=1)
     assert speaker.seeds == [2**64 - 1, 0]
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_frames_come_early_only_without_retries(retries):
-    """Nothing that was sent is taken back."""
+def test_frames_are_yielded_early_only_without_retries(retries):
+    """Frames that a stream has yielded cannot change any more."""
     speaker = Scripted(SKIPS, GOOD)
     next(speaker.stream_mels(TEXT, retries=retries))
     assert speaker.steps_made < 30 if retries == 0 else speaker.steps_made == 2 * 60
 
 
 @pytest.mark.parametrize("retries", [0, 3])
-def test_pieces_join_to_the_same_bytes(retries):
+def test_joined_pieces_equal_the_whole_log_mel(retries):
     whole = Scripted(GOOD).synthesize(TEXT, retries=retries).mel
     pieces = np.concatenate([*Scripted(GOOD).stream_mels(TEXT, retries=retries)], axis=1)
     assert pieces.tobytes() == whole.tobytes()
@@ -129,8 +129,8 @@ GATES = st.lists(st.sampled_from([0.1, 0.9]), min_size=90, max_size=90)
 
 
 @given(LENGTHS, GATES, st.booleans())
-def test_any_reading_gives_whole_steps(steps, gates, loud):
-    """Also one whose last step was sent before its end was known."""
+def test_log_mel_has_whole_decoder_steps_for_any_attempt(steps, gates, loud):
+    """Some attempts yield their last step before their end is found."""
     alignment = diagonal(steps, LETTERS)
     speaker = Scripted((alignment, np.array(gates)[:steps]))
     if loud:  # the audio never dies away
@@ -143,8 +143,9 @@ def test_any_reading_gives_whole_steps(steps, gates, loud):
     assert mel.shape == (4, 2 * len(stream.chunks[0].alignment))
 
 
-def test_the_limit_of_steps_follows_from_the_text():
-    """14 symbols take LJSpeech's slowest 2.0 s at most, and 0.8 s at rest are seen."""
+def test_step_limit_depends_on_the_length_of_the_text():
+    """The slowest speech of 14 symbols in LJSpeech takes at most 2.0 s, and attention rests for 0.8
+    s."""
     speaker = Scripted(ENDLESS, settings=create_hparams("n_frames_per_step=2,n_mel_channels=4"))
     step = 2 * 256 / 22050
     longest = LJSPEECH.longest_time(LETTERS) + 0.8
@@ -160,12 +161,12 @@ def test_the_limit_of_steps_follows_from_the_text():
     ("text", "ended"),
     [("one", "one."), ("one.", "one."), ("one?", "one?"), ("(one)", "(one)."), ("one,", "one,")],
 )
-def test_a_text_without_a_mark_gets_one(text, ended):
+def test_final_mark_is_added_when_the_text_has_no_mark(text, ended):
     found = Scripted(GOOD).with_final_mark(text_to_sequence(text, ["basic_cleaners"]))
     assert sequence_to_text(found, ENGLISH) == ended
 
 
-def test_no_mark_where_the_corpus_has_none():
+def test_no_mark_is_added_when_the_corpus_has_no_final_mark():
     speaker = Scripted(GOOD)
     unknown = [replace(LJSPEECH, final_mark=mark) for mark in ("", "é")]
     for statistics in (None, *unknown):
@@ -173,8 +174,8 @@ def test_no_mark_where_the_corpus_has_none():
         assert speaker.with_final_mark(TEXT[:3]) == TEXT[:3]
 
 
-def test_no_chunk_takes_longer_than_two_minutes():
-    """Whatever the settings say, and a voice of its corpus."""
+def test_chunk_never_lasts_longer_than_two_minutes():
+    """The limit holds for all settings and all statistics of a corpus."""
     settings = create_hparams("n_frames_per_step=2,n_mel_channels=4,max_decoder_steps=100000")
     speaker = Scripted(GOOD, settings=settings)
     most = 120 * settings.sampling_rate / (2 * settings.hop_length)

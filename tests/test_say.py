@@ -14,7 +14,7 @@ from tacotron2_voice.utils.errors import UserError
 VOICE = Path("demo", "voice", "voice.json")
 
 
-def test_digits_and_words_make_the_same_sound(checkpoint_path, tmp_path, monkeypatch, capsys):
+def test_audio_is_the_same_for_digits_and_words(checkpoint_path, tmp_path, monkeypatch, capsys):
     synthesize_quickly(monkeypatch.setattr)
     arguments = ["--checkpoint", str(checkpoint_path), "--numbers"]
     arguments += ["--hparams", "gate_threshold=2,max_decoder_steps=3"]
@@ -37,7 +37,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
+def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
     monkeypatch.setenv("LANGUAGE", "en_GB:en")  # as many desktops have it, for gettext
     shutil.copy(ROOT / "Makefile", tmp_path)
     for target in ("say-number", "page-numbers"):
@@ -75,7 +75,7 @@ def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
     assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]", "[--full]"]
 
 
-def test_the_recipes_voice_speaks_after_one_download(tmp_path):
+def test_voice_of_the_repository_speaks_after_one_download(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)

@@ -40,8 +40,8 @@ def sweep(lengths, batch_size, strategy, values, **options):
 @pytest.mark.parametrize(
     ("strategy", "batch_size", "chance"), [("random", 20, 19 / 399), ("bucket", 10, 9 / 39)]
 )
-def test_novelty_is_that_of_chance_when_order_is_random(strategy, batch_size, chance):
-    """Among 400 clips, or among the 40 clips of a bucket."""
+def test_novelty_equals_its_expected_value_when_order_is_random(strategy, batch_size, chance):
+    """Clips are shuffled among all 400 clips, or among the 40 clips of a bucket."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
 
@@ -199,7 +199,9 @@ CORPORA = {
         for size in (4, 16)
     ],
 )
-def test_programs_find_the_same_options(corpus, batch_size, tmp_path, capsys, monkeypatch):
+def test_library_and_program_find_the_same_options(
+    corpus, batch_size, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(compare_batching.figures, "write_figure", lambda figure, path: path)
     lengths = CORPORA[corpus](np.random.default_rng(7))
     path = tmp_path / "lengths.csv"

@@ -85,7 +85,8 @@ def passed(stream, epoch=0, workers=0):
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
 def test_stream_yields_every_item_once(count):
-    """Each window is planned alone. Less than half a window at the end joins the last window."""
+    """Each window is planned separately. Items at the end that fill less than half a window join
+    the last window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))
     assert sorted(clips_of(first)) == sorted(clips_of(second)) == list(range(count))
@@ -117,7 +118,7 @@ def test_processes_and_workers_yield_every_item_once(world_size, workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stream_yields_the_rest_when_resumed(workers):
-    """With any number of processes and workers."""
+    """The number of processes and workers may change."""
     stream = stream_of(330, batches_per_update=2)
     whole = passed(stream, 5)
     for trained in range(0, len(whole) + 1, 2 if workers == 0 else 22):

@@ -35,7 +35,7 @@ def test_nearest_speaker_has_the_largest_cosine_similarity():
 
 
 def test_nearest_without_own_leaves_the_recording_out_of_its_centroid():
-    """With it, the recording at 60 degrees would be nearest to anna's centroid, at 30."""
+    """Otherwise the recording at 60 degrees would be nearest to anna's centroid at 30 degrees."""
     recorded, names = [unit(0), unit(60), unit(100), unit(104)], ["anna", "anna", "bert", "bert"]
     assert nearest_speaker(unit(60), centroids_of(recorded, names)) == "anna"
     assert nearest_without_own(recorded, recorded, names) == ["anna", "bert", "bert", "bert"]

@@ -43,7 +43,7 @@ def lists(tmp_path):
 # ---------------------------------------------------------------------------- lists and tables
 
 
-def test_fourth_field_names_the_speaker():
+def test_fourth_field_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.|1.5|anna") == ("a.wav", "Hi.", 1.5, "anna")
     assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
@@ -52,8 +52,8 @@ def test_fourth_field_names_the_speaker():
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
-def test_every_label_has_its_fields_and_settings():
-    """A line's are told by their order, so another order would mix them up silently."""
+def test_every_label_has_fields_and_settings():
+    """Fields of a line have no names, so another order would mix them up without an error."""
     assert ListedClip._fields[3:] == LABELS
     assert all(
         {f"{label}s", f"{label}_embedding_dim"} <= types_of(HParams).keys() for label in LABELS
@@ -63,7 +63,7 @@ def test_every_label_has_its_fields_and_settings():
 
 
 @given(st.lists(st.sampled_from(["anna", "bert", "\u00c9lo\u00efse", "0"]), min_size=1))
-def test_table_keeps_every_clips_speaker(tmp_path_factory, names):
+def test_clip_table_keeps_the_speaker_of_every_clip(tmp_path_factory, names):
     folder = tmp_path_factory.mktemp("table")
     clips = [Clip(f"{i}.wav", "x", (1,), 5, speaker=name) for i, name in enumerate(names)]
     ClipTable.of(folder / "list.txt", enumerate(clips, 1)).write()
@@ -72,7 +72,7 @@ def test_table_keeps_every_clips_speaker(tmp_path_factory, names):
     assert table.speakers == tuple(dict.fromkeys(names))
 
 
-def test_speakers_change_a_corpuss_fingerprint():
+def test_fingerprint_changes_when_speakers_change():
     def fingerprint(*names):
         clips = [Clip(f"{i}.wav", "x", (1,), 5, speaker=name) for i, name in enumerate(names)]
         return ClipTable.of("list.txt", enumerate(clips, 1)).fingerprint
@@ -88,17 +88,17 @@ def test_lines_without_speaker_are_counted(lists):
     assert "train.txt:10: no speaker in 1 of 10 lines, 'anna', 'bert', 'carl' in" in message
 
 
-def test_too_many_speakers_are_texts(tmp_path):
+def test_filelist_is_rejected_when_it_has_too_many_speakers(tmp_path):
     clips = enumerate(Clip("a.wav", "x", (1,), 5, speaker=str(i)) for i in range(MAX_NAMES + 1))
     assert "10,001 speakers, expected at most 10,000" in refusal(ClipTable.of, "list.txt", clips)
 
 
-def test_chosen_names_may_begin_with_hyphens():
+def test_message_lists_speakers_when_a_name_begins_with_a_hyphen():
     message = refusal(chosen_index, None, ("--x y", "b"), "voice/")
     assert "'--x y', 'b'" in message
 
 
-def test_unknown_speaker_is_answered_with_nearest():
+def test_error_suggests_a_speaker_when_the_name_is_unknown():
     assert speaker_index(" bert", NAMES, "voice/") == 1
     message = refusal(speaker_index, "Karl", NAMES, "voice/")
     assert "speaker 'Karl': " in message
@@ -112,7 +112,7 @@ def test_unknown_speaker_is_answered_with_nearest():
 # ---------------------------------------------------------------------------- batches and model
 
 
-def test_batches_hold_indices_of_sorted_names(lists):
+def test_batches_contain_indices_of_sorted_speaker_names(lists):
     hparams = replace(
         TINY_MODEL, speaker_embedding_dim=4, speakers=("anna", "bert", "carl", "dora")
     )
@@ -130,9 +130,9 @@ def speakers_model(**changes) -> tuple[Tacotron2, HParams]:
     return Tacotron2(hparams), hparams
 
 
-def test_speaker_reaches_every_step():
-    """The same text by two speakers differs from the first frame on, and in the encoder's output by
-    the speaker's vector alone."""
+def test_output_of_every_decoder_step_changes_when_the_speaker_changes():
+    """The log-mels of two speakers differ from the first frame on. The encoder outputs differ only
+    by the speaker vectors."""
     model, hparams = speakers_model()
     model.eval()
     text, lengths = torch.tensor([[5, 6, 7, 8]] * 2), torch.tensor([4, 4])
@@ -151,7 +151,7 @@ def test_speaker_reaches_every_step():
     assert not torch.allclose(one, other)
 
 
-def test_missing_or_needless_speakers_are_refused():
+def test_speakers_are_rejected_when_missing_or_not_expected():
     model, hparams = speakers_model()
     batch = synthetic_batch([6], [3], hparams)
     with pytest.raises(ValueError, match="labels"):
@@ -163,8 +163,8 @@ def test_missing_or_needless_speakers_are_refused():
 
 
 @pytest.mark.parametrize("dim", [0, 6])
-def test_fast_decoder_agrees_with_speakers(dim):
-    """Outputs and every gradient, with and without speakers."""
+def test_fast_decoder_equals_the_reference_when_there_are_speakers(dim):
+    """Outputs and all gradients are compared, with and without speakers."""
     fast_decoder = pytest.importorskip("fast_decoder")
     names = NAMES if dim else ()
     hparams = replace(TINY_MODEL, speaker_embedding_dim=dim, speakers=names)
@@ -193,8 +193,9 @@ def options(lists, **changes) -> str:
     return tiny(**named | defaults | changes)
 
 
-def test_run_learns_its_speakers_and_resumes(lists, capsys):
-    """The checkpoint holds their names; an interrupted run ends as one that was not."""
+def test_run_trains_speakers_and_resumes(lists, capsys):
+    """The checkpoint contains the names. An interrupted run ends with the same result as an
+    uninterrupted run."""
     out, other = lists / "run", lists / "other"
     train.main(flags(out, options(lists)))
     saved = load(newest(out))
@@ -210,7 +211,7 @@ def test_run_learns_its_speakers_and_resumes(lists, capsys):
     assert f"synthesize.py --checkpoint {best} --speaker anna --text" in printed
 
 
-def test_lists_must_agree_on_speakers(lists):
+def test_filelists_are_rejected_when_their_speakers_differ(lists):
     def message(**changes) -> str:
         return refusal(
             train.main, flags(lists / "run", options(lists, **changes)), error=SystemExit
@@ -225,8 +226,8 @@ def test_lists_must_agree_on_speakers(lists):
     assert not (lists / "run").exists()
 
 
-def test_lookalike_speakers_of_lists_are_refused(lists):
-    """Prepared lists are joined by hand, so here their names first meet."""
+def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
+    """Users may join filelists by hand, so the names are compared here for the first time."""
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.||ANNA\n")
     message = refusal(train.main, flags(lists / "run", options(lists)), error=SystemExit)
@@ -235,8 +236,9 @@ def test_lookalike_speakers_of_lists_are_refused(lists):
 
 
 @pytest.mark.parametrize("allowed", [[], ["--new-clips"]])
-def test_resumed_run_refuses_new_speakers(lists, allowed):
-    """At once, for --new-clips would not help; the advice is followed."""
+def test_resume_is_rejected_when_there_are_new_speakers(lists, allowed):
+    """The run is rejected at once, because --new-clips would not help. Then the test follows the
+    advice."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.||dora\n" * 2)
@@ -249,8 +251,8 @@ def test_resumed_run_refuses_new_speakers(lists, allowed):
     train.main(flags(lists / "another", options(lists, epochs=1), *advised))
 
 
-def test_resumed_voice_cannot_get_speakers(lists, capsys):
-    """What the warning and the refusal advise is followed."""
+def test_resume_is_rejected_when_a_model_of_one_speaker_gets_speakers(lists, capsys):
+    """The test follows the advice of the warning and of the error."""
     run, settings = lists / "run", options(lists, epochs=1)
     train.main(flags(run, f"{settings},speaker_embedding_dim=0"))
     train.main(flags(run, "epochs=2", "--resume"))
@@ -263,8 +265,8 @@ def test_resumed_voice_cannot_get_speakers(lists, capsys):
     train.main(flags(lists / "another", settings, *advised))
 
 
-def test_resumed_run_needs_its_speakers(lists):
-    """Which the settings of the run ask for, and no option that could be left out."""
+def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
+    """The settings of the run require speakers, and the message suggests no option to leave out."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
         path = lists / name
@@ -275,7 +277,7 @@ def test_resumed_run_needs_its_speakers(lists):
     assert f"names no speakers; {fix} (docs" in message
 
 
-def test_speakers_without_clips_are_still_known(lists, capsys):
+def test_speaker_stays_in_the_model_when_it_has_no_clips(lists, capsys):
     train.main(flags(lists / "run", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
         path = lists / name
@@ -283,10 +285,10 @@ def test_speakers_without_clips_are_still_known(lists, capsys):
     train.main(flags(lists / "run", "epochs=2", "--resume", "--new-clips"))
     assert "without clips now, but still in the model: 'carl'" in capsys.readouterr().out
     synthesize.main(["--checkpoint", str(newest(lists / "run")), "--list-speakers"])
-    assert "carl       0.0 min in the last filelists" in capsys.readouterr().out
+    assert "carl       0.0 min in the latest filelists" in capsys.readouterr().out
 
 
-def test_another_speaker_of_a_clip_is_a_change(lists):
+def test_resume_reports_a_change_when_a_clip_has_another_speaker(lists):
     train.main(flags(lists / "run", options(lists, epochs=1)))
     first, others = (lists / "train.txt").read_text().split("\n", 1)
     (lists / "train.txt").write_text(f"{first.replace('anna', 'bert')}\n{others}")
@@ -294,7 +296,7 @@ def test_another_speaker_of_a_clip_is_a_change(lists):
     assert "0 added, 0 gone, 1 changed" in message
 
 
-def test_several_speakers_as_one_voice_are_warned_of(lists, capsys):
+def test_warning_is_printed_when_several_speakers_train_as_one(lists, capsys):
     train.main(flags(lists / "run", options(lists, speaker_embedding_dim=0, epochs=1)))
     printed = capsys.readouterr().out
     assert "names 3 speakers ('anna', 'bert', 'carl')" in printed
@@ -304,8 +306,8 @@ def test_several_speakers_as_one_voice_are_warned_of(lists, capsys):
 # ---------------------------------------------------------------------------- warm start
 
 
-def test_one_voice_warm_starts_many_unchanged(lists):
-    """With learning rate 0, each speaker speaks as the one voice did."""
+def test_warm_start_keeps_the_speech_of_a_model_with_one_speaker(lists):
+    """With learning rate 0, each speaker speaks exactly like the model with one speaker."""
     one, many = lists / "one", lists / "many"
     train.main(flags(one, options(lists, speaker_embedding_dim=0, epochs=1)))
     still = options(lists, epochs=1, learning_rate=1e-30)
@@ -318,7 +320,7 @@ def test_one_voice_warm_starts_many_unchanged(lists):
     assert new["state_dict"]["speaker_embedding.weight"].abs().min() > 0
 
 
-def test_many_speakers_warm_start_only_named_lists(lists):
+def test_warm_start_is_rejected_when_filelists_lack_speakers(lists):
     train.main(flags(lists / "many", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
         path = lists / name
@@ -329,9 +331,9 @@ def test_many_speakers_warm_start_only_named_lists(lists):
         assert "speaker_embedding" in refusal(train.main, again, error=SystemExit)
 
 
-def test_vectors_without_names_are_refused(lists, tmp_path):
-    """Of weights from elsewhere, such as Mellotron's, which have the tensor and no names. The
-    advice is followed."""
+def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_path):
+    """Weights of other projects, such as Mellotron, contain speaker vectors without names. The test
+    follows the advice."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     weights = tmp_path / "mellotron.pt"
     torch.save({"state_dict": load(newest(lists / "run"))["state_dict"]}, weights)
@@ -345,8 +347,9 @@ def test_vectors_without_names_are_refused(lists, tmp_path):
     assert load(newest(lists / "other"))["iteration"] > 0
 
 
-def test_speakers_keep_their_vectors_by_name(lists, capsys):
-    """Another order, one gone, and a new one, who begins with the mean."""
+def test_warm_start_keeps_speaker_vectors_by_name(lists, capsys):
+    """The order changes, one speaker is removed, and a new speaker begins with the mean of the
+    vectors."""
     first, second = lists / "first", lists / "second"
     train.main(flags(first, options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):

@@ -87,8 +87,8 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
-def test_every_speaker_sounds_otherwise(kind, made):
-    """And the same each time, whole and streamed."""
+def test_audio_differs_between_speakers(kind, made):
+    """Each speaker's audio is the same in every call, complete or streamed."""
     speaker = load_synthesizer(getattr(made, kind))
     sounds = [np.concatenate([*speaker.stream(SENTENCE, speaker=name)]).tobytes() for name in NAMES]
     assert len(set(sounds)) == 3
@@ -96,8 +96,9 @@ def test_every_speaker_sounds_otherwise(kind, made):
     assert streamed.tobytes() == sounds[1]
 
 
-def test_voices_say_what_the_checkpoint_says(made):
-    """Every decoder step of every speaker, without dropout; int8 as nearly as for one voice."""
+def test_voice_equals_its_checkpoint_for_every_speaker(made):
+    """Every decoder step of every speaker is compared without dropout. int8 is as exact as for one
+    speaker."""
     exact = load_checkpoint_synthesizer(made.checkpoint, "p_prenet_dropout=0", torch.device("cpu"))
     words = [5, 6, 7, 20, 31, 40]
     for kind, tolerance in (("fp32", 1e-4), ("int8", 0.1)):
@@ -109,15 +110,15 @@ def test_voices_say_what_the_checkpoint_says(made):
                     np.testing.assert_allclose(a, b, atol=tolerance)
 
 
-def test_speakers_take_turns_in_the_comparison(made):
+def test_compared_texts_alternate_between_speakers(made):
     texts = export_voice.read_texts_to_compare(several(), made.fp32.parent / "texts.txt")
     assert [text.speaker for text in texts] == ["anna", "bert", "carl", "anna"]
     assert "int8 compared with fp32 on 4 texts" in made.int8_printed
     assert f"--voice {made.int8} --speaker NAME --text" in made.int8_printed
 
 
-def test_export_that_mistakes_speakers_is_refused(made, tmp_path, monkeypatch):
-    """A graph that has one speaker's vector for all."""
+def test_export_is_rejected_when_the_graph_confuses_speakers(made, tmp_path, monkeypatch):
+    """The graph uses the vector of one speaker for all speakers."""
     last, write = torch.tensor([[0.0, 0.0, 1.0]]), export.write_graphs
 
     def write_wrongly(speaker, folder):
@@ -144,7 +145,7 @@ def test_export_that_mistakes_speakers_is_refused(made, tmp_path, monkeypatch):
         ("\x1b[2J", r"speaker '\x1b[2J': "),
     ],
 )
-def test_missing_or_unknown_names_are_answered(kind, name, message, made):
+def test_error_lists_speakers_when_the_name_is_missing_or_unknown(kind, name, message, made):
     speaker = load_synthesizer(getattr(made, kind))
     refused = refusal(lambda: speaker.synthesize(SENTENCE, speaker=name))
     assert message in refused
@@ -152,7 +153,7 @@ def test_missing_or_unknown_names_are_answered(kind, name, message, made):
     assert len(refused) < 600
 
 
-def test_only_one_speaker_needs_no_name(made, checkpoint_path):
+def test_name_is_optional_when_there_is_one_speaker(made, checkpoint_path):
     alone = load_synthesizer(made.alone)
     assert (
         alone.synthesize(SENTENCE).audio.tobytes()
@@ -167,8 +168,8 @@ def test_only_one_speaker_needs_no_name(made, checkpoint_path):
 # ---------------------------------------------------------------------------- programs
 
 
-def test_programs_speak_as_who_is_named(made, tmp_path, capsysbinary):
-    """synthesize.py, the wheel's program and streams, with the same bytes."""
+def test_programs_use_the_chosen_speaker(made, tmp_path, capsysbinary):
+    """synthesize.py, the program of the wheel, and streams give the same bytes."""
     expected = (
         (32767 * np.concatenate([*Voice(made.fp32).stream(SENTENCE, speaker="bert")]))
         .round()
@@ -182,8 +183,8 @@ def test_programs_speak_as_who_is_named(made, tmp_path, capsysbinary):
     np.testing.assert_array_equal(np.frombuffer(capsysbinary.readouterr().out, "<i2"), expected)
 
 
-def test_another_speaker_is_spoken_anew(made, tmp_path, capsys):
-    """The same name, however it is typed, is not."""
+def test_texts_are_synthesized_again_when_the_speaker_changes(made, tmp_path, capsys):
+    """Another spelling of the same name does not count as a change."""
     out = ["--text", SENTENCE, "-o", str(tmp_path / "out")]
     sounds = {}
     for name in ("anna", " anna", "bert"):
@@ -193,8 +194,8 @@ def test_another_speaker_is_spoken_anew(made, tmp_path, capsys):
     assert capsys.readouterr().out.count("1 of 1 texts were spoken before") == 1
 
 
-def test_programs_ask_for_a_speaker_first(made, tmp_path):
-    """Before texts are read or files are made."""
+def test_programs_report_a_missing_speaker_before_other_work(made, tmp_path):
+    """The error comes before texts are read or files are written."""
     arguments = ["--text-file", str(tmp_path / "none.txt"), "-o", str(tmp_path / "out")]
     message = refusal(synthesize.main, ["--checkpoint", str(made.checkpoint), *arguments])
     assert message.startswith("--speaker: ")
@@ -217,7 +218,7 @@ def test_speakers_are_listed_with_their_minutes(made, checkpoint_path, tmp_path,
 
 
 @pytest.mark.parametrize("setting", ["speakers=", "speaker_embedding_dim=0"])
-def test_speakers_are_no_setting_of_speaking(setting, made, checkpoint_path, tmp_path):
+def test_speakers_cannot_be_overridden_in_synthesis(setting, made, checkpoint_path, tmp_path):
     for path in (made.checkpoint, made.fp32):
         assert "expected " in refusal(load_synthesizer, path, setting)
     other = {"state_dict": load(checkpoint_path)["state_dict"]}
@@ -265,7 +266,7 @@ VOICES = {
 
 
 @pytest.mark.parametrize("fault", VOICES)
-def test_hostile_voices_are_refused(fault, made, tmp_path):
+def test_voice_is_rejected_when_its_speakers_are_damaged(fault, made, tmp_path):
     folder, (spoil, message) = shutil.copytree(made.fp32, tmp_path / "voice"), VOICES[fault]
     spoil(folder)
     with pytest.raises(UserError, match=message) as stop:
@@ -273,7 +274,7 @@ def test_hostile_voices_are_refused(fault, made, tmp_path):
     assert len(str(stop.value)) < 900
 
 
-def test_encoder_of_one_voice_is_refused(made, voices, tmp_path):
+def test_voice_is_rejected_when_its_encoder_has_one_speaker(made, voices, tmp_path):
     folder = shutil.copytree(made.fp32, tmp_path / "voice")
     described(folder, "encoder.onnx", (voices.fp32[0] / "encoder.onnx").read_bytes())
     with pytest.raises(UserError, match=r"encoder.onnx: a graph from .*expected .*speaker"):
@@ -291,7 +292,7 @@ CHECKPOINTS = {
 
 
 @pytest.mark.parametrize("fault", CHECKPOINTS)
-def test_hostile_checkpoints_are_refused(fault, tmp_path):
+def test_checkpoint_is_rejected_when_its_speakers_are_damaged(fault, tmp_path):
     value, message = CHECKPOINTS[fault]
     path = save(tmp_path / "model.pt", speaker_statistics=value)
     for read in (load_checkpoint_synthesizer, read_checkpoint):
@@ -299,7 +300,7 @@ def test_hostile_checkpoints_are_refused(fault, tmp_path):
             read(path)
 
 
-def test_unknown_parts_of_statistics_are_refused(tmp_path):
+def test_statistics_are_rejected_when_they_have_unknown_fields(tmp_path):
     odd = asdict(LJSPEECH) | {"odd": 1}
     path = save_small_model(
         tmp_path / "model.pt", create_hparams(SMALL_MODEL), speech_statistics=odd
@@ -333,8 +334,8 @@ def measured(*paces: float, **sizes):
     return whole, measure_speakers(frames, symbols, indices, known, whole, SETTINGS)
 
 
-def test_each_speaker_has_its_own_pace():
-    """The range comes from all speakers together, each relative to its own rate."""
+def test_statistics_contain_the_rate_of_each_speaker():
+    """The range is computed from all speakers, relative to the rate of each speaker."""
     whole, (slow, fast) = measured(0.12, 0.05)
     for one, pace in ((slow, 0.12), (fast, 0.05)):
         assert one.statistics.seconds_per_symbol == pytest.approx(pace, rel=0.03)
@@ -350,8 +351,8 @@ def test_each_speaker_has_its_own_pace():
     assert slow.minutes == pytest.approx(frames[indices == 0].sum() * 0.02 / 60)
 
 
-def test_few_clips_have_the_corpuss_pace():
-    """They change nobody else's range."""
+def test_speaker_gets_the_rate_of_the_corpus_when_it_has_few_clips():
+    """These clips do not change the range of other speakers."""
     whole, speakers = measured(0.12, 0.05, 0.3, few=MIN_CLIPS - 1)
     assert speakers[2].statistics == whole
     assert speakers[0].statistics.slowest < 1.2
@@ -359,8 +360,8 @@ def test_few_clips_have_the_corpuss_pace():
     assert enough[2].statistics.seconds_per_symbol == pytest.approx(0.3, rel=0.1)
 
 
-def test_clips_of_alike_lengths_foretell_long_texts():
-    """Their own line would have any slope, and long texts would be cut off."""
+def test_long_texts_are_predicted_when_clips_have_similar_lengths():
+    """A line through these clips alone could have any slope, and long texts would be cut off."""
     frames, symbols, indices = corpus(0.06)
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -377,7 +378,7 @@ def test_clips_of_alike_lengths_foretell_long_texts():
 
 
 def test_speaker_without_clips_has_no_minutes():
-    """A resumed run may have lost the clips of one."""
+    """The filelists of a resumed run may lack the clips of a speaker."""
     frames, symbols, indices = corpus(0.1)
     whole = measure(frames, symbols, ["."] * len(frames), SETTINGS)
     nobody, one = measure_speakers(frames, symbols, indices + 1, NAMES[:2], whole, SETTINGS)
@@ -385,8 +386,8 @@ def test_speaker_without_clips_has_no_minutes():
     assert one.minutes > 0
 
 
-def test_faults_and_limits_follow_the_speaker():
-    """What is slow of one speaker is usual of another."""
+def test_failures_and_limits_depend_on_the_speaker():
+    """A rate that is slow for one speaker is usual for another speaker."""
     speaker = Scripted(GOOD, settings=replace(H, speakers=NAMES))
     speaker.training = replace(speaker.training, speaker_statistics=STATISTICS)
     assert speaker.synthesize(TEXT, speaker="anna").warnings == []
@@ -398,7 +399,7 @@ def test_faults_and_limits_follow_the_speaker():
 
 
 @pytest.mark.thorough
-def test_runs_keep_statistics_of_their_speakers(tmp_path):
+def test_checkpoints_contain_statistics_of_their_speakers(tmp_path):
     """Every checkpoint of several speakers has statistics. A run that resumes an older checkpoint adds them."""
     lines = []
     for i in range(9):

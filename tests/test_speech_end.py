@@ -47,25 +47,26 @@ def through(gates=(), frames=(), after=()) -> list:
     return reading + [(frame, gate, at(len(WORDS) - 1)) for frame, gate in rest] + list(after)
 
 
-def test_the_gate_ends_speech_at_once():
+def test_speech_ends_at_once_when_the_stop_token_is_predicted():
     finder, told = run(through([0.1, 0.6, 0.1], [LOUD, QUIET, QUIET]))
     assert (finder.reason, finder.num_steps, told) == (StopReason.GATE, 9, 9)
     assert finder.is_quiet
 
 
-def test_a_loud_end_may_die_away():
+def test_speech_ends_later_when_a_loud_end_dies_away():
     finder, _ = run(through([0.6, 0.1, 0.1, 0.1], [LOUD, LOUD, QUIET, QUIET]))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)
 
 
-def test_the_gate_is_believed_where_sound_stays():
+def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
     finder, told = run(through([0.6] + [0.1] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 8)
     assert told == 8 + 0.25 / STEP  # seconds
 
 
-def test_a_gate_inside_the_text_is_ignored():
-    """Or words would be cut off; blurred attention says nothing, so the gate is believed there."""
+def test_stop_token_is_ignored_when_attention_is_inside_the_text():
+    """Otherwise words would be cut off. The stop token counts if attention is blurred, because its
+    position is then unknown."""
     steps = [(QUIET, 0.9, at(2)), *through([0.1, 0.8], [LOUD, QUIET])]
     assert run(steps)[0].num_steps == 10
     assert run([(LOUD, 0.1, at(0)), (QUIET, 0.9, at(2, 0.2))] * 9)[0].num_steps == 2
@@ -122,7 +123,7 @@ def test_attention_leaves_the_end_by_more_than_4_symbols(symbol, ends):
     assert ended == [False] * (len(steps) - 1) + [ends]
 
 
-def test_rest_ends_where_the_gate_peaked():
+def test_speech_ends_at_the_highest_stop_probability_when_attention_rests():
     gates = [0.1, 0.2, 0.45, 0.3, 0.2, 0.1, 0.1, 0.1]
     finder, told = run(through(gates, [LOUD] + [QUIET] * 7))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 7 + 3)
@@ -130,31 +131,31 @@ def test_rest_ends_where_the_gate_peaked():
     assert finder.is_quiet
 
 
-def test_rest_ends_in_a_quiet_step():
+def test_speech_ends_in_a_quiet_step_when_attention_rests():
     gates = [0.45, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
     finder, _ = run(through(gates, [LOUD, LOUD, QUIET, *[LOUD] * 5]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 10)
 
 
-def test_attention_that_leaves_the_end_ends_speech():
+def test_speech_ends_when_attention_moves_back_from_the_end():
     finder, told = run(through([0.1, 0.3, 0.1], after=[(LOUD, 0.1, at(0))]))
     assert (finder.reason, finder.num_steps, told) == (StopReason.REST, 9, 11)
 
 
-def test_without_rest_time_the_gate_alone_ends():
+def test_only_the_stop_token_ends_speech_when_rest_time_is_0():
     h = create_hparams("sampling_rate=20000,hop_length=1000,attention_rest_time=0,mel_fmax=8000")
     finder, told = run(through([0.1] * 30), max_steps=20, settings=h)
     assert (finder.reason, told) == (StopReason.LIMIT, 20)
 
 
-def test_attention_without_progress_ends_speech():
+def test_speech_ends_when_attention_makes_no_progress():
     finder, told = run([(LOUD, 0.1, at(2))] * 99)
     assert finder.reason is StopReason.STUCK
     assert not finder.reason.is_found
     assert told == pytest.approx(2 / STEP + 1, abs=1)  # seconds
 
 
-def test_a_text_without_words_ends_by_its_limit():
+def test_speech_ends_at_its_limit_when_the_text_has_no_words():
     finder = EndDetector([1], H, ENGLISH, 3)
     assert [finder.add(LOUD, 0.0, np.zeros(1, np.float32)) for _ in range(3)][2]
     assert finder.reason is StopReason.LIMIT
@@ -165,8 +166,8 @@ STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.fl
 
 
 @given(st.lists(STEPS, min_size=60, max_size=60))
-def test_any_steps_end_within_the_limit(steps):
-    """A step that a stream has sent stays speech, which `run` checks."""
+def test_speech_ends_within_the_limit_for_any_steps(steps):
+    """`run` also checks that steps that a stream has yielded stay speech."""
     told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]
     finder, number = run(told, max_steps=60)
     assert finder.reason is not None

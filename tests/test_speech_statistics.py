@@ -15,7 +15,7 @@ H = create_hparams("hop_length=441")  # frames of 20 ms
 RNG = np.random.default_rng(0)
 
 
-def test_ljspeech_has_the_figures_in_the_code(ljspeech_metadata):
+def test_statistics_of_ljspeech_equal_the_constants(ljspeech_metadata):
     with LJSPEECH_LENGTHS.open() as file:
         frames = {row["id"]: 1 + int(row["samples"]) // 256 for row in csv.DictReader(file)}
     lengths, symbols, last = [], [], []
@@ -30,8 +30,8 @@ def test_ljspeech_has_the_figures_in_the_code(ljspeech_metadata):
         assert getattr(found, name) == pytest.approx(getattr(LJSPEECH, name), rel=0.02), name
 
 
-def test_pace_of_a_known_corpus_is_found():
-    """0.3 s and 60 ms a symbol, by 10 % faster to 10 % slower."""
+def test_rate_is_measured_when_the_corpus_is_known():
+    """Each clip takes 0.3 s plus 60 ms per symbol, at a rate that varies by 10 %."""
     symbols = RNG.integers(5, 150, 4000)
     seconds = (0.3 + 0.06 * symbols) * RNG.uniform(0.9, 1.1, 4000)
     found = measure(np.rint(seconds / 0.02), symbols, ["."] * 4000, H)
@@ -43,7 +43,7 @@ def test_pace_of_a_known_corpus_is_found():
     assert found.longest_time(50) == pytest.approx(found.slowest * MARGIN * found.seconds(50))
 
 
-def test_clips_of_one_length_give_a_pace():
+def test_rate_is_measured_when_all_clips_have_one_length():
     found = measure(np.array([100, 120]), np.array([20, 20]), ["", ""], H)
     assert (found.offset, found.longest_text) == (0, 20)
     assert found.seconds_per_symbol == pytest.approx(0.11)
@@ -60,7 +60,7 @@ def test_clips_of_one_length_give_a_pace():
         ([""] * 10, ""),
     ],
 )
-def test_the_commonest_mark_is_kept_where_usual(last, mark):
+def test_final_mark_is_the_most_frequent_mark_when_most_texts_have_a_mark(last, mark):
     found = measure(RNG.integers(90, 110, 10), RNG.integers(10, 20, 10), last, H)
     assert found.final_mark == mark
 
@@ -68,11 +68,11 @@ def test_the_commonest_mark_is_kept_where_usual(last, mark):
 @pytest.mark.parametrize(
     ("text", "last"), [("a.", "."), ('He said: "no?"', "?"), ("(so)", "o"), ("'", ""), ("", "")]
 )
-def test_quotes_do_not_hide_the_mark(text, last):
+def test_final_mark_is_found_when_quotes_follow(text, last):
     assert last_symbol(text) == last
 
 
-def test_statistics_out_of_range_are_refused():
+def test_statistics_are_rejected_when_out_of_range():
     from pydantic import TypeAdapter, ValidationError
 
     kind = TypeAdapter(type(LJSPEECH))

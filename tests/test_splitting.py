@@ -40,7 +40,7 @@ SEQUENCES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map(
 @settings(max_examples=100)
 @given(sequence=SEQUENCES.filter(can_be_spoken), limit=st.integers(1, 80))
 @example(sequence=text_to_sequence(" ... 'a b' ", COMPATIBLE), limit=1)
-def test_parts_keep_to_the_limit(sequence, limit):
+def test_chunks_never_exceed_the_limit(sequence, limit):
     assert len(split_sequence(sequence, math.inf)) == 1
     parts = split_sequence(sequence, limit)
     if len(sequence) <= limit:
@@ -65,7 +65,7 @@ def test_parts_keep_to_the_limit(sequence, limit):
         assert space in between or symbols[between[0]] == "-"
 
 
-def test_sentences_first_and_even_parts():
+def test_text_is_split_after_sentences_into_even_chunks():
     text = "It rained. We went home, and slept. Nobody came. The end was near."
     assert split(text, 100) == [text.lower()]
     assert split(text, 40) == [
@@ -88,7 +88,7 @@ def test_long_sentence_is_split_after_clauses(sign):
 @pytest.mark.parametrize(
     "text", ["Mr. Smith saw him", "The U.S. Army left", "J. F. Kennedy spoke", "Gen. Grant, etc"]
 )
-def test_abbreviations_end_no_sentence(text, cleaner_names):
+def test_text_is_not_split_after_an_abbreviation(text, cleaner_names):
     sequence = text_to_sequence(f"{text}. He came. He went.", cleaner_names)
     sentences = split_sequence(sequence, len(sequence) - 1)
     ends = [sequence[part.end - 1] for part in sentences]
@@ -100,7 +100,7 @@ def test_abbreviations_end_no_sentence(text, cleaner_names):
 
 @pytest.mark.parametrize("cleaner_names", [COMPATIBLE, CORRECTED])
 @pytest.mark.parametrize("number", ["3.5", "1,234", "$3.50", "21st", "1963", "2,000,000"])
-def test_numbers_stay_whole_where_possible(number, cleaner_names):
+def test_numbers_stay_whole_when_possible(number, cleaner_names):
     written = sequence_to_text(text_to_sequence(number, cleaner_names))
     for text in (f"we saw {number} of it, so there", f"{number} came home", f"we had {number}."):
         for limit in range(len(written) + 2, len(written) + 12):
@@ -135,14 +135,15 @@ W, C, S, INSIDE = Ending.WORD, Ending.CLAUSE, Ending.SENTENCE, Ending.INSIDE
         ),
     ],
 )
-def test_splits_by_hand(text, limit, parts, kinds):
+def test_splits_equal_splits_by_hand(text, limit, parts, kinds):
     assert split(text, limit) == parts
     assert endings(text, limit) == kinds
 
 
 @pytest.mark.parametrize("text", ["one," * 100, "x" * 401, "-" * 300 + "a" * 300, "a" + "-" * 300])
-def test_what_is_longer_than_words_is_cut(text):
-    """Lists without spaces, and languages that write none: a part would take gigabytes."""
+def test_text_is_cut_when_it_is_longer_than_a_word(text):
+    """Examples are lists and languages without spaces. A chunk of such a text would need
+    gigabytes."""
     sequence = text_to_sequence(text, COMPATIBLE)
     parts = split_sequence(sequence, 30)
     assert [place for part in parts for place in range(part.start, part.end)] == [

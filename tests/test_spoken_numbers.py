@@ -102,7 +102,7 @@ def test_too_many_numbers_are_rejected(monkeypatch):
     "text",
     ["4,072", "4072", " 4 072 ", "four thousand seventy-two", "Four thousand and seventy two."],
 )
-def test_digits_and_words_are_spoken_alike(text):
+def test_sentence_is_the_same_for_digits_and_words(text):
     assert sentence_of(text) == "Four thousand seventy two."
 
 

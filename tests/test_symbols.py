@@ -42,8 +42,8 @@ BASIC = ["basic_cleaners"]
 PHONES = "text_cleaners=[phones]"
 
 
-def test_file_that_is_no_table_is_left_alone(tmp_path):
-    """It may be anything: a typing error in symbols= is no reason to delete it."""
+def test_file_is_not_changed_when_it_is_not_a_symbol_table(tmp_path):
+    """The file may be important, because a typing error in symbols= can select any file."""
     (tmp_path / "notes.txt").write_text("my notes\n")
     with pytest.raises(UserError, match="expected a list of strings") as caught:
         read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))
@@ -69,7 +69,7 @@ def test_file_that_is_no_table_is_left_alone(tmp_path):
         (["_", "\u212b"], "not in Unicode's form NFC (expected 'Å')"),
     ],
 )
-def test_hostile_tables_are_refused(symbols, message, tmp_path):
+def test_symbol_table_is_rejected_when_it_is_damaged(symbols, message, tmp_path):
     assert message in refusal(SymbolTable, symbols)
     (tmp_path / "mine.json").write_text(json.dumps(symbols))
     found = refusal(read_symbols, create_hparams(f"symbols={tmp_path / 'mine.json'}"))
@@ -91,7 +91,7 @@ def test_hostile_tables_are_refused(symbols, message, tmp_path):
         ("soft\u00adhyphen\ufeff \x07bell", "softhyphen bell"),
     ],
 )
-def test_basic_cleaners_keep_all_alphabets(text, expected):
+def test_basic_cleaners_keep_every_alphabet(text, expected):
     assert "".join(clean(text, BASIC)) == expected
     table = table_of(expected)
     assert sequence_to_text(text_to_sequence(text, BASIC, table), table) == expected
@@ -102,7 +102,7 @@ def test_turkish_i_has_its_own_lower_case():
     assert "".join(clean("ISPARTA", BASIC, language="pl")) == "isparta"
 
 
-def test_braces_without_a_phone_make_no_symbol():
+def test_braces_add_no_symbol_when_they_contain_no_phone():
     assert [x for x in clean("{0 AA1}", BASIC) if can_be_symbol(x)] == ["@AA1"]
 
 
@@ -110,7 +110,7 @@ LETTERS = st.characters(exclude_categories=["Cs", "Cn", "Zl", "Zp"], exclude_cha
 
 
 @given(st.lists(st.text(LETTERS, min_size=1)))
-def test_table_of_texts_knows_all_of_them(texts):
+def test_table_of_texts_contains_every_character(texts):
     cleaned = [[x for x in clean(text, BASIC) if x != "_"] for text in texts]
     if any(cleaned):
         table = table_of(chain(*cleaned))
@@ -135,11 +135,11 @@ def test_table_of_texts_knows_all_of_them(texts):
         ("q", "abc", ""),
     ],
 )
-def test_nearest_known_symbol_is_named(symbol, known, expected):
+def test_message_suggests_the_nearest_symbol(symbol, known, expected):
     assert nearest(symbol, table_of(known)) == expected
 
 
-def test_underscore_is_padding_in_english_only():
+def test_underscore_is_the_padding_only_in_english():
     assert text_to_sequence("_", BASIC) == [0]
     assert unknown_symbols(clean("a_b", BASIC, table_of("ab")), table_of("ab")) == ["_"]
 
@@ -160,7 +160,7 @@ def test_underscore_is_padding_in_english_only():
         ("これは長い文です、そして続きます", ["これは長い文です、", "そして続きます"], "CLAUSE"),
     ],
 )
-def test_punctuation_of_other_scripts_ends_parts(text, parts, ending):
+def test_chunks_end_at_punctuation_of_other_scripts(text, parts, ending):
     table = table_of(text)
     sequence = text_to_sequence(text, BASIC, table)
     found = split_sequence(sequence, max(map(len, parts)), table)
@@ -187,7 +187,7 @@ def espeak(monkeypatch):
     return fake
 
 
-def test_phones_by_hand_stay_as_they_are(espeak):
+def test_phones_in_a_text_stay_unchanged(espeak):
     found = "".join(clean("He said /ɡʊd ˈnaɪt/, and/or\nwent 1/2.", ["phones"], language="x1"))
     assert "/" in found
     assert "ɡʊd ˈnaɪt, " in found
@@ -195,20 +195,22 @@ def test_phones_by_hand_stay_as_they_are(espeak):
     assert "/ab/" in "".join(clean("/ab/", BASIC))
 
 
-def test_phones_need_a_language_and_symbols(espeak):
+def test_phones_are_rejected_when_language_or_symbols_are_missing(espeak):
     message = refusal(create_hparams, "text_cleaners=[phones],symbols=english")
     assert "symbols=english: lacks most phones" in message
     assert "language=de" in message
 
 
-def test_phones_take_symbols_from_the_corpus(espeak):
+def test_symbols_come_from_the_corpus_when_texts_become_phones(espeak):
     phones = create_hparams("text_cleaners=[phones],language=x1")
     assert phones.symbols == "corpus"
     own = create_hparams("text_cleaners=[phones]", replace(phones, symbols="own.json"))
     assert own.symbols == "own.json"
 
 
-def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, no_plots, capsys, monkeypatch):
+def test_prepare_reports_characters_that_espeak_leaves_out(
+    espeak, tmp_path, no_plots, capsys, monkeypatch
+):
     without = lambda texts, language: espeak.to_phones([x.replace("₿", "") for x in texts], "")  # noqa: E731
     monkeypatch.setattr("tacotron2_voice.text.phones.to_phones", without)
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {} ₿.")
@@ -217,7 +219,7 @@ def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, no_plots, capsys
     assert "'₿' at column 8" in printed
 
 
-def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, no_plots, capsys, monkeypatch):
+def test_prepare_reports_lines_that_crash_espeak(espeak, tmp_path, no_plots, capsys, monkeypatch):
     def crashing(texts, language):
         if any("2" in text for text in texts):
             raise UserError("'Clip 2.': eSpeak NG crashes on 'Clip 2'")
@@ -232,7 +234,7 @@ def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, no_plots, capsy
     assert "metadata.csv:3: c02: 'Clip 2.': eSpeak NG crashes" in message
 
 
-def test_prepare_makes_phones_once(espeak, tmp_path, no_plots):
+def test_prepare_converts_each_text_to_phones_once(espeak, tmp_path, no_plots):
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
     prepare(Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x2"))
     assert sorted(espeak.asked) == [(f"Clip {i}.", "x2") for i in range(5)]
@@ -281,7 +283,7 @@ def trained(lists, english, tmp_path_factory):
     return out
 
 
-def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
+def test_prepare_writes_the_table_and_reports_rare_symbols(lists, capsys):
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
     assert table == ["_", *sorted(set(" .,żółwgęś0123456789"))]
     hparams = read_symbols(create_hparams(f"@{lists / 'settings.txt'}"))
@@ -295,7 +297,7 @@ def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
     assert preparation.rare_symbols(clips * 10, hparams) == ""
 
 
-def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, no_plots):
+def test_table_has_no_symbols_of_clips_that_are_left_out(lists, tmp_path, no_plots):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
     prepare(Preparation(corpus, tmp_path / "lists", OWN, skip_bad=True))
@@ -307,7 +309,7 @@ def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, no_plots):
     assert sequence_to_text(first.symbols, hparams.table) == first.text.lower()
 
 
-def test_unknown_symbols_refuse_before_training(lists, tmp_path, capsys):
+def test_training_is_rejected_when_symbols_are_unknown(lists, tmp_path, capsys):
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
     table.remove("ę")
     (tmp_path / "mine.json").write_text(json.dumps(table))
@@ -334,7 +336,7 @@ def test_warm_start_keeps_rows_of_shared_symbols(lists, english, trained, capsys
             assert torch.equal(rows[i], theirs[ENGLISH.symbols.index(symbol)])
 
 
-def test_new_rows_have_mean_and_spread_of_old():
+def test_new_rows_have_the_mean_and_spread_of_old_rows():
     old = torch.randn(148, 3) * torch.tensor([1.0, 5.0, 0.1]) + torch.tensor([0.0, 50.0, -3.0])
     table = table_of(map(chr, range(0x4E00, 0x4E00 + 5000)))
     saved = Checkpoint("x.pt", {"state_dict": {"embedding.weight": old}})
@@ -363,8 +365,8 @@ def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "0001.wav").exists()
 
 
-def test_resume_outlives_the_corpus_table(trained, lists, tmp_path):
-    """The table of lists that were made again, of other clips."""
+def test_resume_works_when_the_corpus_table_has_changed(trained, lists, tmp_path):
+    """prepare.py has written new filelists and a new table for other clips."""
     out = shutil.copytree(trained, tmp_path / "run")
     again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
@@ -390,7 +392,7 @@ def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
         (lambda table: ("x",) * 10**5, "100,000 symbols"),
     ],
 )
-def test_checkpoint_with_another_table_is_refused(change, message, trained, tmp_path):
+def test_checkpoint_is_rejected_when_its_table_differs(change, message, trained, tmp_path):
     state = load(newest(trained))
     table = change(state["hparams"]["symbol_table"])
     changed = state["hparams"] | {"symbol_table": table, "n_symbols": len(table) or 148}
@@ -400,7 +402,7 @@ def test_checkpoint_with_another_table_is_refused(change, message, trained, tmp_
     assert len(found) < 1000
 
 
-def test_checkpoints_without_table_are_english(checkpoint_path):
+def test_checkpoint_uses_english_symbols_when_it_has_no_table(checkpoint_path):
     state = load(checkpoint_path)
     for name in ("symbol_table", "text_cleaners"):
         del state["hparams"][name]
@@ -412,7 +414,7 @@ def test_checkpoints_without_table_are_english(checkpoint_path):
         assert text_to_ids(text, hparams) == text_to_sequence(text, ["english_cleaners"])
 
 
-def test_another_espeak_warns(espeak, capsys):
+def test_warning_is_printed_when_the_espeak_version_differs(espeak, capsys):
     phones = create_hparams(f"{PHONES},language=de")
     made = check_text_settings(phones)
     assert (made.espeak_version, capsys.readouterr().out) == ("1.52", "")

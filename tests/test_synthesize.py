@@ -35,7 +35,7 @@ def mels_alone(empty_pictures, monkeypatch):
     synthesize_quickly(monkeypatch.setattr)
 
 
-def test_chunks_sound_as_if_alone_between_pauses(checkpoint_path, tmp_path, empty_pictures):
+def test_chunks_equal_separate_texts_with_pauses_between(checkpoint_path, tmp_path, empty_pictures):
     mel = speak_text(checkpoint_path, tmp_path, "--max-symbols", "16", "--pause", "0.3")
     wav = (tmp_path / "0001.wav").read_bytes()
     # Frames of 11.6 ms: 26 are 0.30 s, 10 are 0.12 s.
@@ -51,7 +51,7 @@ def test_chunks_sound_as_if_alone_between_pauses(checkpoint_path, tmp_path, empt
     assert (tmp_path / "0001.wav").read_bytes() == wav
 
 
-def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alone, capsys):
+def test_chunk_limit_is_the_longest_training_text(checkpoint_path, tmp_path, mels_alone, capsys):
     whole = speak_text(checkpoint_path, tmp_path)  # of a checkpoint that does not say
     assert whole.shape == (80, 12)
     saved = torch.load(checkpoint_path, weights_only=True)
@@ -102,7 +102,9 @@ def file_size_limited(size):
     [(20, []), (3000, []), (6300, ["0001.wav"])],
     ids=["a wav's header", "a wav", "a picture"],
 )
-def test_full_disk_leaves_complete_files_alone(size, written, checkpoint_path, tmp_path, capsys):
+def test_complete_files_stay_when_the_disk_is_full(
+    size, written, checkpoint_path, tmp_path, capsys
+):
     out = tmp_path / "out"
     arguments = ["--checkpoint", str(checkpoint_path), "--text", "a", "-o", str(out), "--save-mel"]
     arguments += ["--hparams", "gate_threshold=2"]
@@ -175,7 +177,7 @@ def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
         (["--text", "a", "--checkpoint", "missing.pt"], ["missing.pt"]),
     ],
 )
-def test_bad_input_is_refused_in_one_message(
+def test_all_problems_are_in_one_message_when_input_is_bad(
     checkpoint_path, arguments, messages, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

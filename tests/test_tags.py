@@ -40,17 +40,17 @@ def test_pauses_split_a_text():
         ("<b>Loud</b>", "<b>': an unknown tag"),
     ],
 )
-def test_other_tags_are_refused_by_name(text, message):
+def test_error_contains_the_tag_when_it_is_unknown(text, message):
     with pytest.raises(UserError, match=message):
         split_tags(text)
 
 
-def test_the_advised_tag_is_accepted():
+def test_tag_in_the_error_message_is_accepted():
     assert split_tags("Wait [pause 0.5] now")[1] == Pause(0.5)
     assert split_tags("He stopped (pause). [Silence]") == ["He stopped (pause). [Silence]"]
 
 
-def test_a_pause_is_as_long_as_asked():
+def test_pause_has_the_requested_length():
     text = prepare_utterance("[pause 0.2] One two three. [pause 1] One two three. [pause 0.4]", H)
     assert len(text) == 2 * len(TEXT)
     mel = Scripted(GOOD).synthesize(text, speed=1.25).mel
@@ -61,14 +61,14 @@ def test_a_pause_is_as_long_as_asked():
     assert len(silent) - silent.sum() == 2 * 120 / 1.25
 
 
-def test_pieces_without_words_are_silent():
+def test_piece_is_silent_when_it_has_no_words():
     text = "One two three. [pause 1] ... [pause 1]"
     assert prepare_utterance(text, H) == Utterance([Segment(TEXT, 2.0)], text)
     with pytest.raises(UserError, match="nothing to speak"):
         prepare_utterance("[pause 1] ...", H)
 
 
-def test_a_ramp_keeps_its_ends_and_slope():
+def test_stretched_ramp_keeps_its_ends_and_slope():
     ramp = np.arange(100, dtype=np.float32)[None]
     fast = np.concatenate([*stretched([ramp], 1.5)], axis=1)[0]
     assert len(fast) == 67
@@ -81,7 +81,7 @@ def test_a_ramp_keeps_its_ends_and_slope():
     st.floats(0.7, 1.5),
     st.integers(0, 2**32 - 1),
 )
-def test_pieces_change_no_stretched_frame(sizes, speed, seed):
+def test_stretched_frames_do_not_depend_on_pieces(sizes, speed, seed):
     mel = np.random.default_rng(seed).standard_normal((3, sum(sizes))).astype(np.float32)
     pieces = np.split(mel, np.cumsum(sizes)[:-1], axis=1)
     whole, joined = (np.concatenate([*stretched(x, speed)], axis=1) for x in ([mel], pieces))

@@ -38,7 +38,7 @@ def test_symbols_equal_nvidias():
         ("Füße, naïve — “so”…", "fusse, naive -- so..."),
     ],
 )
-def test_compatible_characters(text, expected):
+def test_compatible_cleaners_convert_characters_like_nvidia(text, expected):
     assert spoken(text) == expected
 
 
@@ -69,7 +69,7 @@ def test_compatible_characters(text, expected):
         ("€5", "eurfive"),
     ],
 )
-def test_compatible_numbers(text, expected):
+def test_compatible_cleaners_read_numbers_like_nvidia(text, expected):
     assert spoken(text) == expected
 
 
@@ -86,11 +86,11 @@ def test_compatible_numbers(text, expected):
         ("$" + "3" * 5000, " ".join(["three"] * 5000) + " dollars"),
     ],
 )
-def test_numbers_that_break_nvidia_are_read(text, expected):
+def test_numbers_are_read_when_they_break_nvidia(text, expected):
     assert spoken(text) == expected
 
 
-def test_years_agree_with_inflect_in_pairs():
+def test_years_equal_inflect_in_pairs_of_digits():
     engine = inflect.engine()
     for year in range(1001, 3000):
         if year % 100 and not 2000 < year < 2010:
@@ -112,7 +112,7 @@ def test_years_agree_with_inflect_in_pairs():
         ("Mr.St.", "misterst."),
     ],
 )
-def test_compatible_abbreviations(text, expected):
+def test_compatible_cleaners_read_abbreviations_like_nvidia(text, expected):
     assert spoken(text) == expected
 
 
@@ -135,7 +135,7 @@ def test_compatible_abbreviations(text, expected):
         ("{B} one\ntwo", "{B} one"),
     ],
 )
-def test_arpabet_in_braces(text, expected):
+def test_braces_contain_arpabet_phones(text, expected):
     assert spoken(text) == expected
 
 
@@ -174,7 +174,7 @@ def test_arpabet_in_braces(text, expected):
         ("", ""),
     ],
 )
-def test_corrected_cleaner(text, expected):
+def test_corrected_cleaners_read_example_texts(text, expected):
     assert spoken(text, CORRECTED) == expected
 
 
@@ -184,7 +184,7 @@ TABLE = [  # each row decided by a reader, none by the code
 
 
 @pytest.mark.parametrize(("written", "expected", "kind"), TABLE)
-def test_english_is_read_as_a_person_would(written, expected, kind):
+def test_english_equals_the_words_of_a_human_reader(written, expected, kind):
     assert spoken(written, CORRECTED) == expected
 
 
@@ -202,7 +202,7 @@ def test_cleaners_run_in_the_order_given(cleaners, expected):
     assert clean_text("Dr.  MÜLLER: £10 ", cleaners) == expected
 
 
-def test_unknown_cleaner_is_refused_naming_the_known():
+def test_error_lists_cleaners_when_a_cleaner_is_unknown():
     with pytest.raises(UserError, match=f"'english_cleaner' .*{', '.join(CLEANERS)}"):
         text_to_sequence("", ["english_cleaner"])
 
@@ -238,7 +238,7 @@ def test_corrected_text_has_only_spoken_characters(text):
 
 @settings(max_examples=300)
 @given(st.lists(st.integers(min_value=0, max_value=147)))
-def test_ids_survive_text_and_back(sequence):
+def test_ids_stay_the_same_when_converted_to_text_and_back(sequence):
     assert text_to_sequence(sequence_to_text(sequence), []) == sequence
 
 

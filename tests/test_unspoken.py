@@ -37,8 +37,8 @@ def test_dropped_symbols_are_found_with_columns(text, cleaners, dropped):
 
 @settings(max_examples=300)
 @given(st.characters(exclude_categories=["Cs"]))
-def test_each_character_is_read_or_named(character):
-    """Letters, digits and signs of all scripts. The rest of Unicode nobody speaks."""
+def test_each_character_is_read_or_reported(character):
+    """Letters, digits and signs of all scripts. Other characters of Unicode are not spoken."""
     text, cleaners = f"ab {character} cd", ["english_cleaners_corrected"]
     found = text_to_sequence(text, cleaners)
     silent = [symbols[i] for i in found if symbols[i] != " "] == [*"abcd"]
@@ -46,7 +46,7 @@ def test_each_character_is_read_or_named(character):
         assert dropped_symbols(text, cleaners) == ({character: [4]} if silent else {})
 
 
-def test_characters_left_out_are_named_with_columns():
+def test_message_contains_columns_when_characters_are_left_out():
     text = "A ☃ and ☃, *so*."
     [warning] = left_out(text, ["english_cleaners_corrected"])
     assert warning.endswith("symbol for it: '☃' at column 3, 9, '*' at column 12, 15")
@@ -75,21 +75,22 @@ def cleanings(monkeypatch):
         ("basic_cleaners", SymbolTable(("_", "a", " ")), 12_000),  # of a character each
     ],
 )
-def test_few_of_many_are_looked_at_and_named(cleaners, table, most, cleanings):
-    """A text of Chinese that an English model is given has thousands."""
+def test_few_characters_are_checked_when_many_are_left_out(cleaners, table, most, cleanings):
+    """A Chinese text contains thousands of characters that an English model leaves out."""
     chinese = "".join(map(chr, range(0x4E00, 0x5000)))
     [warning] = left_out(f"a {chinese}", [cleaners], table)
     assert warning.endswith("'\u4e13' at column 22, and others")
     assert len(cleanings) < most
 
 
-def test_a_sign_that_repeats_is_looked_at_once(cleanings):
+def test_repeated_sign_is_checked_once(cleanings):
     assert left_out("x^2 and " * 200, ["english_cleaners_corrected"]) == []
     assert len(cleanings) < 50
 
 
-def test_what_espeak_leaves_out_is_named():
-    """Not what others are said by, such as the hard sign, nor phones by hand."""
+def test_characters_are_reported_when_espeak_leaves_them_out():
+    """Letters that only change other phones, such as the hard sign, and phones in the text are not
+    reported."""
     facts = ["phones"], table_of("абвꜰəɪɛnʌbjkt⅛ ")
     text = "объект € и ⅛ /⅛n/"
     dropped = dropped_symbols(text, *facts, "ru")

@@ -63,7 +63,7 @@ def test_chunks_have_the_mels_of_torch(voices, monkeypatch):
     np.testing.assert_allclose(np.concatenate(found.alignments, axis=1).sum(1), 2, atol=1e-4)
 
 
-def test_the_attention_window_is_that_of_torch(voices):
+def test_attention_window_equals_the_window_in_torch(voices):
     settings = "p_prenet_dropout=0,attention_window=2"
     exact = Voice(voices.fp32[0], settings)
     words = text_to_ids("It sat down, and it ate.", exact.settings)
@@ -83,7 +83,7 @@ def test_the_attention_window_is_that_of_torch(voices):
     assert (next(free).alignments > 0).all()
 
 
-def test_int8_is_smaller_and_says_what_it_costs(voices):
+def test_int8_voice_is_smaller_and_reports_its_differences(voices):
     sizes = [(x[0] / "decoder.onnx").stat().st_size for x in (voices.int8, voices.fp32)]
     assert sizes[0] < 0.5 * sizes[1]
     assert "int8 compared with fp32 on 2 texts" in voices.int8[1]
@@ -92,8 +92,8 @@ def test_int8_is_smaller_and_says_what_it_costs(voices):
     assert (about.weights, about.checkpoint, about.longest_text) == ("int8", "best.pt", 24)
 
 
-def test_8_bit_weights_are_rounded_to_the_nearest(voices):
-    """All that are large, of every product, convolution and LSTM."""
+def test_8_bit_weights_are_rounded_to_the_nearest_integer(voices):
+    """This applies to all large weights of products, convolutions and LSTMs."""
     for name in GRAPHS:
         exact, stored = (onnx.load(x[0] / f"{name}.onnx").graph for x in (voices.fp32, voices.int8))
         exact, values = (
@@ -117,7 +117,7 @@ def test_8_bit_weights_are_rounded_to_the_nearest(voices):
         assert in_float32 <= {"model.embedding.weight"}
 
 
-def test_a_packed_voice_is_smaller_and_speaks(voices):
+def test_packed_voice_is_smaller_and_speaks(voices):
     sizes = [
         sum(file.stat().st_size for file in x[0].iterdir() if ".onnx" in file.name)
         for x in (voices.packed, voices.int8)
@@ -138,7 +138,7 @@ def test_a_packed_voice_is_smaller_and_speaks(voices):
         assert max(largest) == export.COMPRESSED_LARGEST
 
 
-def test_the_recipes_own_voice_speaks_and_stops():
+def test_voice_of_the_repository_speaks_and_stops():
     folder = ROOT / "voices" / "english"
     assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
     voice = Voice(folder)
@@ -169,7 +169,7 @@ def test_damaged_packed_graphs_are_rejected(voices, tmp_path, change, answer):
     assert f"postnet.onnx.xz: {answer}" in refusal(Voice, folder)
 
 
-def test_packed_decoder_weights_are_the_int8_ones_rounded(voices):
+def test_packed_decoder_weights_equal_rounded_int8_weights(voices):
     packed = lzma.decompress((voices.packed[0] / "decoder.onnx.xz").read_bytes())
     graphs = onnx.load_from_string(packed).graph, onnx.load(voices.int8[0] / "decoder.onnx").graph
     rounded, exact = ({x.name: numpy_helper.to_array(x) for x in g.initializer} for g in graphs)
@@ -182,14 +182,14 @@ def test_packed_decoder_weights_are_the_int8_ones_rounded(voices):
         assert (np.abs(wrong) <= 0.501 * scale).all()
 
 
-def test_packed_graphs_cannot_fill_the_memory(voices, monkeypatch):
+def test_packed_graph_is_rejected_when_it_would_fill_the_memory(voices, monkeypatch):
     packed = (voices.packed[0] / "decoder.onnx.xz").read_bytes()  # the largest
     assert len(packed) < len(lzma.decompress(packed))
     monkeypatch.setattr(voice_module, "MAX_GRAPH_BYTES", len(packed))
     assert "larger than 1 GiB" in refusal(Voice, voices.packed[0])
 
 
-def test_a_seed_gives_the_same_bytes_each_time(voices):
+def test_audio_has_the_same_bytes_when_the_seed_is_the_same(voices):
     one, again = (Voice(voices.int8[0]) for _ in range(2))
     sound = one.synthesize(TEXT, seed=1).audio
     streamed_before = np.concatenate([*one.stream(TEXT, seed=1)])
@@ -202,7 +202,7 @@ def test_a_seed_gives_the_same_bytes_each_time(voices):
     assert sound.tobytes() != one.synthesize(TEXT, seed=2).audio.tobytes()
 
 
-def test_sound_begins_before_the_decoder_has_ended(voices, monkeypatch):
+def test_stream_yields_audio_before_the_decoder_ends(voices, monkeypatch):
     long, steps = Voice(voices.fp32[0], "gate_threshold=2,max_decoder_steps=2000"), []
     run = long.graphs["decoder"].run
     monkeypatch.setattr(long.graphs["decoder"], "run", lambda *x: steps.append(1) or run(*x))
@@ -210,7 +210,7 @@ def test_sound_begins_before_the_decoder_has_ended(voices, monkeypatch):
     assert len(steps) * 2 < 60  # frames
 
 
-def test_voices_import_no_torch_and_stream_the_same(voices, tmp_path):
+def test_voice_streams_the_same_audio_without_torch(voices, tmp_path):
     script = "import sys; sys.modules |= dict.fromkeys(['torch', 'librosa', 'onnx'])\n"
     script += "import synthesize; synthesize.main(sys.argv[1:])"
     command = [sys.executable, "-c", script, "--voice", voices.int8[0], "--text", TEXT, "--time"]
@@ -223,7 +223,7 @@ def test_voices_import_no_torch_and_stream_the_same(voices, tmp_path):
     assert b"first audio after" in run.stderr
 
 
-def test_a_voice_of_another_language_knows_its_symbols(tmp_path):
+def test_voice_has_the_symbols_of_its_language(tmp_path):
     table, basic = ("_", *" .aghnort", "ö", "ß"), "text_cleaners=[basic_cleaners],language=de"
     hparams = with_table(create_hparams(f"{SMALL_MODEL},symbols=corpus,{basic}"), table)
     save_small_model(tmp_path / "de.pt", hparams)
@@ -310,7 +310,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_or_hostile_folder_is_rejected(damage, voices, tmp_path, monkeypatch):
+def test_voice_is_rejected_when_its_folder_is_damaged(damage, voices, tmp_path, monkeypatch):
     folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), DAMAGES[damage]
     spoil(folder)
     monkeypatch.setattr(onnx_graph.OnnxGraph, "run", None)  # nothing is run before
@@ -324,7 +324,7 @@ def test_a_damaged_or_hostile_folder_is_rejected(damage, voices, tmp_path, monke
     ("factors", "message"),
     [([1, 2**40, 2**9], "the graph cannot run"), ([1, 0, 1], r"refined .*\(1, 0, .*expected")],
 )
-def test_shapes_that_only_running_shows_are_rejected(factors, message, voices, tmp_path):
+def test_voice_is_rejected_when_outputs_have_wrong_shapes(factors, message, voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     nodes = [
         helper.make_node("Shape", ["mel"], ["size"]),
@@ -352,7 +352,9 @@ def test_shapes_that_only_running_shows_are_rejected(factors, message, voices, t
         (helper.make_node("Mul", ["mel", "nan"], ["refined"]), 1, "contains NaN or infinity"),
     ],
 )
-def test_other_values_than_finite_floats_are_rejected(node, kind, message, voices, tmp_path):
+def test_voice_is_rejected_when_outputs_are_not_finite_floats(
+    node, kind, message, voices, tmp_path
+):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     weight = numpy_helper.from_array(np.array(np.nan, np.float32), "nan")
     postnet(folder, node, kind=kind, weights=[weight])
@@ -360,8 +362,9 @@ def test_other_values_than_finite_floats_are_rejected(node, kind, message, voice
         Voice(folder).synthesize(TEXT)
 
 
-def test_the_format_of_onnx_runtime_is_rejected(voices, tmp_path):
-    """Its operators cannot be seen, and a file may be a graph in both formats."""
+def test_graph_is_rejected_when_it_has_the_format_of_onnx_runtime(voices, tmp_path):
+    """Operators in this format cannot be checked, and a file may be a valid graph in both
+    formats."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(tmp_path / "x.ort")
@@ -379,14 +382,14 @@ def test_the_format_of_onnx_runtime_is_rejected(voices, tmp_path):
         ("nonsense", "'nonsense': expected name=value"),
     ],
 )
-def test_wrong_settings_are_no_fault_of_voices(overrides, message, voices):
+def test_wrong_settings_are_not_reported_as_a_damaged_voice(overrides, message, voices):
     refused = refusal(Voice, voices.fp32[0], overrides)
     assert message in refused
     assert "voice.json" not in refused
     assert "export" not in refused
 
 
-def test_paths_of_the_settings_are_not_opened(voices, tmp_path, monkeypatch):
+def test_voice_opens_no_paths_from_its_settings(voices, tmp_path, monkeypatch):
     folder, opened = shutil.copytree(voices.fp32[0], tmp_path / "voice"), []
     settings(folder, symbols="/dev/zero", training_files="/dev/zero")
     really = files.open_file
@@ -404,7 +407,7 @@ def test_paths_of_the_settings_are_not_opened(voices, tmp_path, monkeypatch):
         ("no texts", "val.txt: no such file.*--text-file"),
     ],
 )
-def test_export_writes_a_whole_voice_or_none(damage, message, voices, tmp_path, monkeypatch):
+def test_export_writes_no_folder_when_it_fails(damage, message, voices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = shutil.copy(voices.checkpoint[0], tmp_path / "best.pt")
     if damage == "other weights":
@@ -443,7 +446,7 @@ def write_vocoder(path, **settings: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older exporter
-def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
+def test_custom_vocoder_makes_audio(voices, tmp_path):
     write_vocoder(tmp_path / "hold.onnx")
     spoken = "--text", TEXT, "--vocoder", tmp_path / "hold.onnx"
     speak("--checkpoint", voices.checkpoint[0], *spoken, "-o", tmp_path, "--save-mel")
@@ -467,15 +470,15 @@ def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
         ),
     ],
 )
-def test_a_vocoder_that_does_not_fit_is_rejected(made, message, tmp_path):
+def test_vocoder_is_rejected_when_it_does_not_fit_the_voice(made, message, tmp_path):
     write_vocoder(tmp_path / "hold.onnx", **made)
     with pytest.raises(UserError, match=rf"hold\.onnx: .*{message}"):
         vocoder.load_vocoder(tmp_path / "hold.onnx", create_hparams())
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older exporter
-def test_a_vocoder_of_other_inputs_is_rejected(tmp_path):
-    """An export without dynamic_axes has a fixed length."""
+def test_vocoder_is_rejected_when_its_inputs_differ(tmp_path):
+    """An export without dynamic_axes has a fixed input length."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [
         (
@@ -514,7 +517,7 @@ class Thief(torch.nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older TorchScript
-def test_what_can_run_code_is_no_vocoder(tmp_path):
+def test_vocoder_is_rejected_when_it_can_run_code(tmp_path):
     (tmp_path / "precious").write_text("gold")
     torch.jit.script(Thief(str(tmp_path / "precious"))).save(tmp_path / "thief.pt")
     weights = {"generator": Thief("").state_dict()}
@@ -527,8 +530,8 @@ def test_what_can_run_code_is_no_vocoder(tmp_path):
     assert (tmp_path / "precious").read_text() == "gold"
 
 
-def test_a_vocoder_is_checked_as_a_voice_is(tmp_path):
-    """Other operators run subgraphs or other code, or draw random numbers."""
+def test_vocoder_is_rejected_when_its_operators_are_unknown(tmp_path):
+    """Other operators may run subgraphs or code, or draw random numbers."""
     ends = [helper.make_tensor_value_info(x, 1, [1, None, None]) for x in ("mel", "sound")]
     for operator, domain, named in [
         ("Loop", "", "Loop, subgraph"),
@@ -546,7 +549,7 @@ def test_a_vocoder_is_checked_as_a_voice_is(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's older exporter
-def test_a_vocoder_that_fails_later_is_rejected(tmp_path):
+def test_vocoder_is_rejected_when_it_fails_after_loading(tmp_path):
     write_vocoder(tmp_path / "late.onnx")
     model, table = onnx.load(tmp_path / "late.onnx"), np.zeros(18, np.int64)
     model.graph.initializer.append(numpy_helper.from_array(table, "table"))

@@ -90,7 +90,7 @@ def test_wheel_writes_the_bytes_of_synthesize(python, voices, tmp_path):
     assert (tmp_path / "wheel.wav").read_bytes() == (tmp_path / "recipe.wav").read_bytes()
 
 
-def test_wheel_speaks_beside_files_of_the_same_names(python, voices, tmp_path):
+def test_wheel_speaks_when_the_folder_has_files_of_the_same_names(python, voices, tmp_path):
     """A user's own modules must not replace the library's, and torch is not imported."""
     for name in COLLIDING:
         (tmp_path / name).write_text("raise ImportError('a file of the user')\n")
@@ -99,7 +99,7 @@ def test_wheel_speaks_beside_files_of_the_same_names(python, voices, tmp_path):
     assert re.fullmatch(r"\d{4,} False\n", spoken.stdout), spoken.stderr
 
 
-def test_console_command_is_the_module(python, voices, tmp_path):
+def test_console_command_equals_the_module(python, voices, tmp_path):
     name, _, function = PROJECT["project"]["scripts"]["tacotron2-voice"].partition(":")
     program = f"import sys; from {name} import {function}; {function}()"
     listed = run(python, "-c", program, "speak", voices.int8[0], "--list-speakers", folder=tmp_path)
@@ -134,11 +134,11 @@ def test_archives_contain_the_whole_package_and_nothing_else(wheel, tmp_path):
     assert sdist == modules | {"LICENSE", "README.md", "PKG-INFO", "pyproject.toml"}
 
 
-def test_license_is_that_of_the_recipe():
+def test_license_equals_the_license_of_the_project():
     assert (FOLDER / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_dependencies_are_the_pinned_ones():
+def test_dependencies_equal_the_pinned_dependencies():
     pinned = (ROOT / "requirements" / "onnx.txt").read_text(encoding="utf-8")
     names = set(re.findall(r"^([\w-]+)==", pinned, re.M)) - {"onnx"}  # which the export needs
     dependencies = {Requirement(x).name for x in PROJECT["project"]["dependencies"]}
@@ -164,7 +164,7 @@ def test_voices_are_shared_by_threads(voices):
         np.testing.assert_array_equal(np.concatenate(found), whole)
 
 
-def test_speech_is_written_by_outputs(voices, tmp_path):
+def test_wheel_writes_speech_with_the_outputs_module(voices, tmp_path):
     from tacotron2_voice import write_speech
 
     voice = Voice(voices.int8[0])

@@ -219,5 +219,5 @@ def test_classes_for_lightning_in_the_readme_are_those_of_the_example():
         assert line in program
 
 
-def test_license_is_that_of_the_recipe():
+def test_license_equals_the_license_of_the_project():
     assert (PROJECT / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

@@ -1,4 +1,4 @@
-"""The plots of the report: the paper's Figures 1 to 4."""
+"""Draw the plots of the report: Figures 1 to 4 of the paper."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from scripts.table2.runs import LOSSES, Runs
 from scripts.table2.tables import Measured
 
 TITLES = ("mean over padding too, as in the paper", "masked: mean over real frames")  # of LOSSES
-SHOWN_FROM = 0.3  # losses of the first 30% of the epochs may be cut off
+SHOWN_FROM = 0.3  # plots may cut off the losses of the first 30% of the epochs
 # Colors show strategies; dashes show dynamic batch size and batch randomization, as two digits.
 DASHES = {"00": (1, 1.3), "01": (5, 1.6), "10": (6, 1.4, 1.2, 1.4), "11": ""}
 FOLLOW_UP_MARKERS = "osD^vPX"
@@ -26,7 +26,8 @@ def draw_all(measured: Measured) -> dict[str, Figure]:
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
-    for name in DEFAULTS:  # from the first row that uses the parameter, else from the first row
+    # taken from the first row that uses the parameter, or else from the first row
+    for name in DEFAULTS:
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
 
@@ -44,11 +45,11 @@ def draw_all(measured: Measured) -> dict[str, Figure]:
 
 
 def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]) -> Figure:
-    """Draw losses next to each other, with one line per label: the mean over seeds, with a band of
-    one standard error.
+    """Draw one panel per loss, with one line per label: the mean over seeds, with a band of one
+    standard error.
 
     Args:
-        panels: (loss, column of `runs.epochs` for the x axis) of each panel. High losses of the
+        panels: for each panel, the loss and the column of `runs.epochs` for the x axis. High losses of the
             first epochs are cut off, and the plot says so.
     """
     epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSSES)
@@ -58,7 +59,7 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
         return figure
     shared = epochs.groupby(["label", "epoch"])
     unit, factor = ("hours", 1) if epochs["hours"].max() >= 1 else ("minutes", 60)
-    # The times of seeds differ, so lines use the mean of the times.
+    # Times differ between seeds, so each line uses their mean.
     epochs["hours"] = shared["hours"].transform("mean") * factor
     epochs["updates"] = shared["updates"].transform("mean")
     titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "updates"}
@@ -91,7 +92,8 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
 
 
 def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
-    """Return color, marker and dashes of every label; rows of one name get shades of its color."""
+    """Return color, marker and dashes of every label. Rows with the same name get shades of one
+    color."""
     colors: dict = {}
     markers: dict = {}
     dashes: dict = {}

@@ -1,4 +1,4 @@
-"""Test the paper's findings: differences between strategies, paired by seed.
+"""Test the findings of the paper: differences between strategies, paired by seed.
 
     for finding in findings(Measured(runs)):
         print(finding.claim, finding.verdict)
@@ -9,7 +9,8 @@ design (Montgomery, "Design and Analysis of Experiments"). The model
     log value = effect of the strategy + effect of the seed + noise of equal variance
 
 is fitted by least squares to all runs with the same corpus and number of epochs. Each change is
-tested with a two-sided t-test. Changes that belong to one claim share the 5% by Holm's method (1979).
+tested with a two-sided t-test. If several changes belong to one claim, Holm's method (1979) keeps
+their joint error rate at 5%.
 """
 
 import math
@@ -27,7 +28,8 @@ from scripts.table2.runs import Runs
 from scripts.table2.tables import BEST, Measured, Pairs, published_falls
 
 LEVEL = 0.05
-ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over the error of a mean, for normal values
+# ratio to the standard error of a mean, for normally distributed values
+ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
 SMALLER_SAVING = 5  # percentage points below the published saving
 LOSS = "validation_loss_unpadded"
 NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}
@@ -37,12 +39,12 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
     """Return how a quantity changes from one strategy to another.
 
     Args:
-        values: [runs] `label`, `seed` and `value`; values of 0 and below are left out.
+        values: [runs] `label`, `seed` and `value`; values that are not positive are left out.
         least_error: the standard error is at least this fraction of the ratio.
 
     Returns:
-        `ours` (the change in percent of the first), `standard_error`, `runs` (seeds that both
-        have) and `p`; NaN for values that these runs cannot give.
+        `ours` (the change, in percent of the first strategy), `standard_error`, `runs` (number of
+        common seeds) and `p`. Values are NaN if these runs are not enough to compute them.
     """
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
@@ -57,7 +59,7 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
     p = math.nan
     if fit.df_resid >= 1:
         error = max(fit.t_test(contrast).sd.item(), least_error)
-        p = float(abs(log_ratio) < 1e-9)  # equal values have only rounding errors
+        p = float(abs(log_ratio) < 1e-9)  # the differences of equal values are only rounding errors
         if error > 1e-12:
             p = 2 * t.sf(abs(log_ratio) / error, fit.df_resid)
     per_cent = 100 * math.exp(log_ratio)
@@ -67,7 +69,8 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
 def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
     """Return [pairs] `paired_change` of a quantity between rows, with p adjusted by Holm's method.
 
-    Pairs with a missing row, or with other corpora, epochs or seeds, have no values.
+    A pair has no values if a row is missing, or if the rows have different corpora, epochs or
+    seeds.
     """
     runs = measured.runs
     kinds = (runs.rows["corpus"] + ", " + runs.rows["epochs"]).to_dict()
@@ -84,7 +87,7 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
 
 
 def holm(p: pd.Series) -> pd.Series:
-    """Return adjusted p-values of tests that belong together; NaN stays NaN."""
+    """Return the adjusted p-values of tests that belong together. NaN stays NaN."""
     adjusted, known = p.copy(), p.notna()
     if known.any():
         adjusted[known] = multipletests(p[known], method="holm")[1]
@@ -92,7 +95,7 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
-    """Return the standard error of a ratio of minutes that comes from differences of epochs."""
+    """Return the part of a ratio's standard error that comes from differences between epochs."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
     by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
@@ -106,10 +109,10 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """Return [runs] the masked validation loss when `spent` reaches `budget`.
+    """Return the masked validation loss of each run when `spent` reaches `budget` [runs].
 
-    Between two validations the loss is interpolated linearly. NaN if a run does not reach the
-    budget.
+    Between two validations the loss is interpolated linearly. The value is NaN if a run does not
+    reach the budget.
     """
     budgets = pd.Series(budget, list(runs.by_folder))
     losses = dict.fromkeys(runs.by_folder, np.nan)
@@ -121,7 +124,7 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
 
 
 def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Compare names with the first name.
+    """Compare each name with the first name.
 
     Returns:
         [names] `mean` and `sem` over the seeds (NaN if a seed has no value), the change `ours` from
@@ -138,14 +141,15 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def at_budget(
     values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
 ) -> pd.DataFrame:
-    """Return [runs] label, seed and `value` of a quantity when `spent` reaches `budget`.
+    """Return label, seed and `value` of a quantity for each run when `spent` reaches `budget`
+    [runs].
 
     Between two measurements the logarithm is interpolated linearly. NaN if there are no
     measurements on both sides.
 
     Args:
         values: [epochs of every run] name, seed, `quantity` and `spent`; `spent` must grow.
-        least: lower values count as this value, so that they have a logarithm.
+        least: lower values are replaced by this value, so that they have a logarithm.
     """
     rows = []
     for (name, seed), run in values.dropna(subset=[quantity, spent]).groupby(["name", "seed"]):
@@ -157,7 +161,8 @@ def at_budget(
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Add the loss at the budget that the cheapest run of `labels` has spent at its end.
+    """Add the loss at equal budgets: the budget is the total that the cheapest run of `labels` has
+    spent.
 
     Args:
         spent: a column of `runs.epochs`.
@@ -175,7 +180,8 @@ def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper, with one line per pair of strategies: published and ours."""
+    """Contain a claim of the paper, with one line per pair of strategies: published values and
+    ours."""
 
     claim: str
     published: list[str]
@@ -187,8 +193,8 @@ SHORTER = "Batches of clips of similar length shorten an epoch against random on
 SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f} % of an epoch's time against RAND."
 LOWEST_LOSS = f"{BEST} has the lowest loss of all (VL3)."
 EQUAL = f"After equal {{}} {BEST} has a lower loss than RAND (unpadded)."
-# (claim, quantity, pairs): the quantity falls from the first to the second of each pair. The paper
-# calls the last two claims, at equal hours and optimizer steps, potential.
+# (claim, quantity, pairs): the quantity falls from the first to the second strategy of each pair.
+# The last two claims (equal hours, equal optimizer steps) are only potential in the paper.
 CLAIMS: list[tuple[str, str, Pairs]] = [
     (SHORTER, "minutes", [("RAND", x) for x in ("SB-BR", "SSB-BR", "BKT-BR", "ATS-BR")]),
     ("Dynamic batch sizes (DBS) shorten it further.", "minutes", [*published.DYNAMIC]),
@@ -204,7 +210,8 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
 
 
 def findings(measured: Measured) -> list[Finding]:
-    """Return the paper's claims, each confirmed, contradicted or undecided by these runs."""
+    """Return the claims of the paper. These runs confirm, contradict or do not decide each
+    claim."""
     rows = list(measured.runs.rows.index)
     verdicts: list[Finding] = []
     for claim, key, pairs in CLAIMS:
@@ -252,5 +259,5 @@ def verdict(claim: str, measured: pd.DataFrame) -> str:
     if len(counts) == 1:
         return counts.index[0] + left_out
     counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())
-    # A claim that is partly undecided and nowhere contradicted is not refuted.
+    # A claim is not refuted if some parts are undecided and no part is contradicted.
     return ("mixed: " if "contradicted" in counts else "in part: ") + counted + left_out

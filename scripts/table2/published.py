@@ -1,4 +1,4 @@
-"""The values that Ge et al. published, for comparison with ours.
+"""List the values that Ge et al. published, for comparison with our values.
 
 "Speed up training with variable length inputs by efficient batching strategies", Interspeech 2021:
 LJSpeech, 10,480 training clips, base batch size 16, 222 epochs, one GeForce GTX 1080, fp32.
@@ -11,7 +11,7 @@ VALIDATION_CLIPS = 2_620
 EPOCHS = 222
 EPOCHS_SHOWN = (100, 160, 220)  # for VL1, VL2 and VL3; VLavg is the mean over epochs 100 to 220
 
-# A run with other settings than these is not a reproduction.
+# A run with different settings is not a reproduction.
 SETTINGS = {
     "batch_size": 16,
     "precision": "fp32",
@@ -57,7 +57,7 @@ TABLE_2 = {
     "SSB-DBS-BR": PublishedRow(6.62, 557.68, 19.28, 0.339, 0.320, 0.309, 0.322),
 }  # published batches per epoch with dynamic sizes: RAND 606, SSB 449, SB 419
 
-# Table 1: parameter, value, range. ZPR and ABL are those of the rows with BR in Table 2.
+# Table 1: parameter, value, range. ZPR and ABL come from the rows with BR in Table 2.
 TABLE_1 = {
     "SSB": ("local_randomization_factor", 0.1, "[0, inf)"),
     "BKT": ("bucket_size", 1024, "[16, 10480)"),
@@ -67,7 +67,7 @@ TABLE_1 = {
 # Table 3: minutes and percent of an epoch that are saved compared with RAND.
 TABLE_3 = {"SSB-BR": (9.84, 29.98), "SB-BR": (12.00, 36.57), "SSB-DBS-BR": (13.54, 41.25)}
 
-# Table 4: by how many percent VL3 falls from the first strategy to the second.
+# Table 4: decrease of VL3 from the first strategy to the second, in percent.
 SEMI_SORTED = {("SB", "SSB"): 6.75, ("SB-BR", "SSB-BR"): 2.15, ("SB-DBS", "SSB-DBS"): 1.21}
 RANDOMIZED = {("SB", "SB-BR"): 15.58, ("SSB", "SSB-BR"): 11.42, ("SSB-DBS", "SSB-DBS-BR"): 5.21}
 DYNAMIC = {("SB", "SB-DBS"): 14.29, ("SSB", "SSB-DBS"): 9.19, ("SSB-BR", "SSB-DBS-BR"): 2.83}

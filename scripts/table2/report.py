@@ -30,7 +30,7 @@ from tacotron2_voice.utils.program import run_program
 
 
 def compose(runs: Runs, command: str) -> dict:
-    """Return the values for the templates, by their names there."""
+    """Return the values for the templates, by their names in the templates."""
     measured = Measured(runs)
     unlike = deviations(runs)
     missing = [name for name in published.TABLE_2 if name not in runs.rows.index]
@@ -57,7 +57,7 @@ def compose(runs: Runs, command: str) -> dict:
 
 
 def escape_markdown(text: object) -> str:
-    """Return `text` for a line of Markdown that shows it unchanged."""
+    """Escape `text` so that a line of Markdown shows it unchanged."""
     return re.sub(r"([\\`*<\[])", r"\\\1", " ".join(str(text).split()))
 
 

@@ -4,7 +4,7 @@
     runs.epochs.groupby("label")["minutes"].median()
 
 Runs that differ only in the seed share a label, which is a row of the report's tables. Broken and
-unfinished runs are left out; `left_out` contains the reasons.
+unfinished runs are left out, and `left_out` contains the reasons.
 """
 
 import itertools
@@ -26,8 +26,9 @@ from scripts.table2 import published
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE, json_lines
 
-MAX_NUMBER = 1e15  # larger values in a file are damage; sums and squares stay finite
-# The settings that the rows of a report compare.
+# larger values show that a file is damaged; sums and squares up to this limit stay finite
+MAX_NUMBER = 1e15
+# Settings that a report compares between its rows.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
 # Settings that do not change the result of training, and settings that another fact represents: the
 # fingerprint of the corpus, win_length and hop_length, and started_from.
@@ -37,11 +38,13 @@ WITHOUT_EFFECT = set(
     "gate_threshold".split()
 )
 CLIPS = ["training clips", "validation clips"]
-HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # at the head of a report
-SOFTWARE = "version of|commit|fingerprint|machine's system"  # runs of a row may differ in these
+HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # shown at the top of a report
+# runs in the same row may differ in these settings
+SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# Keys of an `epoch` line: how to combine the values of a run, a factor, the heading, decimals.
+# For each key of an `epoch` line: how to combine the values of a run, a factor, the heading and the
+# number of decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
     "average_batch_length": ("mean", 1, "ABL (frames)", 2),
@@ -56,7 +59,7 @@ OF_EPOCHS = {
     "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
 }
 LOSSES = ["validation_loss", "validation_loss_unpadded"]  # of a `validation` line
-# Columns of `read_progress`: what was spent so far, and what was measured.
+# Columns of `read_progress`: amounts spent so far, and measurements.
 SPENT = {"epoch": "epochs", "updates": "updates", "decoder_steps": "decoder steps"}
 SPENT |= {"minutes": "minutes"}
 MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
@@ -64,23 +67,23 @@ MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, trained from its first epoch to its last."""
+    """Contain a finished run, trained from its first epoch to its last."""
 
     folder: str
-    hparams: HParams  # at the end of the run
+    hparams: HParams  # values at the end of the run
     lengths: np.ndarray  # [clips] frames
-    epochs: pd.DataFrame  # OF_EPOCHS and LOSSES, hours and updates so far
-    time: datetime  # of the last start
-    facts: dict[str, Any]  # everything that may differ between runs; NaN: without effect
+    epochs: pd.DataFrame  # OF_EPOCHS and LOSSES, and the hours and optimizer steps so far
+    time: datetime  # time of the last start
+    facts: dict[str, Any]  # everything that may differ between runs; NaN: has no effect
     changes: list[str]  # settings and software that changed when the run was resumed
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Finished runs, and the rows that they form in a report.
+    """Contain finished runs, and the rows that they form in a report.
 
-    The row whose label is the name of a strategy represents it. Labels of other rows of that name
-    contain the settings that differ.
+    The row whose label is the name of a strategy represents it. If there are other rows for this
+    strategy, their labels contain the settings that differ.
     """
 
     by_folder: dict[str, Run]
@@ -91,7 +94,7 @@ class Runs:
     left_out: list[str]
 
     def first(self, label: str) -> Run:
-        """Return the first run of a row."""
+        """Return the first run in a row."""
         return self.by_folder[self.table.index[self.table["label"] == label][0]]
 
     def differing(self, first: str, second: str) -> list[str]:
@@ -103,7 +106,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     """Return all finished runs at or below `folders`.
 
     Raises:
-        UserError: with the reasons, if there is no finished run.
+        UserError: if there is no finished run; the message contains the reasons.
     """
     directories: dict[Path, Path] = {}
     left_out, finished = [], []
@@ -127,7 +130,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def read_progress(folder: Path) -> pd.DataFrame:
-    """Return [epochs] SPENT (sums since the first epoch) and MEASURES of a run, finished or not.
+    """Return SPENT (sums since the first epoch) and MEASURES for every epoch of a run [epochs],
+    also if it is not finished.
 
     Raises:
         UserError: if the metrics cannot be read.
@@ -190,11 +194,12 @@ def _read_run(directory: Path) -> Run:
 
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
-    """Return settings, corpus, machine and software as text; NaN for settings without effect."""
+    """Return settings, corpus, machine and software as text, with NaN for settings that have no
+    effect."""
     own = REGISTRY[h.batching_strategy].parameter
     ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
-        ignored |= {"batch_randomization"}  # RAND-BR would be RAND
+        ignored |= {"batch_randomization"}  # RAND-BR would be the same as RAND
     if not h.dynamic_batch_size:
         ignored |= {"batch_capacity"}
     if h.learning_rate_schedule == "constant":
@@ -212,7 +217,7 @@ def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> 
 
 
 def _environment(start: dict[str, Any]) -> dict[str, str]:
-    """Return machine, software and corpus of a start."""
+    """Return the machine, software and corpus with which a run was started."""
     environment = {f"machine's {name}": value for name, value in start["machine"].items()}
     environment |= {f"version of {name}": value for name, value in start["versions"].items()}
     environment["commit"] = start.get("commit")
@@ -221,21 +226,25 @@ def _environment(start: dict[str, Any]) -> dict[str, str]:
 
 
 def _differences(rows: pd.DataFrame) -> np.ndarray:
-    """Return [rows, rows, columns]: whether two rows differ in a setting that has an effect in both
-    and is not part of the strategy."""
+    """Compare all pairs of rows: return whether they differ in each setting [rows, rows, columns].
+
+    Parts of the strategy, and settings without effect in one of the rows, do not count.
+    """
     text, known = rows.fillna("").to_numpy(str), rows.notna().to_numpy()
     return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
 
 
 def _place(label: str) -> tuple[int, str]:
-    """Return the sort key of a row: the paper's ten in its order, then others by name and value."""
+    """Return the sort key of a row. The ten strategies of the paper come first, in its order, then
+    other rows by name and value."""
     name, paper = label.partition(" ")[0], list(published.TABLE_2)
     digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)
     return paper.index(name) if name in paper else len(paper), digits
 
 
 def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
-    """Group runs, sorted by time, into rows. Of two equal runs with one seed the later is kept."""
+    """Group runs, sorted by time, into rows. If two runs have equal settings and seeds, the later
+    run is kept."""
     facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
     settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
     table = pd.DataFrame({"seed": [run.hparams.seed for run in runs]}, facts.index)
@@ -246,8 +255,8 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     table = table[~again]
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
-    # A name is represented by the row that can be compared with most others, then by the row with
-    # most of the paper's values or our defaults.
+    # A name is represented by the row that can be compared with the most other rows. Among equals,
+    # the row with the most values of the paper or defaults is chosen.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
@@ -269,15 +278,15 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
 
 
 def describe(runs: Runs) -> dict[str, str]:
-    """Return facts about the runs for the head of a report."""
+    """Return facts about the runs for the top of a report."""
     facts = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
     values = {str(name): "; ".join(column.unique()) for name, column in facts.items()}
     return {"runs": f"{len(runs.by_folder)} in {len(runs.rows)} rows"} | values
 
 
 def deviations(runs: Runs) -> list[str]:
-    """Return how the runs differ from the paper's experiments, as far as it is known."""
-    # If the paper gives no value, our default is used, which is NVIDIA's.
+    """Return the known differences between the runs and the experiments of the paper."""
+    # If the paper gives no value, our default (NVIDIA's value) is expected.
     given = {n: list(v) if isinstance(v, tuple) else v for n, v in published.SETTINGS.items()}
     paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in given.items())))
     paper |= {"epochs": published.EPOCHS, "started_from": None}
@@ -296,7 +305,7 @@ def deviations(runs: Runs) -> list[str]:
 
 
 def comparison_warnings(runs: Runs) -> list[str]:
-    """Return differences between rows, and changes of runs when they were resumed."""
+    """Return the differences between rows, and the changes of runs that were resumed."""
     facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
     warnings = []
     for name in facts.columns[facts.nunique() > 1]:

@@ -1,4 +1,4 @@
-"""The tables of the report: published values next to ours.
+"""Make the tables of the report, which show published values next to our values.
 
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
@@ -26,21 +26,22 @@ VL = ("vl1", "vl2", "vl3", "vl_average")  # columns of validation losses
 PAPER_VL = ("VL1", "VL2", "VL3", "VLavg")
 THIRDS = ("early third", "middle third", "late third", "all validations")
 PADDING = ["zero_padding_rate", "average_batch_length"]
-Pairs = Sequence[tuple[str, str]]  # (from, to): labels of rows that are compared
+Pairs = Sequence[tuple[str, str]]  # (from, to): labels of two rows that are compared
 
 
 @dataclass(frozen=True)
 class Column:
-    """A quantity of a table: a summary, and the published values if there are any."""
+    """Contain a quantity of a table: its summary, and the published values if there are any."""
 
     heading: str
     decimals: int
     ours: pd.DataFrame
     published: Iterable | None = None
-    sides: tuple[str, str] = SIDES  # headings of the published value and of ours
+    sides: tuple[str, str] = SIDES  # headings of the published value and of our value
 
     def cells(self) -> pd.DataFrame:
-        """Return a DataFrame [lines] with the columns CELL."""
+        """Return the quantity as a DataFrame with the columns CELL, one row per line of the
+        table."""
         cells = self.ours.reset_index(drop=True).reindex(columns=CELL)
         return cells if self.published is None else cells.assign(published=list(self.published))
 
@@ -56,12 +57,12 @@ class Table:
     facts: dict = field(default_factory=dict)
 
     def in_text(self) -> tuple[list[list[str]], list[str]]:
-        """Return the cells of every line as text, with numbers of footnotes, and the footnotes."""
+        """Return the cells of every line as text with footnote numbers, and the footnotes."""
         notes = list(dict.fromkeys(n for c in self.columns for n in c.cells()["note"] if n))
         lines = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
-            # The paper gives minutes with two decimals; our epochs may take seconds.
+            # The paper has minutes with two decimals, but our epochs may take only seconds.
             places = 2 if "minutes" in column.heading else decimals
             for line, cell in zip(lines, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
@@ -83,13 +84,13 @@ def _number(value: float | str, decimals: int) -> str:
 
 
 def tidy(tables: Sequence[Table]) -> pd.DataFrame:
-    """Return one line per cell of the tables, not rounded."""
+    """Return one line per cell of the tables, with values that are not rounded."""
     frames = []
     for table in tables:
         headings = [column.heading for column in table.columns]
         name = ""
         for column in table.columns:
-            # A heading that occurs several times belongs to the last heading that is unique.
+            # If a heading occurs several times, it belongs to the nearest unique heading before it.
             several = headings.count(column.heading) > 1
             name = name if several else column.heading
             quantity = f"{name}: {column.heading}" if several else name
@@ -99,13 +100,13 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
 
 
 def thirds(epochs: int) -> list[tuple[int, int]]:
-    """Return the first and last epoch of the three thirds of a run, and of the whole run."""
+    """Return the first and last epoch of each third of a run, and of the whole run."""
     edges = [epochs * part // 3 for part in range(4)]
     return [*((a + 1, b) for a, b in itertools.pairwise(edges)), (1, epochs)]
 
 
 class Measured:
-    """Every quantity of every run, and its summary over the seeds of each row.
+    """Contain every quantity of every run, and its summary over the seeds of each row.
 
     VL1 to VL3 and VLavg use the paper's epochs (`as_published`) if every run is long enough.
     Otherwise they use the thirds of the runs and all validations.
@@ -124,7 +125,8 @@ class Measured:
             step = run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
                 # The paper's VL1 to VL3 are means of three validations: at the epoch, the one
-                # before and the one after (Ge21, section 4.3). VLavg is the mean of a span.
+                # before and the one after (Ge21, section 4.3). VLavg is the mean over a range of
+                # epochs.
                 if self.as_published and place < 3:
                     first, last = points[place] - step, points[place] + step
                 else:
@@ -133,7 +135,8 @@ class Measured:
                     first += -first % step
                 means = losses.reindex(range(first, last + 1, step)).mean(skipna=False)
                 self.values.loc[folder, [key, f"unpadded {key}"]] = means.to_numpy()
-        # Two decimals as in the paper; more if an epoch takes seconds, so that three digits remain.
+        # Use two decimals as in the paper. If an epoch takes only seconds, use more decimals to
+        # show three digits.
         least = max(1e-6, self.values["minutes"].min())
         decimals = max(2, min(6, 2 - math.floor(math.log10(least))))
         self.headings = {key: (heading, places) for key, (*_, heading, places) in OF_EPOCHS.items()}
@@ -172,9 +175,10 @@ class Measured:
         return Column(heading or usual, decimals, self.summary(key, labels), theirs, sides)
 
     def falls(self, key: str, pairs: Pairs) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return by how much, and by how many percent, a quantity falls from one row to another.
+        """Return the decrease of a quantity from one row to another, as a difference and in
+        percent.
 
-        The standard errors are those of a difference and of a ratio of independent means.
+        The standard errors are computed for a difference and for a ratio of independent means.
         """
         sides = (self.summary(key, labels) for labels in zip(*pairs, strict=True))
         before, after = (side.reset_index(drop=True) for side in sides)
@@ -193,7 +197,8 @@ class Measured:
 
 
 def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
-    """Return the published `fall` and `per_cent`: as printed, or computed from Table 2."""
+    """Return the published `fall` and `per_cent`: as the paper prints them, or computed from Table
+    2."""
     falls = []
     for first, second in pairs:
         before, after = PAPER[key].reindex([first, second])
@@ -225,7 +230,7 @@ def paper_tables(measured: Measured) -> list[Table]:
     costs = [column(key, everyone) for key in list(OF_EPOCHS)[3:]]
 
     def falls(key: str, pairs: Pairs, headings: Sequence[str]) -> list[Column]:
-        """Return columns of two rows, and of the percent by which `key` falls between them."""
+        """Return the columns of two rows, and the decrease of `key` between the rows in percent."""
         sides = zip(zip(*pairs, strict=True), headings[:2], strict=True)
         share, theirs = measured.falls(key, pairs)[1], published_falls(key, pairs)["per_cent"]
         columns = [column(key, labels, heading, labels) for labels, heading in sides]

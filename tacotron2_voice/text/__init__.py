@@ -4,7 +4,7 @@
     sequence_to_text(ids)
 
 The English symbols, the cleaning and the treatment of braces are those of NVIDIA/tacotron2, so that
-its checkpoints read texts as in their training. symbols.py has the tables of other languages.
+its checkpoints read texts as in their training. symbols.py contains the tables of other languages.
 """
 
 from tacotron2_voice.text.rules import rules_version, uses_english_rules

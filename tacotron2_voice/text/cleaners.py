@@ -89,12 +89,12 @@ def _character_to_ascii(character: str) -> str:
 
 @dataclass(frozen=True)
 class Cleaner:
-    """Contain the steps of a cleaner for each piece of a text. `language` is eSpeak's name."""
+    """Contain the steps of a cleaner for each piece of a text. `language` is eSpeak's code."""
 
-    read: Callable[[str, str], str]  # read(text, language), first
-    rules: Sequence[Rule]  # then these rules in order, in lower case
+    read: Callable[[str, str], str]  # called first: read(text, language)
+    rules: Sequence[Rule]  # then these rules are applied in order, in lower case
     keeps_case: bool = False  # True: the rules get the original case
-    finish: Callable[[str, str], str] | None = None  # finish(text, language), last
+    finish: Callable[[str, str], str] | None = None  # called last: finish(text, language)
     strips_ends: bool = False  # remove spaces at both ends of the whole text
 
 
@@ -107,19 +107,20 @@ def _ascii(text: str, language: str) -> str:
 
 
 def _read_as_english(text: str, language: str) -> str:
-    """Return numbers, abbreviations and so on in words, and letters in ASCII."""
+    """Return the text with numbers, abbreviations and signs in words, and letters in ASCII."""
     text = read_english(text)
     return text if text.isascii() else "".join(map(_character_to_ascii, text))
 
 
 def _turkish(text: str, language: str) -> str:
-    """Convert the capitals that Python converts wrongly: it makes two characters of İ, and in Turkish
-    and Azerbaijani I is the capital of ı."""
+    """Convert capitals that Python would convert wrongly. Python makes two characters of İ, and in
+    Turkish and Azerbaijani I is the capital of ı."""
     text = text.replace("\u0130", "i")
     return text.replace("I", "\u0131") if language in ("tr", "az") else text
 
 
-@functools.lru_cache(2**16)  # prepare cleans texts twice: to count symbols, and for their ids
+# prepare.py cleans each text twice: to count symbols, and to compute ids
+@functools.lru_cache(2**16)
 def _phones(text: str, language: str) -> str:
     """Return the phones of a text, with its punctuation and the spaces around it."""
     bare = text.strip()
@@ -150,10 +151,10 @@ CLEANERS: dict[str, Cleaner] = {
 def clean_pieces(
     pieces: Sequence[str], cleaner_names: Sequence[str], language: str = ""
 ) -> list[str]:
-    """Clean the pieces of one text separately, with the named cleaners in order.
+    """Clean each piece of a text separately with the cleaners, in their order.
 
     Args:
-        language: eSpeak's name; it decides the phones, and in Turkish the lower case of I.
+        language: eSpeak's code. It decides the phones, and the lower case of I in Turkish.
 
     Raises:
         UserError: if a cleaner is unknown.

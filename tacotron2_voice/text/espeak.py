@@ -34,7 +34,7 @@ def _backends() -> Any:
 @functools.cache
 def _backend(language: str) -> Any:
     logger = logging.getLogger("phonemizer")
-    logger.setLevel(logging.ERROR)  # it warns about every word of another language
+    logger.setLevel(logging.ERROR)  # phonemizer warns about every word of another language
     return _backends()(
         language,
         punctuation_marks=re.compile(r"(?!)"),  # phones.py keeps punctuation marks itself
@@ -65,7 +65,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to this process too
     answers = open(os.dup(1), "w", encoding="ascii")  # noqa: SIM115
-    os.dup2(2, 1)  # other prints must not be taken for answers
+    os.dup2(2, 1)  # other printed text must not be parsed as answers
     for line in sys.stdin.buffer:
         print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
 

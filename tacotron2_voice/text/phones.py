@@ -1,9 +1,9 @@
-"""Convert texts of many languages to phones of the International Phonetic Alphabet, by eSpeak NG.
+"""Convert texts of many languages to phones of the International Phonetic Alphabet, with eSpeak NG.
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
-eSpeak runs in a separate process (espeak.py), which is started when it is needed, and again after a
-crash. Only this process imports the packages of requirements/phones.txt.
+eSpeak runs in a separate process (espeak.py), which is started on first use and after a crash. Only
+this process imports the packages of requirements/phones.txt.
 """
 
 import atexit
@@ -23,10 +23,10 @@ from typing import Any
 
 from tacotron2_voice.utils.errors import UserError
 
-ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # usual names and eSpeak's names
-SPOKEN = "%&@#*/\\_§‰"  # punctuation that eSpeak reads as words
+ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # common language codes and eSpeak's codes
+SPOKEN = "%&@#*/\\_§‰"  # punctuation marks that eSpeak would read as words
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24ea\u3251-\u325f\u32b1-\u32bf"
-GRACE_SECONDS = 1  # for the process to end by itself
+GRACE_SECONDS = 1  # seconds in which the process may end by itself
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
 
@@ -53,7 +53,7 @@ class Espeak:
         """Return the answer to a request.
 
         Raises:
-            Crashed: if eSpeak's process ends. The next request starts another.
+            Crashed: if eSpeak's process ends. The next request starts a new process.
         """
         with self._lock:
             if self.process is None:
@@ -72,7 +72,7 @@ class Espeak:
                     self.process.stdin.flush()
                     answer = self.process.stdout.readline()
             finally:
-                # Without an answer, eSpeak crashed, or Ctrl-C ended the waiting.
+                # If there is no answer, eSpeak has crashed, or Ctrl-C has interrupted the wait.
                 if not answer:
                     self.close()
         if not answer:
@@ -92,14 +92,15 @@ class Espeak:
             # The closed pipe ends the process, which deletes phonemizer's copy of eSpeak.
             with contextlib.suppress(BrokenPipeError):
                 process.communicate(timeout=GRACE_SECONDS)
-        except subprocess.TimeoutExpired:  # it still works on a text
+        except subprocess.TimeoutExpired:  # the process is still working on a text
             process.kill()
             process.wait()
 
     def _forget(self) -> None:
-        """Forget the process in a fork. It belongs to the parent and ends with the parent's pipe."""
+        """Forget the process in a forked process, because it belongs to the parent and ends with
+        the parent's pipe."""
         if self.process is not None:
-            self.process.returncode = 0  # this process does not wait for it
+            self.process.returncode = 0  # Python must not wait for a process of the parent
         self.process = None
         self._lock = threading.Lock()
 
@@ -113,14 +114,14 @@ def _about() -> dict[str, Any]:
     try:
         return _espeak.ask()
     except Crashed:
-        raise UserError("phones: eSpeak NG crashes at its start. Install it again.") from None
+        raise UserError("phones: eSpeak NG crashes when it starts. Install it again.") from None
 
 
 # ---------------------------------------------------------------------------- languages
 
 
 def check_language(language: str) -> str:
-    """Return eSpeak's name of a language, such as fr-fr for fr.
+    """Return eSpeak's code for a language, such as fr-fr for fr.
 
     Raises:
         UserError: if eSpeak does not have the language, or a package is missing.
@@ -150,7 +151,7 @@ def version_of_phones(recorded: str) -> str:
     if recorded not in ("", here):
         print(
             f"warning: eSpeak NG {recorded} produced the phones of the training, but version {here} "
-            "is installed, so a text may become other phones"
+            "is installed, so a text may become different phones"
         )
     return recorded or here
 
@@ -162,11 +163,11 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     """Convert each text to phones with stress, in Unicode's form NFC.
 
     Punctuation stays in place, and several spaces become one. A text without words has no phones.
-    eSpeak gets only the words between the marks: phonemizer can keep punctuation too, but it loses
-    full-width marks, and after an empty text it confuses neighboring texts.
+    eSpeak gets only the words between punctuation marks. phonemizer can keep punctuation too, but
+    it loses full-width marks, and after an empty text it mixes up neighboring texts.
 
     Raises:
-        UserError: as `check_language`, and if eSpeak crashes on a text.
+        UserError: if `check_language` raises it, or if eSpeak crashes on a text.
     """
     language = check_language(language)
     plain = [re.sub(r"\s+", " ", with_plain_numbers(text, language)) for text in texts]
@@ -177,7 +178,8 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
         in_number = r"(?<=\d)[.,:'’]\d"
         in_word = rf"(?<=[^\s{marks}])['’‐-][^\s{marks}]"
         mark = re.compile(rf"((?!{in_number}|{in_word})[{marks}])")
-        pieces = [mark.split(text) for text in plain]  # words, mark, words, mark, …, words
+        # words and marks alternate, and words come first and last
+        pieces = [mark.split(text) for text in plain]
     origin = {
         x.strip(): text for text, piece in zip(texts, pieces, strict=True) for x in piece[::2]
     }
@@ -189,8 +191,9 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 def with_plain_numbers(text: str, language: str) -> str:
     """Return a text whose numbers eSpeak can read.
 
-    Digits become 0 to 9, unless eSpeak reads their script in this language; it skips the digits of
-    most scripts. Roman and circled numbers become letters and digits; it reads Ⅷ as "letter 2177".
+    Digits become 0 to 9, unless eSpeak reads their script in this language, because it skips the
+    digits of most scripts. Roman and circled numbers become letters and digits, because eSpeak
+    reads Ⅷ as "letter 2177".
     """
     if text.isascii():
         return text
@@ -212,7 +215,7 @@ def is_silent(character: str, language: str) -> bool:
     """Return whether a letter, number or sign has no phones, such as € in Russian.
 
     Raises:
-        UserError: as `to_phones`.
+        UserError: if `to_phones` raises it.
     """
     is_read = unicodedata.category(character)[0] in "LNS"
     return is_read and not _phones_of_character(character, check_language(language))
@@ -241,7 +244,7 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
 
 
 def _put(words: str, phones: dict[str, str]) -> str:
-    """Return phones instead of words, with the spaces around them."""
+    """Return the phones of words, with the spaces around the words."""
     bare = words.strip()
     if not bare:
         return words

@@ -2,8 +2,8 @@
 
     rules_version()  # such as "8b5d0c3e91f2a764"
 
-Checkpoints, voices and filelist caches store this version. A model that reads a text by other rules
-than in its training may pronounce it differently.
+Checkpoints, voices and filelist caches store this version. If a model reads a text by other rules
+than in its training, it may pronounce the text differently.
 """
 
 import ast
@@ -32,14 +32,14 @@ def version_of(*patterns: str) -> str:
 
 
 def uses_english_rules(cleaner_names: tuple[str, ...]) -> bool:
-    """Return whether a text with these cleaners is read by the English rules."""
+    """Return whether these cleaners use the English rules."""
     return any(name.startswith("english") for name in cleaner_names)
 
 
 def code_of(source: str) -> str:
     """Return the syntax tree of a module as a text, without docstrings.
 
-    `ast.dump` would do, but its result differs between versions of Python.
+    `ast.dump` is not used, because its result differs between versions of Python.
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):

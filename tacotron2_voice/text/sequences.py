@@ -20,10 +20,10 @@ def clean(
     `{HH AH0 L OW1}` stands for phones of the ARPAbet, if the table has them. `/hɛlˈoʊ/` stands for
     phones of the IPA, if the cleaners produce phones. The text around them is cleaned piece by
     piece. Two quirks of NVIDIA's code are kept: in English an underscore becomes the padding, and a
-    phone span in the first line drops all further lines. So pass single lines.
+    phone span in the first line drops all further lines. Therefore pass single lines.
 
     Raises:
-        UserError: as `clean_pieces`.
+        UserError: if `clean_pieces` raises it.
     """
     text = unicodedata.normalize("NFC", text)
     phone_span = None
@@ -34,7 +34,7 @@ def clean(
     pieces = [text]
     if phone_span is not None:
         line = text.partition("\n")[0] if phone_span is ARPABET_SPAN else text
-        split = phone_span.split(line)  # text, phones, text, phones, ..., text
+        split = phone_span.split(line)  # texts and phones alternate, and texts come first and last
         if len(split) > 1:
             pieces = split
     pieces[::2] = clean_pieces(pieces[::2], cleaner_names, language)
@@ -57,7 +57,7 @@ def text_to_sequence(
     Symbols outside the table are dropped; `unknown_symbols` lists them.
 
     Raises:
-        UserError: as `clean_pieces`.
+        UserError: if `clean_pieces` raises it.
     """
     cleaned = clean(text, cleaner_names, table, language)
     return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]

@@ -1,11 +1,11 @@
-"""Split a text that is too long for one chunk where a reader would take a breath.
+"""Split a long text into chunks, at places where a reader would take a breath.
 
     for span in split_sequence(ids, 188): ids[span.start : span.end]
 
 The text is split after cleaning, because the model's limit is a number of symbols. `Ending` lists
 where a chunk may end. A chunk exceeds the limit only if a single word does. Anything longer than a
-word, such as a list without spaces, is cut. Of all possible splits, the best has the fewest endings
-of the worst kind, then of the next kind, and so on, and then the most even lengths.
+word, such as a list without spaces, is cut. The best split has the fewest endings of the worst
+kind, then the fewest endings of the next kind, and finally the most even lengths.
 """
 
 import re
@@ -17,11 +17,11 @@ from tacotron2_voice.text import ENGLISH, SymbolTable, one_character_each
 from tacotron2_voice.text.cleaners import ABBREVIATIONS
 
 MAX_WORD_SYMBOLS = 200  # longer words are cut
-MIN_CUT_SYMBOLS = 20  # in the pieces of a long word
+MIN_CUT_SYMBOLS = 20  # most symbols in a piece of a long word
 
 
 class Ending(IntEnum):
-    """Where a chunk ends, best first."""
+    """List the kinds of endings of a chunk, best first."""
 
     SENTENCE = 0  # . ! ? and similar marks of other scripts
     CLAUSE = 1  # ; : , a dash, dots
@@ -46,8 +46,8 @@ _UNITS = re.compile(rf"\S+?(?:--+(?=[^-\s])|(?<=[{_FULL_WIDTH}])[{_FULL_WIDTH}�
 _AS_ASCII = str.maketrans(
     dict(zip("。．！？，、；：।॥؟،؛۔…", [*"..!?,,;:..?,;.", ".."], strict=True))
 )
-# Abbreviations that cleaners keep. A sentence that ends with one of them is less likely to be split
-# there.
+# Abbreviations that cleaners keep. A split after such an abbreviation is less likely, because the
+# sentence may continue.
 _DOTTED = ABBREVIATIONS.keys() | set(
     "no nos vs prof messrs gov sen rep pres mt ave vol fig pp ed "
     "jan feb aug sept oct nov dec".split()
@@ -78,7 +78,8 @@ def split_sequence(
 
 
 def _smallest_units(line: str) -> list[ChunkSpan]:
-    """Split wherever a chunk may end. Signs without letters stay with the word before."""
+    """Split a text at all places where a chunk may end. Signs without letters stay with the word
+    before."""
     spans: list[tuple[int, int]] = []
     for match in _UNITS.finditer(line):
         start, end = match.span()
@@ -91,7 +92,7 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a unit that is longer than the limit and than any word, after signs where possible.
+    """Cut a unit that exceeds both the limit and the length of a word. Cut after signs if possible.
 
     Each piece contains a letter or a phone.
     """
@@ -115,7 +116,7 @@ def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
 
 
 def _ending(unit: str, following: str) -> Ending:
-    """Return the kind of ending of a unit before the unit `following`."""
+    """Return how a unit ends before the unit `following`."""
     unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
     last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):
@@ -123,7 +124,7 @@ def _ending(unit: str, following: str) -> Ending:
     if last.endswith(".") and not last.endswith(".."):
         bare = last[:-1].lstrip("('-")
         initials = re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", bare)  # "j.", "u.s."
-        if initials and bare.upper() == bare:  # a word of one character, in Chinese
+        if initials and bare.upper() == bare:  # in Chinese, a word of one character
             initials = None
         return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE
     words = f"{last.rstrip(',')}-{re.split(r'[,;:.!?]', following)[0]}".split("-")
@@ -137,8 +138,9 @@ def _ending(unit: str, following: str) -> Ending:
 
 def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     """Join neighboring units into the best chunks, by dynamic programming."""
-    # For each number of units: the costs (the endings of each kind, worst first, and the sum of
-    # squared lengths), the last chunk, and the number of units before it.
+    # Each entry has, for one number of units, the costs, the last chunk, and the number of units
+    # before this chunk. The costs are the endings of each kind, worst first, and the sum of squared
+    # lengths.
     best: list[tuple[list[int], ChunkSpan | None, int]] = [([0] * (len(Ending) + 1), None, 0)]
     for end in range(1, len(units) + 1):
         ways = []
@@ -156,6 +158,6 @@ def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     parts, end = list[ChunkSpan](), len(units)
     while end:
         _, last, end = best[end]
-        assert last is not None  # only zero units have no last chunk
+        assert last is not None  # only the entry for zero units has no last chunk
         parts.append(last)
     return parts[::-1]

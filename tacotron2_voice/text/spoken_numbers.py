@@ -4,7 +4,7 @@
 
 Because the language is closed, a recognizer can transcribe numbers that are not in the training
 set. Texts have 4 to about 70 letters, so that random batches are padded about as much as LJSpeech's
-(31% in batches of 16). num2words has the words of other languages.
+(31% in batches of 16). The words of other languages come from num2words.
 """
 
 import random
@@ -14,9 +14,9 @@ import unicodedata
 from tacotron2_voice.text.english.numbers import spell_number
 from tacotron2_voice.utils.errors import UserError
 
-ENGLISH = "en-us"  # eSpeak's name of it
+ENGLISH = "en-us"  # eSpeak's code for English
 # Most numbers are long, like most clips of read speech.
-WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}  # by the number of digits
+WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}  # weights by number of digits
 _UNITS = "one two three four five six seven eight nine".split()
 _TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
@@ -39,10 +39,11 @@ def is_english(language: str) -> bool:
 
 
 def in_words(number: int, language: str = ENGLISH) -> str:
-    """Return a number from 1 to 999,999 in words, separated by spaces; in English in lower case.
+    """Return a number from 1 to 999,999 in words, separated by spaces. English words are in lower
+    case.
 
     Args:
-        language: eSpeak's name.
+        language: eSpeak's code.
 
     Raises:
         UserError: if num2words does not have the language.
@@ -63,7 +64,8 @@ def in_words(number: int, language: str = ENGLISH) -> str:
 
 
 def draw_numbers(count: int, seed: int) -> list[int]:
-    """Return different random numbers, most of them long. UserError if `count` is too large."""
+    """Return different random numbers, which are mostly long. Raise UserError if `count` is too
+    large."""
     rng = random.Random(seed)
     drawn: dict[int, None] = {}  # in order
     for _ in range(100 * count):
@@ -77,8 +79,9 @@ def draw_numbers(count: int, seed: int) -> list[int]:
 def sentence_of(text: str, language: str = ENGLISH) -> str:
     """Return the sentence "Four thousand seventy two." for "4,072", "4072" or the number in words.
 
-    Other languages accept digits only. Only English begins with a capital, because elsewhere a
-    capital could change the word: in Turkish the capital of i is not I.
+    Other languages accept digits only. Only English sentences begin with a capital, because in
+    other languages a capital could change the word. For example, in Turkish the capital of i is not
+    I.
 
     Raises:
         UserError: if the text is not a number.

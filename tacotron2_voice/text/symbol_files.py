@@ -12,7 +12,8 @@ SYMBOLS_FILE = "symbols.json"  # a list of strings
 
 
 def read_table(path: Path) -> SymbolTable:
-    """Return the table in a file. UserError if it cannot be read or contains no symbol table."""
+    """Return the table in a file. Raise UserError if it cannot be read or contains no symbol
+    table."""
     symbols = read_json(
         path,
         "no such symbol table; scripts/prepare.py --hparams symbols=corpus writes it",

@@ -2,8 +2,8 @@
 
 `ENGLISH` has the 148 symbols of NVIDIA/tacotron2 in their order, which the rows of trained
 embeddings follow. Its phones begin with "@", so that the ARPAbet phone B and the letter B are
-different symbols. Tables for other languages are made from the texts of a corpus (`table_of`) and
-saved with a run.
+different symbols. `table_of` makes the tables for other languages from the texts of a corpus. They
+are saved with a run.
 """
 
 import functools
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tacotron2_voice.utils.errors import UserError
 
 PADDING = "_"  # id 0, which pads the texts of a batch
-MAX_SYMBOLS = 10_000  # Chinese characters need several thousand
+MAX_SYMBOLS = 10_000  # Chinese needs several thousand symbols
 _PUNCTUATION = "-!'(),.:;? "
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PHONES = (
@@ -23,7 +23,8 @@ _PHONES = (
 ).split()
 
 
-# A vowel has four forms: without stress mark, and with 0 (none), 1 (primary), 2 (secondary).
+# A vowel has four forms: without a stress mark, or with stress 0 (none), 1 (primary) or 2
+# (secondary).
 _STRESSES = {phone: ["", "0", "1", "2"] if phone[0] in "AEIOU" else [""] for phone in _PHONES}
 _ARPABET = {f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]}
 
@@ -57,7 +58,8 @@ class SymbolTable:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """Ids by symbol. The padding is a symbol of texts only in English, as in NVIDIA's code."""
+        """Ids by symbol. Only English texts may contain the padding as a symbol, like in NVIDIA's
+        code."""
         return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
 
     @functools.cached_property
@@ -66,17 +68,18 @@ class SymbolTable:
 
     @functools.cached_property
     def has_phones(self) -> bool:
-        """Whether a text may contain phones of the ARPAbet in braces."""
+        """Return whether a text may contain phones of the ARPAbet in braces."""
         return any(len(symbol) > 1 for symbol in self.symbols)
 
     @functools.cached_property
     def spoken_ids(self) -> set[int]:
-        """Ids of letters, phones, and digits, which may stand for tones."""
+        """Return the ids of letters, phones and digits. Digits are included because they may stand
+        for tones."""
         return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
 
 
 def _problem_of(table: object) -> str:
-    """Return the first problem of a table's symbols, or ""."""
+    """Return the first problem with the symbols of a table, or ""."""
     expected = f"expected a list of 2 to {MAX_SYMBOLS:,}, with the padding '_' first"
     if not isinstance(table, list | tuple):
         return f"not a list ({expected})"

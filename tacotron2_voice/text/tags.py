@@ -10,12 +10,12 @@ from tacotron2_voice.utils.errors import UserError
 
 MAX_PAUSE_SECONDS = 60
 _PAUSE = re.compile(r"\[\s*pause\b([^\]]*)\]", re.IGNORECASE)
-# Probably a pause, but without its bracket, or with other words and brackets.
+# Matches text that is probably a pause tag, but lacks a bracket or has other words or brackets.
 _NEARLY = re.compile(
     r"\[\s*pause\b[^\]]{0,40}|[\[({]\s*(?:break|silence|pause)\s+[\d.]+\s*s?\s*[\])}]",
     re.IGNORECASE,
 )
-_MARKUP = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # SSML, HTML and XML
+_MARKUP = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # tags of SSML, HTML and XML
 
 
 @dataclass(frozen=True)

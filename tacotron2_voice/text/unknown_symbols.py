@@ -13,11 +13,11 @@ from tacotron2_voice.text.sequences import PHONES, clean
 from tacotron2_voice.text.symbols import SymbolTable
 
 MAX_DESCRIBED = 10  # symbols in a message
-MAX_COLUMNS = 5  # of a symbol in a message
+MAX_COLUMNS = 5  # most columns of a symbol that a message lists
 
 
 def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
-    """Return the symbols outside `table`, in the order of the text, without repetition."""
+    """Return the different symbols of a text that are not in `table`, in the order of the text."""
     return [symbol for symbol in dict.fromkeys(cleaned) if symbol not in table.ids]
 
 
@@ -28,7 +28,8 @@ def nearest(symbol: str, table: SymbolTable) -> str:
     """
     plain = _plain(symbol)
     same_letter = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]
-    if same_letter:  # a letter that differs in case only, then the letter with the fewest accents
+    # prefer a letter that only differs in case, then the letter with the fewest accents
+    if same_letter:
         folded = symbol.casefold()
         return min(
             same_letter,
@@ -68,7 +69,8 @@ def columns_of(
 ) -> list[int]:
     """Return the columns of a text, from 1, whose characters become `symbol`.
 
-    If a whole word is needed to produce the symbol, as with phones, the column is the word's first.
+    If a whole word produces the symbol, such as a phone, the column is the first column of the
+    word.
     """
 
     def makes_symbol(part: str) -> bool:

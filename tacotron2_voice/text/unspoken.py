@@ -22,8 +22,8 @@ from tacotron2_voice.text import (
 )
 from tacotron2_voice.text.tags import without_pauses
 
-MAX_SHOWN = 20  # characters of a text; each check takes as long as cleaning the text
-# Characters that nobody speaks: dashes, brackets, quotation marks, spaces, invisible characters,
+MAX_SHOWN = 20  # most characters of a text to check; each check takes as long as cleaning the text
+# Characters that are not spoken: dashes, brackets, quotation marks, spaces, invisible characters,
 # and accents that are written after their letter.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
 UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" as two words
@@ -32,7 +32,8 @@ UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" 
 def left_out(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> list[str]:
-    """Return a warning about the dropped characters of a text, or []. Pause tags do not count."""
+    """Return a list with a warning about the dropped characters of a text, or []. Pause tags are
+    ignored."""
     dropped = dropped_symbols(without_pauses(text), cleaner_names, table, language)
     reason = "the model has no symbol for it"
     if PHONES in cleaner_names:
@@ -43,7 +44,7 @@ def left_out(
 def _without_phones(text: str, language: str) -> dict[str, list[int]]:
     """Return the characters without phones, and their columns.
 
-    Phones between slashes do not count, nor do letters that change other phones, such as the hard
+    Phones between slashes are ignored, and letters that only change other phones, such as the hard
     sign of Russian.
     """
     from tacotron2_voice.text.phones import is_silent, to_phones
@@ -78,11 +79,10 @@ def dropped_symbols(
 
     The result has at most MAX_SHOWN + 1 characters, in the order of the text, because a text in
     another script has thousands. Quotation marks, brackets and dashes never count: LJSpeech has
-    hundreds, and nobody speaks them. These characters count:
+    hundreds of them, and they are not spoken. These characters count:
 
     - with a table that is not English: characters without a symbol;
-    - in English: characters without which the symbols stay the same, except for spaces ("$", unless
-      an amount follows), and phones in braces that are not in the ARPAbet;
+    - in English: characters whose removal only changes spaces between symbols ("$", unless an amount follows), and phones in braces that are not in the ARPAbet;
     - if texts become phones: letters, numbers and signs without phones too ("€" in Russian).
     """
     if not table.is_english:
@@ -92,7 +92,7 @@ def dropped_symbols(
         silent = _without_phones(text, language) if PHONES in cleaner_names else {}
         return lacking | silent
 
-    def letters(part: str) -> list[int]:  # a space may replace a dropped character
+    def letters(part: str) -> list[int]:  # cleaning may replace a dropped character with a space
         return [i for i in text_to_sequence(part, cleaner_names) if symbols[i] != " "]
 
     whole = letters(text)

@@ -1,4 +1,4 @@
-"""Command line parsers and argument types.
+"""Make command line parsers and argument types.
 
 parser = make_parser(__doc__)
 parser.add_argument("--clips", type=whole_number(1), default=100)
@@ -36,7 +36,7 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
 def checked(
     convert: Callable[[str], Value], expected: str, accepts: Callable[[Any], bool]
 ) -> Callable[[str], Value]:
-    """Return an argument type: `convert` the text, and reject values that `accepts` rejects."""
+    """Return an argument type that converts a text and rejects values that `accepts` rejects."""
 
     def check(text: str) -> Value:
         with contextlib.suppress(ValueError):
@@ -61,23 +61,23 @@ def processors() -> int:
 
 
 def thread_count(text: str) -> int:
-    """Convert a number of threads; reject more threads than CPU cores, because they would only
-    wait for each other."""
+    """Convert a number of threads. Reject more threads than CPU cores, because the threads would
+    only wait for each other."""
     most = processors()
     expected = f"a whole number from 1 to {most}, the CPU cores of this program"
     return checked(int, expected, lambda value: 1 <= value <= most)(text)
 
 
 def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-    """Return the argument type of a list such as 1,4,16; an empty text is an empty list."""
+    """Return the argument type of a list such as 1,4,16. An empty text means an empty list."""
     return lambda text: [convert(part.strip()) for part in text.split(",") if text.strip()]
 
 
-# Whether a file can be written is checked before minutes of work, not after.
+# This check runs before the work, which may take minutes.
 output_file = checked(
     Path,
     "a file that can be written, in an existing folder",
-    lambda path: (  # not a device: writing would replace it
+    lambda path: (  # devices are rejected, because writing would replace them
         (path.is_file() or not path.exists()) and os.access(path.absolute().parent, os.W_OK)
     ),
 )

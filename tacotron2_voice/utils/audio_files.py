@@ -16,7 +16,8 @@ from tacotron2_voice.utils.files import write_bytes
 def encode(
     samples: np.ndarray, sampling_rate: int, kind: str = "WAV", subtype: str = "PCM_16"
 ) -> memoryview:
-    """Return the content of an audio file of samples [N]; names of formats are soundfile's."""
+    """Return the content of an audio file with samples [N]. Names of formats are those of
+    soundfile."""
     import soundfile
 
     content = io.BytesIO()  # if libsndfile wrote the file itself, errors would have no reason

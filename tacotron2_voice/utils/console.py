@@ -1,4 +1,4 @@
-"""Printed output: printing that never fails, progress bars, and Markdown tables.
+"""Print without failing, show progress bars, and format Markdown tables.
 
 print_without_failing()  # at the start of a long run
 for clip in progress_bar("Checking clips", len(clips), " clips", iterable=clips): ...
@@ -13,10 +13,10 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-SECONDS_BETWEEN_LINES = 10  # of progress, if the output is not a terminal
+SECONDS_BETWEEN_LINES = 10  # seconds between lines of progress, if the output is not a terminal
 LINE = "{desc}: {n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left{postfix}"
 
-duration = tqdm.format_interval  # formats seconds as 05:12 or 26:05:12
+duration = tqdm.format_interval  # tqdm formats seconds as 05:12 or 26:05:12
 
 _shows_progress = True  # whether this process shows progress
 
@@ -25,14 +25,14 @@ _shows_progress = True  # whether this process shows progress
 
 
 class UnfailingFile(io.FileIO):
-    """A file whose writes never raise: output that the system does not accept is dropped."""
+    """Write to a file without ever raising. Output that the system does not accept is dropped."""
 
     def write(self, data: Any) -> int:
         try:
             written = super().write(data)
         except OSError:  # no reader (EPIPE), no terminal (EIO), no space (ENOSPC), ...
             written = None
-        # Also None if the write would block.
+        # The result is also None if the write would block.
         return memoryview(data).nbytes if written is None else written
 
 
@@ -70,7 +70,7 @@ def print_nothing() -> None:
 
 
 class ProgressLines(tqdm):
-    """A tqdm for log files: it prints a line from time to time instead of drawing a bar."""
+    """Print a line of progress from time to time instead of drawing a bar, for log files."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if self.n and msg is None:
@@ -103,8 +103,8 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options:
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
     """Return an aligned Markdown table that is also readable in a terminal.
 
-    The first `labels` columns are aligned left, all others right. Format numbers before you pass
-    them. Pipes in cells are escaped; other Markdown works.
+    The first `labels` columns are aligned left, and all other columns right. Format numbers before
+    you pass them. Pipes in cells are escaped; other Markdown works.
     """
     lines = [
         [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]

@@ -1,4 +1,4 @@
-"""`UserError`, and messages about the bad lines of a file.
+"""Define `UserError`, and format messages about the bad lines of a file.
 
 raise UserError(f"{path}:{line}: 3 fields (expected path|text|seconds)")
 raise lines_rejected(path, problems, num_lines)
@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LONG_FIX = 150  # characters
-MAX_LINES_SHOWN = 20  # bad lines of a file that a message lists one by one
+MAX_LINES_SHOWN = 20  # most bad lines of a file that a message lists one by one
 
 
 class UserError(ValueError):
-    """A mistake in the user's input or files. Programs print the message and exit with code 1.
+    """Report a mistake in the user's input or files. Programs print the message and exit with code
+    1.
 
     The message contains the file and line, or the setting; the value; and what was expected.
     """
@@ -30,7 +31,7 @@ def explained(error: UserError | OSError) -> str:
 
 
 def lines_rejected(path: str | Path, problems: list[str], num_lines: int) -> UserError:
-    """Return a UserError about the bad lines of a file; `problems` as in `about_lines`."""
+    """Return a UserError about the bad lines of a file. `problems`: see `about_lines`."""
     return UserError(about_lines(path, problems, num_lines, "rejected"))
 
 
@@ -45,7 +46,7 @@ def about_lines(
 
     Args:
         problems: each is "PATH:LINE: what is wrong; fix".
-        done: what happened to the lines, such as "rejected".
+        done: the result for the lines, such as "rejected".
         one_by_one: if there are more problems, equal problems are grouped.
     """
     shown = grouped(problems, one_by_one, prefix=f"{path}:")
@@ -57,9 +58,9 @@ def grouped(
 ) -> list[str]:
     """Return lines that report problems, each "PLACE: what is wrong".
 
-    Problems with the same long fix are grouped: the first problem, then the places of the rest,
-    without `prefix` and folders. If there are more than `one_by_one`, all problems of the same kind
-    are grouped.
+    Problems with the same long fix are grouped. A group shows its first problem, and the places of
+    the other problems without `prefix` and folders. If there are more than `one_by_one`, all
+    problems of the same kind are grouped.
     """
     kinds: dict[str, list[str]] = {}
     for problem in problems:
@@ -84,6 +85,6 @@ def grouped(
 
 
 def _kind(problem: str) -> str:
-    """Return the fix, or else the problem, without numbers, quotes and paths."""
+    """Return the fix without numbers, quotes and paths. If there is no fix, return the problem."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain

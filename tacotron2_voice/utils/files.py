@@ -4,8 +4,8 @@
     write_json(folder / "lengths.json", lengths)  # replaces the whole file or leaves the old one
     with folder_locked(folder, "another process is preparing this folder"): ...
 
-Use these functions for files that users may have edited or put there: lists, tables, caches, logs
-and run folders.
+Use these functions for files that users may have written or edited: lists, tables, caches, logs and
+run folders.
 """
 
 import contextlib
@@ -27,34 +27,38 @@ from tacotron2_voice.utils.errors import UserError
 
 Record = TypeVar("Record")
 
-METRICS_FILE = "metrics.jsonl"  # in a run's folder: one line per start, epoch and validation
-LOCK_FILE = ".lock"  # in a folder that one process at a time may use
-MAX_TEXT_BYTES = 2**30  # of a list, a table or a log; a list of a million clips has 200 MB
+# file in the folder of a run, with one line per start, epoch and validation
+METRICS_FILE = "metrics.jsonl"
+LOCK_FILE = ".lock"  # lock file in a folder that only one process at a time may use
+# most bytes of a list, a table or a log; a list of a million clips has 200 MB
+MAX_TEXT_BYTES = 2**30
 MAX_JSON_BYTES = 2**26
 NO_FILE = "no such file; check its path"
 STANDARD_INPUT = "standard input"
 STANDARD_INPUTS = {"-", "/dev/stdin"}
-READING_THREADS = 8  # reading waits for the disk, not for the processor
+READING_THREADS = 8  # reading mostly waits for the disk
 
 
 class Identity(NamedTuple):
-    """Size and times of a file. They change when its content changes or another file replaces it.
+    """Contain the size and times of a file. They change if its content changes or another file
+    replaces it.
 
     Identity.of("a.wav") == Identity.of("a.wav")  # True until somebody writes the file
     """
 
     size: int = 0
     modified: int = 0  # ns
-    changed: int = 0  # ns; a new name, owner or mode changes it too
+    changed: int = 0  # ns; also changes with the name, the owner or the mode
 
     @classmethod
     def of(cls, file: str | Path | int) -> "Identity":
-        """Return the identity of the file with this path or descriptor; zeros if it is missing."""
+        """Return the identity of the file with this path or descriptor. It contains zeros if the
+        file is missing."""
         try:
             status = os.stat(file)
         except OSError:
             return cls()
-        # Arrays of identities have 63 bits, and file systems may have times before 1970.
+        # Values must fit into 63 bits in arrays of identities, and times may be before 1970.
         modified = status.st_mtime_ns & (2**63 - 1)
         changed = status.st_ctime_ns & (2**63 - 1)
         return cls(status.st_size, modified, changed)
@@ -68,7 +72,8 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Make errors in this context name `path`. A full disk's own error names no path."""
+    """Add `path` to system errors in this context. For example, the error of a full disk contains
+    no path."""
     try:
         yield
     except UserError as error:
@@ -78,10 +83,11 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
-    """Open a regular file, or a link to one, to read bytes. Never blocks on a pipe.
+    """Open a regular file, or a link to a regular file, to read bytes. Never block on a pipe.
 
     Raises:
-        UserError: without the path: `if_missing`, or why the file cannot be opened.
+        UserError: if the file is missing (message `if_missing`) or cannot be opened. The message
+            does not contain the path.
     """
     try:
         mode = os.stat(path).st_mode
@@ -97,7 +103,7 @@ def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
 
 
 def read_bytes(path: str | Path, at_most: int = MAX_TEXT_BYTES, if_missing: str = NO_FILE) -> bytes:
-    """Return the content of a file. UserError names it and the problem, also if it is too large."""
+    """Return the content of a file. Raise UserError if it cannot be read or is too large."""
     try:
         with naming(path), open_file(path, if_missing) as file:
             size = os.fstat(file.fileno()).st_size
@@ -132,12 +138,14 @@ def read_json(
     """Return the value in a JSON file.
 
     Raises:
-        UserError: as `read_bytes`; if the file is not JSON, the message ends with `if_none`.
+        UserError: if `read_bytes` raises it, or if the file is not JSON. Then the message ends with
+            `if_none`.
     """
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return json.loads(content)
-    except (ValueError, RecursionError) as error:  # RecursionError: very deep brackets
+    # RecursionError occurs for deeply nested brackets
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); {if_none}") from None
 
 
@@ -150,7 +158,8 @@ def read_as(
     """Return the dataclass `expected` from a JSON file.
 
     Raises:
-        UserError: names the file, the field and its value; the message ends with `fix`.
+        UserError: if the file is not valid. The message contains the file, the field and its value,
+            and ends with `fix`.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -172,7 +181,7 @@ def numbered_lines(
         content: the bytes of the file, if they were read before.
 
     Raises:
-        UserError: as `read_bytes` and `decode_utf8`.
+        UserError: if `read_bytes` or `decode_utf8` raises it.
     """
     content = read_bytes(path, if_missing=if_missing) if content is None else content
     text = decode_utf8(path, content)
@@ -196,9 +205,8 @@ def decode_utf8(path: str | Path, content: bytes) -> str:
 
 
 def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
-    """Return the values of a file of JSON lines, without an incomplete last line.
-
-    A killed process may leave an incomplete last line. Raises UserError as `numbered_lines`.
+    """Return the values of a file of JSON lines. An incomplete last line is left out, because a
+    killed process may leave it. Raise UserError if `numbered_lines` raises it.
     """
     lines = numbered_lines(path, if_missing)
     values = []
@@ -217,7 +225,7 @@ def map_in_threads(
 ) -> Generator:
     """Yield `function(item)` for every item, in order, computed in threads.
 
-    Only a few results are computed ahead, so a caller that stops early waits only for those.
+    Only a few results are computed ahead, so a caller that stops early does not wait long.
     """
     begun: deque[Future] = deque()
     with ThreadPoolExecutor(threads) as executor:
@@ -237,7 +245,7 @@ def map_in_threads(
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Call `write` on a temporary file next to `path`, then move that file into place.
+    """Call `write` on a temporary file next to `path`, then rename that file to `path`.
 
     `path` is always either the old file or the complete new file.
     """
@@ -247,7 +255,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     try:
         with naming(path):
             write(temporary)
-            # The content must be on the disk before the name points at it.
+            # The content must be on the disk before the file is renamed.
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -267,8 +275,8 @@ def write_json(path: str | Path, value: object) -> None:
 
 @contextlib.contextmanager
 def folder_made_whole(path: Path) -> Iterator[Path]:
-    """Yield a new folder to fill. Without an error it becomes `path`, which must be absent or
-    empty."""
+    """Yield a new folder to fill. If there is no error, it is renamed to `path`, which must be
+    missing or empty."""
     path = path.resolve()  # an empty folder may be a link
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as building:
@@ -279,7 +287,8 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
 
 
 def check_is_folder(path: Path, option: str) -> None:
-    """Raise UserError if `path` or a parent of it is a file. `option` sets that path."""
+    """Raise UserError if `path` or one of its parents is a file. `option` is the option that sets
+    the path."""
     for folder in (path, *path.parents):
         if os.path.lexists(folder):
             if not folder.is_dir():
@@ -303,12 +312,11 @@ def remove_leftovers(directory: Path, pattern: str = ".*.tmp") -> None:
 
 
 def lock_path(path: Path, busy: str) -> BaseFileLock:
-    """Lock `path` for this process until `release()` or the end of the process.
-
-    Worker processes that this process forks do not inherit the lock.
+    """Lock `path` for this process until `release()` or the end of the process. Forked worker
+    processes do not inherit the lock.
 
     Raises:
-        BlockingIOError: with the message `busy` if another process has the lock.
+        BlockingIOError: if another process has the lock; its message is `busy`.
     """
     file_lock = FileLock(path)
     try:
@@ -320,10 +328,10 @@ def lock_path(path: Path, busy: str) -> BaseFileLock:
 
 @contextlib.contextmanager
 def folder_locked(directory: Path, busy: str) -> Iterator[None]:
-    """Keep other processes that call this out of `directory`.
+    """Lock `directory` against other processes that call this function.
 
     Raises:
-        BlockingIOError: with the message `busy` if another process is there.
+        BlockingIOError: if another process uses it; its message is `busy`.
     """
     with lock_path(directory / LOCK_FILE, f"{directory}: {busy}"):
         yield

@@ -1,4 +1,4 @@
-"""Plots of alignments, mel spectrograms and stop probabilities, for TensorBoard and files.
+"""Plot alignments, mel spectrograms and stop probabilities, for TensorBoard and files.
 
 figure = draw_alignment(alignment, texts=["Good morning."])
 figure.savefig("alignment.png")
@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "none"}
-FONT_SIZE = 9  # points, of the symbols along an axis
-LINE = 1.2 * FONT_SIZE  # points between two labels
-AROUND = 0.8  # inches of a plot's height above and below its axes
+FONT_SIZE = 9  # points; font size of the symbols along an axis
+LINE = 1.2 * FONT_SIZE  # least points between two labels
+AROUND = 0.8  # inches above and below the axes of a plot
 MAX_LABEL_LETTERS = 20
 MAX_TITLE_LETTERS = 80
 SPACE = "␣"  # the label of a space
@@ -35,7 +35,7 @@ def draw_alignment(
 
     Args:
         texts: the T_in symbols of each chunk, for the title and the axis. The axis shows symbols
-            or, if there is too little space, words. Without texts the symbols are numbered.
+            or, if there is too little space, words. Without texts, the axis shows symbol numbers.
     """
     count = len(alignments)
     size = min(1 + 0.25 * (count - 1), 4)
@@ -99,10 +99,11 @@ def drawable(text: str) -> str:
 
 
 def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
-    """Draw log-mels [n_mels, frames] one above another, with their names as titles.
+    """Draw log-mels [n_mels, frames] above each other, with their names as titles.
 
     Args:
-        like: the name of the log-mel whose color scale all use (default: the first).
+        like: the name of the log-mel that sets the color scale of all plots (default: the first
+            log-mel).
     """
     figure = _figure(1 + 2 * len(mels))
     panels = figure.subplots(len(mels), 1, sharex=True, squeeze=False)[:, 0]
@@ -110,7 +111,7 @@ def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
     for axes, (title, mel) in zip(panels, mels.items(), strict=True):
         image = axes.imshow(mel, cmap="magma", vmin=low, vmax=max(high, low + 1), **IMAGE)
         axes.set(ylabel="mel band", title=title)
-    # Each imshow sets the shared axis to the length of its mel.
+    # The limit is set here because each imshow sets the shared axis to the length of its own mel.
     panels[-1].set(xlabel="frame", xlim=(-0.5, max(mel.shape[1] for mel in mels.values()) - 0.5))
     figure.colorbar(image, ax=list(panels), label="log magnitude")
     return figure
@@ -127,8 +128,8 @@ def draw_gate(
     """Draw stop probabilities [T].
 
     Args:
-        predicted: of the model.
-        target: with teacher forcing, the right values.
+        predicted: probabilities from the model.
+        target: with teacher forcing, the correct values.
         end: in synthesis, the decoder step at which speech ended.
         threshold: in synthesis, `gate_threshold`.
     """

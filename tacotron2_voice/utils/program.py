@@ -15,19 +15,22 @@ from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]  # of the recipe, if this library is part of it
-USER_ERRORS = ("UserError", "BatchingError")  # by name: length_batching imports nothing from here
+# requirements folder of the project; missing if only this library is installed
+ROOT = Path(__file__).resolve().parents[2]
+# compared by name, because length_batching does not import this library
+USER_ERRORS = ("UserError", "BatchingError")
 
 
 def run_program(main: Callable[[], object]) -> None:
     """Call `main` and end the process with the exit code that shells expect.
 
     - Ctrl-C: one line, exit code 130.
-    - A reader of the output that closed its end (`| head`): no message, exit code 141.
+    - Closed output, such as with `| head`: no message, exit code 141.
     - UserError, system errors and missing packages: one line, exit code 1.
     - Everything else is a bug: a traceback, exit code 1.
     """
-    # A terminal's encoding may lack characters of a path. A closed output is None (>&-).
+    # A terminal's encoding may lack characters of a path. The stream is None if the output is
+    # closed (>&-).
     if sys.stdout is not None and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
@@ -55,7 +58,7 @@ def run_program(main: Callable[[], object]) -> None:
 
 
 def requirements_file(module: str) -> Path | None:
-    """Return the requirements file of the recipe that lists the package of `module`, if any."""
+    """Return the requirements file that lists the package of `module`, or None."""
     package = module.partition(".")[0].replace("_", "-")
     for path in (ROOT / "requirements.txt", *sorted(ROOT.glob("requirements/*.txt"))):
         if path.is_file() and f"\n{package}==" in f"\n{path.read_text(encoding='utf-8')}":
@@ -73,7 +76,7 @@ def _end(message: str, code: int) -> None:
     with contextlib.suppress(OSError):
         if message:
             print(f"{name}: {shown}", file=sys.stderr, flush=True)
-    # Python flushes again at exit and would complain about the closed pipe or the full disk.
+    # Python flushes again at exit, and would print an error about the closed pipe or the full disk.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)

@@ -1,10 +1,10 @@
-"""Convert English to words as a person reads it aloud.
+"""Convert English text to the words that a person would read aloud.
 
     read_english("At 3:45 pm on Nov. 25, 5 kg cost $3.50.")
 
-Rules run in order, each on the result of the rule before. A rule that has converted something
-leaves words in lower case, which no later rule changes. A rule that only converts the surroundings
-of a number leaves its digits, which the last rules spell. Comments in `RULES` explain the order.
+Rules run in order, and each rule reads the result of the rule before. Converted words are in lower
+case, and later rules do not change lower case. If a rule only converts the text around a number,
+the last rules spell the number. Comments in `RULES` explain the order.
 """
 
 import re
@@ -57,9 +57,8 @@ Match = re.Match[str]
 
 
 def read_english(text: str) -> str:
-    """Return a text with numbers, times, dates, abbreviations, signs and so on in words.
-
-    Everything without a rule stays unchanged.
+    """Return a text with numbers, times, dates, abbreviations and signs in words. Text without a
+    rule stays unchanged.
     """
     text = _plain_characters(text)
     if not any(character.islower() for character in text):
@@ -71,7 +70,8 @@ def read_english(text: str) -> str:
 
 # ---------------------------------------------------------------------------- characters
 
-_BLANKS = "\u00a0\u2007\u2009\u202f"  # spaces of fixed width, between thousands and before units
+# fixed-width spaces, which appear between thousands and before units
+_BLANKS = "\u00a0\u2007\u2009\u202f"
 _THOUSANDS = re.compile(rf"(?<![\d+.,])\d{{1,3}}(?:[{_BLANKS}]\d{{3}})+(?![{_BLANKS}]?\d)")
 _ALIKE = {
     **dict.fromkeys("‘’ʼ′‛", "'"),
@@ -83,7 +83,7 @@ _ALIKE = {
 
 
 def _plain_characters(text: str) -> str:
-    """Replace characters that look alike or mean the same by one character: apostrophes, hyphens,
+    """Replace characters with the same look or meaning by a single character: apostrophes, hyphens,
     spaces, digits of every script, fractions, Roman numerals."""
     if text.isascii():
         return text
@@ -107,7 +107,8 @@ def _plain_character(character: str) -> str:
 
 
 def _roman_characters(match: Match) -> str:
-    """Convert the characters from Ⅰ to ⅿ: to capitals after the name of a king, else to digits."""
+    """Convert the characters from Ⅰ to ⅿ to capitals after the name of a king, and to digits
+    elsewhere."""
     letters = unicodedata.normalize("NFKC", match[0]).upper()
     before = re.search(r"(\w+)\s$", match.string[max(0, match.start() - 20) : match.start()])
     value = roman_value(letters)
@@ -133,7 +134,8 @@ def roman_value(letters: str) -> int | None:
 def _without_shouting(text: str) -> str:
     """Convert a text of two or more words in capitals to capitalized words.
 
-    In such a text, capitals do not distinguish initials. Known initials and Roman numerals stay.
+    In such a text, capitals do not show which words are initials. Known initials and Roman numerals
+    stay.
     """
     pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # between, word, between, ...
     if len(pieces) < 5:
@@ -163,7 +165,7 @@ def _read_capitals(match: Match) -> str:
     """Read FBI as letters and NASA as a word; TVs and TV's get the same apostrophe.
 
     Capitals are a word if they have four or more letters or are in WORDS_IN_CAPITALS. They are
-    letters if they are in INITIALISMS, have no vowel, or begin as no English word does.
+    letters if they are in INITIALISMS, have no vowel, or have a beginning that no English word has.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
@@ -282,7 +284,7 @@ def _either_case(words: list[str]) -> str:
 
 
 def _read_sign(match: Match) -> str:
-    """Read a sign, with a space between it and a neighboring word."""
+    """Read a sign aloud, with a space between the sign and a neighboring word."""
     before = match.string[match.start() - 1 : match.start()]
     after = match.string[match.end() : match.end() + 1]
     left = " " if match[0][0].isspace() or before.isalnum() or before in SIGNS else ""
@@ -290,18 +292,18 @@ def _read_sign(match: Match) -> str:
 
 
 RULES: list[Rule] = [
-    # Addresses first: their dots, slashes, hyphens and digits mean nothing else.
+    # Addresses come first, because no other rule may read their dots, slashes, hyphens and digits.
     rule(_ADDRESS, _read_address),
-    # "&c." before the sign; shortened phrases with a slash before fractions and divisions.
+    # "&c." comes before the sign "&". Short forms with a slash come before fractions and divisions.
     rule(r"&c\.", "etc."),
     rule(r"(?i)\bw/o\b", "without"),
     rule(r"(?i)\bw/(?=\s?\w)", "with "),
     rule(r"(?i)\bc/o\b", "care of"),
-    # Days before dates, which begin after them.
+    # Days of the week come before dates, because a date may follow a day.
     rule(rf"\b({_DAY})\b\.?\s?[-–]\s?({_DAY})\b\.?", _read_days),
     rule(rf"\b({_DAY})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
     rule(rf"(?:(?<=\bon )|(?!S))\b({_DAY})\.", _read_days),  # not "in the sun.", "he sat."
-    # Dates, then telephone numbers, before ranges, which have hyphens too.
+    # Dates and telephone numbers come before ranges, because all of them contain hyphens.
     *DATE_RULES,
     rule(rf"\b({_MONTH})\.", _read_month),
     *PHONE_RULES,
@@ -311,13 +313,15 @@ RULES: list[Rule] = [
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
     ),
-    # Ranges before times ("9am-5pm"), units ("5-10 kg") and negative numbers.
+    # Ranges come before times ("9am-5pm"), units ("5-10 kg") and negative numbers.
     *RANGE_RULES,
     *TIME_RULES,
-    # Amounts: of money, of units, fractions. They need the abbreviations' dots ("6 ft. 2 in.").
+    # Amounts of money, units and fractions come here, because they need the dots of abbreviations
+    # ("6 ft. 2 in.").
     *AMOUNT_RULES,
-    # Roman numerals before capitals, which would make letters of them. One letter is a numeral only
-    # after a crown or before "of", where it may be "I" or an initial otherwise.
+    # Roman numerals come before capitals, because the rule for capitals would read them as letters.
+    # A single letter is a numeral only after a royal title or before "of". Elsewhere it may be "I"
+    # or an initial.
     rule(r"\bWW(I{1,2})\b", r"World War \1"),
     rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
     rule(
@@ -328,7 +332,7 @@ RULES: list[Rule] = [
     rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
     rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
-    # Abbreviations. Streets before titles, which share "St." and "Dr.".
+    # Abbreviations. Streets come before titles, because both use "St." and "Dr.".
     rule(
         rf"\b([A-Z][\w'-]*|\d+(?:st|nd|rd|th))\s({'|'.join(STREETS)})\b(?:\.|(?![.\w]))",
         _read_street,
@@ -336,7 +340,7 @@ RULES: list[Rule] = [
     rule(r"(?i)\b((?!St\b|Mt\b|Ft\b|Rep\b|Pres\b)(?:" + "|".join(TITLES) + r"))\.", _read_title),
     rule(r"\b(St|Mt|Ft|Rep|Pres)\.(?=\s[A-Z\u00c0-\u00de])", _read_title),
     rule(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft)(?=\s[A-Z\u00c0-\u00de])", _read_title),
-    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # in a text of small letters
+    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # in a text without capitals
     rule(
         rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.",
         _read_abbreviation,
@@ -345,22 +349,23 @@ RULES: list[Rule] = [
     rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
     rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
     rule(r"(?<=[(])d\.(?=\s\d{4})|(?<=\d[,;] )d\.(?=\s\d{4})", "died"),
-    # After "e.g." and "i.e.": whatever else is letters with dots.
+    # Other letters with dots come after "e.g." and "i.e.".
     rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
     rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
-    # Signs of arithmetic and negative numbers, while digits show what they stand beside.
+    # Signs of arithmetic and negative numbers come here, while the numbers next to them are still
+    # digits.
     *ARITHMETIC_RULES,
     rule(r"#\s?(?=\d)", "number "),
     rule(r"\b([A-G])#", r"\1 sharp"),
     rule(r"#(?=[A-Za-z])", "hashtag "),
     rule(r"\bv\.?(?=\d)", "version "),
-    # Then numbers that are more than digits, and the blanks between digits and letters ("MP3").
+    # Then come numbers with other characters, and spaces between digits and letters ("MP3").
     *PLURAL_RULES,
     rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,
-    # After numbers, which have taken the currencies that go with an amount.
+    # Other currency signs come after numbers, because amounts already contain their currencies.
     rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
-    # Last, as units and Roman numerals are capitals too.
+    # Capitals come last, because units and Roman numerals are capitals too.
     rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
     rule(r"(?<![A-Za-z])([A-Z]{2,})('?s)?(?![A-Za-z])", _read_capitals),
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
-_MAX_NAMED_DIGITS = 36  # digits; inflect has no name for anything above 999 decillion
+_MAX_NAMED_DIGITS = 36  # most digits of a number; inflect has no names above 999 decillion
 
 
 def rule(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> Rule:
@@ -37,7 +37,8 @@ def spell_number(number: str, andword: str = "") -> str:
 
 
 def spell_number_or_year(digits: str) -> str:
-    """Spell 1001 to 2999 as years, in pairs of digits, except 2000 to 2009; others as numbers."""
+    """Spell 1001 to 2999 as years, in pairs of digits, except 2000 to 2009. Spell others as
+    numbers."""
     digits = digits.lstrip("0") or "0"
     value = int(digits) if len(digits) == 4 else 0
     if not 1000 < value < 3000 or 2000 <= value < 2010:
@@ -53,7 +54,7 @@ def _dollars_in_digits(match: re.Match[str]) -> str:
     dollars, _, cents = amount.partition(".")
     if "." in cents:  # not an amount: $1.2.3
         return f"{amount} dollars"
-    # NVIDIA's code fails for a stray comma, such as in "$,5"; here the comma is ignored.
+    # NVIDIA's code raises an error for a stray comma, such as in "$,5". Here the comma is ignored.
     dollars, cents = (part.replace(",", "").lstrip("0") for part in (dollars, cents))
     units = [(dollars, "dollar"), (cents, "cent")]
     parts = [f"{count} {unit}{'' if count == '1' else 's'}" for count, unit in units if count]
@@ -110,7 +111,7 @@ def _spell_decimal(whole: str, fraction: str) -> str:
 
 
 def _spell_whole(digits: str) -> str:
-    """Spell a number; digit by digit if it begins with a zero, such as 007."""
+    """Spell a number, or its digits if it begins with a zero, such as 007."""
     return spell_digits(digits) if digits[0] == "0" else spell_number(digits)
 
 
@@ -139,7 +140,7 @@ def _read_number(match: re.Match[str]) -> str:
         return spell_number(digits + ordinal)
     if digits[0] == "0":
         return _spell_whole(digits) + magnitude
-    # Nobody writes a year with a comma.
+    # A number with a comma is never a year.
     return (spell_number(digits) if "," in whole else spell_number_or_year(digits)) + magnitude
 
 

@@ -26,7 +26,7 @@ _SENTENCE_ENDS = re.compile(
 
 
 def full_stop(match: Match) -> str:
-    """Return the full stop of an abbreviation if it ends a sentence too, or ""."""
+    """Return the full stop of an abbreviation if it also ends a sentence, or ""."""
     return "." if match[0].endswith(".") and _SENTENCE_ENDS.match(match.string, match.end()) else ""
 
 
@@ -34,7 +34,7 @@ def full_stop(match: Match) -> str:
 
 _NAMES = list(dict.fromkeys(MONTHS.values()))
 _SHORT = [short for short in MONTHS if short != "may"]
-# "may" and "march" are verbs.
+# "may" and "march" can be verbs.
 MONTH = (
     rf"(?:(?i:{'|'.join(name for name in _NAMES if name not in ('may', 'march'))})\b"
     rf"|(?:May|MAY|March|MARCH)\b|(?i:{'|'.join(_SHORT)})\b\.?)"
@@ -128,7 +128,7 @@ PHONE_RULES: list[Rule] = [
     ),
     rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
     rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British
-    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # of a book, of a card
+    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # numbers of books and cards
     rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
     rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # a postal code
     rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
@@ -146,7 +146,7 @@ def _read_range(match: Match) -> str:
     if spaced_hyphen and start.isdigit() and end.isdigit() and int(start) > int(end):
         return f"{start} minus {end}"
     currency = re.match(CURRENCY, start)
-    if currency and end[0].isdigit():  # the currency is read once, at the end
+    if currency and end[0].isdigit():  # the currency is read only once, at the end
         return f"{start[currency.end() :]} to {currency[0]}{end}"
     if re.fullmatch(r"\d{4}", start) and re.fullmatch(r"0\d", end):
         end = f"oh {spell_number(end)}"
@@ -193,7 +193,7 @@ _TIME = (
     rf"|(?:\.(?P<after_dot>[0-5]\d))?{_HALF.format('bare_half')})(?![\d:])"
 )
 TIME_RULES: list[Rule] = [
-    # John 3:16 is no time of day, and 5:3 no chapter elsewhere.
+    # John 3:16 is not a time of day, and elsewhere 5:3 is not a chapter.
     rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
     rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
     rule(_TIME, _read_time),
@@ -210,7 +210,7 @@ _PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
-# A noun that an amount describes, as in "a 5 kg bag", not a word that continues the sentence.
+# Matches a noun that an amount describes ("a 5 kg bag"), not a word that continues the sentence.
 _NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)\b)[a-z])"
 _NOUN_FOLLOWS = re.compile(_NOUN)
 
@@ -273,7 +273,7 @@ AMOUNT_RULES: list[Rule] = [
     ),
     rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
     rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),
-    # Units before fractions, which may be part of their number.
+    # Units come before fractions, because the number of a unit may contain a fraction.
     rule(
         r"(?P<article>\b[Aa]n?\s)?"
         rf"(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)"
@@ -282,7 +282,8 @@ AMOUNT_RULES: list[Rule] = [
         r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # 20s are twenties
         rf"(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
         rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
-        r"(?![\w²³/-]|'\w)(?:\.(?=[,;:)]|\s+[a-z0-9]))?",  # with its dot inside a sentence
+        # the match includes the dot inside a sentence
+        r"(?![\w²³/-]|'\w)(?:\.(?=[,;:)]|\s+[a-z0-9]))?",
         _read_unit,
     ),
     rule(
@@ -328,7 +329,8 @@ ARITHMETIC_RULES: list[Rule] = [
     rule(rf"(?<!\w)~\s?(?={CURRENCY}?[\d.])", "about "),
 ]
 
-# ---------------------------------------------------------------------------- decades and the like
+# ---------------------------------------------------------------------------- decades and similar
+# expressions
 
 
 def _read_plural(match: Match) -> str:

@@ -277,7 +277,7 @@ ADDRESS_SIGNS = {
     "@": "at",
     "+": "plus",
 }
-# Ends of domain names and of file names that are not English words.
+# Endings of domain names and file names that are not English words.
 DOMAINS = (
     "com org net edu gov mil int io ai app dev info biz tv eu uk de fr nl ch ca au jp cn ru"
 ).split()
@@ -287,7 +287,7 @@ FILE_ENDINGS = (
 ).split()
 SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif", "de", "py"}
 
-# Capitals that are read as letters, even in a text that has only capitals.
+# Capitals that are read as letters, even in a text of capitals only.
 INITIALISMS = set(
     "ABC AC ACLU ADHD AI ASAP BA BBC CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
     "GPS GPU HD HIV IBM ID IEEE IMF IOU IQ IRA ISBN MIT MP NAACP NBA NBC NCAA NFL NGO NHS NSA NY "
