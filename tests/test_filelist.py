@@ -70,7 +70,7 @@ def test_relative_path_starts_at_the_lists_folder(sounds, tmp_path, monkeypatch)
     lost = write_list(sounds, "lost/a.wav|One.")
     place = f"{sounds}/lost/a.wav: no such file, nor lost/a.wav in the working directory; "
     assert (
-        place + "if the folder of the clips was moved, name it: --hparams clips_folder"
+        place + "if the folder of the clips was moved, set its new path: --hparams clips_folder"
         in refusal(lost)
     )
 
@@ -110,8 +110,8 @@ def test_clips_folder_does_not_mix_speakers(sounds):
 
 
 def test_text_is_kept_letter_by_letter(sounds, monkeypatch):
-    """No CSV rules apply: LJSpeech has 523 lines with a lone quotation mark. Only a line feed ends a
-    line. Empty lines count in line numbers."""
+    """No CSV rules apply: LJSpeech has 523 lines with a lone quotation mark. Only a line feed ends
+    a line. Empty lines count in line numbers."""
     texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
     lines = "\r\n\n".join(f"a.wav|{text}|1.0" for text in texts)
     (sounds / "list.txt").write_bytes(f"\ufeff{lines}\r\n".encode())

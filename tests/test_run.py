@@ -160,7 +160,7 @@ def test_run_saves_when_a_clip_is_deleted(workers, corpus, whole, tmp_path):
     [
         (["--n_gpus", "2"], {}, "torchrun --nproc-per-node 2 train.py"),
         (["--rank", "1"], {}, "--rank 1"),
-        (["--warm_start"], {}, "name it with -c"),
+        (["--warm_start"], {}, "set it with -c"),
         (["-o", ""], {}, "-o: the name is empty"),
         (["-c", "x.pt", "--resume"], {}, "leave out -c"),
         (["-c", "nowhere.pt"], {}, "nowhere.pt: no such checkpoint"),

@@ -220,8 +220,8 @@ def test_lists_must_agree_on_speakers(lists):
     assert "val.txt:1: speaker 'Karl': " in message()
     assert "did you mean 'carl'? It has 'anna', 'bert', 'carl'. 1 of 1 lines have" in message()
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.\n")
-    assert "val.txt names no speakers; write its lines as path|text|seconds|speaker" in message()
-    assert "names no speakers; write its lines as" in message(training_files=lists / "val.txt")
+    assert "val.txt has no speakers; write its lines as path|text|seconds|speaker" in message()
+    assert "has no speakers; write its lines as" in message(training_files=lists / "val.txt")
     assert not (lists / "run").exists()
 
 
@@ -272,7 +272,7 @@ def test_resumed_run_needs_its_speakers(lists):
     again = flags(lists / "run", "epochs=2", "--resume", "--new-clips")
     message = refusal(train.main, again, error=SystemExit)
     fix = "write its lines as path|text|seconds|speaker, or prepare them again with --speaker NAME"
-    assert f"names no speakers; {fix} (docs" in message
+    assert f"has no speakers; {fix} (docs" in message
 
 
 def test_speakers_without_clips_are_still_known(lists, capsys):
@@ -297,7 +297,7 @@ def test_another_speaker_of_a_clip_is_a_change(lists):
 def test_several_speakers_as_one_voice_are_warned_of(lists, capsys):
     train.main(flags(lists / "run", options(lists, speaker_embedding_dim=0, epochs=1)))
     printed = capsys.readouterr().out
-    assert "names 3 speakers ('anna', 'bert', 'carl')" in printed
+    assert "has 3 speakers ('anna', 'bert', 'carl')" in printed
     assert load(newest(lists / "run"))["hparams"]["speakers"] == ()
 
 

@@ -530,4 +530,4 @@ def test_balance_without_speakers_in_lists_is_refused(tmp_path):
     corpus = make_corpus(tmp_path)
     arguments = flags(tmp_path / "out", corpus.hparams(**MANY, speaker_balance=1))
     message = refusal(train.main, arguments, error=SystemExit)
-    assert "names no speakers; write its lines as path|text|seconds|speaker" in message
+    assert "has no speakers; write its lines as path|text|seconds|speaker" in message
