@@ -1,4 +1,4 @@
-"""corpus/filelist.py: lines as they are read, lines that are rejected, and the cache."""
+"""Test corpus/filelist.py: lines that are read, lines that are rejected, and the cache."""
 
 import csv
 import json
@@ -76,7 +76,7 @@ def test_relative_path_starts_at_the_lists_folder(sounds, tmp_path, monkeypatch)
 
 
 def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
-    """The longest end of the listed path that exists there counts."""
+    """The longest end of the listed path that exists there is used."""
     (tmp_path / "new" / "wavs").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "b.wav")
@@ -98,7 +98,7 @@ def test_windows_paths_are_found_in_their_folder(sounds):
 
 
 def test_clips_folder_does_not_mix_speakers(sounds):
-    """a.wav of two folders would be one recording with two texts."""
+    """Two files a.wav in different folders would become one recording with two texts."""
     filelist = write_list(sounds, "/old/anna/a.wav|One.", "/old/ben/a.wav|Two.")
     message = refusal(filelist, replace(H, clips_folder=str(sounds)))
     assert f"{filelist}:2: {sounds}/a.wav: " in message
@@ -234,7 +234,7 @@ def test_lengths_are_written_one_per_line(tmp_path):
         assert list(csv.reader(file)) == [["id", "frames"], ["a", "7"], ['b, "c".d', "8"]]
 
 
-def test_longest_of_the_long_clips_is_named():
+def test_warning_contains_the_longest_of_the_long_clips():
     seconds = [*np.linspace(1, 10, 100), 31.0, 600.0, 35.0]
     warning = warn_of_long_clips(seconds, "list:{}".format)
     assert "3 of 103 clips" in warning

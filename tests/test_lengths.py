@@ -1,4 +1,4 @@
-"""corpus/lengths.py: formats of lengths, bad files, and synthetic lengths like LJSpeech's."""
+"""Test corpus/lengths.py: formats of lengths, bad files, and synthetic lengths like LJSpeech's."""
 
 from dataclasses import replace
 
@@ -104,7 +104,7 @@ def test_symbols_are_counted_in_texts(tmp_path):
 
 @pytest.mark.thorough
 def test_synthetic_lengths_are_distributed_as_ljspeech(ljspeech_metadata):
-    """Quantiles against those of the real corpus."""
+    """The test compares quantiles with those of the real corpus."""
     samples = np.loadtxt(LJSPEECH_LENGTHS, delimiter=",", skiprows=1, usecols=1)
     quantiles = np.quantile(samples / 22_050, module.LJSPEECH_QUANTILES)
     differences = np.array(module.LJSPEECH_SECONDS) - quantiles

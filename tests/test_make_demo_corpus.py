@@ -1,4 +1,5 @@
-"""The demo corpus: speech in LJSpeech's layout, the same for the same seed, whole or absent."""
+"""Test the demo corpus: LJSpeech's layout, the same bytes for the same seed, complete or
+missing."""
 
 import os
 import runpy
@@ -48,8 +49,8 @@ def test_clips_are_audible_and_never_digitally_silent(corpus):
         assert frames.std(axis=1).min() > 20 / 32768
 
 
-def test_random_batches_pad_as_ljspeechs():
-    """31.99 % with LJSpeech; the demo shows what batching saves, and a study asks what it costs."""
+def test_random_batches_have_ljspeechs_share_of_padding():
+    """LJSpeech has 31.99 % padding. The demo must show what batching saves."""
     voice = EspeakVoice()
     clips = [len(voice.speak(in_words(number), 175)) // 256 for number in draw_numbers(300, 3)]
     plans = [plan_epoch(clips, 16, "random", epoch=epoch) for epoch in range(5)]

@@ -1,4 +1,4 @@
-"""Runs: records, checkpoints that are kept, failures, and settings that are rejected."""
+"""Test a run's records, the checkpoints it keeps, its failures, and the settings it rejects."""
 
 import multiprocessing
 import resource
@@ -90,7 +90,8 @@ def limit_file_size(limit: int) -> None:
 
 
 def test_run_loses_nothing_when_the_disk_is_full(corpus, tmp_path):
-    """A file size limit stands for the full disk: the kernel refuses the write half-way."""
+    """A limit on the file size imitates a full disk, because the kernel stops the write
+    half-way."""
     out = tmp_path / "out"
     run(out, corpus, **LONG | {"epochs": 1})
     before = {path.name: path.read_bytes() for path in out.glob("*.pt")}

@@ -1,4 +1,4 @@
-"""Groups, segments and streams."""
+"""Test groups, segments and streams."""
 
 import itertools
 
@@ -117,7 +117,7 @@ def test_processes_and_workers_yield_every_item_once(world_size, workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stream_yields_the_rest_when_resumed(workers):
-    """With any number of processes and workers."""
+    """This is true for any number of processes and workers."""
     stream = stream_of(330, batches_per_update=2)
     whole = passed(stream, 5)
     for trained in range(0, len(whole) + 1, 2 if workers == 0 else 22):

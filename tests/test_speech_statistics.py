@@ -1,4 +1,5 @@
-"""tacotron2_voice/speech_statistics.py: a corpus's pace and final mark, and LJSpeech's own figures."""
+"""tacotron2_voice/speech_statistics.py: a corpus's pace and final mark, and LJSpeech's own
+figures."""
 
 import csv
 from dataclasses import replace
@@ -31,7 +32,7 @@ def test_ljspeech_has_the_figures_in_the_code(ljspeech_metadata):
 
 
 def test_pace_of_a_known_corpus_is_found():
-    """0.3 s and 60 ms a symbol, by 10 % faster to 10 % slower."""
+    """Clips take 0.3 s plus 60 ms per symbol, from 10 % faster to 10 % slower."""
     symbols = RNG.integers(5, 150, 4000)
     seconds = (0.3 + 0.06 * symbols) * RNG.uniform(0.9, 1.1, 4000)
     found = measure(np.rint(seconds / 0.02), symbols, ["."] * 4000, H)

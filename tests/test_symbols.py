@@ -1,4 +1,5 @@
-"""Symbols of any language: tables, texts, phones, splitting, and a run from corpus to speech."""
+"""Test symbols of any language: tables, texts, phones, splitting, and a run from corpus to
+speech."""
 
 import json
 import shutil
@@ -42,8 +43,8 @@ BASIC = ["basic_cleaners"]
 PHONES = "text_cleaners=[phones]"
 
 
-def test_file_that_is_no_table_is_left_alone(tmp_path):
-    """It may be anything: a typing error in symbols= is no reason to delete it."""
+def test_file_does_not_change_when_it_is_not_a_table(tmp_path):
+    """The file may be anything. A typing error in symbols= must not delete it."""
     (tmp_path / "notes.txt").write_text("my notes\n")
     with pytest.raises(UserError, match="expected a list of strings") as caught:
         read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))
@@ -69,7 +70,7 @@ def test_file_that_is_no_table_is_left_alone(tmp_path):
         (["_", "\u212b"], "not in Unicode's form NFC (expected 'Å')"),
     ],
 )
-def test_hostile_tables_are_refused(symbols, message, tmp_path):
+def test_table_is_rejected_when_it_is_hostile(symbols, message, tmp_path):
     assert message in refusal(SymbolTable, symbols)
     (tmp_path / "mine.json").write_text(json.dumps(symbols))
     found = refusal(read_symbols, create_hparams(f"symbols={tmp_path / 'mine.json'}"))
@@ -82,7 +83,8 @@ def test_hostile_tables_are_refused(symbols, message, tmp_path):
     [
         ("Zażółć GĘŚLĄ jaźń!", "zażółć gęślą jaźń!"),
         (unicodedata.normalize("NFD", "Été à Orléans"), "été à orléans"),
-        ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),  # marks of the direction go, vowel signs stay
+        # Marks of the direction go, vowel signs stay.
+        ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),
         ("हिन्दी में।", "हिन्दी में।"),
         ("می\u200cروم", "می\u200cروم"),  # a joiner that Persian spelling needs
         ("Ni3 hao3!", "ni3 hao3!"),
@@ -110,7 +112,7 @@ LETTERS = st.characters(exclude_categories=["Cs", "Cn", "Zl", "Zp"], exclude_cha
 
 
 @given(st.lists(st.text(LETTERS, min_size=1)))
-def test_table_of_texts_knows_all_of_them(texts):
+def test_table_contains_all_symbols_of_the_texts(texts):
     cleaned = [[x for x in clean(text, BASIC) if x != "_"] for text in texts]
     if any(cleaned):
         table = table_of(chain(*cleaned))
@@ -135,7 +137,7 @@ def test_table_of_texts_knows_all_of_them(texts):
         ("q", "abc", ""),
     ],
 )
-def test_nearest_known_symbol_is_named(symbol, known, expected):
+def test_error_suggests_the_most_similar_symbol(symbol, known, expected):
     assert nearest(symbol, table_of(known)) == expected
 
 
@@ -160,7 +162,7 @@ def test_underscore_is_padding_in_english_only():
         ("これは長い文です、そして続きます", ["これは長い文です、", "そして続きます"], "CLAUSE"),
     ],
 )
-def test_punctuation_of_other_scripts_ends_parts(text, parts, ending):
+def test_chunks_end_at_punctuation_of_other_scripts(text, parts, ending):
     table = table_of(text)
     sequence = text_to_sequence(text, BASIC, table)
     found = split_sequence(sequence, max(map(len, parts)), table)
@@ -173,7 +175,8 @@ def test_punctuation_of_other_scripts_ends_parts(text, parts, ending):
 
 @pytest.fixture
 def espeak(monkeypatch):
-    """tacotron2_voice.text.phones without eSpeak: a phone for each letter, and the texts that were given."""
+    """Replace eSpeak in tacotron2_voice.text.phones: return a phone for each letter, and record the
+    texts."""
     fake, asked = types.SimpleNamespace(version="1.52"), []
 
     def to_phones(texts, language):
@@ -187,7 +190,7 @@ def espeak(monkeypatch):
     return fake
 
 
-def test_phones_by_hand_stay_as_they_are(espeak):
+def test_phones_do_not_change_when_written_by_hand(espeak):
     found = "".join(clean("He said /ɡʊd ˈnaɪt/, and/or\nwent 1/2.", ["phones"], language="x1"))
     assert "/" in found
     assert "ɡʊd ˈnaɪt, " in found
@@ -201,14 +204,16 @@ def test_phones_need_a_language_and_symbols(espeak):
     assert "language=de" in message
 
 
-def test_phones_take_symbols_from_the_corpus(espeak):
+def test_symbols_come_from_the_corpus_when_texts_are_phones(espeak):
     phones = create_hparams("text_cleaners=[phones],language=x1")
     assert phones.symbols == "corpus"
     own = create_hparams("text_cleaners=[phones]", replace(phones, symbols="own.json"))
     assert own.symbols == "own.json"
 
 
-def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, no_plots, capsys, monkeypatch):
+def test_prepare_lists_characters_that_espeak_leaves_out(
+    espeak, tmp_path, no_plots, capsys, monkeypatch
+):
     without = lambda texts, language: espeak.to_phones([x.replace("₿", "") for x in texts], "")  # noqa: E731
     monkeypatch.setattr("tacotron2_voice.text.phones.to_phones", without)
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {} ₿.")
@@ -217,7 +222,7 @@ def test_prepare_names_what_espeak_leaves_out(espeak, tmp_path, no_plots, capsys
     assert "'₿' at column 8" in printed
 
 
-def test_prepare_names_lines_that_crash_espeak(espeak, tmp_path, no_plots, capsys, monkeypatch):
+def test_prepare_lists_lines_that_crash_espeak(espeak, tmp_path, no_plots, capsys, monkeypatch):
     def crashing(texts, language):
         if any("2" in text for text in texts):
             raise UserError("'Clip 2.': eSpeak NG crashes on 'Clip 2'")
@@ -251,7 +256,7 @@ OWN = tiny(sampling_rate=22050, symbols="corpus", text_cleaners="basic_cleaners"
 
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory):
-    """A prepared corpus of Polish texts. One text has letters that no other text has."""
+    """Prepare a corpus of Polish texts. One text has letters that no other text has."""
     folder = tmp_path_factory.mktemp("polish")
     corpus = make_corpus(folder / "corpus", 12, text="Żółw {}.")
     write_tone(corpus / "wavs" / "odd.wav", 5000)
@@ -265,7 +270,7 @@ def lists(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory):
-    """An English checkpoint, as NVIDIA's recipe saves one for several GPUs."""
+    """Write an English checkpoint in the form that NVIDIA's recipe saves with several GPUs."""
     path = tmp_path_factory.mktemp("english") / "english.pt"
     torch.manual_seed(5)
     weights = Tacotron2(create_hparams(tiny(sampling_rate=22050))).state_dict()
@@ -281,7 +286,7 @@ def trained(lists, english, tmp_path_factory):
     return out
 
 
-def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
+def test_prepare_writes_the_table_and_lists_rare_symbols(lists, capsys):
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
     assert table == ["_", *sorted(set(" .,żółwgęś0123456789"))]
     hparams = read_symbols(create_hparams(f"@{lists / 'settings.txt'}"))
@@ -307,7 +312,7 @@ def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, no_plots):
     assert sequence_to_text(first.symbols, hparams.table) == first.text.lower()
 
 
-def test_unknown_symbols_refuse_before_training(lists, tmp_path, capsys):
+def test_run_is_rejected_when_symbols_are_unknown(lists, tmp_path, capsys):
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
     table.remove("ę")
     (tmp_path / "mine.json").write_text(json.dumps(table))
@@ -363,8 +368,8 @@ def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "0001.wav").exists()
 
 
-def test_resume_outlives_the_corpus_table(trained, lists, tmp_path):
-    """The table of lists that were made again, of other clips."""
+def test_run_resumes_when_the_corpus_has_another_table(trained, lists, tmp_path):
+    """The filelists were made again from other clips, so the corpus has another table."""
     out = shutil.copytree(trained, tmp_path / "run")
     again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
@@ -390,7 +395,7 @@ def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
         (lambda table: ("x",) * 10**5, "100,000 symbols"),
     ],
 )
-def test_checkpoint_with_another_table_is_refused(change, message, trained, tmp_path):
+def test_checkpoint_is_rejected_when_its_table_differs(change, message, trained, tmp_path):
     state = load(newest(trained))
     table = change(state["hparams"]["symbol_table"])
     changed = state["hparams"] | {"symbol_table": table, "n_symbols": len(table) or 148}
@@ -412,7 +417,7 @@ def test_checkpoints_without_table_are_english(checkpoint_path):
         assert text_to_ids(text, hparams) == text_to_sequence(text, ["english_cleaners"])
 
 
-def test_another_espeak_warns(espeak, capsys):
+def test_warning_is_printed_when_espeak_has_another_version(espeak, capsys):
     phones = create_hparams(f"{PHONES},language=de")
     made = check_text_settings(phones)
     assert (made.espeak_version, capsys.readouterr().out) == ("1.52", "")
