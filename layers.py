@@ -1,4 +1,4 @@
-"""Building blocks of Tacotron 2: initialized layers, prenet, attention, masks, dropout.
+"""Define building blocks of Tacotron 2: initialized layers, prenet, attention, masks, dropout.
 
 Parameters have the names of NVIDIA's recipe. In shapes: B clips, T_in symbols, T decoder steps.
 
@@ -190,7 +190,8 @@ class Attention(nn.Module):
 
 
 class LocationSensitiveAttention(Attention):
-    """Location-sensitive attention (Chorowski et al. 2015, in the form that Tacotron 2 uses).
+    """Compute location-sensitive attention (Chorowski et al. 2015, in the form that Tacotron 2
+    uses).
 
     Without `attention_location_gradient` the past alignments are constants. Their gradient through
     all decoder steps can grow large. It then hides the gradients that teach attention to follow the

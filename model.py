@@ -1,4 +1,4 @@
-"""Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
+"""Define Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
 
     outputs = model(batch)                        # train: teacher forcing
     outputs = model.eval().infer(text, lengths)   # synthesize: free-running inference
@@ -160,7 +160,7 @@ class DecoderState(NamedTuple):
     decoder_hidden: torch.Tensor  # [B, decoder_rnn_dim], after dropout
     decoder_cell: torch.Tensor  # [B, decoder_rnn_dim]
     alignment: torch.Tensor  # [B, T_in], attention weights of the last step
-    cumulative_alignment: torch.Tensor  # [B, T_in], their sum over all steps
+    cumulative_alignment: torch.Tensor  # [B, T_in], sum of the attention weights over all steps
     attention_context: torch.Tensor  # [B, memory_dim]
 
 
@@ -259,7 +259,7 @@ class Decoder(nn.Module):
         return frames.flatten(1, 2).transpose(1, 2)
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
-        """Invert `to_frames`.
+        """Reverse `to_frames`.
 
         Raises:
             ValueError: if T_out is not a multiple of r.

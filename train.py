@@ -100,8 +100,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default=300,
         help="wait this many seconds for other processes (default: 300)",
     )
-    add("--n_gpus", type=int, default=1, help="accepted if 1; use torchrun for more GPUs")
-    add("--rank", type=int, default=0, help="accepted if 0; torchrun sets the rank itself")
+    add("--n_gpus", type=int, default=1, help="must be 1 if given; use torchrun for more GPUs")
+    add("--rank", type=int, default=0, help="must be 0 if given; torchrun sets the rank itself")
     add("--group_name", default="", help="accepted for compatibility, without effect")
     args = parser.parse_args(arguments)
     if not args.output_directory:  # the name may come from a shell variable that is not set

@@ -56,7 +56,7 @@ SMALL_MODEL = (
 
 
 class Part(NamedTuple):
-    """A check or benchmark."""
+    """Contain a check or benchmark."""
 
     seconds: int  # time limit
     command: Sequence[str]  # Python's arguments

@@ -23,7 +23,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of a long recording that one line of a table transcribes, in seconds."""
+    """Describe the part of a long recording that a line of a table transcribes, in seconds."""
 
     start: float
     seconds: float | None = None  # None: to the end of the recording
@@ -31,7 +31,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Clip:
-    """One line of a corpus's table or of a filelist."""
+    """Contain a line of a corpus's table or of a filelist."""
 
     path: str  # audio file, or .npy log-mel with load_mel_from_disk
     text: str

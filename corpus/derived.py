@@ -39,7 +39,7 @@ EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DO
 
 @dataclass(frozen=True)
 class DerivedFolder:
-    """A folder of files that were all made with the same settings."""
+    """Represent a folder of files that were all made with the same settings."""
 
     path: Path
     option: str  # command-line option that sets this folder
@@ -104,7 +104,7 @@ class DerivedFolder:
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    """Return whether `path` is newer than the clip's file and its last renaming."""
+    """Return whether `path` is newer than the clip's file, including its last change of name."""
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 

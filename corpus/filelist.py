@@ -1,4 +1,4 @@
-"""Filelists: check every line once, and keep the checked clips in a cache next to the filelist.
+"""Check every line of a filelist once, and keep the checked clips in a cache next to the filelist.
 
     training, validation = (checked_clips(path, hparams, new_run=True) for path in filelists)
 

@@ -87,7 +87,8 @@ def read_layout(
 
 
 def _read_folders(corpus: Path) -> tuple[list[Clip], list[str]]:
-    """Read a corpus that has a folder for each speaker. Audio files outside are problems."""
+    """Read a corpus that has a folder for each speaker. Audio files outside these folders are
+    problems."""
     if (path := corpus / METADATA).exists():
         raise UserError(
             f"{path}: expected one {METADATA} in each speaker's folder, or a text next to each "

@@ -1,4 +1,4 @@
-"""`prepare` turns a corpus into filelists, after checking every clip.
+"""Turn a corpus into filelists, after checking every clip (`prepare`).
 
 written = prepare(Preparation(Path("data/LJSpeech-1.1"), Path("filelists/ljspeech")))
 """
@@ -70,7 +70,7 @@ def settings(
         "training_files": f"train{suffix}.txt",
         "validation_files": f"val{suffix}.txt" if has_validation else "none",
     }
-    lines = ["# By scripts/prepare.py, for: train.py --hparams @this_file,name=value,..."]
+    lines = ["# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
     names = {line.partition("=")[0].strip() for line in lines}
     if several_speakers and "speaker_embedding_dim" not in names:
@@ -81,7 +81,7 @@ def settings(
 
 @dataclass
 class Preparation:
-    """The arguments of `prepare`; scripts/prepare.py has an option for each."""
+    """Contain the arguments of `prepare`; scripts/prepare.py has an option for each argument."""
 
     corpus: Path  # an absolute path, like the three other folders below
     out: Path  # for the filelists
@@ -121,12 +121,12 @@ class Preparation:
 
     @property
     def folder(self) -> Path:
-        """The folder that the clips are read from."""
+        """Return the folder that the clips are read from."""
         return self.convert or self.corpus
 
     @property
     def new_folders(self) -> dict[str, Path]:
-        """The folders that files are written to, by their options."""
+        """Map options to the folders that files are written to."""
         folders = {
             "--cache-mels": self.mels,
             "--trim-silence": self.trim,

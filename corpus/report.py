@@ -44,7 +44,7 @@ def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
 
 
 class SpeakerFacts(NamedTuple):
-    """Contain what was measured in a speaker's clips."""
+    """Contain the measurements of a speaker's clips."""
 
     name: str
     clips: int

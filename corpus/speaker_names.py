@@ -1,4 +1,4 @@
-"""Define where the names of a corpus's speakers are, and which names are accepted.
+"""Define the places of speakers' names in a corpus, and the names that are accepted.
 
 source = SpeakerSource(column="2")
 clips, problems = with_names(clips, "column 2", "metadata.csv")

@@ -42,7 +42,7 @@ EXPECTED_JSON = 'expected a JSON object such as {"path": "a.wav", "text": "Yes."
 
 @dataclass(frozen=True)
 class Table:
-    """A table of recordings.
+    """Describe a table of recordings.
 
     Args:
         path: the file. Paths in it start at its own folder or at the corpus; extensions and case
@@ -61,7 +61,7 @@ class Table:
 
 
 class Entry(NamedTuple):
-    """A line of a table."""
+    """Contain a line of a table."""
 
     name: str  # path, id or name of the audio file
     text: str
@@ -208,7 +208,7 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
     for field in row.fields:
         if more := field.count("\n"):
             raise ValueError(
-                f"a quotation mark opens a field that goes on for {more:,} more lines: "
+                f"a quotation mark opens a field that continues for {more:,} more lines: "
                 f"{field[:60]!r}, expected each recording in one line, with quotation marks "
                 "inside a quoted field written twice"
             )

@@ -104,7 +104,7 @@ def filters_at_start(window: int) -> torch.Tensor:
 
 
 class ConvTasNet(nn.Module):
-    """A causal Conv-TasNet (Luo, Mesgarani 2019) with one output.
+    """Enhance samples with a causal Conv-TasNet (Luo, Mesgarani 2019) with one output.
 
     An output sample depends on no input sample more than `window` samples later. Therefore padding
     does not change the output.
@@ -154,7 +154,7 @@ def snr(estimated: torch.Tensor, clean: torch.Tensor, lengths: torch.Tensor) -> 
 
 
 def record(utterances: Sequence[Utterance], noise: str, seed: int) -> list[Clip]:
-    """Put each utterance into a room and noise of its own.
+    """Put each utterance into its own room and noise.
 
     Returns:
         Clips with the noisy samples, and the direct speech with its early reflections.

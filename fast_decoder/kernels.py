@@ -109,7 +109,7 @@ def _tanh(x):
 
 @triton.jit
 def _dot(a, b, total, PRECISION: tl.constexpr):
-    if INTERPRETED:  # Triton's interpreter would multiply the bits of bf16 values.
+    if INTERPRETED:  # Triton's interpreter would multiply the bits of bf16 values as integers.
         a, b = a.to(total.dtype), b.to(total.dtype)
     return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
 

@@ -115,7 +115,8 @@ class PlainLoops:
                 dcontext = gradients.contexts[t].copy_(dstate[:, size:])
                 if grad_alignments is not None:
                     dalignment = dalignment + grad_alignments[t]
-                # MKL would take twelve times as long for memory times a column.
+                # MKL would take twelve times as long for a product of the memory and a single
+                # column.
                 by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
                 dalignment = by_context.add_(dalignment)
                 denergy = torch.ops.aten._softmax_backward_data(

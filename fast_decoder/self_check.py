@@ -50,7 +50,8 @@ STEPS_AFTER_A_CHUNK = 3
 # error of plain operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
-ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}  # half of the last place
+# Largest rounding error, relative.
+ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 # The settings that `Decoder` reads.
 SIZES = (
     "n_mel_channels",

@@ -1,4 +1,4 @@
-"""LengthBatches and RankSampler in loaders of torch: every clip once, exact resume, errors."""
+"""Test LengthBatches and RankSampler in loaders of torch: every clip once, exact resume, errors."""
 
 import itertools
 import random
@@ -31,7 +31,7 @@ def error_of(action) -> str:
     """Return the message of the BatchingError that the action raises.
 
     The error keeps the loader alive in a cycle, and each of its workers then takes five seconds to
-    end. So the frames are cleared.
+    end. Therefore the frames are cleared.
     """
     try:
         action()
@@ -164,7 +164,8 @@ def test_processes_yield_the_rest_when_resumed_with_another_world_size(before, a
 @settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
 def test_item_raises_when_it_is_not_the_next_batch(numbers, world_size, epoch):
-    """For any sequence of indices: the items are a prefix of a rank's share, and then an error."""
+    """For any sequence of indices, the items are a prefix of a rank's share, followed by an
+    error."""
     batches = make(world_size)
     batches.set_epoch(epoch)
     shares = [list(range(rank, len(batches), world_size)) for rank in range(world_size)]
@@ -246,7 +247,7 @@ class SlowFirst(list):
 
 
 def test_loader_raises_when_workers_are_out_of_order():
-    """The first worker is slow, so the second gets its share."""
+    """The first worker is slow, so the second worker gets the first worker's share."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
@@ -270,7 +271,7 @@ def test_second_pass_raises_without_set_epoch(workers):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("other", [1, 2])
-def test_pass_raises_when_set_epoch_is_called_inside(num_workers, other):
+def test_pass_raises_when_set_epoch_is_called_during_it(num_workers, other):
     batches = make(batches_per_epoch=14)
     for loader in (loader_of(batches, num_workers=num_workers), DataLoader(batches, **LEAVES)):
         batches.set_epoch(1)
@@ -347,7 +348,8 @@ def test_skipping_raises_without_state_or_record(tmp_path):
 
 @pytest.mark.parametrize("sampler_too", [False, True])
 def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
-    """So a learning-rate schedule that is planned with it ends with the last optimizer step."""
+    """Therefore a learning-rate schedule that is planned with this length ends with the last
+    optimizer step."""
     batches = make()
     loader, set_epoch = loader_of(batches), batches.set_epoch
     if sampler_too:
@@ -371,7 +373,8 @@ def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
 
 
 def test_batches_resume_in_the_loader_of_torchdata():
-    """Inside an epoch, at its end and between two epochs, with and without workers."""
+    """The state is saved inside an epoch, at its end and between two epochs, with and without
+    workers."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader(workers):

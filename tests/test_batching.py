@@ -1,4 +1,5 @@
-"""plan_epoch: every clip once, the strategies against independent references, and the costs."""
+"""Test plan_epoch: every clip once, the strategies against independent references, and the
+costs."""
 
 import copy
 import math
@@ -52,7 +53,7 @@ some_lengths = st.one_of(whole_lengths, st.lists(st.floats(0.1, 60), min_size=1,
 
 
 def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_lengths):
-    """Draw allowed arguments: (lengths, batch_size, options of plan_epoch)."""
+    """Draw allowed arguments: Draw (lengths, batch_size, options of plan_epoch)."""
     lengths = data.draw(lengths, "lengths")
     batch_size = data.draw(st.integers(1, 9), "batch_size")
     options = {
@@ -122,7 +123,7 @@ def test_plan_never_exceeds_the_length_budget(strategy, mode, randomize, data):
 
 
 def naive_batches(order, lengths, capacity=math.inf, most=math.inf):
-    """Cut by the rule of Ge et al. as it is written: the largest run of clips that fits, repeatedly."""
+    """Cut batches by the rule of Ge et al.: repeatedly take the longest run of clips that fits."""
     batches, order = [], list(order)
     while order:
         size = 1
@@ -250,7 +251,7 @@ def test_semi_sorted_equals_sorted_when_factor_is_0(strategy, randomize, data, m
     ],
 )
 def test_noise_follows_its_closed_form(strategy, power, distance, squared_density):
-    """Noise is in units of length for `semi_sorted`, and in ranks for the others."""
+    """Noise is in units of length for `semi_sorted`, and in ranks for the other strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power
     options = {"local_randomization_factor": 0.05, "batch_randomization": True}  # a = 1000 ranks
     before, now = (plan_epoch(lengths, 20, strategy, epoch=e, **options) for e in (0, 1))
@@ -270,7 +271,8 @@ def test_exponential_noise_mixes_short_and_long_clips_equally():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2. A batch has 160 frames.
+        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2. A batch has 160
+        # frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
 
@@ -427,7 +429,7 @@ def test_check_strategy_suggests_a_name_when_unknown():
 
 
 def test_check_options_names_every_problem():
-    """`hparams.py` gives it all values of a settings file or a command line."""
+    """`hparams.py` passes all values of a settings file or a command line to `check_options`."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
     wrong = {"batch_size": 16, "strategy": "bucket", "bucket_size": 8, "seed": -1, "max_clip": 3}
     with pytest.raises(BatchingError) as raised:

@@ -50,7 +50,7 @@ def listed(filelist, some, **options):
 
 
 def read(filelist, key=KEY):
-    """Read a cache like a new process: None if it must be made again."""
+    """Read a cache like a new process: The result is None if the cache must be made again."""
     try:
         return read_cache(cache_path(filelist), key)
     except UserError:
@@ -195,7 +195,7 @@ def test_fingerprint_changes_with_names_texts_and_lengths_but_not_with_folders(f
     assert listed(filelist, SMALL[::-1]).fingerprint != table.fingerprint
 
 
-def test_fingerprint_is_that_of_version_0_4(filelist):
+def test_fingerprint_equals_that_of_version_0_4(filelist):
     """Checkpoints contain the fingerprint. If it changed, runs could not resume."""
     named = [replace(clip, speaker="anna") for clip in SMALL]
     for some, expected in ((SMALL, FINGERPRINT), (named, FINGERPRINT_OF_ANNA)):

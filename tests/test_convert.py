@@ -1,4 +1,4 @@
-"""corpus/convert.py: prepare.py --convert makes clips that training can use."""
+"""Test that prepare.py --convert makes clips that training can use (corpus/convert.py)."""
 
 import json
 import os

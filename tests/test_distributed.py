@@ -1,4 +1,4 @@
-"""Training in several processes gives the same result for any number of processes, and ends."""
+"""Test that training ends, with the same result, for any number of processes."""
 
 import math
 import os

@@ -59,7 +59,7 @@ def test_clips_are_read_when_the_list_has_seconds_or_not(sounds):
 
 
 def test_relative_path_starts_at_the_lists_folder(sounds, tmp_path, monkeypatch):
-    """It starts at the working directory if no such file is there. Errors name both paths."""
+    """It starts at the working directory if no such file is there. Errors contain both paths."""
     (tmp_path / "work" / "here").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
     monkeypatch.chdir(tmp_path / "work")

@@ -1,4 +1,4 @@
-"""corpus/layouts.py: recordings in the layouts that people have."""
+"""Test that corpus/layouts.py finds recordings in the usual layouts."""
 
 import json
 import os
@@ -18,7 +18,7 @@ TEXTS = ["One, or two.", '"Go!" he said: "Now."', "Äpfel; Öl."]
 
 @pytest.fixture
 def recordings(tmp_path):
-    """corpus/clips/a.wav, b.FLAC and corpus/more/C.wav."""
+    """Make corpus/clips/a.wav, b.FLAC and corpus/more/C.wav."""
     corpus = tmp_path / "corpus"
     for name in ("clips/a.wav", "clips/b.FLAC", "more/C.wav"):
         (corpus / name).parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ def write(path, text):
     ],
 )
 def test_every_format_gives_frames(tmp_path, content, frames, texts):
-    """1 + samples // 276, without opening an audio file."""
+    """A clip has 1 + samples // 276 frames. No audio file is opened."""
     clips = read_lengths(write(tmp_path / "list", content), HPARAMS)
     assert list(clips.ids) == ["a", "b", "c"]
     assert clips.frames.tolist() == frames

@@ -35,7 +35,8 @@ def corpus(tmp_path_factory):
 
 
 def test_clips_are_audible_and_never_digitally_silent(corpus):
-    """Mel spectrograms of digital silence lie on the floor of the logarithm; noise avoids that."""
+    """The mel spectrogram of digital silence is at the floor of the logarithm. Noise prevents
+    this."""
     for path in (corpus / "wavs").iterdir():
         info = soundfile.info(path)
         assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")

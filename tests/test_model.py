@@ -439,7 +439,7 @@ def at_three_steps(steps):
 
 
 def make_stop(model, text, lengths, masks, wanted=at_three_steps):
-    """Set the gate so that the texts stop at steps [B] that are wanted; returns these."""
+    """Set the gate so that the texts stop at chosen steps [B], and return the steps."""
     gate, threshold = model.decoder.gate_layer.linear_layer, model.gate_threshold
     for seed in range(200):
         torch.nn.init.normal_(gate.weight, std=3.0, generator=seeded(seed))

@@ -1,4 +1,4 @@
-"""corpus/report.py and corpus/plots.py: the table, warnings and plots of several speakers."""
+"""Test the table, warnings and plots of several speakers (corpus/report.py, corpus/plots.py)."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def test_run_keeps_the_newest_checkpoints_and_the_best(corpus, tmp_path, monkeypatch):
-    """iters_per_checkpoint=3, validation after epochs 1, 2, 3; the second is made the best."""
+    """Checkpoints are written every 3 steps, and validation follows epochs 1, 2 and 3. The second
+    validation is made the best."""
     saved = []
     save = checkpoint.write_checkpoint
 

@@ -85,7 +85,7 @@ def passed(stream, epoch=0, workers=0):
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
 def test_stream_yields_every_item_once(count):
-    """Each window is planned alone. Less than half a window at the end joins the last window."""
+    """Each window is planned alone. A rest of less than half a window joins the last window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))
     assert sorted(clips_of(first)) == sorted(clips_of(second)) == list(range(count))

@@ -75,7 +75,7 @@ def with_speakers(corpus: Corpus, **names: str) -> Corpus:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Corpus:
     """Validation has two batches, of 3 and 2 clips; the first clips of a and b are in the first
-    batch, that of c is in the second."""
+    batch, and the first clip of c is in the second batch."""
     corpus = make_corpus(tmp_path_factory.mktemp("speakers"))
     return with_speakers(corpus, train="aabca", val="abcca")
 

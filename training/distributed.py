@@ -61,7 +61,7 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Note the time. Note that gradients of this process are ready. Call this each time."""
+        """Note the time. Call this each time that gradients of this process become ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
@@ -79,13 +79,13 @@ class ReductionClock:
 
 @dataclass(frozen=True)
 class Processes:
-    """Describe this process and the other processes of the run."""
+    """Describe the processes of a run, and this process's place among them."""
 
     rank: int = 0
     world_size: int = 1
     # Device of this process; None: a GPU if the machine has a GPU.
     device: torch.device | None = None
-    clock: ReductionClock | None = None  # only with several processes
+    clock: ReductionClock | None = None  # set only with several processes
     local_rank: int = 0  # rank on this machine; rank 0 does the work of one process per machine
     machines: int = 1
 
@@ -236,7 +236,7 @@ ALONE = Processes()
 
 
 def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
-    """Return a store that the processes of this start share.
+    """Return a store that is shared by the processes that were started together.
 
     torchrun keeps the same store while it restarts processes. The store still has the addresses of
     dead processes, and new processes would wait for them in vain (pytorch issue 135712). Therefore

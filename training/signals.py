@@ -41,7 +41,7 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def exit(self, processes: Processes, resume_command: str) -> None:
-        """End this process. The caller must save before."""
+        """End this process. Save a checkpoint before this call."""
         if processes.is_first:
             print(f"stopped and saved; resume with: {resume_command}", flush=True)
         leave_at_exit()
