@@ -33,7 +33,7 @@ test: .venv/installed
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	# Each core runs a process with one thread, because the tests' models are too small for more threads.
+	# Each core runs a process with one thread: the tests' models are too small for more.
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
 
 # Run the slow tests: every command in the documents, a study, the demo twice, restarts and more.

@@ -42,7 +42,7 @@ FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # fields of a line
 # Next to cached mels; contains the settings they were made with.
 MEL_SETTINGS_FILE = "mel_settings.json"
 LENGTHS_FILE = "lengths.csv"  # in a run's folder; contains id,frames of the training clips
-LONG_SECONDS = 15  # longer clips are warned about
+LONG_SECONDS = 15  # longer clips cause a warning
 LONG = 3  # in medians; causes a warning about longer clips
 NO_FILELIST = (
     "no such filelist; make one with scripts/prepare.py, or set yours with "
@@ -238,7 +238,7 @@ def split_filelist_line(line: str) -> ListedClip:
 
 
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the frames of an audio file. UserError if it is bad or not `seconds` long."""
+    """Return the frames of an audio file. UserError if the file or `seconds` is wrong."""
     if path.endswith(".npy"):
         raise UserError("a cached mel; read it with load_mel_from_disk=True")
     whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
@@ -252,7 +252,7 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the frames of a cached mel. UserError if it is bad or not `seconds` long."""
+    """Return the frames of a cached mel. UserError if the file or `seconds` is wrong."""
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
     # This also rejects nan and infinity, which have no number of frames.

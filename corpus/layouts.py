@@ -270,7 +270,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             found = [corpus / "wavs" / (listed if has_suffix else f"{listed}.wav")]
         if len(found) > 1:
             several = f"{found[0]} or {found[1]}"
-            problems.append(f"{entry.where}: {entry.name!r}: may be {several}; write its path")
+            problems.append(f"{entry.where}: {entry.name!r}: may mean {several}; write its path")
             continue
         key = (os.path.realpath(found[0]), entry.segment)
         if first.setdefault(key, entry.where) != entry.where:

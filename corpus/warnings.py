@@ -166,8 +166,9 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
     if (correlation := _correlation(seconds, symbols)) >= MIN_CORRELATION:
         return None
     return (
-        f"warning: long clips have no longer texts than short ones (correlation {correlation:.2f}, "
-        "0.97 in LJSpeech): texts of other clips cannot be learned. Listen to some, such as "
+        "warning: texts of long clips are not longer than texts of short clips "
+        f"(correlation {correlation:.2f}, 0.97 in LJSpeech): texts of other clips cannot be learned. "
+        "Listen to some, such as "
         f"{clips[0].id}: {clips[0].text[:60]!r} ({MANUAL})"
     )
 

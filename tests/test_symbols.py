@@ -300,7 +300,7 @@ def test_prepare_writes_the_table_and_lists_rare_symbols(lists, capsys):
     assert preparation.rare_symbols(clips * 10, hparams) == ""
 
 
-def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, no_plots):
+def test_table_has_no_symbols_of_clips_that_were_left_out(lists, tmp_path, no_plots):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
     prepare(Preparation(corpus, tmp_path / "lists", OWN, skip_bad=True))

@@ -79,7 +79,7 @@ def test_line_is_reported_when_the_given_encoding_does_not_fit(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["zip", "gzip", "audio", "zeros"])
-def test_file_is_rejected_when_it_is_no_text(tmp_path, kind):
+def test_file_is_rejected_when_it_is_not_text(tmp_path, kind):
     contents = {
         "zip": b"PK\x03\x04" + bytes(range(256)),
         "gzip": gzip.compress(b"1|One.\n" * 100),

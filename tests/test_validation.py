@@ -191,7 +191,7 @@ def test_validation_does_not_change_training(corpus, tmp_path):
     )
 
 
-def test_validation_keeps_its_workers(corpus, tmp_path, monkeypatch):
+def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
     """On Python 3.12, loaders that are dropped close file descriptors of other loaders."""
     workers, validate = [], validation.validate
 

@@ -45,7 +45,7 @@ class AlreadyReported(UserError):
 class ReductionClock:
     """Measure how long optimizer steps wait for the gradients of other processes.
 
-    The time begins when the last of this process's own gradients are ready. On a GPU, reading the
+    The time begins when all gradients of this process are ready. On a GPU, reading the
     clock does not wait for the GPU.
     """
 
