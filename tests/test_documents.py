@@ -99,7 +99,11 @@ def clone(tmp_path):
         soundfile.write(wavs / f"T-{i}.wav", 0.1 * rng.standard_normal(8000 + 900 * i), 22050)
         rows.append(f"T-{i}|Text {i}.|Text number {i}.\n")
     (wavs.parent / "metadata.csv").write_text("".join(rows), encoding="utf-8")
-    shutil.copytree(wavs.parent, root / "RECORDINGS")
+    (root / "RECORDINGS").mkdir()
+    for i in range(40):
+        path = root / "RECORDINGS" / f"R-{i}.wav"
+        soundfile.write(path, 0.1 * rng.standard_normal(8000 + 300 * i), 22050)
+        path.with_suffix(".txt").write_text(f"Text number {i}.", encoding="utf-8")
     for speaker in ("anna", "bert"):
         (root / "data" / "readers" / speaker).mkdir(parents=True)
         for path in wavs.glob("*.wav"):
@@ -140,6 +144,8 @@ def smaller(command: str) -> list[str]:
     added = shlex.split(SMALLER.get(program, ""))
     if "--resume" in arguments:  # which takes the settings of the run
         return arguments
+    if "--voice" in arguments:  # A voice has only the settings that it needs.
+        added = ["--hparams", "max_decoder_steps=20"]
     if "--hparams" in arguments and "--hparams" in added:
         place = added.index("--hparams")
         arguments[arguments.index("--hparams") + 1] += f",{added[place + 1]}"

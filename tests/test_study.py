@@ -280,7 +280,7 @@ def test_budget_table_counts_half_a_word_when_all_words_are_right(values):
 @pytest.mark.usefixtures("clean_process")
 def test_study_trains_real_runs_and_repeats_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    make_corpus(tmp_path / "corpus", 12, text="A text.")
+    make_corpus(tmp_path / "corpus", 12, text="No. {} text.")
     tiny = ",".join(f"{name}={value}" for name, value in TINY.items() if "epochs" not in name)
     prepare.main(["corpus", "--out", "lists", "--hparams", tiny])
     command = ["out", "--hparams", f"@lists/settings.txt,{tiny},max_decoder_steps=20"]

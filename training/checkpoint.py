@@ -214,6 +214,7 @@ def save(
         "iteration": loop.iteration,
         "state_dict": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
+        "optimizer_class": type(trainer.optimizer).__name__,
         "learning_rate": trainer.optimizer.param_groups[0]["lr"],
         "scaler": trainer.scaler.state_dict() or None,
         "hparams": asdict(trainer.hparams),
@@ -411,6 +412,13 @@ def restore(
     """
     path, saved = source
     load_weights(trainer.model, saved, path)
+    # Different optimizers can have states of the same shape, such as Adam and RAdam.
+    before = saved.get("optimizer_class", "Adam")  # Version 0.4.0 did not save it.
+    if before != type(trainer.optimizer).__name__:
+        raise UserError(
+            f"{path}: optimizer: {before}, expected {type(trainer.optimizer).__name__}. To start a "
+            "new run from its weights, use -c with --warm_start"
+        )
     _check_optimizer_state(path, saved["optimizer"], trainer)
     # The optimizer's own settings, such as weight_decay, come from this command.
     trainer.optimizer.load_state_dict(
