@@ -137,7 +137,7 @@ class HParams(VoiceSettings):
     num_bins: Count = 58  # number of sorted runs per epoch (alternated_sort); larger: more random and more padding
     num_buckets: Buckets = 10  # number of length classes (bucket_by_*); larger: less padding
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
-    batch_capacity: Count | None = None  # most padded frames per batch; None: batch_size times the longest clip
+    batch_capacity: Count | None = None  # padded frames per batch, at most; None: batch_size times the longest clip
     batch_randomization: bool = True  # True: shuffle the finished batches
     random_epochs: CountOrZero = 2  # epochs at the start that use random batches; 0: none
     batches_per_update: Count = 1  # batches per optimizer step over all processes; larger: fewer steps
@@ -167,7 +167,7 @@ class HParams(VoiceSettings):
     # --- model
     n_symbols: SymbolCount = 148  # number of symbols that the model has embeddings for
     symbols_embedding_dim: Width = 512  # width of the symbol embedding
-    encoder_kernel_size: Kernel = 5  # width of the encoder's convolution kernels, in symbols; must be odd
+    encoder_kernel_size: Kernel = 5  # symbols per kernel of the encoder's convolutions; must be odd
     encoder_n_convolutions: EncoderLayers = 3  # number of convolutions in the encoder
     encoder_embedding_dim: EvenWidth = 512  # width of the encoder's output; must be even
     speaker_embedding_dim: WidthOrZero = 0  # width of the speaker embedding; 0: one speaker
@@ -175,19 +175,19 @@ class HParams(VoiceSettings):
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
     p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and in synthesis
-    max_decoder_steps: DecoderSteps = 10_000  # most decoder steps per chunk in synthesis
+    max_decoder_steps: DecoderSteps = 10_000  # decoder steps per chunk, at most, in synthesis
     gate_threshold: Positive = 0.5  # stop probability that ends speech; larger: speech ends later
     attention_rest_time: MillisecondsOrZero = 800.0  # ms, attention at rest for this time ends speech; 0: off
     attention_window: CountOrZero = 0  # number of symbols that attention may move ahead per decoder step; 0: no limit
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
     attention_dim: Width = 128  # width of the vectors that attention compares
     attention_location_n_filters: Width = 32  # number of filters over the earlier attention weights
-    attention_location_kernel_size: Kernel = 31  # width of these filters, in symbols; must be odd
+    attention_location_kernel_size: Kernel = 31  # symbols per kernel of the location filters; must be odd
     attention_location_gradient: bool = True  # False: no gradient through earlier attention weights; small models learn better
     p_attention_dropout: Dropout = 0.1  # dropout rate of the attention LSTM's hidden state
     p_decoder_dropout: Dropout = 0.1  # dropout rate of the decoder LSTM's hidden state
     postnet_embedding_dim: Width = 512  # number of channels in the postnet
-    postnet_kernel_size: Kernel = 5  # width of the postnet's convolution kernels, in frames; must be odd
+    postnet_kernel_size: Kernel = 5  # frames per kernel of the postnet's convolutions; must be odd
     postnet_n_convolutions: PostnetLayers = 5  # number of convolutions in the postnet
     # fmt: on
 
