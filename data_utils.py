@@ -1,4 +1,4 @@
-"""The dataset of a filelist's clips, and the loader that gives padded batches (batch.py).
+"""Define the dataset of a filelist's clips, and the loader that makes padded batches (batch.py).
 
 loader = make_loader(clips, hparams, sampler, pin_memory=True)
 for batch in loader:
@@ -42,7 +42,7 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # By label, for each name of the table: its index in hparams.labels.
+        # For each label, this maps the table's names to indices in hparams.labels.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}
@@ -75,8 +75,8 @@ class TextMelDataset(Dataset):
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:
             return torch.from_numpy(read_mel(path, self.hparams))
-        # One thread, as in a loader's worker: matrix products that are split over more threads may
-        # round differently, and a run must not depend on num_workers.
+        # This uses one thread, like a loader's worker. Matrix products on several threads may round
+        # differently, but a run must not depend on num_workers.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -88,7 +88,8 @@ class TextMelDataset(Dataset):
 def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) -> Batch:
     """Run `collate`; in a worker, also move the batch to shared memory.
 
-    torch would move it in a thread, which only prints an error, and the loader would then hang.
+    Without this function, torch would move the batch in a thread that only prints the error, and
+    the loader would hang.
 
     Raises:
         UserError: if the shared memory is full.
@@ -129,7 +130,7 @@ def _start_worker(_worker_id: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # macOS has no sigwaitinfo; any SIGTERM ends a worker there.
+    # macOS has no sigwaitinfo, so any SIGTERM ends a worker there.
     if hasattr(signal, "sigwaitinfo"):
         # Later threads inherit the blocked signal; only the waiting thread receives it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -159,6 +160,6 @@ def make_loader(
         pin_memory=pin_memory,
         persistent_workers=hparams.num_workers > 0,
         worker_init_fn=_start_worker,
-        # Its own generator, so that loading never changes the global one.
+        # The loader has its own generator, so that loading never changes the global generator.
         generator=torch.Generator(),
     )

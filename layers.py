@@ -1,4 +1,4 @@
-"""Building blocks of Tacotron 2: initialized layers, prenet, attention, masks, dropout.
+"""Define building blocks of Tacotron 2: initialized layers, prenet, attention, masks, dropout.
 
 Parameters have the names of NVIDIA's recipe. In shapes: B clips, T_in symbols, T decoder steps.
 
@@ -14,11 +14,11 @@ from torch import nn
 
 from hparams import HParams
 
-Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # of the non-linearity that follows
+Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # the non-linearity that follows the layer
 
 
 class Linear(nn.Module):
-    """A linear layer with Xavier-uniform weights for the given non-linearity."""
+    """Map vectors linearly, with Xavier-uniform weights for the given non-linearity."""
 
     def __init__(self, in_dim: int, out_dim: int, bias: bool = True, gain: Gain = "linear"):
         super().__init__()
@@ -30,7 +30,7 @@ class Linear(nn.Module):
 
 
 class Conv1d(nn.Module):
-    """A convolution (odd kernel) that keeps the length, with Xavier-uniform weights."""
+    """Convolve with an odd kernel and keep the length. The weights are Xavier-uniform."""
 
     def __init__(
         self, in_dim: int, out_dim: int, kernel_size: int, bias: bool = True, gain: Gain = "linear"
@@ -44,10 +44,10 @@ class Conv1d(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm that also trains on a batch of one value per channel.
+    """Apply batch norm that also trains on a batch with one value per channel.
 
-    One clip of one symbol or frame gives such a batch, and its variance is undefined. The running
-    statistics are then used, and they do not change.
+    A single clip with one symbol or frame makes such a batch, and its variance is undefined. The
+    running statistics are then used, and they do not change.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, dim, T] -> [B, dim, T]
@@ -89,7 +89,7 @@ def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torc
     """Return row indices that reverse each sequence of a batch, and the mask of the padding.
 
     Both have the shape [B, max_length]. The indices refer to the batch flattened to
-    [B * max_length]. They leave padding in its place, so applying them twice restores the batch.
+    [B * max_length]. Padding keeps its place, so applying the indices twice restores the batch.
 
     Raises:
         ValueError: if a length is not from 1 to max_length.
@@ -117,9 +117,9 @@ def draw_keep_mask(
 ) -> torch.Tensor | None:
     """Draw a bool mask for `drop`, or return None if p is 0.
 
-    A generator draws on its own device. On a CPU the probability is rounded to 1/65,536, because
-    each random word of 64 bits makes four values. This is three times faster than torch's
-    `bernoulli_`.
+    A generator draws on the device that it was made for. On a CPU the probability is rounded to
+    1/65,536, because each random word of 64 bits becomes four values. This is three times faster
+    than torch's `bernoulli_`.
     """
     if p == 0:
         return None
@@ -131,7 +131,8 @@ def draw_keep_mask(
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
     values = words.view(torch.int16)[:count].view(shape)  # uniform from -2^15 to 2^15 - 1
-    num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # how many of the 2^16 values
+    # Number of the 2^16 values that keep an element.
+    num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)
     return (values < num_kept - 2**15).to(device)
 
 
@@ -143,7 +144,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 class Prenet(nn.Module):
-    """Two ReLU layers without bias, with dropout that stays on in synthesis."""
+    """Apply two ReLU layers without bias, with dropout that stays on in synthesis."""
 
     def __init__(self, in_dim: int, dim: int, p_dropout: float):
         super().__init__()
@@ -153,14 +154,14 @@ class Prenet(nn.Module):
 
     def forward(
         self, x: torch.Tensor, keep: tuple[torch.Tensor | None, ...]
-    ) -> torch.Tensor:  # [..., in_dim], one keep mask [..., dim] a layer -> [..., dim]
+    ) -> torch.Tensor:  # [..., in_dim], one keep mask [..., dim] per layer -> [..., dim]
         for layer, layer_keep in zip(self.layers, keep, strict=True):
             x = drop(torch.relu(layer(x)), layer_keep, self.p_dropout)
         return x
 
 
 class LocationLayer(nn.Module):
-    """Features of past alignments: a convolution, then a linear layer."""
+    """Compute features of past alignments: a convolution, then a linear layer."""
 
     def __init__(self, n_filters: int, kernel_size: int, attention_dim: int):
         super().__init__()
@@ -172,7 +173,7 @@ class LocationLayer(nn.Module):
 
 
 class Attention(nn.Module):
-    """The interface of every attention: `memory_layer` and `forward`."""
+    """Define the interface of every attention: `memory_layer` and `forward`."""
 
     memory_layer: nn.Module  # memory [B, T_in, memory_dim] -> processed memory, once per text
 
@@ -189,7 +190,8 @@ class Attention(nn.Module):
 
 
 class LocationSensitiveAttention(Attention):
-    """Location-sensitive attention (Chorowski et al. 2015, in the form that Tacotron 2 uses).
+    """Compute location-sensitive attention (Chorowski et al. 2015, in the form that Tacotron 2
+    uses).
 
     Without `attention_location_gradient` the past alignments are constants. Their gradient through
     all decoder steps can grow large. It then hides the gradients that teach attention to follow the
@@ -226,9 +228,9 @@ class LocationSensitiveAttention(Attention):
 
 
 def make_attention(hparams: HParams) -> Attention:
-    """Return the decoder's attention. This is the only place that chooses it.
+    """Return the decoder's attention. This is the only place that chooses the attention.
 
-    With another class than `LocationSensitiveAttention`, training uses the reference decoder,
-    because the fast decoder computes no other attention (training/decoders.py).
+    If it is not `LocationSensitiveAttention`, training uses the reference decoder, because the fast
+    decoder supports no other attention (training/decoders.py).
     """
     return LocationSensitiveAttention(hparams)

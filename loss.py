@@ -1,4 +1,4 @@
-"""The losses: errors of mel and stop token, and attention away from the diagonal.
+"""Compute the losses: errors of mel and stop token, and attention away from the diagonal.
 
     losses = Tacotron2Loss(gate_positive_weight=5)(model(batch), batch)
     losses.total.backward()
@@ -23,24 +23,25 @@ from model import Outputs
 
 
 class Losses(NamedTuple):
-    """Scalars of a batch.
+    """Contain the losses of a batch as scalars.
 
-    The first four are the reference's means, which include padding. The masked losses are sums over
-    real frames (gate: real decoder steps), divided by the number of real frames (steps).
+    The first four losses are the reference's means, which include padding. The masked losses are
+    sums over real frames (gate: real decoder steps), divided by the number of real frames (steps).
     """
 
     total: torch.Tensor
     mel: torch.Tensor
     mel_postnet: torch.Tensor
     gate: torch.Tensor
-    total_unpadded: torch.Tensor  # masked, as the three below
+    total_unpadded: torch.Tensor  # masked, like the three losses below
     mel_unpadded: torch.Tensor
     mel_postnet_unpadded: torch.Tensor
     gate_unpadded: torch.Tensor
 
 
 class Tacotron2Loss(nn.Module):
-    """MSE before and after the postnet, and binary cross-entropy of the stop token ("gate").
+    """Compute the MSE before and after the postnet, and the binary cross-entropy of the stop token
+    ("gate").
 
     The reference's mean falls when padding grows, because masked padding costs nothing but is
     counted. Use this mean to compare with the paper. Use the masked loss to compare batching
@@ -56,7 +57,7 @@ class Tacotron2Loss(nn.Module):
         self.gate_positive_weight = gate_positive_weight
 
     def forward(self, outputs: Outputs, batch: Batch) -> Losses:
-        """Return the losses of `outputs`, which the model made from `batch`."""
+        """Return the losses of the model's `outputs` for `batch`."""
         num_mels, num_frames = batch.mel.shape[1:]
         frames_per_step = num_frames // outputs.gate.shape[1]
         frame_mask, step_mask = _padding_masks(outputs, batch)
@@ -81,9 +82,9 @@ def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
 
     The first row is the squared error of the mel before and after the postnet: means over bands,
     summed over the clip's real frames. The second row is the unweighted cross-entropy of the stop
-    token, summed over the clip's real decoder steps. Divided by the numbers of frames and of steps,
-    both rows add up to the masked loss of the clip alone. For several clips, add their sums and
-    their numbers first.
+    token, summed over the clip's real decoder steps. If you divide the rows by the clip's numbers
+    of frames and of steps and add them, the sum is the masked loss of the clip. For several clips,
+    add their sums and their numbers first.
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)
@@ -102,7 +103,7 @@ def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.
     """Return bool [B, T_out] and [B, T], True beyond the end of a clip."""
     num_frames = batch.mel.shape[2]
     frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
-    # A decoder step is beyond the end if its first frame is.
+    # A decoder step is beyond the end if its first frame is beyond the end.
     step_mask = frame_mask[:, :: num_frames // outputs.gate.shape[1]]
     return frame_mask, step_mask
 
@@ -123,12 +124,12 @@ SIGMA = 0.2  # width of the diagonal, as a fraction of the text
 def off_diagonal(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float
 ) -> torch.Tensor:
-    """Return float32 [B, T, N]: how far each decoder step and symbol is from the diagonal.
+    """Return the distance of each decoder step and symbol from the diagonal, float32 [B, T, N].
 
     The value is 0 on the diagonal and near 1 far away from it:
-    W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2)), with a clip's own T steps and N symbols, counted
-    from 0, and g = `sigma`. Source: Tachibana et al., "Efficiently trainable text-to-speech system
-    based on deep convolutional networks with guided attention", 2018, section 4.1.
+    W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2)), with a clip's own T steps and N symbols,
+    counted from 0, and g = `sigma`. Source: Tachibana et al., "Efficiently trainable text-to-speech
+    system based on deep convolutional networks with guided attention", 2018, section 4.1.
 
     Args:
         alignments: [B, T, N]; only the shape and the device are used.

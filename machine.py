@@ -23,7 +23,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any) -> float:
-    """Return the seconds that `run(*arguments)` takes, including the device's work."""
+    """Return the seconds that `run(*arguments)` takes, including the work of the GPU."""
     synchronize(device)
     start = time.perf_counter()
     run(*arguments)
@@ -34,7 +34,8 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 def reset_peak_memory(device: torch.device) -> bool:
     """Reset the peak of `peak_memory`.
 
-    Returns False if the system cannot do that. The peak is then counted from the process's start.
+    Returns False if the system does not support this. The peak is then counted from the process's
+    start.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -66,13 +67,13 @@ def peak_memory(device: torch.device) -> int:
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error means that memory ran out, on the GPU or the machine.
 
-    Python, torch, cuBLAS, cuDNN and the driver have different messages for this.
+    Python, torch, cuBLAS, cuDNN and the driver report this with different messages.
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     words = (
         *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
-        # cuDNN's messages if no convolution fits
+        # cuDNN's messages if no convolution fits into memory
         *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
     )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
@@ -104,7 +105,7 @@ def measured_on(device: torch.device) -> dict[str, Any]:
 
 
 def fingerprint_of_code(*patterns: str) -> str:
-    """Return a hash of the names and contents of this recipe's files that match the patterns."""
+    """Hash the names and contents of this recipe's files that match the patterns."""
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parent
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
@@ -119,7 +120,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        commit = None  # This is a copy without its history.
+        commit = None  # This is a copy of the recipe without its Git history.
     return {
         "machine": {
             "device": machine(device) if device.type == "cuda" else "cpu",

@@ -1,4 +1,4 @@
-"""Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
+"""Define Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
 
     outputs = model(batch)                        # train: teacher forcing
     outputs = model.eval().infer(text, lengths)   # synthesize: free-running inference
@@ -28,8 +28,9 @@ from hparams import HParams
 from layers import BatchNorm, Conv1d, Gain, Linear, Prenet
 from tacotron2_voice.settings import WINDOW_BACK
 
-P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
-PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which adds no loss
+# Probability of dropout after every encoder and postnet convolution, in training.
+P_CONVOLUTION_DROPOUT = 0.5
+PADDED_GATE = 1e3  # gate logit beyond a clip's end, which means a certain stop and adds no loss
 NO_LABELS: Mapping[str, torch.Tensor] = {}  # for a model of one speaker
 
 
@@ -38,16 +39,17 @@ class Outputs(NamedTuple):
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
     gate: torch.Tensor  # [B, T] logits of the stop token: "this decoder step is the last"
     alignments: torch.Tensor  # [B, T, T_in]
-    mel_lengths: torch.Tensor | None = None  # [B] frames made, on the CPU; only from `infer`
+    mel_lengths: torch.Tensor | None = None  # [B] number of frames, on the CPU; set by `infer` only
 
 
 class DropoutMasks(NamedTuple):
-    """The decoder's dropout masks for one batch, from `Decoder.draw_masks`.
+    """Contain the decoder's dropout masks for one batch, from `Decoder.draw_masks`.
 
     True keeps a value. A mask that is None keeps all values.
     """
 
-    prenet: tuple[torch.Tensor | None, torch.Tensor | None]  # one per layer, [T, B, prenet_dim]
+    # One mask per layer, [T, B, prenet_dim].
+    prenet: tuple[torch.Tensor | None, torch.Tensor | None]
     attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
 
@@ -63,7 +65,7 @@ def _convolution(in_dim: int, dim: int, kernel_size: int, gain: Gain) -> nn.Sequ
 
 
 class Encoder(nn.Module):
-    """Convolutions and a bidirectional LSTM over the symbols (Shen et al. 2018, section 2.2)."""
+    """Encode symbols by convolutions and a bidirectional LSTM (Shen et al. 2018, section 2.2)."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -81,8 +83,8 @@ class Encoder(nn.Module):
     ) -> torch.Tensor:  # [B, symbols_embedding_dim, T_in] -> [B, T_in, encoder_embedding_dim]
         """Encode texts.
 
-        With `mask` [B, T_in], True at padding, the convolutions see zeros there, as if each text
-        were alone. Without a mask they see padding, as in the reference's training.
+        With `mask` [B, T_in], True at padding, the convolutions read zeros there, as if each text
+        were alone. Without a mask they read the padding, as in the reference's training.
         """
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
@@ -107,7 +109,7 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
 
 
 class Postnet(nn.Module):
-    """Convolutions over the whole mel. The model adds their output to the mel."""
+    """Apply convolutions to the whole mel. The model adds their output to the mel."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -120,7 +122,8 @@ class Postnet(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Map [B, n_mels, T_out] to the same shape. `mask` [B, T_out] works as in the encoder."""
+        """Map [B, n_mels, T_out] to the same shape. `mask` [B, T_out] has the same effect as in the
+        encoder."""
         for i, convolution in enumerate(self.convolutions):
             x = convolution(_without_padding(x, mask))
             if i < len(self.convolutions) - 1:
@@ -137,7 +140,7 @@ def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
     """Return learned vectors, one for each name, or None if `dim` is 0.
 
     Raises:
-        ValueError: if there is a width but no names.
+        ValueError: if `dim` is not 0 but there are no names.
     """
     if not dim:
         return None
@@ -149,19 +152,20 @@ def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
 
 
 class DecoderState(NamedTuple):
-    """The state that a decoder step passes to the next step; all zero before the first step."""
+    """Contain the state that a decoder step passes to the next step. It is zero before the first
+    step."""
 
     attention_hidden: torch.Tensor  # [B, attention_rnn_dim], after dropout
     attention_cell: torch.Tensor  # [B, attention_rnn_dim]
     decoder_hidden: torch.Tensor  # [B, decoder_rnn_dim], after dropout
     decoder_cell: torch.Tensor  # [B, decoder_rnn_dim]
     alignment: torch.Tensor  # [B, T_in], attention weights of the last step
-    cumulative_alignment: torch.Tensor  # [B, T_in], their sum over all steps
+    cumulative_alignment: torch.Tensor  # [B, T_in], sum of the attention weights over all steps
     attention_context: torch.Tensor  # [B, memory_dim]
 
 
 class Decoder(nn.Module):
-    """The parameters of the decoder, and one decoder step (`step`)."""
+    """Contain the decoder's parameters, and compute one decoder step (`step`)."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -249,12 +253,13 @@ class Decoder(nn.Module):
         return self.linear_projection(output), self.gate_layer(output).squeeze(1), next_state
 
     def to_frames(self, steps: torch.Tensor) -> torch.Tensor:
-        """Map [T, B, n_mels * r] to [B, n_mels, T_out]. A step's frames follow one another."""
+        """Map [T, B, n_mels * r] to [B, n_mels, T_out]. The frames of a decoder step are
+        consecutive."""
         frames = steps.transpose(0, 1).unflatten(2, (self.n_frames_per_step, self.n_mel_channels))
         return frames.flatten(1, 2).transpose(1, 2)
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
-        """Invert `to_frames`.
+        """Reverse `to_frames`.
 
         Raises:
             ValueError: if T_out is not a multiple of r.
@@ -297,7 +302,7 @@ def teacher_forced(
 
 
 class SpokenSteps(NamedTuple):
-    """The outputs of one or more decoder steps in synthesis."""
+    """Contain the outputs of one or more decoder steps in synthesis."""
 
     frames: torch.Tensor  # [steps, B, n_mels * r]
     gate: torch.Tensor  # [steps, B], logits
@@ -328,7 +333,8 @@ def free_running(
     The first decoder step gets zeros. Steps are computed on demand, at most `max_steps`.
 
     Args:
-        window: how many symbols attention may move ahead in a step (`outside_window`); 0: no limit.
+        window: number of symbols that attention may move ahead in a step (`outside_window`); 0: no
+            limit.
     """
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
@@ -349,10 +355,11 @@ def free_running(
 
 
 class Tacotron2(nn.Module):
-    """The model: text to mel. `forward` trains; `infer` and `speak` synthesize.
+    """Convert text to mel with the complete model. `forward` trains; `infer` and `speak`
+    synthesize.
 
-    With `speaker_embedding_dim` a learned vector of the speaker is joined to the encoder's output
-    at every symbol, following Jia et al. (2018), section 2.2.
+    With `speaker_embedding_dim`, a learned vector of the speaker is appended to the encoder's
+    output at every symbol, following Jia et al. (2018), section 2.2.
 
     Raises:
         ValueError: if `speaker_embedding_dim` is set but `speakers` is empty.
@@ -381,8 +388,8 @@ class Tacotron2(nn.Module):
     def forward(self, batch: Batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
         """Compute outputs with teacher forcing. Dropout masks are drawn by default.
 
-        As in the reference, encoder convolutions, postnet and batch norm see padding. With
-        `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
+        As in the reference, padding affects the encoder's convolutions, the postnet and batch norm.
+        With `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
         """
         text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
         memory = self.encode(batch.text, batch.text_lengths, batch.labels)
@@ -404,7 +411,7 @@ class Tacotron2(nn.Module):
     ) -> torch.Tensor:
         """Encode texts [B, T_in] to the memory [B, T_in, memory_dim] that the decoder attends to.
 
-        `labels` has the form of `Batch.labels`, and `mask` works as in `Encoder`.
+        `labels` has the form of `Batch.labels`, and `mask` has the same effect as in `Encoder`.
 
         Raises:
             ValueError: if the model has no embedding for a label, or lacks a label.
@@ -423,7 +430,7 @@ class Tacotron2(nn.Module):
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
         frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
-        # A decoder step is beyond the end if its first frame is.
+        # A decoder step is beyond the end if its first frame is beyond the end.
         steps = frames[:, :: self.n_frames_per_step]
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),
@@ -463,8 +470,9 @@ class Tacotron2(nn.Module):
         """Synthesize texts with free-running inference.
 
         A text ends with the first decoder step whose stop probability exceeds `gate_threshold`, or
-        after `max_decoder_steps`. Beyond its end, mel is 0 and gate 1e3. Up to rounding, the result
-        equals that of the text alone with the same prenet masks.
+        after `max_decoder_steps`. Beyond its end, mel is 0 and gate 1e3. Up to rounding, a text's
+        result is the same as without the other texts of the batch, if the prenet masks are the
+        same.
 
         Args:
             text: int64 [B, T_in]; padding may have any value.
@@ -490,7 +498,7 @@ class Tacotron2(nn.Module):
                 break
         not_yet = torch.cat(stops).cpu().cumsum(dim=0) == 0  # [steps made, B]
         num_steps = (not_yet.sum(dim=0) + 1).clamp(max=self.max_decoder_steps)
-        # More steps can have been made than the longest text takes.
+        # The decoder may have made more steps than the longest text needs.
         frames, gate, alignments = (
             torch.cat(parts)[: int(num_steps.max())] for parts in zip(*spoken, strict=True)
         )

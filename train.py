@@ -1,4 +1,4 @@
-"""Train Tacotron 2 under any batching strategy.
+"""Train Tacotron 2 with any batching strategy.
 
     python train.py -o runs/ljspeech                              # start
     python train.py -o runs/ljspeech --resume                     # resume after a stop
@@ -21,8 +21,8 @@ attention, see layers.make_attention.
 
 import os
 
-# Read when torch is loaded: idle threads sleep. Spinning threads made a decoder step ten times
-# slower on a machine with other work.
+# This is read when torch is loaded, and makes idle threads sleep. Spinning threads made a decoder
+# step ten times slower on a machine with other work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import argparse
@@ -100,11 +100,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default=300,
         help="wait this many seconds for other processes (default: 300)",
     )
-    add("--n_gpus", type=int, default=1, help="accepted if 1; use torchrun for more GPUs")
-    add("--rank", type=int, default=0, help="accepted if 0; torchrun sets the rank itself")
+    add("--n_gpus", type=int, default=1, help="must be 1 if given; use torchrun for more GPUs")
+    add("--rank", type=int, default=0, help="must be 0 if given; torchrun sets the rank itself")
     add("--group_name", default="", help="accepted for compatibility, without effect")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # for example from a shell variable that is not set
+    if not args.output_directory:  # the name may come from a shell variable that is not set
         parser.error("-o: the name is empty, expected a folder")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
@@ -114,14 +114,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
             f"-o {args.output_directory} ..."
         )
     if args.warm_start and args.checkpoint_path is None:
-        parser.error("--warm_start needs a checkpoint: name it with -c")
+        parser.error("--warm_start needs a checkpoint: set it with -c")
     if args.resume and args.checkpoint_path is not None and not args.warm_start:
         parser.error("--resume finds the checkpoint itself: leave out -c or --resume")
     if args.new_clips and not (args.resume or args.resume_from):
         parser.error("--new-clips works only with --resume")
     if args.resume_from is not None:
         if args.checkpoint_path is not None:
-            parser.error("--resume-from names the checkpoint: leave out -c")
+            parser.error("--resume-from already selects the checkpoint: leave out -c")
         name = checkpoint.BEST if args.resume_from == "best" else args.resume_from
         inside = args.output_directory / name
         is_inside = name == checkpoint.BEST or inside.exists()
@@ -141,7 +141,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
-    """Check everything and build the run, in all processes. Return None if it is finished."""
+    """Check everything and build the run, in all processes. Return None if the run is finished
+    already."""
     folder = processes.all_or_none(
         lambda: RunFolder(args.output_directory, args.log_directory, processes.is_first)
     )
@@ -228,7 +229,7 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
     if meaning:
         print(meaning)
     if not hparams.load_mel_from_disk:
-        # This imports librosa, so that neither the workers nor the first epoch have to.
+        # This imports librosa now, so that the workers and the first epoch need not wait for it.
         warning = silent_bands(hparams)
         if warning:
             print(warning)
@@ -252,7 +253,7 @@ def train(run: Run, stop: StopRequest) -> None:
         validated = None
         is_due = run.state.epoch % hparams.epochs_per_validation == 0
         if is_due and run.validation_loader is not None:
-            save(run, stop)  # before validation, which may fail
+            save(run, stop)  # save before validation, because validation may fail
             validated = validate(run, stop)
             if run.must_stop:
                 stop.exit(run.processes, run.resume_command)
@@ -277,7 +278,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     sampler = run.sampler
     trainer = run.trainer
     several = run.processes.world_size > 1
-    longest = sampler.plan.longest(sampler.lengths)  # a batch's time grows with its longest clip
+    # Counts frames, because a batch's time grows with its longest clip.
+    longest = sampler.plan.longest(sampler.lengths)
     total = longest.sum()
     done = longest[: state.batches_trained].sum()
     progress = progress_bar(
@@ -323,7 +325,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
-    """Return loss, focus rate, and the times left if `done` of `total` frames took `seconds`."""
+    """Return loss, focus rate and remaining times, given that `done` of `total` frames took
+    `seconds`."""
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
     loss = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
@@ -339,7 +342,7 @@ def save(run: Run, stop: StopRequest) -> None:
 
 
 def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
-    """Save after a process found no next batch, and return the exception to raise."""
+    """Save after a process got no next batch, and return the exception to raise."""
     read_pending(run)
     path = run.save()
     print(f"all training so far is saved in {path}", flush=True)

@@ -1,4 +1,5 @@
-"""Benchmarks. Run them from the project's root as modules, such as `python -m benchmarks.decoder`."""
+"""Measure speed, memory and reliability. Run these benchmarks from the project's root as modules,
+such as `python -m benchmarks.decoder`."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Time training steps with the fast and with the reference decoder.
+"""Time training steps with the fast decoder and with the reference decoder.
 
     python -m benchmarks.decoder                                      # 16 clips of 400 frames
     python -m benchmarks.decoder --frames 774 --symbols 120 --precision bf16 --json decoder.json
@@ -8,9 +8,10 @@ The model has full size, and all clips have the same length, with random texts a
 optimizer step is forward pass, loss, backward pass, gradient clipping and fused Adam. Both decoders
 run interleaved in one process, and ratios are ratios of medians.
 
-A repeat is one optimizer step of the reference and --steps optimizer steps of the fast decoder in a
-row. In training too, the host prepares a step while the GPU works on the step before. Peak memory
-is that of the whole process (on a GPU: torch's allocations), in a separate process for each decoder.
+In each repeat, the reference makes one optimizer step and the fast decoder makes --steps optimizer
+steps in a row. This is like training, where the host prepares a step while the GPU works on the
+step before. Peak memory is measured in a separate process for each decoder. It is the memory of the
+whole process (on a GPU: torch's allocations).
 """
 
 import argparse
@@ -39,7 +40,8 @@ SIZES = ("batch_size", "frames", "symbols", "precision", "repeats", "steps")
 
 
 def make_steps(args: argparse.Namespace) -> Callable[..., None]:
-    """Return a function of (decoder's name, number of optimizer steps) that makes the steps."""
+    """Return a function of (name of the decoder, number of optimizer steps) that makes the
+    steps."""
     clips = args.batch_size
     trainer = Trainer(args.hparams, args.device)
     batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
@@ -65,7 +67,8 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
 
 
 def in_a_process(measure: Callable, *arguments: Any) -> Any:
-    """Run `measure(*arguments)` in a fresh process. Return None if it fails, with a warning."""
+    """Run `measure(*arguments)` in a fresh process. If it fails, print a warning and return
+    None."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(measure, *arguments).result()
@@ -131,7 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--precision", type=options.precision, default="fp32")
     steps_help = "optimizer steps of the fast decoder per repeat (default: %(default)s)"
     add("--steps", type=whole_number(1), default=1, help=steps_help)
-    warm_ups_help = "repeats before the first that is timed (default: %(default)s)"
+    warm_ups_help = "number of repeats before the first timed repeat (default: %(default)s)"
     add("--warm-ups", type=whole_number(0), default=1, help=warm_ups_help)
     add("--only", choices=("speed", "memory"), help="measure nothing else (default: both)")
     args = parser.parse_args(arguments)

@@ -5,9 +5,9 @@
     python -m benchmarks.gpu_report out --cpu-dry-run                # rehearse without a GPU
 
 The report answers four questions: are the kernels exact, how long does an optimizer step take, how
-much memory does it need, and does a killed run resume to the same weights? Each part runs in a
-process of its own with a time limit, and takes one to four minutes. report.md is written after each
-part, and contains the parts of earlier calls with the same folder.
+much memory does it need, and does a killed run resume to the same weights? Each part runs in its
+own process with a time limit, and takes one to four minutes. report.md is written after each part,
+and contains the parts of earlier calls with the same folder.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from tacotron2_voice.utils.files import read_bytes, read_json, write_bytes, writ
 from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-MAX_LINES = 20  # of a failed part's output in the report
+MAX_LINES = 20  # lines of a failed part's output in the report
 STATUS_FILE = "parts.json"  # status and seconds of every part
 KERNEL_TESTS = (
     "tests/test_decoder_kernels.py",
@@ -58,7 +58,7 @@ SMALL_MODEL = (
 
 
 class Part(NamedTuple):
-    """A check or benchmark."""
+    """Contain a check or benchmark."""
 
     seconds: int  # time limit
     command: Sequence[str]  # Python's arguments
@@ -79,7 +79,7 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
         options = ("--precision", precision, *options, *size, "--json", json_file)
         return Part(90, ["-m", "benchmarks.decoder", *options], {})
 
-    # Most of the time is compiling, which several processes do faster.
+    # Compiling takes most of the time, so several processes are faster.
     processes = ("--numprocesses", "auto") if importlib.util.find_spec("xdist") else ()
     return {
         "exactness": tests(
@@ -89,7 +89,8 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
         "steps_bf16_short": decoder("steps_bf16_short", "bf16", *SHORT, *STEPS),
         "steps_tf32": decoder("steps_tf32", "tf32", *LONG, *STEPS),
         "steps_fp32": decoder("steps_fp32", "fp32", *LONG, *STEPS),
-        "memory_bf16": decoder("memory_bf16", "bf16", *LONG, *MEMORY),  # TF32 needs as much as fp32
+        # TF32 needs as much memory as fp32.
+        "memory_bf16": decoder("memory_bf16", "bf16", *LONG, *MEMORY),
         "memory_fp32": decoder("memory_fp32", "fp32", *LONG, *MEMORY),
         "kill_and_resume": tests(
             220,
@@ -120,7 +121,7 @@ def run_part(name: str, part: Part, folder: Path) -> str:
         except subprocess.TimeoutExpired:
             return f"stopped after {part.seconds} s"
         finally:
-            # Its own children may still run, for example the processes of pytest-xdist.
+            # The part's own child processes may still run, for example those of pytest-xdist.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -128,7 +129,7 @@ def run_part(name: str, part: Part, folder: Path) -> str:
 
 
 def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
-    """Run parts, and write the report after each part. Return whether all succeeded."""
+    """Run parts, and write the report after each part. Return whether all parts succeeded."""
     file = folder / STATUS_FILE
     done = read_json(file) if file.exists() else {}
     for name, part in parts.items():

@@ -45,7 +45,7 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
 
 
 def hparams_of_noise(overrides: str, base: HParams) -> HParams:
-    """Return settings for a model that is fed with noise.
+    """Return settings for a model whose inputs are noise.
 
     With `speaker_embedding_dim` the model has two speakers.
     """
@@ -60,7 +60,7 @@ def check_fast_decoder() -> None:
         UserError: if it is missing.
     """
     spec = importlib.util.find_spec("fast_decoder")
-    # A folder with compiled files only is an empty package without an origin.
+    # If the folder contains only compiled files, it is an empty package without an origin.
     if spec is None or spec.origin is None:
         raise UserError("fast_decoder/: no such folder (expected, because this benchmark times it)")
 
@@ -72,5 +72,5 @@ def available_device(text: str) -> torch.device:
     return torch.device(checked(str, f"one of {', '.join(devices)}", devices.__contains__)(text))
 
 
-# Type of an option: the name of a precision, such as bf16.
+# Check an option's value, which must be the name of a precision, such as bf16.
 precision = checked(str, f"one of {', '.join(PRECISIONS)}", PRECISIONS.__contains__)

@@ -7,10 +7,10 @@
     python -m benchmarks.reliability best.pt texts.txt --speaker anna
 
 Every text is spoken in three ways with the same seed, interleaved: ended by the stop-token
-predictor alone and without an added full stop (as before 0.4.0); ended by the stop-token predictor
-or by resting attention; and with retries. The table counts the texts by their failures. For --audio
-randomly chosen texts the audio is computed too, and the times are compared. --transcribe adds the
-word error rate, --quality the mean score of DistillMOS.
+predictor alone and without an added full stop (the behavior before 0.4.0); ended by the stop-token
+predictor or by resting attention; and with retries. The table counts the texts by their failures.
+For --audio randomly chosen texts the audio is computed too, and the times are compared.
+--transcribe adds the word error rate, --quality the mean score of DistillMOS.
 """
 
 import argparse
@@ -54,17 +54,17 @@ LABELS = {
     "slow": "slower than the corpus",
     "blurred": "alignment blurred",
 }
-HALF = 0.5  # share of wrong words from which a text counts
+HALF = 0.5  # a text counts if at least this share of its words is wrong
 
 
 @dataclass
 class Counts:
-    """Contain counts over the texts that were spoken in one way."""
+    """Contain counts over the texts that were spoken in the same way."""
 
     failures: Counter[str] = field(default_factory=Counter)  # texts with this kind of failure
     failed: int = 0  # texts with any failure
     stop_reasons: Counter[str] = field(default_factory=Counter)  # chunks
-    faded_out: int = 0  # chunks whose audio had not died away at the end
+    faded_out: int = 0  # chunks whose audio was still loud at the end
     chunks: int = 0
     retried: int = 0  # chunks
     attempts: int = 0
@@ -106,7 +106,7 @@ def speak(
     """Speak a text and add its failures to `counts`. Return the audio [N], or [0] without audio.
 
     Args:
-        options: of Synthesizer.stream_mels.
+        options: options of Synthesizer.stream_mels.
     """
     settings = synthesizer.settings
     began = time.perf_counter()
@@ -141,7 +141,7 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
         ways[name] = (synthesizer, retries)
     gate_alone = ways["gate alone"][0]
     statistics = gate_alone.training.statistics
-    if statistics is not None:  # before 0.4.0 no mark was added
+    if statistics is not None:  # before 0.4.0, no end punctuation was added
         without_mark = replace(statistics, final_mark="")
         gate_alone.training = replace(gate_alone.training, statistics=without_mark)
     return ways

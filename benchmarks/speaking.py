@@ -9,10 +9,10 @@ The model has the full size and random weights, in float32 as in synthesize.py. 
 benchmark times everything from symbol ids to the mel in the memory of the CPU. Griffin-Lim is timed
 separately, on the CPU, for the mel of one text, where librosa is installed.
 
-On a GPU, decoder steps that run one by one and decoder steps in CUDA graphs
-(fast_decoder/captured_steps.py) are interleaved. The time includes the capture of the graphs, and
-the mels are compared. On a CPU, decoder steps run one by one. With --voices they are interleaved
-with the same model as an exported voice, which speaks one text after another.
+On a GPU, the benchmark interleaves decoder steps that run one by one with decoder steps in CUDA
+graphs (fast_decoder/captured_steps.py). The time includes the capture of the graphs, and the mels
+are compared. On a CPU, decoder steps run one by one. With --voices, they are interleaved with the
+same model as an exported voice. The exported voice speaks one text after another.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[s
 
 
 def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarray:
-    """Return the mel of random texts, as `speak`, one text after another."""
+    """Return the mel of the same random texts as `speak`, made one text after another."""
     shape = (count, args.symbols)
     texts = np.random.default_rng(0).integers(1, args.hparams.n_symbols, shape).tolist()
     mels = []
@@ -86,7 +86,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Return a row for each number of texts and each way to speak them, then Griffin-Lim's row."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
-    second = args.hparams.sampling_rate / args.hparams.hop_length  # in frames
+    second = args.hparams.sampling_rate / args.hparams.hop_length  # duration in frames
     rows = []
     endless = f"max_decoder_steps={args.steps},gate_threshold=1"
     for count in args.texts:

@@ -1,4 +1,4 @@
-"""The filelist cache: the checked clips of a filelist, as an Arrow file next to it.
+"""Keep the checked clips of a filelist in a cache, which is an Arrow file next to the filelist.
 
     table = ClipTable.of("train.txt", enumerate(clips, 1), complete=True, made_from=key)
     table.write()  # train.txt.clips
@@ -6,8 +6,9 @@
     table.num_frames, table[0].text
 
 Checking a filelist opens every clip, so the results are kept in `NAME.clips`. That file is mapped
-into memory: a start reads the two columns of lengths only, and all processes of a machine share its
-pages. Writing replaces the file atomically, so that a run keeps the file that it has opened.
+into memory: a new process reads only the two columns of lengths, and all processes of a machine
+share its pages. Writing replaces the file atomically, so that a run keeps the file that it has
+opened.
 """
 
 import hashlib
@@ -26,14 +27,14 @@ from corpus.clips import Clip, clip_id
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomically
 
-SUFFIX = ".clips"  # of the file next to a filelist
+SUFFIX = ".clips"  # suffix of the cache's file name
 VERSION = 7
-CHUNK = 10_000  # clips that are decoded at a time
-LABELS = ("speaker",)  # fields of a `Clip`; a model has an embedding for each name in them
-MAX_NAMES = 10_000  # of a label; more are texts or paths in the label's column
+CHUNK = 10_000  # number of clips that are decoded at a time
+LABELS = ("speaker",)  # fields of a `Clip`; a model has an embedding for each name in these fields
+MAX_NAMES = 10_000  # limit per label; a column with more names contains texts or paths
 COLUMNS = {
     "path": pa.large_binary(),  # bytes, because a path need not be UTF-8
-    "is_relative": pa.bool_(),  # whether `path` starts at the filelist's folder
+    "is_relative": pa.bool_(),  # whether `path` is relative to the filelist's folder
     "text": pa.large_string(),
     "symbols": pa.large_list(pa.uint16()),
     "line": pa.int64(),  # in the filelist
@@ -45,14 +46,14 @@ SCHEMA = pa.schema(list(COLUMNS.items()))
 
 
 class ClipTable:
-    """The clips of a filelist: `table[i]` makes a `Clip` on demand.
+    """Contain the clips of a filelist; `table[i]` makes a `Clip` on demand.
 
     Attributes:
         num_frames, num_symbols: int64 [clips].
-        names: for each label its names, in the order of their first clips; () if no clip has one.
+        names: the names of each label, in the order of their first clips; () if no clip has a name.
         numbers: for each label uint16 [clips], indices into its names; 0 if there are no names.
         complete: whether the clips' contents were checked too, not only their headers.
-        fingerprint: hash of file names, texts, lengths and labels, independent of folders.
+        fingerprint: hash of file names, texts, lengths and labels; does not depend on folders.
         made_from: plain values; the cache is current while they are the same.
         is_on_disk: whether the table is read from its file, so that other processes can read it.
     """
@@ -113,7 +114,7 @@ class ClipTable:
                 if len(known) > MAX_NAMES:
                     raise UserError(
                         f"{filelist}: {len(known):,} {label}s, expected at most {MAX_NAMES:,}; "
-                        f"this column must name the {label} of each clip"
+                        f"this column must contain the {label} of each clip"
                     )
             columns = zip(zip(*chunk, strict=True), COLUMNS.values(), strict=True)
             arrays = [pa.array(values, kind) for values, kind in columns]
@@ -131,7 +132,7 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the identities that the clips from `first` to before `stop` had when checked."""
+        """Return the identities that the clips `first` to `stop` - 1 had when they were checked."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:
@@ -145,7 +146,8 @@ class ClipTable:
         return len(self.num_frames)
 
     def __getitem__(self, index: int) -> Clip:
-        i = range(len(self))[index]  # accepts negative indices; IndexError beyond the end
+        # This accepts negative indices, and raises IndexError beyond the end.
+        i = range(len(self))[index]
         row = {name: self._batch.column(place)[i].as_py() for place, name in enumerate(COLUMNS)}
         labels: dict[str, Any] = {x: names[row[x]] for x, names in self.names.items() if names}
         return Clip(
@@ -169,23 +171,23 @@ class ClipTable:
     def _rows(
         self, columns: Sequence[str], first: int = 0, stop: int | None = None
     ) -> Iterator[tuple]:
-        """Yield the values of the clips from `first` to before `stop`, CHUNK clips at a time."""
+        """Yield the values of the clips `first` to `stop` - 1, CHUNK clips at a time."""
         indices = range(len(self))[first:stop]
         for start in indices[::CHUNK]:
             chunk = self._batch.slice(start, min(CHUNK, indices.stop - start))
             yield from zip(*(chunk.column(name).to_pylist() for name in columns), strict=True)
 
     def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
-        """Yield the paths from `first` to before `stop`, faster than through clips."""
+        """Yield the paths of the clips `first` to `stop` - 1, without making clips."""
         return itertools.starmap(self._path, self._rows(("path", "is_relative"), first, stop))
 
     def paths_and_texts(self) -> Iterator[tuple[str, str]]:
-        """Yield the path and the text of each clip, faster than through clips."""
+        """Yield the path and the text of each clip, without making clips."""
         for path, is_relative, text in self._rows(("path", "is_relative", "text")):
             yield self._path(path, is_relative), text
 
     def symbols(self) -> Iterator[np.ndarray]:
-        """Yield the symbol ids of each text, uint16 [symbols], faster than through clips."""
+        """Yield the symbol ids of each text, uint16 [symbols], without making clips."""
         ids = self._batch.column("symbols").values.to_numpy()
         return (ids[start:stop] for start, stop in itertools.pairwise(self._symbol_ends))
 
@@ -193,12 +195,12 @@ class ClipTable:
         return map(clip_id, self.paths())
 
     def names_of(self, label: str) -> Iterator[str]:
-        """Yield the name that each clip has as `label`, "" where the filelist has no names."""
+        """Yield each clip's name for this `label`; "" where the filelist has no names."""
         names = self.names[label] or ("",)
         return (names[number] for number in self.numbers[label].tolist())
 
     def labels(self) -> Iterator[str]:
-        """Yield all names of each clip, such as `|anna`; checksums of clips contain them."""
+        """Yield all names of each clip, such as `|anna`, for the checksums of clips."""
         columns = (self.names_of(label) for label in LABELS)
         for names in zip(*columns, strict=True):
             yield "".join(f"|{name}" for name in names if name)
@@ -230,7 +232,7 @@ def read_cache(path: str | Path, made_from: Mapping[str, Any] | None = None) -> 
     """Map the cache in a file into memory.
 
     Raises:
-        UserError: if the file is no cache of this version, or was not made from `made_from`.
+        UserError: if the file is not a cache of this version, or was not made from `made_from`.
     """
     with naming(path):
         file = open_file(path)

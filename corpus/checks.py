@@ -21,13 +21,16 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
-WINDOW_SECONDS = 0.02  # the level of audio is measured in windows of this length
-SILENCE_DECIBELS = 40  # a window this far below the clip's loudest window is silent
-SPEECH_DECIBELS = 30  # windows at most this far below the loudest one count for the level
-MIN_CLIPPED_RUN = 3  # samples; a peak that just reaches full scale has fewer
-# None of 87 real clips has a run within 2 steps of its peak; clipped to 70 %, each has three.
+WINDOW_SECONDS = 0.02  # length of the windows in which the level of audio is measured
+SILENCE_DECIBELS = 40  # a window is silent if it is this far below the clip's loudest window
+# A window counts for the level if it is at most this far below the loudest window.
+SPEECH_DECIBELS = 30
+MIN_CLIPPED_RUN = 3  # samples in a row; a peak that just reaches full scale has fewer
+# In 87 real clips, no run of samples is within 2 steps of the peak. If they are clipped to 70 %,
+# each clip has three such runs.
 MIN_FLAT_TOPS = 3
-FLAT_STEPS, FLAT_SHARE = 2, 1e-3  # steps of 16 bits, as dither moves samples; share of the peak
+# Steps of 16 bits, because dither moves samples; share of the peak.
+FLAT_STEPS, FLAT_SHARE = 2, 1e-3
 
 
 def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], list[str]]:
@@ -40,9 +43,9 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
     def measured_or_problem(clip: Clip) -> Clip | str:
         if problem := problem_of_missing(clip):
             return problem
-        clip = replace(clip, identity=Identity.of(clip.path))  # before the file is opened
+        clip = replace(clip, identity=Identity.of(clip.path))  # taken before the file is opened
         if clip.segment:
-            return f"{clip.where}: names a part of {clip.path}; --convert DIR cuts such parts"
+            return f"{clip.where}: a part of {clip.path}; --convert DIR writes each part to its own file"
         try:
             measured = measure(Path(clip.path), hparams)
         except UserError as error:
@@ -58,7 +61,8 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
             problems.append(result)
             continue
         try:
-            # Not in a thread: inflect, which spells numbers, is not thread-safe.
+            # Texts are not cleaned in threads, because inflect, which spells numbers, is not
+            # thread-safe.
             good.append(replace(result, symbols=symbols_of(clip.text, hparams)))
         except UserError as error:
             problems.append(f"{clip.where}: {clip.id}: {error}")
@@ -66,7 +70,8 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
 
 
 def check_ids(clips: Sequence[Clip]) -> None:
-    """Raise UserError if different files have one id, which names cached mels and trimmed copies."""
+    """Raise UserError if different files have the same id, because cached mels and trimmed copies
+    are named by it."""
     first: dict[str, Clip] = {}
     for clip in clips:
         other = first.setdefault(clip.id, clip)
@@ -83,7 +88,7 @@ def seconds_of(clips: Sequence[Clip], hparams: HParams) -> np.ndarray:
 
 
 def measure(path: Path, hparams: HParams) -> Measurements:
-    """Check the audio of a clip and measure it; errors as `audio.read_checked`."""
+    """Check the audio of a clip and measure it. Raises the errors of `audio.read_checked`."""
     samples = read_checked(path, hparams)
     before, after = silence_at_ends(samples, hparams.sampling_rate)
     # CRC-32 is enough for a warning; SHA-256 would take two seconds more for 24 hours of speech.
@@ -99,9 +104,10 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
     samples: int16 or float32 [N], not all equal.
 
-    A window of 20 ms is silent if the range of its samples, highest minus lowest, is more than 40 dB
-    below the range of the clip's loudest window. This is `librosa.effects.trim(top_db=40)` in a
-    tenth of the time. Ranges replace root mean squares, so that a constant offset is ignored.
+    A window of 20 ms is silent if the range of its samples, highest minus lowest, is more than 40
+    dB below the range of the clip's loudest window. The result is that of
+    `librosa.effects.trim(top_db=40)`, in a tenth of the time. Ranges are used instead of root mean
+    squares, so that a constant offset is ignored.
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
@@ -113,7 +119,7 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
-    """Return the root mean square of samples [N] in their loud windows.
+    """Return the root mean square of samples [N], computed in their loud windows only.
 
     A window is loud if it is at most SPEECH_DECIBELS below the loudest window, so that pauses do
     not count. ITU-T P.56 finds pauses by an envelope instead.
@@ -129,8 +135,8 @@ def count_clipped(samples: np.ndarray) -> int:
     """Count the clipped samples of int16 or float32 samples [N].
 
     Samples are clipped in runs of at least MIN_CLIPPED_RUN at full scale (32767 of 32768). They are
-    also clipped in at least MIN_FLAT_TOPS runs at the clip's highest or lowest value: such audio was
-    clipped and then scaled.
+    also clipped in at least MIN_FLAT_TOPS runs at the clip's highest or lowest value: such audio
+    was clipped and then scaled.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768
     high = float(samples.max())
@@ -147,7 +153,7 @@ def count_clipped(samples: np.ndarray) -> int:
 
 
 def _runs(chosen: np.ndarray) -> np.ndarray:
-    """Return the lengths of runs of at least MIN_CLIPPED_RUN True in booleans [N]."""
+    """Return the lengths of the runs of at least MIN_CLIPPED_RUN True values in booleans [N]."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
     return runs[runs >= MIN_CLIPPED_RUN]

@@ -1,4 +1,4 @@
-"""`Clip`: one clip, from the corpus's own table to training."""
+"""Define `Clip`, which describes one clip from the corpus's own table to training."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from tacotron2_voice.utils.files import UNKNOWN, Identity
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of a clip's samples, by `checks.measure`. Lengths are in samples."""
+    """Contain what `checks.measure` found in a clip. Lengths are in samples."""
 
     num_samples: int = 0
     silence_before: int = 0  # before speech
     silence_after: int = 0  # after speech
-    clipped: int = 0  # samples at full scale, in runs
-    checksum: int = 0  # equal for equal audio
-    level: float = 0.0  # of the speech, in dB of full scale
+    clipped: int = 0  # number of clipped samples
+    checksum: int = 0  # checksum of the samples
+    level: float = 0.0  # level of the speech, in dB of full scale
 
     @property
     def speech_samples(self) -> int:
@@ -23,7 +23,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of a long recording that one line of a table transcribes, in seconds."""
+    """Describe the part of a long recording that a line of a table transcribes, in seconds."""
 
     start: float
     seconds: float | None = None  # None: to the end of the recording
@@ -31,18 +31,18 @@ class Segment:
 
 @dataclass(frozen=True)
 class Clip:
-    """One line of a corpus's table or of a filelist."""
+    """Contain a line of a corpus's table or of a filelist."""
 
     path: str  # audio file, or .npy log-mel with load_mel_from_disk
     text: str
     symbols: tuple[int, ...] = ()  # symbol ids of the text, below 2**16
     num_frames: int = 0  # length in training
     where: str = ""  # "file:line", for messages
-    measured: Measurements = Measurements()  # of clips that `prepare` has checked
-    identity: Identity = UNKNOWN  # of the file, from before it was checked
-    is_relative: bool = False  # whether the filelist names the file from the filelist's own folder
-    speaker: str = ""  # name of the speaker; empty where the filelist names no speakers
-    segment: Segment | None = None  # of a long recording; None: the whole file
+    measured: Measurements = Measurements()  # set if `prepare` has checked the clip
+    identity: Identity = UNKNOWN  # identity of the file before it was checked
+    is_relative: bool = False  # whether the filelist's path is relative to its own folder
+    speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
+    segment: Segment | None = None  # the clip's part of a long recording; None: the whole file
 
     @property
     def id(self) -> str:
@@ -54,5 +54,6 @@ def clip_id(path: str) -> str:
 
     clip_id("wavs/a.wav")  # "a"
     """
-    name = path.rpartition("/")[2]  # ten times faster than PurePath; called for every clip
+    # This is ten times faster than PurePath, and it is called for every clip.
+    name = path.rpartition("/")[2]
     return name.rpartition(".")[0] or name

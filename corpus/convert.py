@@ -33,14 +33,17 @@ from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_json
 
-LEVEL = -20  # dB of full scale, of the speech: LJSpeech's level, which public vocoders expect
+# Level of the speech in dB of full scale: LJSpeech's level, which public vocoders expect.
+LEVEL = -20
 MAX_PEAK = 0.95  # audio with high peaks gets a lower level than LEVEL
-MIN_MIXED = 0.5  # of the loudest channel's level; a mean of channels below it cancels speech out
-MAX_SECONDS = 600  # of a recording, which is kept in memory
-MAX_MISSING_SECONDS = 0.5  # between the end of a segment and the end of its recording
+# Share of the loudest channel's level; if the channels' mean is below it, speech cancels out.
+MIN_MIXED = 0.5
+MAX_SECONDS = 600  # length of a recording, because it is kept in memory
+MAX_MISSING_SECONDS = 0.5  # a segment may end this much after its recording
 SETTINGS_FILE = "conversion_settings.json"
-SOURCES_FILE = "sources.json"  # the recording of each id: path, size, time of change, segment
-SPEAKER_COLUMN = "2"  # of the metadata.csv that is written, if speakers are known
+# Contains the recording of each id: path, size, time of change, segment.
+SOURCES_FILE = "sources.json"
+SPEAKER_COLUMN = "2"  # column of speakers in the metadata.csv that is written
 
 
 def convert(
@@ -53,7 +56,7 @@ def convert(
     """Write FOLDER/wavs/ID.wav of every recording that `read_layout` finds, and FOLDER/metadata.csv
     with lines of id|text or id|speaker|text.
 
-    A copy that is newer than its recording is kept. Without a good recording no metadata.csv is
+    A copy that is newer than its recording is kept. If no recording is good, no metadata.csv is
     written.
 
     Args:
@@ -67,8 +70,8 @@ def convert(
         The problems of bad recordings, which have no copy, and the number of all recordings.
 
     Raises:
-        UserError: as `read_layout`; if the folder contains files that were made otherwise, or is
-            inside the corpus.
+        UserError: see `read_layout`; also if the folder contains files made with other settings, or
+            is inside the corpus.
     """
     check_is_outside(folder, corpus)
     wavs = folder / "wavs"
@@ -119,12 +122,12 @@ def convert(
         f"{sum(cut_seconds):,.1f} s of silence at their ends"
     )
     if speakers.is_known:
-        print(f"--convert: column {SPEAKER_COLUMN} of {folder / METADATA} names the speakers")
+        print(f"--convert: column {SPEAKER_COLUMN} of {folder / METADATA} contains the speakers")
     return problems, total
 
 
 def check_is_outside(folder: Path, corpus: Path) -> None:
-    """Raise UserError if a folder contains the other folder, also by a link."""
+    """Raise UserError if one folder contains the other, directly or by a link."""
     here = folder.resolve()
     there = corpus.resolve()
     if here.is_relative_to(there) or there.is_relative_to(here):
@@ -134,8 +137,8 @@ def check_is_outside(folder: Path, corpus: Path) -> None:
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
     """Write which recording each copy was made from, and delete copies of other recordings.
 
-    This happens before any copy is made: a call that is killed leaves no copy of an unknown
-    recording.
+    This happens before any copy is made, so that the recording of each copy is known even if the
+    call is killed.
     """
     path = wavs / SOURCES_FILE
     try:
@@ -152,14 +155,15 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
         for name, clip in recordings.items()
     }
     for name, source in now.items():
-        # An id may have become that of another recording, such as 001 of another speaker.
+        # An id may now belong to another recording, for example 001 of another speaker.
         if before.get(name, source) != source:
             (wavs / f"{name}.wav").unlink(missing_ok=True)
     write_json(path, before | now)
 
 
 def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
-    """Return a note about recordings in several folders, which may be speakers."""
+    """Return a note if the recordings are in several folders, because each folder may be a
+    speaker."""
     parts = [os.path.relpath(clip.path, corpus).split(os.sep) for clip in clips]
     folders = sorted({first for first, *others in parts if others and first != os.pardir})
     if len(folders) < 2:
@@ -212,11 +216,12 @@ def converted(
 def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.ndarray, int]:
     """Read the samples of a recording, float32 [N, channels] in [-1, 1], and its sampling rate.
 
-    Louder samples, of floating-point files, are scaled down. libsndfile reads WAV, FLAC, Ogg, Opus, MP3 and AIFF.
+    Samples of floating-point files that are outside this range are scaled down. libsndfile reads
+    WAV, FLAC, Ogg, Opus, MP3 and AIFF.
 
     Raises:
-        UserError: as `audio.open_audio`; if the segment is not in the recording, if the samples are
-            not finite, or if all are silent.
+        UserError: see `audio.open_audio`; also if the segment is not in the recording, if the
+            samples are not finite, or if all are silent.
     """
     with open_audio(path) as audio:
         rate = audio.samplerate
@@ -228,12 +233,13 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
         raise UserError("contains nan or infinity, expected finite samples")
     if not len(samples) or np.ptp(samples, axis=0).max() <= SILENT_RANGE:
         raise UserError("silent from beginning to end; record it again, or leave it out")
-    # The squares of numbers of any size would overflow.
+    # Without this, the squares of large numbers could overflow.
     return samples / max(1, np.abs(samples).max()), rate
 
 
 def read_segment(audio: Any, segment: Segment) -> np.ndarray:
-    """Read the samples of a segment, float32 [N, channels]; errors as `read_channels`."""
+    """Read the samples of a segment, float32 [N, channels]. Raises the errors of
+    `read_channels`."""
     rate = audio.samplerate
     total = audio.frames / rate
     seconds = total - segment.start if segment.seconds is None else segment.seconds

@@ -22,20 +22,21 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import folder_made_whole, read_bytes, write_bytes
 
-RECORD_FILE = "demo_corpus.json"  # the options that the corpus was made with
+RECORD_FILE = "demo_corpus.json"  # records the options that the corpus was made with
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesized by eSpeak NG)"
-VERSION = 3  # raise it with every change of the code that changes the corpus
+VERSION = 3  # increase it when a change of the code changes the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # eSpeak's own count
-SILENCE_AFTER = 0.05  # seconds; they show a model that the number has ended
-VOLUME = 80  # of eSpeak's 100: at 100 the loudest vowels clip
-NOISE = 30.0  # standard deviation in 16-bit steps: the noise of a quiet room (-61 dB)
+SILENCE_AFTER = 0.05  # seconds of silence, from which a model learns that the number has ended
+VOLUME = 80  # eSpeak's default is 100, at which the loudest vowels clip
+NOISE = 30.0  # standard deviation in 16-bit steps, like the noise of a quiet room (-61 dB)
 
 stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
 
 
 class EspeakVoice:
-    """eSpeak NG with a language, by eSpeak's code. UserError if it does not start."""
+    """Speak with eSpeak NG in one language, given by eSpeak's code. UserError if it does not
+    start."""
 
     OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
 
@@ -45,11 +46,13 @@ class EspeakVoice:
         self._chunks: list[np.ndarray] = []
         samples = ctypes.POINTER(ctypes.c_int16)
         kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
-        self._callback = kind(self._receive)  # kept here: eSpeak has only a pointer
-        folder = tempfile.mkdtemp()  # kept: eSpeak reads dictionaries of other languages later
+        self._callback = kind(self._receive)  # kept here because eSpeak has only a pointer
+        # Kept because eSpeak reads dictionaries of other languages later.
+        folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # eSpeak keeps state from one utterance to the next, even after its termination. A library
-        # that is loaded from its own copy starts without this state, so a corpus is always the same.
+        # that is loaded from its own copy starts without this state, so a corpus is always the
+        # same.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
         data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
@@ -57,7 +60,8 @@ class EspeakVoice:
         synchronous = 2  # a constant of eSpeak's speak_lib.h
         rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
         library.espeak_SetSynthCallback(self._callback)
-        names = language.encode(), language.partition("-")[0].encode()  # fr-fr's file is fr
+        # The file of fr-fr is called fr.
+        names = language.encode(), language.partition("-")[0].encode()
         if rate != SAMPLE_RATE or all(library.espeak_SetVoiceByName(name) for name in names):
             raise UserError(
                 f"--language {language}: eSpeak NG does not start with it, expected one of eSpeak's "
@@ -111,7 +115,7 @@ def make_corpus(
             read_bytes(file).decode(errors="replace").strip() if file.exists() else "no such file"
         )
         if found != record:
-            raise UserError(f"{file}: {found[:200]}, expected {record}; name another folder")
+            raise UserError(f"{file}: {found[:200]}, expected {record}; choose another folder")
         print(f"note: {out} contains this demo corpus already ({clips} clips, seed {seed})")
         return
     voice = EspeakVoice(language)

@@ -1,4 +1,4 @@
-"""Folders of files that are made from a corpus's clips: trimmed copies and cached log-mels.
+"""Make folders of files from a corpus's clips: trimmed copies and cached log-mels.
 
 folder = mel_folder(Path("mels/mine"), hparams, corpus, trimmed=False)
 folder.check_settings()
@@ -32,17 +32,17 @@ from tacotron2_voice.utils.files import (
     write_json,
 )
 
-KEPT_SECONDS = 0.05  # of silence at either end
-SOURCE = "corpus"  # in a folder's settings: the path from there to the clips it was made from
+KEPT_SECONDS = 0.05  # seconds of silence at each end
+SOURCE = "corpus"  # setting with the path from the folder to the clips that it was made from
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
 @dataclass(frozen=True)
 class DerivedFolder:
-    """A folder of files that were all made with the same settings."""
+    """Represent a folder of files that were all made with the same settings."""
 
     path: Path
-    option: str  # that names it on the command line
+    option: str  # command-line option that sets this folder
     settings_file: str  # its name in the folder
     settings: dict[str, Any]
 
@@ -54,8 +54,8 @@ class DerivedFolder:
         file = self.path / self.settings_file
         if problem := settings_problem(file, self.settings):
             raise UserError(
-                f"{self.option} {self.path}: contains files {problem}; name another folder, or "
-                "give those settings"
+                f"{self.option} {self.path}: contains files {problem}; choose another folder, or "
+                "use those settings"
             )
 
     def fill(
@@ -70,10 +70,11 @@ class DerivedFolder:
 
         Args:
             clips: the clips.
-            is_made: whether a clip's file is there; a UserError means that the file is bad.
-            make: makes a clip's file; a UserError means that the clip is bad, which is a problem.
+            is_made: a function that returns whether a clip's file exists. It raises UserError if
+                the file is bad.
+            make: a function that makes a clip's file. It raises UserError if the clip is bad.
             threads: number of threads.
-            first: called before, while no other process makes files in the folder.
+            first: a function that is called before any file is made, while the folder is locked.
         """
 
         def made_or_problem(clip: Clip) -> bool | str:
@@ -94,7 +95,7 @@ class DerivedFolder:
             write_json(self.path / self.settings_file, self.settings)
             first()
             progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
-            # Closed when interrupted: the files begun are then finished.
+            # On an interrupt this is closed, so that the files that are being written are finished.
             with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
                 outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
         if already := [*outcomes.values()].count(False):
@@ -103,13 +104,13 @@ class DerivedFolder:
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    """Return whether `path` is newer than the clip's file and its last renaming."""
+    """Return whether `path` is newer than the clip's file, including its last change of name."""
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 
 def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> DerivedFolder:
     """Return the folder for log-mels of the clips in the folder `clips`. `trimmed`: whether these
-    are trimmed copies, because their mels must not mix with others."""
+    are trimmed copies, because mels of trimmed copies and of the original clips must not mix."""
     source = {"silence_trimmed": trimmed, SOURCE: path_from(path, clips)}
     settings = audio.mel_fingerprint(hparams) | source
     return DerivedFolder(path, "--cache-mels", MEL_SETTINGS_FILE, settings)
@@ -118,8 +119,8 @@ def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> Deri
 def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> dict[str, str]:
     """Write the missing ID.npy, float32 [n_mel_channels, frames], of every clip.
 
-    Returns problems by `Clip.where`. Each mel is computed by one thread, so that it is bitwise what
-    training would compute.
+    Returns problems by `Clip.where`. Each mel is computed by one thread, so that it is bitwise
+    equal to training's own.
     """
 
     def is_cached(clip: Clip) -> bool:
@@ -134,7 +135,7 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
             raise UserError(f"{counts} when it was checked; run again")
         write_mel(folder.path / f"{clip.id}.npy", mel)
 
-    # Computed here once, and not in every thread.
+    # This is computed once here, so that the threads need not compute it.
     if warning := audio.silent_bands(hparams):
         print(warning)
     threads_before = torch.get_num_threads()
@@ -146,7 +147,7 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
 
 
 def path_from(folder: Path, corpus: Path) -> str:
-    """Return the path from a folder to the corpus: it stays right if both are moved together."""
+    """Return the path from a folder to the corpus, which stays right if both are moved together."""
     return os.path.relpath(os.path.realpath(corpus), os.path.realpath(folder))
 
 
@@ -166,7 +167,7 @@ def trim_clips(
 ) -> tuple[list[Clip], dict[str, str]]:
     """Write a trimmed copy of every clip to the folder unless a newer copy is there.
 
-    Silence beyond KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same.
+    Silence beyond KEPT_SECONDS is cut off at each end. All other samples stay bitwise the same.
     Returns the trimmed clips, and problems by `Clip.where`.
     """
     copies = {clip.where: trimmed(clip, folder.path, hparams) for clip in clips}
@@ -195,8 +196,8 @@ def trim_clips(
 
 
 def encoded_part(path: str, start: int, stop: int) -> memoryview:
-    """Return the content of an audio file with the samples from `start` to before `stop` of another
-    one. Samples and format stay bitwise the same; compressed WAVs become 16-bit samples."""
+    """Return the content of a new audio file with the samples `start` to `stop` - 1 of a file.
+    Samples and format stay bitwise the same; compressed WAVs become 16-bit samples."""
     with audio.open_audio(path) as source:
         subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
         # 32-bit integers represent samples of fewer bits exactly, and float64 represents any float.
@@ -208,7 +209,7 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
 
 
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
-    """Return the trimmed clip in `folder`; untrimmed if it would be too short for a mel."""
+    """Return the trimmed clip in `folder`, or the whole clip if it would be too short for a mel."""
     measured = clip.measured
     kept_samples = round(KEPT_SECONDS * hparams.sampling_rate)
     before = min(measured.silence_before, kept_samples)

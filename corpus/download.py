@@ -26,11 +26,11 @@ ARCHIVE_BYTES = 2_748_572_632
 SHA256 = "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5"
 UNPACKED_BYTES = 3_850_000_000  # size of the 13,100 WAVs and the texts on a disk
 
-CHUNK = 1 << 20  # bytes that are read at a time
-TIMEOUT = 60  # seconds without a byte until a connection counts as lost
-TRIES = 5  # connections in a row without a new byte, until the download fails
+CHUNK = 1 << 20  # number of bytes that are read at a time
+TIMEOUT = 60  # a connection counts as lost after this many seconds without a byte
+TRIES = 5  # the download fails after this many connections in a row without a new byte
 FIRST_WAIT = 1.0  # seconds before the second connection; doubled for each further connection
-LOST = (  # errors of a lost connection; OSErrors of the disk are not among them
+LOST = (  # errors of a lost connection, but not OSErrors of the disk
     *(urllib.error.URLError, http.client.HTTPException),
     *(ConnectionError, TimeoutError, ssl.SSLError),
 )
@@ -55,7 +55,7 @@ def download_corpus(corpus: Path) -> None:
     if corpus.exists() and (not corpus.is_dir() or any(corpus.iterdir())):
         raise UserError(
             f"{corpus}: a folder or file without metadata.csv, expected LJSpeech-1.1 or nothing; "
-            "name a new folder"
+            "choose a new folder"
         )
     corpus.parent.mkdir(parents=True, exist_ok=True)
     archive = corpus.parent / URL.rpartition("/")[2]
@@ -66,7 +66,7 @@ def download_corpus(corpus: Path) -> None:
     if free < needed:
         raise UserError(
             f"{corpus.parent}: {free / 1e9:.2f} GB free, expected {needed / 1e9:.2f} GB for the "
-            "archive and the unpacked corpus; name a folder on another disk"
+            "archive and the unpacked corpus; choose a folder on another disk"
         )
     if not archive.exists():
         _fetch(part)
@@ -113,7 +113,8 @@ def _fetch(part: Path) -> None:
 
 
 def _receive(part: Path, bar: tqdm) -> None:
-    """Append the bytes of one connection. Raises one of LOST if the connection breaks."""
+    """Append the bytes that one connection delivers. Raises one of LOST if the connection
+    breaks."""
     start = _size(part)
     headers = {"User-Agent": "tacotron2-recipe", "Range": f"bytes={start}-"}
     request = urllib.request.Request(URL, headers=headers)
@@ -140,7 +141,7 @@ def _receive(part: Path, bar: tqdm) -> None:
 def _unpack(archive: Path, corpus: Path) -> None:
     """Unpack next to `corpus`, then move the archive's folder into its place."""
     building = corpus.parent / f".{corpus.name}.unpacking"
-    shutil.rmtree(building, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(building, ignore_errors=True)  # remove the folder of a run that was killed
     building.mkdir()
     try:
         bar = progress_bar("Unpacking", archive.stat().st_size, "B", unit_scale=True)

@@ -1,4 +1,4 @@
-"""Filelists: check every line once, and keep the checked clips in a cache next to the filelist.
+"""Check every line of a filelist once, and keep the checked clips in a cache next to the filelist.
 
     training, validation = (checked_clips(path, hparams, new_run=True) for path in filelists)
 
@@ -38,19 +38,21 @@ from tacotron2_voice.utils.files import (
     write_bytes,
 )
 
-FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # of a line
-MEL_SETTINGS_FILE = "mel_settings.json"  # next to cached mels: the settings they were made with
-LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
-LONG_SECONDS = 15  # longer clips are warned about
-LONG = 3  # medians; longer clips are warned about
+FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # fields of a line
+# Next to cached mels; contains the settings they were made with.
+MEL_SETTINGS_FILE = "mel_settings.json"
+LENGTHS_FILE = "lengths.csv"  # in a run's folder; contains id,frames of the training clips
+LONG_SECONDS = 15  # longer clips cause a warning
+LONG = 3  # in medians; causes a warning about longer clips
 NO_FILELIST = (
-    "no such filelist; make one with scripts/prepare.py, or name yours with "
+    "no such filelist; make one with scripts/prepare.py, or set yours with "
     "--hparams training_files=...,validation_files=..."
 )
 CHANGED_IN_CHECK = "changed while it was checked; start again when no other program writes to it"
-IF_MOVED = "if the folder of the clips was moved, name it: --hparams clips_folder=FOLDER"
-MAX_CHARACTERS = 5000  # of a clip's text, about five minutes: cleaning slows down with the length
-FIX_UNKNOWN = "correct it, prepare again, or leave it out by --hparams drop_unknown=True"
+IF_MOVED = "if the folder of the clips was moved, set its new path: --hparams clips_folder=FOLDER"
+# Limit of a clip's text (about five minutes), because cleaning slows down with the length.
+MAX_CHARACTERS = 5000
+FIX_UNKNOWN = "correct it, prepare again, or leave it out with --hparams drop_unknown=True"
 OTHER_LANGUAGE = (
     "--hparams symbols=corpus,text_cleaners=[basic_cleaners], or text_cleaners=[phones] and "
     "language=de, ru, cmn and so on (docs/guides/languages.md)"
@@ -63,13 +65,14 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
     `path|text|seconds`, or as NVIDIA's `path|text`.
 
     Fields are split at every `|` and stripped; `path_of_clip` says where relative paths start.
-    Lengths come from the files' headers. Seconds, if given, must agree with them to half a sample
-    plus one millionth of a second, or to the frame of a cached mel.
+    Lengths come from the files' headers. If a line has seconds, they must agree with the header to
+    half a sample plus one millionth of a second, or with a cached mel to the frame.
 
     Args:
         filelist: path of the list.
         hparams: the settings of audio and text.
-        new_run: also check all samples or mel values, and reject texts without a letter.
+        new_run: whether to also check all samples or mel values, and to reject texts without a
+            letter.
 
     Raises:
         UserError: one message with every bad line, its number, the problem and how to fix it.
@@ -108,7 +111,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
-    listed_as: dict[str, str] = {}  # of each clip in a clips_folder
+    listed_as: dict[str, str] = {}  # the listed path of each clip in a clips_folder
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(lines), " clips", iterable=lines)
@@ -124,12 +127,14 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
                         "are two clips; set clips_folder to the folder that contains both of their "
                         "folders"
                     )
-                # Not in a thread: inflect, which spells numbers, is not thread-safe.
+                # Texts are not cleaned in threads, because inflect, which spells numbers, is not
+                # thread-safe.
                 yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
-    # From an iterator: a Python list of ten million clips takes many times the table's memory.
+    # The clips come from an iterator, because a Python list of ten million clips takes many times
+    # the table's memory.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
         raise lines_rejected(filelist, problems, len(lines))
@@ -180,7 +185,7 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
 
 
 def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:
-    """Return the path of a clip that a filelist names, and whether it starts at the list's folder.
+    """Return the path of a clip in a filelist, and whether it starts at the filelist's folder.
 
     A relative path starts at the list's folder or, if there is no such file, at the working
     directory. With a `clips_folder`, the longest end of the path that exists there is taken.
@@ -197,13 +202,13 @@ def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> t
 
 
 def foreign_letters(text: str) -> set[str]:
-    """Return the letters of a text, in lower case, that English lacks."""
+    """Return the lower-case letters of a text that English does not have."""
     composed = unicodedata.normalize("NFC", text.lower())
     return {x for x in composed if not x.isascii() and x.isalpha()}
 
 
 class ListedClip(NamedTuple):
-    """A line of a filelist; the last fields are the LABELS."""
+    """Contain the fields of a line of a filelist; the last fields are the LABELS."""
 
     path: str
     text: str
@@ -233,7 +238,7 @@ def split_filelist_line(line: str) -> ListedClip:
 
 
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the frames of an audio file. UserError if it is bad or not `seconds` long."""
+    """Return the frames of an audio file. UserError if the file or `seconds` is wrong."""
     if path.endswith(".npy"):
         raise UserError("a cached mel; read it with load_mel_from_disk=True")
     whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
@@ -247,10 +252,10 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the frames of a cached mel. UserError if it is bad or not `seconds` long."""
+    """Return the frames of a cached mel. UserError if the file or `seconds` is wrong."""
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
-    # Also right for nan and infinity, which have no number of frames.
+    # This also rejects nan and infinity, which have no number of frames.
     samples = 0.5 + (seconds or 0) * hparams.sampling_rate
     if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the list"
@@ -268,12 +273,12 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
     `read_contents`: False maps the file into memory, for its shape.
 
     Raises:
-        UserError: if the file contains anything else.
+        UserError: if the file does not contain a log-mel.
     """
     open_file(path, "no such file; run prepare.py --cache-mels").close()
     try:
         mel = np.load(path, mmap_mode=None if read_contents else "r", allow_pickle=False)
-    except Exception as error:  # numpy raises many kinds for a damaged file
+    except Exception as error:  # numpy raises many kinds of exceptions for a damaged file
         raise UserError(f"not a whole .npy array ({error!s:.100}); cache the mels again") from None
     found = f"{mel.dtype} {mel.shape}" if isinstance(mel, np.ndarray) else "several arrays"
     if not re.fullmatch(rf"float32 \({hparams.n_mel_channels}, [1-9]\d*\)", found):
@@ -318,7 +323,7 @@ def warn_of_long_clips(
 
 
 def corpus_fingerprint(*tables: ClipTable) -> str:
-    """Return a hash of the tables' clips, independent of folders."""
+    """Return a hash of the tables' clips, which does not depend on folders."""
     return hashlib.sha256("|".join(table.fingerprint for table in tables).encode()).hexdigest()
 
 
@@ -336,11 +341,12 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
     """Return everything that a filelist cache depends on; `filelist` is the list's content."""
     audio = mel_fingerprint(hparams)
-    if not hparams.load_mel_from_disk:  # these decide lengths, and which clips are too short
+    # These settings determine the lengths, and which clips are too short.
+    if not hparams.load_mel_from_disk:
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
         "filelist": hashlib.sha256(filelist).hexdigest(),
-        "text_code": version_of("**/*.py"),  # of the modules that turn texts into symbols
+        "text_code": version_of("**/*.py"),  # hash of the modules that turn texts into symbols
         "clips_folder": hparams.clips_folder,
         "load_mel_from_disk": hparams.load_mel_from_disk,
         "audio": audio,
@@ -356,7 +362,7 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     try:
         key = table_key(read_bytes(filelist), hparams)
         table = read_cache(cache_path(filelist), key)
-    except (UserError, OSError):  # reading the list will say what is wrong
+    except (UserError, OSError):  # reading the list reports what is wrong
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
     files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}
@@ -408,7 +414,7 @@ def changed_clips(table: ClipTable) -> np.ndarray:
 def checked_clips(
     filelist: str, hparams: HParams, new_run: bool, just_checked: bool = False
 ) -> ClipTable:
-    """Return the clips of a filelist, from its cache if that is current.
+    """Return the clips of a filelist, from its cache if the cache is current.
 
     A cache is current if no clip's file has changed since it was checked. Without a current cache
     every clip is opened, and the cache is written.
@@ -416,11 +422,12 @@ def checked_clips(
     Args:
         filelist: path of the list.
         hparams: the settings of audio and text.
-        new_run: as for `read_filelist`.
-        just_checked: whether another process has just checked the clips, so that none is opened.
+        new_run: see `read_filelist`.
+        just_checked: whether another process has just checked the clips, so that this process opens
+            no clip.
 
     Raises:
-        UserError: as `read_filelist`, and if the list or a clip changes meanwhile.
+        UserError: see `read_filelist`; also if the list or a clip changes meanwhile.
     """
     table = cached_table(filelist, hparams)
     if table and (table.complete or not new_run):

@@ -1,4 +1,4 @@
-"""Read a corpus as people have it: the audio file and the text of every recording.
+"""Find the audio file and the text of every recording, in the usual layouts of a corpus.
 
     clips, problems = read_layout(Path("data/LJSpeech-1.1"))
     clips, problems = read_layout(Path("data/mine"), Table(Path("data/mine/validated.tsv")))
@@ -33,11 +33,14 @@ from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
-TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")  # preferred first; LibriTTS has two
-# Formats that libsndfile reads. Of files with one name, the first of these is used.
+# In order of preference; LibriTTS has two suffixes.
+TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
+# Formats that libsndfile reads. If several files have the same name, the first of these formats is
+# used.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
-MAX_PREFIX = 40  # characters of a speaker's name before an id: file names have at most 255 bytes
+# Characters of a speaker's name before an id, because file names have at most 255 bytes.
+MAX_PREFIX = 40
 SHOWN = 5  # files in a note
 
 
@@ -49,7 +52,7 @@ def read_layout(
     Args:
         corpus: the folder of the recordings.
         table: the table of the recordings; by default metadata.csv, or the texts next to the audio.
-        speakers: where the corpus names its speakers.
+        speakers: where the names of the speakers are.
 
     Raises:
         UserError: if there is no such folder, table or text, or if `speakers` names something that
@@ -69,7 +72,7 @@ def read_layout(
         clips, problems = _read_table(corpus, table, speakers.column)
     elif speakers.column:
         raise UserError(
-            f"--speaker-column {speakers.column}: {corpus} has no {METADATA}; name a table by --csv"
+            f"--speaker-column {speakers.column}: {corpus} has no {METADATA}; add a table with --csv"
         )
     elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
         raise UserError(
@@ -84,11 +87,12 @@ def read_layout(
 
 
 def _read_folders(corpus: Path) -> tuple[list[Clip], list[str]]:
-    """Read a corpus that has a folder for each speaker. Audio files outside are problems."""
+    """Read a corpus that has a folder for each speaker. Audio files outside these folders are
+    problems."""
     if (path := corpus / METADATA).exists():
         raise UserError(
             f"{path}: expected one {METADATA} in each speaker's folder, or a text next to each "
-            f"audio file. If it names the recordings in the folders, add --csv {path}"
+            f"audio file. If this table lists the recordings in the folders, add --csv {path}"
         )
     files = audio_files(corpus)
     loose = [path for path in files if path.parent == corpus]
@@ -121,7 +125,8 @@ def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list
 
 
 def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return the speaker of each folder, in the order of `names`. UserError for bad names."""
+    """Return the speaker of each folder, in the order of `names`. Raises UserError for bad
+    names."""
     names = list(dict.fromkeys(names))
     checked = each_or_all_errors(lambda name: checked_name(name, f"{corpus}: folder"), names)
     check_lookalikes([(x, str(corpus / name)) for name, x in zip(names, checked, strict=True)])
@@ -129,7 +134,7 @@ def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def each_or_all_errors(function: Callable[[str], Any], names: Iterable[str]) -> list[Any]:
-    """Call the function for each name. Raises one UserError with the messages of all."""
+    """Call the function for each name. Raises a single UserError with the messages of all calls."""
     results = []
     errors = []
     for name in names:
@@ -146,7 +151,8 @@ def each_or_all_errors(function: Callable[[str], Any], names: Iterable[str]) -> 
 
 
 def _read_texts_next_to_audio(corpus: Path) -> tuple[list[Clip], list[str]]:
-    """Read the audio files that have a text next to them; those without a text are problems."""
+    """Read the audio files that have a text next to them; audio files without a text are
+    problems."""
     by_name = {path.with_suffix(""): path for path in reversed(readable_first(audio_files(corpus)))}
     text_of = {}
     problems = list[str]()
@@ -175,7 +181,7 @@ def _read_texts_next_to_audio(corpus: Path) -> tuple[list[Clip], list[str]]:
 def _read_table(
     corpus: Path, table: Table, speaker_column: str = ""
 ) -> tuple[list[Clip], list[str]]:
-    """Read the recordings of a table; errors as `read_table` and `with_names`."""
+    """Read the recordings of a table. Raises the errors of `read_table` and `with_names`."""
     entries, problems = read_table(table, speaker_column)
     clips, missing = with_audio(entries, corpus, table.path.parent)
     problems += missing
@@ -186,15 +192,16 @@ def _read_table(
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return the file of this name in the first folder that has one; [] if no folder has it."""
+    """Return the file of this name in the first folder that contains it; [] if no folder contains
+    it."""
     listed = name.replace("\\", "/")  # an absolute path stays absolute
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
-    # Pipes and broken links are found too: a later check names them.
+    # Pipes and broken links are found too, because a later check reports them.
     return [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)][:1]
 
 
 def similar_files(name: str, files: Sequence[Path], *, in_folder: bool) -> list[Path]:
-    """Return which of the files, whose names differ in case only, a name may mean.
+    """Return the files that a name may refer to; the files' names differ in case only.
 
     `in_folder`: whether the file must be in a folder of the name that is written before it.
     """
@@ -234,13 +241,14 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     without, or the only audio file of that name in the corpus.
 
     Returns the clips, and the problems of entries with several files, or with the file of another
-    entry. A clip whose file is missing has the path that the file should have: `problem_of_missing`.
+    entry. A clip whose file is missing has the path that the file should have:
+    `problem_of_missing`.
     """
     files = defaultdict[str, list[Path]](list)
     for path in audio_files(corpus):
         files[comparable(path.stem)].append(path)
     names = [comparable(without_folder_and_suffix(entry.name)) for entry in entries]
-    # Different entries with one name, such as 001 of two speakers, are in different folders.
+    # Different entries with the same name, such as 001 of two speakers, are in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
     folders = [*dict.fromkeys((base, corpus, base / "wavs", corpus / "wavs"))]
     clips = []
@@ -256,13 +264,13 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             found = similar_files(entry.name, files[name], in_folder=counts[name] > 1)
             renamed += [(entry.name, path) for path in found[:1]]
         if not found:
-            # The split counts this line too, so that adding the file later moves no other clip.
+            # The split includes this line, so that no other clip moves if the file is added later.
             listed = entry.name.replace("\\", "/")
             has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
             found = [corpus / "wavs" / (listed if has_suffix else f"{listed}.wav")]
         if len(found) > 1:
             several = f"{found[0]} or {found[1]}"
-            problems.append(f"{entry.where}: {entry.name!r}: may be {several}; write its path")
+            problems.append(f"{entry.where}: {entry.name!r}: may mean {several}; write its path")
             continue
         key = (os.path.realpath(found[0]), entry.segment)
         if first.setdefault(key, entry.where) != entry.where:
@@ -318,7 +326,8 @@ def readable_first(files: Sequence[Path]) -> list[Path]:
 def note_of_unused_audio(
     clips: Sequence[Clip], problems: Sequence[str], corpus: Path
 ) -> str | None:
-    """Return a note about audio files that no line and no text names, and that are no problems.
+    """Return a note about audio files that have no line and no text, and that were not reported as
+    problems.
 
     Files of the same name in another format do not count.
     """
@@ -333,15 +342,15 @@ def note_of_unused_audio(
         return None
     files = f"{len(unused):,} audio file{'s' * (len(unused) > 1)}"
     examples = ", ".join(unused[:SHOWN]) + (", ..." if len(unused) > SHOWN else "")
-    return f"note: no line names {files} in {corpus}: {examples}"
+    return f"note: no line lists {files} in {corpus}: {examples}"
 
 
 def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
-    """Return a name for each clip, for files and for the new metadata.csv.
+    """Return a unique name for each clip, for files and for the new metadata.csv.
 
-    The name is that of the audio file, with the start in milliseconds for a segment. Where several
-    clips have one name, also on file systems that ignore case, the speaker's name comes before it.
-    Where that is not enough, or there are no speakers, the folders come before it.
+    The name is that of the audio file, with the start in milliseconds for a segment. If several
+    clips have the same name, also if only case differs, the speaker's name is put before it. If
+    this is not enough, or if there are no speakers, the folders are put before it.
     """
 
     def clean(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Lengths of a corpus's clips without audio: read from a file, or synthetic.
+"""Get the lengths of a corpus's clips without audio: read them from a file, or draw them.
 
 clips = read_lengths("runs/mine/lengths.csv", hparams)
 clips = synthetic_lengths(13_100, hparams)
@@ -25,7 +25,7 @@ from tacotron2_voice.utils.files import numbered_lines, write_json
 
 HEADERS = ("id,samples", "id,frames")
 EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a filelist cache (*{SUFFIX})"])
-MAX_LENGTH = 10**10 - 1  # samples or frames of a clip: five days of audio
+MAX_LENGTH = 10**10 - 1  # samples or frames of a clip (five days of audio)
 # The seconds that these fractions of LJSpeech-1.1's 13,100 clips do not exceed, from the shortest
 # clip to the longest.
 LJSPEECH_QUANTILES = (0, 0.01, *(0.05 * i for i in range(1, 21)))
@@ -39,7 +39,7 @@ SYMBOLS_PER_SECOND, SYMBOLS_SPREAD = 15.2, 1.6
 
 @dataclass(frozen=True)
 class CorpusLengths:
-    """The lengths of a corpus's clips, column by column."""
+    """Contain the lengths of a corpus's clips, column by column."""
 
     ids: Sequence[str]
     frames: np.ndarray  # int64 [clips]
@@ -77,10 +77,11 @@ def _synthetic_symbols(seconds: np.ndarray, rng: np.random.Generator) -> np.ndar
 def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
     """Read a CSV with one of HEADERS, a filelist with seconds, or a filelist cache.
 
-    Samples and seconds become frames by the settings; frames are read as they are.
+    Samples and seconds are converted to frames by the settings; frames are read unchanged.
 
     Raises:
-        UserError: with the file and what was expected, and every bad line with its number.
+        UserError: if lines are wrong. The message contains the file, the expected format, and every
+            bad line with its number.
     """
     path = Path(path)
     if path.suffix == SUFFIX:
@@ -117,7 +118,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
 
 
 def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
-    """Add the number of symbols after cleaning; without texts, numbers like LJSpeech's."""
+    """Add the numbers of symbols after cleaning; without texts, draw numbers like LJSpeech's."""
     if clips.symbols is not None:
         return clips
     if clips.texts is not None:
@@ -130,7 +131,7 @@ def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
 
 
 def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], tuple]) -> list:
-    """Parse every line. UserError with all lines that cannot be parsed."""
+    """Parse every line. Raises a UserError that lists all lines that cannot be parsed."""
     rows = []
     problems = []
     for number, line in lines:
@@ -144,7 +145,7 @@ def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str],
 
 
 def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:
-    """Write a synthetic corpus: mels of noise as long as `clips`, and their filelist."""
+    """Write a synthetic corpus: mels of noise with the lengths of `clips`, and their filelist."""
     rng = np.random.default_rng(0)
     lines = []
     mel = rng.standard_normal((hparams.n_mel_channels, int(clips.frames.max())), np.float32) - 5

@@ -1,4 +1,4 @@
-"""Plots of a corpus: lengths of its clips, symbol rates, silence, and speaking rates."""
+"""Plot a corpus: lengths of its clips, symbol rates, silence, and speaking rates."""
 
 import io
 from typing import Any
@@ -20,15 +20,16 @@ from corpus.warnings import (
 from hparams import HParams
 from tacotron2_voice.utils.plots import drawable
 
-# A light area and a dark line are distinct without color too.
+# A light area and a dark line can be told apart without color too.
 AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
 LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
 LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 CLIPS_COLOR = "#5B8DB0"
-# Of the speakers: colors that color-blind people can tell apart (Okabe and Ito), and markers.
+# Colors and markers of the speakers. Color-blind people can tell these colors apart (Okabe and
+# Ito).
 COLORS = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #555555 #B8A800".split()
 MARKERS = "os^vDPh*"
-MAX_NAMES, MAX_NAME_LETTERS = 32, 20  # of speakers along an axis
+MAX_NAMES, MAX_NAME_LETTERS = 32, 20  # limits of the speakers' names along an axis
 RATE_RANGE = (10, 50, 90)  # percentiles of a speaker's clips
 
 
@@ -141,7 +142,7 @@ def _draw_speaking_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     step = -(-len(ordered) // MAX_NAMES)
     named = ordered[::step]
     labels = [x if len(x) <= MAX_NAME_LETTERS else f"{x[: MAX_NAME_LETTERS - 1]}…" for x in named]
-    # Two dollar signs in a name would turn what is between them into a formula.
+    # Matplotlib would turn the text between two dollar signs in a name into a formula.
     labels = [drawable(label) for label in labels]
     axes.set_yticks([*range(0, len(ordered), step)], labels, parse_math=False, fontsize="small")
     some = f", one in {step} named" if step > 1 else ""
@@ -161,7 +162,7 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
     axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="limit of the warning")
-    axes.set_yscale("symlog", linthresh=1)  # so that one clip of many thousands is visible
+    axes.set_yscale("symlog", linthresh=1)  # this scale shows one clip among many thousands
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")

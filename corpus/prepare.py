@@ -1,4 +1,4 @@
-"""`prepare` turns a corpus into filelists, after checking every clip.
+"""Turn a corpus into filelists, after checking every clip (`prepare`).
 
 written = prepare(Preparation(Path("data/LJSpeech-1.1"), Path("filelists/ljspeech")))
 """
@@ -38,10 +38,11 @@ from tacotron2_voice.text.symbol_files import SYMBOLS_FILE
 from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import Identity, check_is_folder, folder_locked, naming
 
-SPEAKER_EMBEDDING_DIM = 64  # that settings.txt recommends for several speakers
+SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt for several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
-EARLIER = ".earlier"  # added to the names of filelists that settings.txt no longer names
-MAX_FOLDERS_UP = 2  # from filelists/NAME to the project's folder, which contains data/ and mels/
+EARLIER = ".earlier"  # suffix of filelists that settings.txt no longer lists
+# Levels from filelists/NAME up to the project's folder, which contains data/ and mels/.
+MAX_FOLDERS_UP = 2
 
 
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
@@ -69,7 +70,7 @@ def settings(
         "training_files": f"train{suffix}.txt",
         "validation_files": f"val{suffix}.txt" if has_validation else "none",
     }
-    lines = ["# By scripts/prepare.py, for: train.py --hparams @this_file,name=value,..."]
+    lines = ["# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
     names = {line.partition("=")[0].strip() for line in lines}
     if several_speakers and "speaker_embedding_dim" not in names:
@@ -80,21 +81,22 @@ def settings(
 
 @dataclass
 class Preparation:
-    """The arguments of `prepare`; scripts/prepare.py has an option for each."""
+    """Contain the arguments of `prepare`; scripts/prepare.py has an option for each argument."""
 
-    corpus: Path  # absolute, as are the three other folders below
+    corpus: Path  # an absolute path, like the three other folders below
     out: Path  # for the filelists
     overrides: str = ""  # of settings
     val_fraction: float = VAL_FRACTION  # fraction of the clips for validation
     seed: int = SEED  # of the split
     mels: Path | None = None  # folder for cached log-mels
-    skip_bad: bool = False  # leave bad clips out
-    max_seconds: float = math.inf  # leave longer clips out
+    skip_bad: bool = False  # whether to leave out bad clips
+    max_seconds: float = math.inf  # longest clip; longer clips are left out
     trim: Path | None = None  # folder for copies without the silence at the ends
-    split_by_text: bool = False  # keep all clips of a text in one set
+    split_by_text: bool = False  # whether to keep all clips of a text in the same set
     convert: Path | None = None  # folder for copies that training can use
-    table: Table | None = None  # of the recordings; None: metadata.csv, or texts next to the audio
-    speakers: SpeakerSource = NO_SPEAKERS  # where the corpus names them
+    # Table of the recordings; None: metadata.csv, or texts next to the audio.
+    table: Table | None = None
+    speakers: SpeakerSource = NO_SPEAKERS  # where the names of the speakers are
 
     def __post_init__(self) -> None:
         for name in ("corpus", "mels", "trim", "convert"):
@@ -119,12 +121,12 @@ class Preparation:
 
     @property
     def folder(self) -> Path:
-        """The folder that the clips are read from."""
+        """Return the folder that the clips are read from."""
         return self.convert or self.corpus
 
     @property
     def new_folders(self) -> dict[str, Path]:
-        """The folders that files are written to, by their options."""
+        """Map options to the folders that files are written to."""
         folders = {
             "--cache-mels": self.mels,
             "--trim-silence": self.trim,
@@ -137,8 +139,8 @@ def prepare(asked: Preparation) -> list[Path]:
     """Check a corpus and write its filelists (and mels). Returns the files written in `out`.
 
     Raises:
-        UserError: with every bad clip (unless `skip_bad`), or about anything else that is wrong. No
-            filelist is written then.
+        UserError: if clips are bad (unless `skip_bad`; the message lists every bad clip), or if
+            anything else is wrong. In that case no filelist is written.
     """
     hparams = check_text_settings(create_hparams(asked.overrides))
     if hparams.symbols != "corpus":
@@ -184,7 +186,7 @@ def usable_clips(
     problems: list[str],
     hparams: HParams,
 ) -> tuple[list[Clip], list[Clip], HParams]:
-    """Check, trim and cache the clips, as `asked`.
+    """Check, trim and cache the clips with the options in `asked`.
 
     Returns the clips to train on; the recordings that they were read from; and the settings, with
     the corpus's own table of symbols for symbols=corpus.
@@ -221,8 +223,8 @@ def split_clips(
 
     Also returns a description of the split. Raises UserError for an empty set.
     """
-    # The split depends on all lines, also on the lines of bad clips. If you leave a bad clip out, no
-    # other clip moves between the sets.
+    # The split depends on all lines, also on the lines of bad clips. If you leave a bad clip out,
+    # no other clip moves between the sets.
     validation, origin = choose_split(
         entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
     )
@@ -250,7 +252,8 @@ def describe(
     asked: Preparation,
     hparams: HParams,
 ) -> None:
-    """Print the symbols, lengths, split and speakers, and warnings about clips that hurt training."""
+    """Print the symbols, lengths, split and speakers, and warnings about clips that hurt
+    training."""
     if hparams.symbols == "corpus":
         table = "".join(hparams.symbol_table)
         print(f"{len(hparams.symbol_table):,} symbols, the padding first: {table:.1000}")
@@ -269,12 +272,13 @@ def describe(
 
 
 def listed_path(path: str, out: Path) -> str:
-    """Return how a filelist in `out` names a clip.
+    """Return the path with which a filelist in `out` lists a clip.
 
     The path starts at the filelist's own folder, so that both can be moved together, if both are in
     a folder at most MAX_FOLDERS_UP above it. Otherwise it is the absolute path.
     """
-    relative = os.path.relpath(path, os.path.realpath(out))  # ".." leads out of the real folder
+    # ".." leads out of the real folder, not out of the link.
+    relative = os.path.relpath(path, os.path.realpath(out))
     is_far = Path(relative).parts.count(os.pardir) > MAX_FOLDERS_UP
     return path if is_far or relative != relative.strip() else relative
 
@@ -321,7 +325,7 @@ def write_lists(
             for path, clip in zip(paths, clips, strict=True)
         ]
     out.mkdir(parents=True, exist_ok=True)
-    # settings.txt comes last, when all files that it names are there.
+    # settings.txt comes last, so that all files that it lists exist.
     contents["settings.txt"] = contents.pop("settings.txt")
     busy = "another process is preparing in it; wait, or choose another --out"
     with folder_locked(out, busy):
@@ -336,7 +340,7 @@ def write_lists(
 
 
 def put_into(out: Path, contents: dict[str, bytes]) -> None:
-    """Write files to a folder; no file is moved into place before all are written."""
+    """Write files to a folder, but move no file into place before all files are written."""
     with naming(out), tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
         for name, content in contents.items():
             Path(written, name).write_bytes(content)
@@ -347,8 +351,8 @@ def put_into(out: Path, contents: dict[str, bytes]) -> None:
 def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> None:
     """Rename the filelists and symbols of an earlier call, and remove the filelists' caches.
 
-    The earlier lists split the clips differently. This is called after settings.txt, which may have
-    named them, was replaced.
+    The earlier filelists split the clips differently. This is called after settings.txt was
+    replaced, because the old settings.txt may list these filelists.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     all_lists = [out / name for name in (*LISTS, SYMBOLS_FILE)]

@@ -1,4 +1,4 @@
-"""What `prepare` prints about a corpus: tables of lengths and speakers, warnings about speakers."""
+"""Format the report of `prepare`: tables of lengths and speakers, and warnings about speakers."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,11 +11,11 @@ from hparams import HParams
 from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.utils.console import markdown_table
 
-MAX_ROWS = 20  # of the table: the speakers with the most and with the fewest minutes
+MAX_ROWS = 20  # the table shows the speakers with the most and with the fewest minutes
 MAX_NAMED = 5  # speakers in a warning
-MAX_LETTERS = 30  # of a name in the table
-MAX_LEVEL_DECIBELS = 6  # between two speakers
-MIN_MINUTES = 2  # of a speaker
+MAX_LETTERS = 30  # longest name in the table
+MAX_LEVEL_DECIBELS = 6  # largest difference between two speakers
+MIN_MINUTES = 2  # least audio of a speaker
 
 
 def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> str:
@@ -35,7 +35,7 @@ def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> st
 
 
 def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
-    """Return the statistics that training stores in checkpoints, here of all clips."""
+    """Return the statistics that training stores in checkpoints, computed over all clips."""
     symbols = hparams.table.symbols
     last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
     frames = np.array([clip.num_frames for clip in clips])
@@ -44,7 +44,7 @@ def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
 
 
 class SpeakerFacts(NamedTuple):
-    """Measurements of a speaker's clips."""
+    """Contain the measurements of a speaker's clips."""
 
     name: str
     clips: int

@@ -1,4 +1,4 @@
-"""Where a corpus names its speakers, and which names are accepted.
+"""Define the places of speakers' names in a corpus, and the names that are accepted.
 
 source = SpeakerSource(column="2")
 clips, problems = with_names(clips, "column 2", "metadata.csv")
@@ -13,18 +13,19 @@ from corpus.clips import Clip
 from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
-MIN_LINES = 5  # in fewer lines, all names may differ
-MAX_DISTINCT_SHARE = 0.5  # names over lines: a speaker has several clips
+MIN_LINES = 5  # with fewer lines, all names may differ
+MAX_DISTINCT_SHARE = 0.5  # limit of names divided by lines, because a speaker has several clips
 
 
 @dataclass(frozen=True)
 class SpeakerSource:
-    """Where a corpus names its speakers: nowhere by default, otherwise in one of these ways.
+    """Describe where the names of the speakers are: nowhere by default, otherwise in one of these
+    places.
 
     Args:
         column: a column of the table, by its title or by its number from 1 on.
-        folders: whether the folders in the corpus are named after the speakers.
-        name: of the only speaker.
+        folders: whether each folder in the corpus has the name of a speaker.
+        name: name of the only speaker.
     """
 
     column: str = ""
@@ -40,10 +41,11 @@ NO_SPEAKERS = SpeakerSource()
 
 
 def checked_name(text: str, where: str) -> str:
-    """Return a speaker's name without spaces at its ends, in Unicode's composed form.
+    """Return a speaker's name in Unicode's composed form, without spaces at its ends.
 
     Raises:
-        UserError: if the name is not valid. The message begins with `where`, the place of the name.
+        UserError: if the name is not valid. The message begins with `where`, which is the line of
+            the name.
     """
     name = text.strip()
     if not name:
@@ -63,7 +65,7 @@ def with_names(
 ) -> tuple[list[Clip], list[str]]:
     """Check the names of the clips' speakers, which are in this column of the file at `path`.
 
-    Returns the clips with their names as they are compared, and the problems of other clips.
+    Returns the clips with cleaned names, and the problems of the other clips.
 
     Raises:
         UserError: if no line has a name, if the column contains ids or texts, or if names look
@@ -75,7 +77,7 @@ def with_names(
     if len(clips) >= MIN_LINES and len(values) > MAX_DISTINCT_SHARE * len(clips):
         raise UserError(
             f"{path}: {column} has {len(values):,} values in {len(clips):,} lines, such as "
-            f"{clips[0].speaker[:60]!r}, expected speakers with several clips each; name another "
+            f"{clips[0].speaker[:60]!r}, expected speakers with several clips each; choose another "
             "--speaker-column"
         )
     problems = []
@@ -93,9 +95,10 @@ def with_names(
 
 
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
-    """Raise UserError if any of (name, place) differ only in case, spaces or forms of letters.
+    """Raise UserError if two names differ only in case, spaces or forms of letters.
 
-    Such names mostly mean one speaker, and their files are the same where case is ignored.
+    Such names usually belong to one speaker, and file systems that ignore case would mix their
+    files.
     """
     first: dict[str, tuple[str, str]] = {}
     pairs = []

@@ -13,8 +13,9 @@ from pathlib import Path
 from corpus.clips import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
-VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
-MAX_KNOWN_SHARE = 0.01  # of validation clips with a training text; 0.002 in LJSpeech (titles)
+VAL_FRACTION, SEED = 0.2, 0  # fraction and seed of the pinned split
+# Share of validation clips with a training text; LJSpeech has 0.002 (titles).
+MAX_KNOWN_SHARE = 0.01
 
 
 def read_split(path: Path) -> dict[str, str]:
@@ -30,14 +31,15 @@ def choose_split(
 
     LJSpeech-1.1 with the defaults has the split of filelists/ljspeech_split.csv. Any other corpus
     uses the first ids in the order of SHA-256("seed|id"), so that adding or removing ids hardly
-    changes the set. Of several speakers, this fraction of each one's clips is held out.
+    changes the set. If there are several speakers, this fraction of each speaker's clips is held
+    out.
 
     Args:
         clips: all clips of the corpus.
         val_fraction: fraction of the clips to hold out, from 0 to 1.
         seed: another seed gives another split.
-        by_text: order by the texts' words, so that all clips of one sentence are in one set; more
-            clips of a speaker may then be held out.
+        by_text: whether to order the clips by the texts' words, so that all clips of a sentence are
+            in the same set. More clips of a speaker may then be held out.
     """
     ids = [clip.id for clip in clips]
     if (val_fraction, seed, by_text) == (VAL_FRACTION, SEED, False):
@@ -50,7 +52,7 @@ def choose_split(
         takes.setdefault(wording(clip.text) if by_text else clip.id, []).append(clip)
     counts = Counter(clip.speaker for clip in clips)
     wanted = {name: round(count * val_fraction) for name, count in counts.items()}
-    if len(counts) > 1:  # each must be trained on
+    if len(counts) > 1:  # each speaker needs a training clip
         wanted = {name: min(number, counts[name] - 1) for name, number in wanted.items()}
     validation = set[str]()
     for key in sorted(takes, key=lambda key: hashlib.sha256(f"{seed}|{key}".encode()).digest()):
@@ -64,7 +66,7 @@ def choose_split(
 
 
 def wording(text: str) -> str:
-    """Return a text without case and punctuation: the same for all clips of one sentence."""
+    """Return a text without case and punctuation, which is the same for all clips of a sentence."""
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 

@@ -12,9 +12,9 @@ from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 
-RARE = 10  # clips; a model hardly learns a symbol that is in fewer clips
-MAX_SYMBOLS_SHOWN = 20  # rare symbols in a warning
-CLIPS_SHOWN = 5  # of each rare symbol
+RARE = 10  # in clips; a model hardly learns a symbol that is in fewer clips
+MAX_SYMBOLS_SHOWN = 20  # number of rare symbols in a warning
+CLIPS_SHOWN = 5  # number of clips shown per rare symbol
 
 
 def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
@@ -22,7 +22,7 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
     characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
-        with contextlib.suppress(UserError):  # a text that crashes eSpeak
+        with contextlib.suppress(UserError):  # this text crashes eSpeak
             characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
     # Other characters are rejected or dropped later, line by line.
     usable = [*filter(can_be_symbol, characters - {PADDING})]

@@ -21,7 +21,8 @@ from corpus.clips import Segment
 from corpus.text_files import read_text
 from tacotron2_voice.utils.errors import UserError
 
-# Usual titles: of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo. Preferred first.
+# These are the usual titles of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo.
+# Preferred first.
 PATH_TITLES = (
     "path file file_name filename wav wav_filename wav_path audio audio_file audio_path "
     "audio_filename audio_filepath id"
@@ -30,24 +31,25 @@ TEXT_TITLES = (
     "normalized_text normalized_transcription normalized text sentence transcript transcription"
 ).split()
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
-QUOTING_DELIMITERS = ",;"  # in other tables, a quotation mark belongs to the text
-MIN_SHARE = 0.9  # of the lines that contain the delimiter
-MIN_LINES = 5  # in fewer lines, values repeat by chance
-MAX_REPEATING_SHARE = 0.2  # distinct values of a column over lines: names of speakers repeat
-MIN_WORDS = 3  # of two texts, to compare their words
+QUOTING_DELIMITERS = ",;"  # with other delimiters, a quotation mark belongs to the text
+MIN_SHARE = 0.9  # least share of lines that contain the delimiter
+MIN_LINES = 5  # with fewer lines, values repeat by chance
+# Limit of a column's distinct values divided by lines, because names of speakers repeat.
+MAX_REPEATING_SHARE = 0.2
+MIN_WORDS = 3  # two texts need this many words to be compared
 EXPECTED_JSON = 'expected a JSON object such as {"path": "a.wav", "text": "Yes."}'
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of recordings.
+    """Describe a table of recordings.
 
     Args:
         path: the file. Paths in it start at its own folder or at the corpus; extensions and case
             may differ.
-        path_column, text_column: a column's title in the header, or its number from 1 on. By
-            default a usual title, or LJSpeech's columns.
-        delimiter: one character; by default the one that divides the lines.
+        path_column, text_column: a column's title in the header, or its number from 1 on. The
+        default is a usual title, or LJSpeech's columns.
+        delimiter: one character; by default the character that divides the lines.
         encoding: by default UTF-8, or an encoding that is recognized.
     """
 
@@ -59,7 +61,7 @@ class Table:
 
 
 class Entry(NamedTuple):
-    """A line of a table."""
+    """Contain a line of a table."""
 
     name: str  # path, id or name of the audio file
     text: str
@@ -74,7 +76,7 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Indices of the columns."""
+    """Contain the indices of the columns."""
 
     path: int
     text: int
@@ -87,9 +89,10 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     `speaker_column`: the title or number of the column that names speakers, "" without one.
 
     Raises:
-        UserError: if the table is empty or cannot be read, or if a column is not certain.
+        UserError: if the table is empty or cannot be read, or if it is not clear which column to
+            use.
     """
-    missing = "no such file; name a table of the recordings"
+    missing = "no such file, expected a table of the recordings"
     text = read_text(table.path, table.encoding, missing)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
@@ -103,7 +106,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         rows = rows_of_csv(table.path, text, delimiter)
         if rows and has_titles(table, speaker_column, rows[0].fields):
             titles = [normal_title(x) for x in rows.pop(0).fields]
-            while not titles[-1]:  # a spreadsheet program may leave empty columns at the end
+            while not titles[-1]:  # a spreadsheet program may have left empty columns at the end
                 titles.pop()
     if not rows:
         raise UserError(f"{table.path}: no line after its header, expected recordings")
@@ -149,7 +152,7 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
             return delimiter
     raise UserError(
         f"{table.path}: begins with {lines[0].strip()[:60]!r}, expected fields between pipes or "
-        "tabs, such as 'id|text', or a header such as 'path,text'; name the delimiter by "
+        "tabs, such as 'id|text', or a header such as 'path,text'; set the delimiter with "
         "--delimiter"
     )
 
@@ -177,10 +180,10 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
 def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
     """Return all keys of JSON objects, one object per line, and a row of values for each object.
 
-    Values other than strings and numbers are empty, as are the values of missing keys.
+    Values other than strings and numbers become empty, and so do the values of missing keys.
 
     Raises:
-        UserError: if a line is no JSON object.
+        UserError: if a line is not a JSON object.
     """
     objects: dict[str, dict] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -205,7 +208,7 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
     for field in row.fields:
         if more := field.count("\n"):
             raise ValueError(
-                f"a quotation mark opens a field that goes on for {more:,} more lines: "
+                f"a quotation mark opens a field that continues for {more:,} more lines: "
                 f"{field[:60]!r}, expected each recording in one line, with quotation marks "
                 "inside a quoted field written twice"
             )
@@ -224,8 +227,8 @@ def normal_title(title: str) -> str:
 
 
 def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
-    """Return whether the first row is a header: a column is named by its title, or there are usual
-    titles for path and text."""
+    """Return whether the first row is a header: the user named a column by its title, or it has
+    usual titles for path and text."""
     asked = (table.path_column, table.text_column, speaker_column)
     if any(x and not x.isdecimal() for x in asked):
         return True
@@ -245,13 +248,13 @@ def choose_columns(
     num_fields: int,
     delimiter: str,
 ) -> Columns:
-    """Return the columns of path, text and speaker.
+    """Find the columns of path, text and speaker.
 
-    Without titles, a path is in the first column. Its text is in the only other column, or in the
-    last of two, as in LJSpeech's id|text|normalized text.
+    Without titles, a path is in the first column. The text is in the only other column or, if there
+    are two, in the last column (LJSpeech's normalized text).
 
     Raises:
-        UserError: if a named column is missing, or if a column must be named.
+        UserError: if a column that the user named is missing, or if the user must name a column.
     """
 
     def column(option: str, asked: str, usual: Sequence[str]) -> int | None:
@@ -283,7 +286,7 @@ def choose_columns(
         found = ", ".join(titles or rows[0].fields)
         raise UserError(
             f"{table.path}: columns {found[:200]!r}, expected a usual title, id|text, or id|text|"
-            f"normalized text; name the column by {option}, by its title or its number from 1 on"
+            f"normalized text; set the column with {option}, by its title or its number from 1 on"
         )
     if path == text:
         raise UserError(f"{table.path}: column {text + 1} is named for paths and for texts")
@@ -291,28 +294,29 @@ def choose_columns(
         raise UserError(
             f"{table.path}: --speaker-column {speaker_column}: this column contains the "
             f"{'paths' if speaker == path else 'texts'}, expected another column (--speaker NAME "
-            "names one speaker for all lines)"
+            "sets one speaker for all lines)"
         )
     return Columns(path, text, speaker)
 
 
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
-    """Raise UserError if two columns may be anything else than LJSpeech's text and normalized text:
-    if one repeats, as names of speakers do, or if they have no words in common, as translations."""
+    """Raise UserError unless two columns seem to be LJSpeech's text and normalized text. They do
+    not if the values of a column repeat like names of speakers, or if the two texts have no words
+    in common."""
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
     texts, normalized = zip(*pairs, strict=True)
-    is_empty = len({*texts}) == 1  # or the same for all lines
+    is_empty = len({*texts}) == 1  # also if the title is the same for all lines
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(
         f"{path}: columns {written + 1} and {spoken + 1} are not a text and its normalized text: "
-        f"{pairs[0][0][:60]!r} and {pairs[0][1][:60]!r}. Name the column of the spoken texts by "
-        "--text-column, and a column of speakers by --speaker-column"
+        f"{pairs[0][0][:60]!r} and {pairs[0][1][:60]!r}. Set the column of the spoken texts with "
+        "--text-column, and a column of speakers with --speaker-column"
     )
 
 
 def repeats(values: Sequence[str]) -> bool:
-    """Return whether the values are few, as names of speakers are."""
+    """Return whether a column has few distinct values, like names of speakers."""
     return len(values) >= MIN_LINES and len({*values}) <= MAX_REPEATING_SHARE * len(values)
 
 
@@ -324,8 +328,8 @@ def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
 
 
 def segment_of(titles: list[str] | None, fields: Sequence[str]) -> Segment | None:
-    """Return the part of the recording that a row with `offset` (and `duration`) transcribes, in
-    seconds, as NeMo writes them. ValueError if they are no such numbers."""
+    """Return the part of the recording that a row transcribes, in seconds. NeMo writes it as
+    `offset` and `duration`. Raises ValueError if these are not valid numbers."""
     row = dict(zip(titles or (), fields, strict=False))
     values = {}
     for name in ("offset", "duration"):
@@ -340,7 +344,7 @@ def segment_of(titles: list[str] | None, fields: Sequence[str]) -> Segment | Non
 def print_assumptions(
     table: Table, titles: list[str] | None, num_fields: int, columns: Columns, delimiter: str
 ) -> None:
-    """Print how a table is read that is not as LJSpeech's metadata.csv."""
+    """Print how a table is read, unless it has the form of LJSpeech's metadata.csv."""
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1:
         return

@@ -1,4 +1,4 @@
-"""Warnings about clips and texts that keep a model from learning to align (docs/guides/own-data.md).
+"""Warn about clips and texts that keep a model from learning to align (docs/guides/own-data.md).
 
 for warning in corpus_warnings(clips, hparams):
     print(warning)
@@ -18,18 +18,19 @@ from tacotron2_voice.text import PHONES, sequence_to_text
 from tacotron2_voice.text.spoken_numbers import WORDS
 from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 
-MAX_SILENCE_SECONDS = 0.3  # before or after speech
+MAX_SILENCE_SECONDS = 0.3  # longest usual silence before or after speech
 WORST_SHOWN = 5
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # a tag of HTML, without attributes
 MARKUP = re.compile(rf"&#[0-9]+;|&#x[0-9a-fA-F]+;|&[A-Za-z]{{2,8}};|{TAG}")
 # Wrong conversions of quotation marks leave control characters.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# UTF-8's accents, quotation marks and Cyrillic letters, if it is read as Windows-1252.
+# Accents, quotation marks and Cyrillic letters of UTF-8 that was read as Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
-MIN_CLIPS, MIN_SPREAD = 20, 0.15  # in fewer, or in clips of one length, nothing correlates
-MIN_CORRELATION = 0.3  # of the logarithms of seconds and symbols
-MAX_FOREIGN_SHARE = 0.05  # of the texts; names and foreign words in English are fewer
+# With fewer clips, or with clips of the same length, a correlation means nothing.
+MIN_CLIPS, MIN_SPREAD = 20, 0.15
+MIN_CORRELATION = 0.3  # least correlation of the logarithms of seconds and symbols
+MAX_FOREIGN_SHARE = 0.05  # share of the texts; English has fewer names and foreign words
 # 15 % of the words of LJSpeech; in few other languages is any of them a word.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
@@ -62,7 +63,7 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     twice_encoded = [TWICE_ENCODED.findall(clip.text) for clip in clips]
     controls = [CONTROLS.findall(clip.text) for clip in clips]
 
-    faults = [  # what is wrong, what to do, and a note on each clip that has it, worst first
+    faults = [  # the problem, the advice, and a note on each affected clip, worst first
         (
             f"silence over {MAX_SILENCE_SECONDS:g} s before or after speech",
             "Trim it with --trim-silence DIR",
@@ -90,7 +91,7 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
         ),
         (
             "characters or phones that the text cleaners drop, by their columns in the text,",
-            "Write them as words, or choose other text_cleaners by --hparams",
+            "Write them as words, or choose other text_cleaners with --hparams",
             [f"{lines[i]}: {with_columns(dropped[i])}" for i in _having(dropped)],
         ),
         (
@@ -152,7 +153,8 @@ def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
 
 
 def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
-    """Return a warning if long clips have no longer texts than short ones, otherwise None.
+    """Return a warning if the texts of long clips are not longer than those of short clips,
+    otherwise None.
 
     The table may have lost a line, or another column may contain the texts. In LJSpeech the
     correlation is 0.97, and at most 0.15 if the texts are shifted by some lines.
@@ -164,22 +166,22 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
     if (correlation := _correlation(seconds, symbols)) >= MIN_CORRELATION:
         return None
     return (
-        f"warning: long clips have no longer texts than short ones (correlation {correlation:.2f}, "
-        "0.97 in LJSpeech): texts of other clips cannot be learned. Listen to some, such as "
+        "warning: texts of long clips are not longer than texts of short clips "
+        f"(correlation {correlation:.2f}, 0.97 in LJSpeech): texts of other clips cannot be learned. "
+        "Listen to some, such as "
         f"{clips[0].id}: {clips[0].text[:60]!r} ({MANUAL})"
     )
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Return Pearson's correlation; 0 if one of the arrays is constant."""
+    """Return Pearson's correlation; 0 if an array is constant."""
     if not (deviations := one.std() * other.std()):
         return 0.0
     return float(np.mean((one - one.mean()) * (other - other.mean())) / deviations)
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return the symbols per second of each clip, float64 [clips]; silence before and after speech
-    does not count."""
+    """Return the symbols per second of speech of each clip, float64 [clips]."""
     return np.array([len(c.symbols) * sampling_rate / c.measured.speech_samples for c in clips])
 
 
@@ -223,12 +225,13 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
 
 
 def _having(found: Sequence[Sized]) -> list[int]:
-    """Return the indices of clips with findings, the clips with most findings first."""
+    """Return the indices of clips with findings, sorted by falling number of findings."""
     return _worst([*map(len, found)], 0)
 
 
 def _duplicates(clips: Sequence[Clip]) -> list[str]:
-    """Return notes on clips with the audio of an earlier clip, clips with another text first."""
+    """Return notes on clips with the audio of an earlier clip. Clips with a different text come
+    first."""
     first: dict[int, Clip] = {}
     with_another_text = []
     with_the_same_text = []

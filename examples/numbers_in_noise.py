@@ -21,7 +21,7 @@ SILENCE = 50  # 16-bit samples up to this value before the speech count as silen
 
 
 class Event(ctypes.Structure):
-    """The struct `espeak_EVENT` of eSpeak's header speak_lib.h."""
+    """Define the struct `espeak_EVENT` of eSpeak's header speak_lib.h."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -33,7 +33,7 @@ class Event(ctypes.Structure):
 
 
 class TimedVoice(EspeakVoice):
-    """An eSpeak voice that also reports the time of each phone."""
+    """Speak with an eSpeak voice that also reports the time of each phone."""
 
     OPTIONS = EspeakVoice.OPTIONS | 1  # espeakINITIALIZE_PHONEME_EVENTS
     # Types of events.

@@ -36,7 +36,7 @@ Run = Mapping[str, float]  # column key -> measured value
 Runs = Mapping[str, Sequence[Run]]  # row name -> its runs, in the order of seeds
 CONFIDENCE = 0.95
 CPU = torch.device("cpu")
-FORK = multiprocessing.get_context("fork")  # passes objects that cannot be pickled
+FORK = multiprocessing.get_context("fork")  # fork can pass objects that cannot be pickled
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Column:
     title: str
     published_title: str = ""  # empty: the paper has no such column
     digits: int = 1
-    in_per_cent: bool = True  # False: rows differ by a plain difference, for values around zero
+    in_per_cent: bool = True  # False: compare rows by a plain difference, for values around zero
 
     def difference(self, more: Any, less: Any) -> Any:
         """Return how much larger `more` is than `less`, in per cent or as a plain difference."""
@@ -61,14 +61,14 @@ class Row:
     published: Sequence[float] = ()  # values of the first columns in the paper
 
 
-Cells = Sequence[tuple[Row, int]]  # each row with a seed
+Cells = Sequence[tuple[Row, int]]  # the rows to measure, each with a seed
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A finding of the paper: one row has a larger value in a column than another row.
+    """Describe a finding of the paper: one row has a larger value in a column than another row.
 
-    With a margin above zero, the finding is that both rows have equal values within this margin.
+    If the margin is above zero, the finding is that both rows have equal values within this margin.
     """
 
     key: str
@@ -79,7 +79,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """The rows and columns of a table, and the function that measures a row.
+    """Contain the rows and columns of a table, and the function that measures a row.
 
     `experiment(settings)` returns a function that measures a row with a seed. It is called only if
     a run is missing, because it makes the corpus.
@@ -107,7 +107,7 @@ class PaperTable:
         quick_help = "train on little data with one seed (about two minutes)"
         parser.add_argument("--quick", action="store_true", help=quick_help)
         args = parser.parse_args(arguments)
-        torch.set_num_threads(1)  # layers as small as these are slower on several threads
+        torch.set_num_threads(1)  # such small layers are slower on several threads
         runs = self.make_runs(args.out, self.quick if args.quick else self.settings)
         report = self.report(runs)
         write_bytes(args.out / "report.md", report.encode())
@@ -154,7 +154,8 @@ class PaperTable:
     def make_share_in_child(
         self, cells: Cells, folder: Path, made_with: Any, settings: Any
     ) -> None:
-        """Make a share of the runs in a child process. Ctrl-C ends it without a traceback."""
+        """Make a share of the runs in a child process. Ctrl-C ends the process without a
+        traceback."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         self.make_share(cells, folder, made_with, settings, os.getppid())
 
@@ -164,7 +165,7 @@ class PaperTable:
         """Measure each row with its seed and write the results.
 
         Args:
-            parent: id of the parent process. A child process stops when its parent has ended.
+            parent: id of the parent process. The process stops when its parent has ended.
         """
         if not cells:
             return
@@ -248,7 +249,7 @@ class PaperTable:
         if claim.margin:
             low, high = (-claim.margin, claim.margin)
             finding = f"{column.title}: {claim.more} = {claim.less} ± {claim.margin:g}{unit}"
-        result = "undecided"  # also with one seed, where the error is NaN
+        result = "undecided"  # this is also the result with one seed, because the error is NaN
         if low < mean - half_width and mean + half_width < high:
             result = "confirmed"
         elif mean + half_width < low or mean - half_width > high:

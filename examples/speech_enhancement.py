@@ -31,9 +31,10 @@ from examples.numbers_in_noise import Utterance, make_noise, make_room, mix, spe
 from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
 from length_batching import LengthBatches, RankSampler, SegmentDataset, padding_stats, segments_of
 
-SAMPLE_RATE = 8_000  # narrow-band PESQ requires this rate
+SAMPLE_RATE = 8_000  # sampling rate in Hz, which narrow-band PESQ requires
 SNRS = (-5, 10)  # lowest and highest signal-to-noise ratio, in dB
-REVERBERATION = (0.2, 0.6)  # shortest and longest time in which it decays by 60 dB, in seconds
+# Shortest and longest time in which the reverberation decays by 60 dB, in seconds.
+REVERBERATION = (0.2, 0.6)
 DIRECT = (0, 10)  # lowest and highest level of direct speech above the reverberation, in dB
 EARLY = 0.05  # reflections within this time belong to the clean speech, in seconds
 NOISES = {"matched": "street", "mismatched": "crowd"}  # the training clips have street noise
@@ -56,7 +57,7 @@ Clip = torch.Tensor  # [T, 2] noisy samples and clean samples
 class CumulativeNorm(nn.Module):
     """Normalize each frame of [B, channels, T] by the mean and variance of all frames up to it.
 
-    It has no gain and bias, because the next layer can learn both.
+    This normalization has no gain and bias, because the next layer can learn both.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -67,7 +68,8 @@ class CumulativeNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """A causal dilated convolution over three frames, between two convolutions over channels."""
+    """Apply a causal dilated convolution over three frames, between two convolutions over
+    channels."""
 
     def __init__(self, channels: int, hidden: int, dilation: int):
         super().__init__()
@@ -91,7 +93,7 @@ class Block(nn.Module):
 def filters_at_start(window: int) -> torch.Tensor:
     """Return the filters [window, window] of a modified discrete cosine transform.
 
-    Each filter occurs with both signs. Therefore the positive outputs alone restore the signal.
+    Each filter occurs with both signs, so that the positive outputs alone restore the signal.
     """
     half = window // 2
     time = torch.arange(window, dtype=torch.float64) + 0.5
@@ -102,7 +104,7 @@ def filters_at_start(window: int) -> torch.Tensor:
 
 
 class ConvTasNet(nn.Module):
-    """A causal Conv-TasNet (Luo, Mesgarani 2019) with one output.
+    """Enhance samples with a causal Conv-TasNet (Luo, Mesgarani 2019) with one output.
 
     An output sample depends on no input sample more than `window` samples later. Therefore padding
     does not change the output.
@@ -132,7 +134,7 @@ class ConvTasNet(nn.Module):
         for block in self.blocks:
             x, skip = block(x)
             total = total + skip
-        mask = torch.sigmoid(2 + self.mask(total))  # 2: at first most of the signal passes
+        mask = torch.sigmoid(2 + self.mask(total))  # with 2, most of the signal passes at first
         return self.decoder(encoded * mask)[:, 0, self.hop : self.hop + length]
 
 
@@ -152,7 +154,7 @@ def snr(estimated: torch.Tensor, clean: torch.Tensor, lengths: torch.Tensor) -> 
 
 
 def record(utterances: Sequence[Utterance], noise: str, seed: int) -> list[Clip]:
-    """Put each utterance into a room and noise of its own.
+    """Put each utterance into its own room and noise.
 
     Returns:
         Clips with the noisy samples, and the direct speech with its early reflections.

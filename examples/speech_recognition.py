@@ -52,14 +52,14 @@ QUICK = Settings(160, 40, epochs=4, cells=64, seeds=1, frames_per_batch=1_500)
 
 @dataclass
 class Clip:
-    """An utterance in noise, or a chunk of an utterance."""
+    """Contain an utterance in noise, or a chunk of an utterance."""
 
     frames: torch.Tensor  # [T, 40] log-mel frames
     phones: torch.Tensor  # [L] labels, which start at 1
     middles: torch.Tensor  # [L] middle of each phone, in frames
 
     def cut(self, start: int, stop: int) -> "Clip":
-        """Return the frames `start` to `stop`, with the phones whose middles are inside."""
+        """Return the frames `start` to `stop`, with the phones whose middles are in this range."""
         inside = (self.middles >= start) & (self.middles < stop)
         return Clip(self.frames[start:stop], self.phones[inside], self.middles[inside] - start)
 
@@ -68,7 +68,7 @@ class Clip:
 
 
 class AcousticModel(nn.Module):
-    """Two bidirectional LSTM layers that padding does not influence.
+    """Apply two bidirectional LSTM layers that padding does not influence.
 
     A backward LSTM starts at the last frame of each clip, not at the end of the padding.
     """
@@ -91,7 +91,7 @@ class AcousticModel(nn.Module):
         x = x.reshape(len(x), x.shape[1] // FRAMES_PER_STEP, -1)
         steps = -(-lengths // FRAMES_PER_STEP)
         positions = torch.arange(x.shape[1], device=x.device)
-        # Reverses the steps of each clip. The same indices reverse them back.
+        # This reverses the steps of each clip. The same indices reverse them back.
         mirror = ((steps[:, None] - 1 - positions) % x.shape[1])[:, :, None]
         for forward, backward in zip(self.forwards, self.backwards, strict=True):
             mirrored = backward(x.gather(1, mirror.expand_as(x)))[0]
@@ -100,14 +100,14 @@ class AcousticModel(nn.Module):
 
 
 class WordSearch:
-    """Viterbi search for the most probable words of an utterance.
+    """Search for the most probable words of an utterance with the Viterbi algorithm.
 
     The states of the graph are the phones of every word, with CTC's blanks (label 0) between them.
     Any word can follow any word. State 0 is the blank between words.
     """
 
     def __init__(self, lexicon: set[tuple[str, tuple[int, ...]]]):
-        labels = [0]  # of each state
+        labels = [0]  # label of each state
         starts = [0]  # states at which a path can start
         arcs = [(0, 0)]
         self.word_at: dict[int, str] = {}  # last state of a word -> the word
@@ -220,7 +220,7 @@ class Experiment:
         chunk = options.pop("chunk", None)
         if "bins" in options:
             bins = options.pop("bins") * len(self.train) / PAPER_UTTERANCES
-            options["num_bins"] = max(2, round(bins))  # one bin would sort all clips
+            options["num_bins"] = max(2, round(bins))  # a single bin would sort all clips
         lengths = [len(clip.frames) for clip in self.train]
         segments = segments_of(lengths, chunk or max(lengths))
         options |= {"dynamic_batch_size": True, "batch_capacity": settings.frames_per_batch}

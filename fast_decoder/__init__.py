@@ -1,12 +1,12 @@
-"""A fast version of model.py's decoder under teacher forcing, with the same parameters and results.
+"""Compute model.py's decoder under teacher forcing fast, with the same parameters and results.
 
     mel, gate, alignments = fast_decoder.teacher_forced(decoder, memory, mask, mel, dropout_masks)
 
-With teacher forcing, the attention LSTM does not depend on the decoder LSTM. So one loop runs the
-attention LSTM with the attention, and a second loop runs the decoder LSTM. Everything else is one
-matrix product over all decoder steps: the prenet, the inputs' share of both LSTMs' gates, and the
-projections. The backward passes of both loops are written by hand. Every weight's gradient is then
-one product over all steps too.
+With teacher forcing, the attention LSTM does not depend on the decoder LSTM. Therefore one loop
+runs the attention LSTM with the attention, and a second loop runs the decoder LSTM. All other parts
+are matrix products over all decoder steps at once: the prenet, the inputs' share of both LSTMs'
+gates, and the projections. The backward passes of both loops are written by hand. The gradient of
+every weight is also a single product over all steps.
 
 - recurrences.py: formulas, buffers and the letters of shapes
 - plain.py: the loops in plain operations of torch
@@ -45,8 +45,8 @@ def teacher_forced(
     sum, uses the parameters' precision.
 
     Args:
-        loops_for: makes the loops for a batch, for example `plain_loops`. By default the kernels
-            are used if they run here.
+        loops_for: a function that makes the loops for a batch, for example `plain_loops`. By
+            default the kernels are used if they run here.
 
     Raises:
         RuntimeError: for a second derivative, or a second backward pass through the same graph
@@ -63,7 +63,7 @@ def teacher_forced(
         operand_dtype = torch.get_autocast_dtype(device)
     loops = (loops_for or _loops_for)(decoder, memory, operand_dtype, dropout_masks)
     with torch.autocast(device, enabled=False):
-        # The location layer's convolution 2 -> filters and its dense layer are one map.
+        # The location layer's convolution and its dense layer are combined into one linear map.
         location = attention.location_layer
         location_weight = location.location_dense.linear_layer.weight @ (
             location.location_conv.conv.weight.flatten(1)
@@ -101,7 +101,7 @@ def teacher_forced(
 
 
 def describe(device: torch.device) -> str:
-    """Return a phrase on how the loops run on this device with float32 parameters."""
+    """Describe in a phrase how the loops run on this device with float32 parameters."""
     if device.type == "cpu":
         if onednn_multiplies("cpu", torch.float32):
             return "oneDNN's packed products"
@@ -113,7 +113,8 @@ def describe(device: torch.device) -> str:
 
 
 def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs | PlainLoops:
-    """Return the kernels' graphs if they run here, otherwise the loops in plain operations."""
+    """Return the kernels' graphs if the kernels run here, otherwise the loops in plain
+    operations."""
     loops = graphs.graphs_for(decoder, memory, operand_dtype, dropout_masks)
     if not isinstance(loops, str):
         return loops

@@ -1,14 +1,15 @@
-"""The decoder in synthesis on a GPU: `model.free_running` with CHUNK decoder steps per CUDA graph.
+"""Run the decoder in synthesis on a GPU: `model.free_running` with CHUNK decoder steps per CUDA
+graph.
 
     model.speaking_decoder = captured_steps.free_running
 
 A decoder step has about fifty small operators, and a GPU runs them faster than the host launches
 them. A graph launches the operators of CHUNK steps at once. After each chunk the host checks
-whether all texts have ended. It uses the same operators and shapes in the same order as the
-readable loop, so results are bitwise the same.
+whether all texts have ended. It contains the same operators and shapes in the same order as the
+loop in model.py, so results are bitwise the same.
 
-A graph fits one number of texts and symbols. Capturing it takes about as long as launching CHUNK of
-a text's hundreds of steps, so each batch gets its own graph.
+A graph is valid for one number of texts and symbols. Capturing it takes about as long as launching
+CHUNK of a text's hundreds of steps, so each batch gets its own graph.
 """
 
 import contextlib
@@ -39,12 +40,14 @@ def free_running(
 ) -> Iterator[SpokenSteps]:
     """Run `model.free_running` on a GPU in chunks of CHUNK decoder steps.
 
-    The last chunk ends at `max_steps`. Steps run one by one on a CPU, and under autocast, because
-    its copies of weights must not belong to a graph. Each chunk reads and writes the same tensors.
+    The last chunk ends at `max_steps`. Decoder steps run one by one on a CPU. They also run one by
+    one under autocast, because autocast's copies of weights must not belong to a graph. Each chunk
+    reads and writes the same tensors.
 
     Args:
-        repeated: a function of (make_steps, device) that yields the results of repeated calls. It
-            may overwrite a result with the next. The default on a GPU is `replayed`.
+        repeated: a function of (make_steps, device) that yields the results of repeated calls. The
+            function may overwrite a result with the next result. The default on a GPU is
+            `replayed`.
     """
     if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
         repeated = repeated or replayed
@@ -97,8 +100,8 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
     """Yield the results of repeated calls of `function()`, by replaying a CUDA graph.
 
     The first call is a plain call. It loads kernels and allocates the stream's workspaces for
-    matrix products, which a capture must not do. If the capture fails, a warning says so, and all
-    calls are plain calls.
+    matrix products, because a capture must not do this. If the capture fails, a warning says so,
+    and all calls are plain calls.
     """
     with _alone_on_side_stream(device):
         result = function()
@@ -106,7 +109,7 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
     try:
         with _alone_on_side_stream(device):
             graph, result = captured(function, _side_stream(device))
-    except Exception as error:  # anything that torch, the driver or the GPU cannot capture
+    except Exception as error:  # torch, the driver and the GPU raise many kinds of exceptions
         graph = None
         warnings.warn(  # Python shows the same warning only once.
             "a CUDA graph could not be captured, so synthesis launches its decoder steps one by "
@@ -125,13 +128,13 @@ _SIDE_STREAM_IN_USE = threading.Lock()
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # All batches share a stream, because each stream has a workspace of tens of megabytes.
+    # All batches share a stream, because every stream needs a workspace of tens of megabytes.
     return torch.cuda.Stream(device)
 
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
-    """Run launches inside this context on the side stream, ordered with the current stream.
+    """Run launches inside this context on the side stream, in order with the current stream.
 
     Other threads wait, because a capture records everything on its stream.
     """

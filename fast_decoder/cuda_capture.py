@@ -14,9 +14,9 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     passed on.
 
     If CUDA aborts a capture, torch's capture_end raises before it has cleaned up (seen in torch
-    2.11 and 2.13). Then `stream` would stay current, the generator would never draw again (2.11),
-    memory used on two streams would never be freed, and empty_cache would raise. So the capture
-    gets its own generator state and memory pool.
+    2.11 and 2.13). Without this function `stream` would then stay current, the generator would
+    never draw again (2.11), memory used on two streams would never be freed, and empty_cache would
+    raise an error. Therefore the capture gets its own generator state and memory pool.
     """
     device = stream.device
     graph = torch.cuda.CUDAGraph()
@@ -27,12 +27,12 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     try:
         with (
             torch.cuda.stream(stream),
-            # "thread_local", because other threads may pin memory meanwhile.
+            # The mode is "thread_local", because other threads may pin memory meanwhile.
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             result = function()
     except Exception:
-        with contextlib.suppress(RuntimeError):  # torch may have ended it already.
+        with contextlib.suppress(RuntimeError):  # torch may have ended the capture already.
             torch._C._cuda_endAllocateToPool(device.index, pool)
         raise
     finally:
@@ -43,8 +43,8 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
 def first_problem(error: Exception) -> str:
     """Return the type and the first line of the first error.
 
-    An error inside a capture also breaks the capture's end. The second error has the first error as
-    its context.
+    An error inside a capture makes the end of the capture fail too. The second error has the first
+    error as its context.
     """
     cause = error.__context__ or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]

@@ -1,9 +1,10 @@
-"""The encoder's LSTM in training on a GPU, computed by the fast decoder's loop over an LSTM.
+"""Compute the encoder's LSTM in training on a GPU, by the fast decoder's loop over an LSTM.
 
     model.encoder.run_lstm = bidirectional_lstm
 
-cuDNN makes several launches per symbol, one after another. With 16 texts of 120 symbols they kept
-the host of an H100 busy for 11.6 ms per optimizer step. This loop takes 0.3 ms of the host's time.
+cuDNN launches several kernels per symbol, one after another. With 16 texts of 120 symbols, these
+launches kept the host of an H100 busy for 11.6 ms per optimizer step. This loop takes 0.3 ms of the
+host's time.
 """
 
 from collections.abc import Callable
@@ -16,16 +17,16 @@ from fast_decoder.plain import PlainLoops
 from fast_decoder.recurrences import LSTMRecurrence
 from model import packed_lstm
 
-DIRECTIONS = ("", "_reverse")  # how torch names their parameters
+DIRECTIONS = ("", "_reverse")  # suffixes of torch's names of the parameters
 
 
 def bidirectional_lstm(
     lstm: torch.nn.LSTM,
     x: torch.Tensor,  # [B, N, in]
-    lengths: torch.Tensor,  # [B]; lengths on a GPU make the host wait
+    lengths: torch.Tensor,  # [B]; if the lengths are on a GPU, the host must wait for them
     loops_for: Callable = graphs.lstm_graphs_for,
 ) -> torch.Tensor:  # [B, N, out], zeros at padding
-    """Compute `model.packed_lstm` with the kernels, or call it where they do not run.
+    """Compute `model.packed_lstm` with the kernels, or call it if the kernels do not run.
 
     Under autocast the products have autocast's precision, and everything else has the parameters'.
 

@@ -1,13 +1,13 @@
-"""The training decoder's two loops and the encoder's loop on a GPU: kernels.py in CUDA graphs.
+"""Run the training decoder's two loops and the encoder's loop on a GPU: kernels.py in CUDA graphs.
 
     loops = graphs_for(decoder, memory, torch.bfloat16, dropout_masks)
 
 A `Graphs` runs the steps of the loops in plain.py on the same buffers. It serves all batches of one
-`bucket` and any number of steps, because programs without a clip or symbols return at once. One
+`bucket` and any number of steps, because programs that have no clip or symbols return at once. One
 graph contains CHUNK steps. `Graphs` are cached.
 
-On GPUs that can, a launch is programmatically dependent: it starts while the launch before it still
-runs, and waits on the GPU for its results (`uses_dependent_launches`).
+If the GPU supports it, a launch is programmatically dependent: it starts while the launch before it
+still runs, and waits on the GPU for its results (`uses_dependent_launches`).
 """
 
 import functools
@@ -22,30 +22,31 @@ from fast_decoder.cuda_capture import captured, first_problem
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
 CHUNK = 32  # decoder steps per graph
-MAX_GRAPHS = 64  # cached `Graphs`, of a few megabytes each
-UNITS = 8  # LSTM cells per program: 1,024 cells fill 128 of an H200's 132 processors
+MAX_GRAPHS = 64  # number of cached `Graphs`, each with a few megabytes
+UNITS = 8  # LSTM cells per program; 1,024 cells use 128 of an H200's 132 processors
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
 INNER = 64  # inner block size of a backward product
-ROWS = 64  # clips per program of `lstm_step` and `gradient_product`, at most
+ROWS = 64  # most clips per program of `lstm_step` and `gradient_product`
 CLIPS = 16  # clips per program of `cell_gradient`
 SYMBOLS = 32  # symbols per program of attention's backward pass
 GROUPS = 4  # groups of steps that `attention_sums` adds up concurrently
 ENERGIES = 8  # symbols per program of `attention_energies`
-CONTEXT = 64  # context columns per program of `attention_context`, at most
-CONTEXT_VALUES = 2**14  # values of the memory in such a program, at most
+CONTEXT = 64  # most context columns per program of `attention_context`
+CONTEXT_VALUES = 2**14  # most values of the memory in a program of `attention_context`
 WARPS = 4  # warps that share the inner dimension of `lstm_step`'s product in float32; 1: no sharing
-# Buffers that are only read. A buffer that the kernels cannot read is copied.
+# Kernels only read these buffers. If a kernel cannot read a buffer, the buffer is copied.
 READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
-# Off only in measurements and tests: the waiting of dependent launches looks like work.
+# Only measurements and tests turn this off, because a profiler counts the waiting of dependent
+# launches as work.
 DEPENDENT_LAUNCHES = True
 
 
 class LSTM(NamedTuple):
-    """The sizes of one of the two LSTMs on which its launches depend."""
+    """Contain the sizes of an LSTM that its launches depend on."""
 
     size: int  # S
-    inner: int  # columns of a row that its product reads
+    inner: int  # number of columns of a row that the LSTM's product reads
     query: int  # D, or 0 if no attention follows
     p_dropout: float
 
@@ -60,15 +61,15 @@ class LSTM(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Everything on which launches depend; recurrences.py explains the letters."""
+    """Contain everything that launches depend on; recurrences.py explains the letters."""
 
     device: torch.device
-    dtype: torch.dtype  # of parameters and buffers
-    operand_dtype: torch.dtype  # of the LSTMs' products
-    tf32: bool  # whether products of float32 may round to TF32
-    clips: int  # of the bucket
-    symbols: int  # of the bucket
-    attention: LSTM  # the LSTM with attention; of size 0 in the encoder
+    dtype: torch.dtype  # dtype of parameters and buffers
+    operand_dtype: torch.dtype  # dtype of the factors in the LSTMs' products
+    tf32: bool  # whether float32 products may use TF32
+    clips: int  # most clips in the bucket
+    symbols: int  # most symbols in the bucket
+    attention: LSTM  # the LSTM with attention; its size is 0 in the encoder
     lstm: LSTM  # the other LSTM
     context_size: int  # E
     kernel_size: int  # K
@@ -103,7 +104,8 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def uses_dependent_launches(device: torch.device) -> bool:
-    """Return whether launches are programmatically dependent: on GPUs from capability 9.0 on."""
+    """Return whether launches are programmatically dependent, which requires compute capability
+    9.0."""
     if not DEPENDENT_LAUNCHES or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
@@ -157,7 +159,7 @@ def lstm_graphs_for(
     batch_size: int,
     operand_dtype: torch.dtype,
 ) -> "Graphs | str":
-    """Return graphs as `graphs_for` does, for the loop over an LSTM alone, without dropout."""
+    """Return graphs for the loop over an LSTM alone, without dropout. See `graphs_for`."""
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
@@ -190,7 +192,7 @@ def _stream(device: torch.device) -> int:
 def _graphs(setting: Setting) -> "Graphs | str":
     try:
         return Graphs(setting)
-    except Exception as error:  # anything that Triton, the driver or the GPU cannot do
+    except Exception as error:  # Triton, the driver and the GPU raise many kinds of exceptions
         reason = first_problem(error)
         if "out of memory" in reason:
             # The next batch of this bucket may fit, so nothing is cached.
@@ -199,14 +201,14 @@ def _graphs(setting: Setting) -> "Graphs | str":
 
 
 class _Loop:
-    """The captured launches of CHUNK steps, and the table that they read."""
+    """Contain the captured launches of CHUNK steps, and the table that the launches read."""
 
     def __init__(
         self,
         setting: Setting,
-        launches: tuple[Callable, ...],  # for every step
-        before: tuple[Callable, ...] = (),  # before a chunk's steps
-        after: tuple[Callable, ...] = (),  # after a chunk's steps
+        launches: tuple[Callable, ...],  # launches for every step
+        before: tuple[Callable, ...] = (),  # launches before a chunk's steps
+        after: tuple[Callable, ...] = (),  # launches after a chunk's steps
         backwards: bool = False,  # whether the last step comes first
     ):
         device = setting.device
@@ -222,7 +224,7 @@ class _Loop:
         if device.type != "cuda":  # Triton's interpreter
             return
         with torch.cuda.device(device):
-            torch.cuda.synchronize()  # A dependent launch does not wait for the table's contents.
+            torch.cuda.synchronize()  # A dependent launch does not wait until the table is written.
             self._launch(CHUNK)  # This compiles the kernels. The table has no steps yet.
             torch.cuda.synchronize()
             self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
@@ -237,7 +239,7 @@ class _Loop:
             finish(self.table)
 
     def run(self, num_steps: int, entries: dict) -> None:
-        """Run all steps. `entries` are numbers and buffers, by their names in the table."""
+        """Run all steps. `entries` maps names in the table to numbers and buffers."""
         for done in range(0, num_steps, CHUNK):
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
@@ -260,7 +262,7 @@ class _Loop:
             values[getattr(kernels, name).value] = 0 if entry is None else entry
         table = torch.tensor(values)
         if self.table.is_cuda:
-            table = table.pin_memory()  # Otherwise the host would wait for the earlier steps.
+            table = table.pin_memory()  # Without this, the host would wait for the earlier steps.
         self.table.copy_(table, non_blocking=True)
 
 
@@ -272,8 +274,8 @@ def _power_of_two(size: int, minimum: int = 16) -> int:
 
 
 def _constants(s: Setting, lstm: LSTM) -> dict:
-    """Return the constants of all kernels, by the names of their arguments."""
-    tl = _kernels().tl  # Its types have the names of torch's types.
+    """Map the names of the kernels' arguments to the constants of all kernels."""
+    tl = _kernels().tl  # Triton's types have the same names as torch's types.
     dtype, operand = (
         getattr(tl, str(x).removeprefix("torch.")) for x in (s.dtype, s.operand_dtype)
     )
@@ -303,7 +305,7 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
 
 
 def _lstm_precision(setting: Setting) -> str:
-    # Three products in TF32 together are as exact as float32.
+    # The sum of three TF32 products is as exact as float32.
     exact = "ieee" if setting.operand_dtype == torch.float64 else "tf32x3"
     return "tf32" if setting.tf32 else exact
 
@@ -316,7 +318,7 @@ def _attention_precision(setting: Setting) -> str:
 def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **options) -> Callable:
     """Return a function of (table, offset) that launches the kernel.
 
-    For kernels of whole chunks it is a function of (table). `options` are constants and compiler
+    For kernels of whole chunks, it is a function of (table). `options` are constants and compiler
     options in addition to `_constants`.
     """
     kernel = getattr(_kernels(), name)
@@ -331,8 +333,9 @@ def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **op
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     half = setting.operand_dtype != setting.dtype
-    # Measured on an H200: with half-precision operands every warp makes the whole sum, otherwise a
-    # share. Products of 64 rows use tensor-core instructions that need several warps.
+    # Measured on an H200: with half-precision operands, every warp computes the whole sum;
+    # otherwise each warp computes a share. Products of 64 rows use tensor-core instructions that
+    # need several warps.
     warps = WARPS if rows < 64 and not half else 1
     # Larger blocks would run out of registers.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64
@@ -362,7 +365,8 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=ENERGIES,
-        # Measured on an H200; more programs may crowd out others.
+        # This was measured on an H200. With more programs, a launch may leave no room for the next
+        # launch.
         AHEAD=setting.clips <= CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,
@@ -428,14 +432,14 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """Return the tensor if the kernels can read it, else a copy."""
+    """Return the tensor if the kernels can read it, otherwise a copy."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)
 
 
 class Graphs:
-    """The loops, forwards and backwards, for all batches of one setting.
+    """Run the loops, forwards and backwards, for all batches of one setting.
 
     It has the methods of `plain.PlainLoops`.
     """
@@ -474,7 +478,7 @@ class Graphs:
         )
 
     def _entries(self, buffers: LSTMBuffers) -> dict:
-        """Return the buffers that every loop reads and writes, by their names in the table."""
+        """Map names in the table to the buffers that every loop reads and writes."""
         entries = {name.upper(): x for name, x in vars(buffers).items()}
         entries |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": entries.pop("ROWS")}
         if isinstance(buffers, AttentionBuffers):
@@ -485,7 +489,7 @@ class Graphs:
         }
 
     def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
-        """Return the further buffers of both backward loops."""
+        """Return the additional buffers of both backward loops."""
         _, batch_size, size = buffers.cells.shape
         return {
             "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),

@@ -1,19 +1,20 @@
-"""Triton kernels of the training decoder's two loops on a GPU. recurrences.py has the formulas.
+"""Define Triton kernels for the training decoder's two loops on a GPU. recurrences.py has the
+formulas.
 
-graphs.py launches the kernels. `attention_slopes` and `attention_sums` compute everything on which
-no step depends, for a chunk of steps at once. `next_chunk` ends a chunk.
+graphs.py launches the kernels. `attention_slopes` and `attention_sums` compute the values that no
+step depends on, for a chunk of steps at once. `next_chunk` ends a chunk.
 
 The first argument of a kernel is an int64 table on the device. The table contains the steps to run,
-the sizes, and the addresses of all buffers. A launch depends on no other size or address. So one
-captured graph serves batches of every length, and no tensor is padded. `offset` is the number of
-the step in a graph. Programs beyond the last step return at once.
+the sizes, and the addresses of all buffers. A launch depends on no other size or address. Therefore
+one captured graph serves batches of every length, and no tensor is padded. `offset` is the number
+of the step in a graph. Programs beyond the last step return at once.
 
 Some sums are split over programs: the inner dimensions of products, and the query. Each program
 writes its part of the sum, and the program that needs the sum adds the parts in a fixed order. No
 kernel uses atomic operations, so two runs are bitwise the same.
 
-In shapes: T, B, N, D, E, K as in recurrences.py; S is an LSTM's size, and W is the width of its rows
-(hidden state and context).
+In shapes: T, B, N, D, E, K as in recurrences.py; S is an LSTM's size, and W is the width of its
+rows (hidden state and context).
 """
 
 import triton
@@ -81,8 +82,8 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     uses `.cg`, which bypasses the processor's own cache. While graphs are captured, the table
     contains only zeros, and there are no buffers.
 
-    Without LET_NEXT the next launch starts after this launch's programs have ended. Use this if both
-    launches have too many programs to run at the same time. The next launch's programs would
+    Without LET_NEXT the next launch starts after this launch's programs have ended. Use this if
+    both launches have too many programs to run at the same time. The next launch's programs would
     otherwise crowd onto the few free processors.
     """
     if EARLY:
@@ -108,7 +109,7 @@ def _tanh(x):
 
 @triton.jit
 def _dot(a, b, total, PRECISION: tl.constexpr):
-    if INTERPRETED:  # Triton's interpreter would multiply the bits of bf16 values.
+    if INTERPRETED:  # Triton's interpreter would multiply the bits of bf16 values as integers.
         a, b = a.to(total.dtype), b.to(total.dtype)
     return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
 
@@ -228,8 +229,8 @@ def lstm_step(
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
     if QUERY > 0:
-        # Tensor cores need an inner dimension of 16. So every unit comes twice, and every second row
-        # of the weight is 0. (With tl.join and zeros instead, Triton 3.6 added some of the few
+        # Tensor cores need an inner dimension of 16. So every unit comes twice, and every second
+        # row of the weight is 0. (With tl.join and zeros instead, Triton 3.6 added some of the few
         # values twice on an H200.)
         hidden = tl.where(inside, hidden, 0.0)[:, :, None]
         hidden = tl.reshape(tl.broadcast_to(hidden, (ROWS, UNITS, 2)), (ROWS, 2 * UNITS))
@@ -724,7 +725,8 @@ def attention_sums(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Add the shares of a chunk's steps to DKEYS, DV and DLOCATION. Program (clip, symbols, group)."""
+    """Add the shares of a chunk's steps to DKEYS, DV and DLOCATION. Program (clip, symbols,
+    group)."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     start, clip, group = tl.load(table + START), tl.program_id(0), tl.program_id(2)
     num_steps = tl.load(table + STOP) - start

@@ -1,4 +1,4 @@
-"""Matrix products in a given precision, computed by oneDNN where that is faster."""
+"""Compute matrix products in a given precision, with oneDNN where it is faster."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def new(like: Tensor, *shape: int) -> Tensor:
 def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
     """Return whether oneDNN's products, which torch.compile uses, are available and correct.
 
-    They are private operators of torch, so their results are checked once. Otherwise torch uses
+    These are private operators of torch, so their results are checked once. Otherwise torch uses
     MKL, which packs the weight again for every small product. On two cores of an AMD EPYC, a
     product of 16 x 1536 by 1536 x 4096 takes 2.0 ms with MKL and 0.5 ms with oneDNN.
     """
@@ -51,7 +51,7 @@ def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None =
     c = None if bias is None else bias.to(dtype)
     if x.numel() and onednn_multiplies(x.device.type, dtype):  # oneDNN rejects empty matrices
         a = _dense(a)
-        b = _dense(b)  # The product of a slice takes 200 times as long.
+        b = _dense(b)  # Without this copy, the product of a slice takes 200 times as long.
         return torch.ops.mkldnn._linear_pointwise(a, b, c, "none", [], "").to(x.dtype)
     return F.linear(a, b, c).to(x.dtype)
 
@@ -68,7 +68,7 @@ def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Ten
 def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
     """Return a function of x [rows, in] and total [rows, out] that returns total + x @ weight.T.
 
-    It is meant for many x in float32 or float64. The product's operands are in `dtype`.
+    Use it for many x in float32 or float64. The product's operands are in `dtype`.
     """
     operand = weight.to(dtype)
     half = dtype.itemsize < 4
@@ -85,7 +85,7 @@ def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """Return the matrix if it or its transpose is contiguous, else a copy."""
+    """Return the matrix if the matrix or its transpose is contiguous, otherwise a copy."""
     return x if x.T.is_contiguous() else x.contiguous()
 
 

@@ -14,12 +14,12 @@ from torch.utils._pytree import tree_map_only
 import fast_decoder
 from model import Decoder, DropoutMasks
 
-EQUAL = (1.0, 1.0, 1.0)  # weights of the outputs in a loss
+EQUAL = (1.0, 1.0, 1.0)  # weights that turn the outputs into a loss
 
 
 @dataclass
 class Problem:
-    """A decoder and its inputs."""
+    """Contain a decoder and its inputs."""
 
     decoder: Decoder
     memory: Tensor  # [B, N, E]
@@ -48,7 +48,8 @@ class Problem:
         )
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Problem":
-        """Return the problem in another precision or on another device. Its decoder moves along."""
+        """Return the problem in another precision or on another device. This also converts the
+        decoder."""
         memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
         masks = tree_map_only(Tensor, lambda keep: keep.to(device=device), self.dropout_masks)
         decoder = self.decoder.to(dtype=dtype, device=device)
@@ -59,7 +60,7 @@ class Problem:
         return function(self.decoder, self.memory, self.mask, self.mel, self.dropout_masks)
 
     def loss(self, outputs: tuple[Tensor, ...], weights: tuple[float, ...] = EQUAL) -> Tensor:
-        """Return a random weighting of the outputs, which is always the same."""
+        """Return a random weighted sum of the outputs. The weights are always the same."""
         generator = torch.Generator().manual_seed(self.seed)
         loss = torch.zeros(())
         for output, weight in zip(outputs, weights, strict=True):
@@ -74,7 +75,7 @@ class Problem:
         weights: tuple[float, ...] = EQUAL,
         precision: torch.dtype | None = None,
     ) -> dict[str, Tensor]:
-        """Return outputs and all gradients of the loss, by name.
+        """Map names to outputs and to all gradients of the loss.
 
         A missing gradient counts as zeros. `precision` is autocast's.
         """
@@ -94,7 +95,7 @@ class Problem:
 
 @dataclass
 class EncoderProblem:
-    """The encoder's LSTM and its inputs."""
+    """Contain the encoder's LSTM and its inputs."""
 
     lstm: torch.nn.LSTM
     inputs: Tensor  # [B, N, in]
@@ -103,19 +104,21 @@ class EncoderProblem:
 
     @classmethod
     def random(cls, lstm: torch.nn.LSTM, symbols: tuple[int, ...], seed: int) -> "EncoderProblem":
-        """Make texts of noise in float32 with these numbers of symbols, the same for a seed."""
+        """Make texts of noise in float32 with these numbers of symbols. The same seed gives the
+        same texts."""
         generator = torch.Generator().manual_seed(seed)
         shape = len(symbols), max(symbols), lstm.input_size
         return cls(lstm, torch.randn(shape, generator=generator), torch.tensor(symbols), seed)
 
     def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "EncoderProblem":
-        """Return the problem in another precision or on another device. Its LSTM moves along."""
+        """Return the problem in another precision or on another device. This also converts the
+        LSTM."""
         lstm = self.lstm.to(dtype=dtype, device=device)
         inputs = self.inputs.to(dtype=dtype, device=device)
         return EncoderProblem(lstm, inputs, self.lengths, self.seed)
 
     def run(self, function: Callable, precision: torch.dtype | None = None) -> dict[str, Tensor]:
-        """Return the outputs and all gradients of a random weighting of them, by name.
+        """Map names to the outputs and to all gradients of a random weighted sum of the outputs.
 
         `precision` is autocast's.
         """

@@ -1,9 +1,10 @@
-"""The loops over decoder steps in plain operations of torch: for CPUs, and without kernels.
+"""Run the loops over decoder steps in plain operations of torch, on CPUs and without kernels.
 
 In the backward pass, everything that does not depend on later steps is computed for CHUNK steps at
 once. This includes the slopes of the LSTMs' cells and of attention's tanh. It also includes the
-band matrix made from these slopes, which maps the gradient of a step's energies to the gradients of
-the two alignments in its windows. recurrences.py explains the letters of shapes.
+band matrices, which are made from these slopes. A band matrix maps the gradient of a step's
+energies to the gradients of the two alignments in its windows. recurrences.py explains the letters
+of shapes.
 """
 
 from dataclasses import dataclass
@@ -15,14 +16,14 @@ from torch import Tensor
 from fast_decoder.operations import new, product, product_by, weight_gradient
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
-CHUNK = 8  # steps whose slopes are computed together
+CHUNK = 8  # number of steps whose slopes are computed together
 
 
 @dataclass
 class PlainLoops:
-    """Both loops, forwards and backwards, with the methods of `graphs.Graphs`."""
+    """Run both loops, forwards and backwards, with the methods of `graphs.Graphs`."""
 
-    operand_dtype: torch.dtype  # of the LSTMs' products
+    operand_dtype: torch.dtype  # dtype of the factors in the LSTMs' products
     p_attention_dropout: float
     p_decoder_dropout: float
     location_gradient: bool = True  # whether gradients go back through earlier alignments
@@ -81,7 +82,7 @@ class PlainLoops:
     def attention_backward(
         self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
     ) -> AttentionGradients:
-        """Run the backward pass of attention, from gradients [T, B, A + E] and [T, B, N]."""
+        """Run the backward pass of attention, given gradients [T, B, A + E] and [T, B, N]."""
         gates = buffers.gates
         alignments = buffers.alignments
         past = buffers.past
@@ -114,7 +115,8 @@ class PlainLoops:
                 dcontext = gradients.contexts[t].copy_(dstate[:, size:])
                 if grad_alignments is not None:
                     dalignment = dalignment + grad_alignments[t]
-                # MKL would take twelve times as long for memory times a column.
+                # MKL would take twelve times as long for a product of the memory and a single
+                # column.
                 by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
                 dalignment = by_context.add_(dalignment)
                 denergy = torch.ops.aten._softmax_backward_data(
@@ -134,7 +136,7 @@ class PlainLoops:
         return gradients
 
     def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
-        """Run the backward pass of the LSTM, from its outputs' gradient [T, B, H + E]."""
+        """Run the backward pass of the LSTM, given the gradient of its outputs [T, B, H + E]."""
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape
         cell = _CellBackward(buffers, self.p_decoder_dropout)
@@ -173,7 +175,7 @@ def _cell_forward(
 
 
 class _CellBackward:
-    """The backward steps of an LSTM. They replace its activated gates by the loss's gradient.
+    """Run the backward steps of an LSTM, which replace its activated gates by their gradients.
 
     d is the loss's derivative. At first, dcell is the contribution of later steps:
 
@@ -199,7 +201,8 @@ class _CellBackward:
         self.dcell = cells.new_zeros(batch_size, size)
 
     def prepare(self, start: int, stop: int) -> None:
-        """Make the factors of the steps `stop` - 1 down to `start`, which are at most CHUNK."""
+        """Make the factors of the steps `stop` - 1 down to `start`, which are at most CHUNK
+        steps."""
         self.start = start
         count = stop - start
         cells = self.cells[start:stop]
@@ -234,7 +237,7 @@ class _CellBackward:
 
 
 def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
-    """Return `_scale` of every step, or None for every step without dropout."""
+    """Return `_scale` of every step; without dropout, return None for every step."""
     keep = buffers.keep
     cells = buffers.cells
     return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)
@@ -249,12 +252,13 @@ def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
 
 
 def _windows(past: Tensor, half: int) -> Tensor:
-    """Return a view [..., N, 2, K] of [..., 2, N + 2 * half]: the K = 2 * half + 1 around each n."""
+    """Return a view [..., N, 2, K] of [..., 2, N + 2 * half]: the K = 2 * half + 1 around each
+    n."""
     return past.unfold(-1, 2 * half + 1, 1).transpose(-3, -2)
 
 
 class _AttentionSlopes:
-    """The factors of attention's backward steps, for several steps at once."""
+    """Compute the factors of attention's backward steps, for several steps at once."""
 
     def __init__(self, buffers: AttentionBuffers, with_band: bool):
         self.buffers = buffers
@@ -289,9 +293,10 @@ class _AttentionSlopes:
         return self.slopes, self.band
 
     def finish(self, denergies: Tensor, gradients: AttentionGradients) -> None:
-        """Add the share of the steps last prepared to the sums. `denergies` is [C, B, N]."""
-        # Sums by clip and step come first, because one long sum of terms that cancel would lose two
-        # digits.
+        """Add the share of the steps that were prepared last to the sums. `denergies` is [C, B,
+        N]."""
+        # Each clip and step is summed first, because a single long sum of terms that cancel would
+        # lose two digits.
         tanh = self.tanh.flatten(0, 1)
         gradients.v += torch.bmm(denergies.flatten(0, 1).unsqueeze(1), tanh).sum((0, 1))
         dpre = self.slopes.mul_(denergies.unsqueeze(3))

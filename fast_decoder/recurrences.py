@@ -1,4 +1,4 @@
-"""The two recurrences as autograd functions, with their buffers and formulas.
+"""Define the two recurrences as autograd functions, with their buffers and formulas.
 
 `loops` runs the loops over decoder steps. It is a `plain.PlainLoops` or a `graphs.Graphs`, which
 have the same methods.
@@ -18,12 +18,13 @@ from fast_decoder.operations import flat, new, product, weight_gradient
 
 @dataclass
 class LSTMBuffers:
-    """The buffers of a loop over an LSTM of size S. Its rows have W >= S columns."""
+    """Contain the buffers of a loop over an LSTM of size S. Its rows have W >= S columns."""
 
     keep: torch.Tensor | None  # [T, B, S] bool, True at values that dropout keeps
     # [4 * S, S], or [4 * S, W] if attention feeds back its context; in the products' precision
     weight: torch.Tensor
-    gates: torch.Tensor  # [T, B, 4 * S], the inputs' share; later activated; later gradients
+    # [T, B, 4 * S], first the inputs' share, then the activated gates, then their gradients.
+    gates: torch.Tensor
     cells: torch.Tensor  # [T, B, S], written by the forward pass
     # [T, B, W]: the hidden state after dropout, written by the forward pass, then the context
     rows: torch.Tensor
@@ -36,7 +37,7 @@ class LSTMBuffers:
 
 @dataclass
 class AttentionBuffers(LSTMBuffers):
-    """The buffers of the loop over the attention LSTM (S = A, W = A + E) and attention."""
+    """Contain the buffers of the loop over the attention LSTM (S = A, W = A + E) and attention."""
 
     mask: torch.Tensor  # [B, N] bool, True at padding
     memory: torch.Tensor  # [B, N, E]
@@ -52,11 +53,11 @@ class AttentionBuffers(LSTMBuffers):
 
 @dataclass
 class AttentionGradients:
-    """The results of attention's backward loop, in addition to the gates' gradients."""
+    """Contain the results of attention's backward loop, except the gradients of the gates."""
 
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
-    processed_memory: torch.Tensor  # [B, N, D]; this and the next are sums over all steps
+    processed_memory: torch.Tensor  # [B, N, D]; this and the next gradients are sums over all steps
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
 
@@ -64,7 +65,7 @@ class AttentionGradients:
 def _once(backward: Callable) -> Callable:
     """Make a backward pass raise an error if it runs twice or is differentiated.
 
-    Also disables autocast in it.
+    This also disables autocast in the backward pass.
     """
 
     def guarded(ctx, *gradients):
@@ -83,7 +84,7 @@ def _once(backward: Callable) -> Callable:
 
 
 class AttentionRecurrence(Function):
-    """The attention LSTM and the location-sensitive attention, over all steps.
+    """Compute the attention LSTM and the location-sensitive attention, over all steps.
 
     A step's state is [hidden, context]. The next step's gates and the decoder LSTM read it:
 
@@ -93,7 +94,8 @@ class AttentionRecurrence(Function):
         context_t = sum over n of alignment_tn memory_n
 
     where window_tn are the K values around n of the previous and of the cumulative alignment.
-    Backwards, with slope_tn = v * (1 - tanh(pre_tn)^2) and denergy from the softmax's backward pass,
+    Backwards, with slope_tn = v * (1 - tanh(pre_tn)^2) and denergy from the softmax's backward
+    pass,
 
         dalignment_t = dcontext_t . memory_n + gradients from the windows of later steps
         dhidden_t = dstate_t + query_weight^T sum over n of denergy_tn slope_tn
@@ -120,7 +122,7 @@ class AttentionRecurrence(Function):
         num_symbols = memory.shape[1]
         width = memory.shape[1] + location_weight.shape[1] // 2 - 1
         dtype = loops.operand_dtype
-        # Both passes use these.
+        # The forward and the backward pass use these values.
         input_weight = input_weight.to(dtype)
         state_weight = state_weight.to(dtype)
         gates = product(flat(inputs), input_weight, dtype, bias)
@@ -172,7 +174,7 @@ class AttentionRecurrence(Function):
 
 
 class LSTMRecurrence(Function):
-    """An LSTM over all steps, with dropout on the hidden state that its next step reads.
+    """Compute an LSTM over all steps, with dropout on the hidden state that the next step reads.
 
     The decoder LSTM's inputs are attention's states. Its outputs are [hidden, context], which the
     projections read. The encoder's LSTM has no context: E = 0.

@@ -5,11 +5,11 @@
 
 The check computes outputs and gradients of the training decoder and of the encoder's LSTM, on two
 small batches, with the run's sizes and precision. They must be as close to the exact values,
-computed in float64, as the tests require. If they are not, training uses plain operations, and a
-warning says what to report.
+computed in float64, as the tests require. If the kernels are less exact, training uses plain
+operations, and a warning shows the lines to report.
 
 The kernels run in a separate process, because they may hang or end it by an illegal memory access.
-The answer is cached for the same GPU, driver, versions, sizes and precision.
+The answer is cached, and is valid for the same GPU, driver, versions, sizes and precision.
 """
 
 import functools
@@ -38,10 +38,11 @@ from tacotron2_voice.utils.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "fast_decoder.self_check")
-SECONDS = 300  # the limit of the process, which mostly compiles the kernels
+SECONDS = 300  # time limit of the process, which mostly compiles the kernels
 # Symbols of each clip. The second batch runs the programs of large batches and long texts.
 BATCHES = ((40, 23, 5), (100, *range(1, 33)))
-STEPS_AFTER_A_CHUNK = 3  # decoder steps of both batches: the second chunk is not a whole chunk
+# Decoder steps of both batches, so that the second chunk is not a whole chunk.
+STEPS_AFTER_A_CHUNK = 3
 # Bounds of errors relative to each tensor's largest value: the larger of `min_bound` and
 # TIMES_PLAIN times the error of plain operations in the same precision. In float32, correct kernels
 # have up to 1.6e-5 (SSE), and a tanh that is too small by 1e-4 has 2e-3. On an H200, correct
@@ -49,7 +50,8 @@ STEPS_AFTER_A_CHUNK = 3  # decoder steps of both batches: the second chunk is no
 # error of plain operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
-ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}  # half of the last place
+# Largest rounding error, relative.
+ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 # The settings that `Decoder` reads.
 SIZES = (
     "n_mel_channels",
@@ -69,12 +71,12 @@ SIZES = (
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 NO_PROCESS = "no process could be started"
-# Failures that say nothing about the kernels: the GPU is full, or only one process may use it.
+# These failures are not caused by the kernels: the GPU is full, or only one process may use it.
 BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Answer(NamedTuple):
-    """The result of a check of the kernels on a GPU."""
+    """Contain the result of a check of the kernels on a GPU."""
 
     is_right: bool
     text: str  # the largest error, or the failure
@@ -84,7 +86,7 @@ class Answer(NamedTuple):
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
     """Return the cached answer for this GPU, or run the check and cache its answer.
 
-    TF32 is read from torch's switch. `autocast` is None if it is off.
+    The check uses TF32 if torch's switch allows it. `autocast` is None if autocast is off.
     """
     facts = facts_of(hparams, device, autocast)
     file = cache_file(facts)
@@ -105,7 +107,8 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def read_cache(file: Path, facts: dict) -> Answer | None:
-    """Return the answer in the file, or None if the file is missing, damaged or of other facts."""
+    """Return the answer in the file, or None if the file is missing or damaged, or if its facts
+    differ."""
     try:
         cached = Answer(**read_json(file))
     except (ValueError, TypeError):
@@ -114,7 +117,7 @@ def read_cache(file: Path, facts: dict) -> Answer | None:
 
 
 def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
-    """Return the training decoder to use after this answer, and a phrase on how it runs.
+    """Return the training decoder to use after this answer, and a phrase that describes it.
 
     Args:
         warn: whether to warn if the check failed.
@@ -141,7 +144,7 @@ def say(text: str) -> None:
 
 
 def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> dict:
-    """Return the conditions of an answer, as JSON values."""
+    """Return the conditions of an answer as JSON values."""
     return {
         **machine(device),
         "torch": torch.__version__,
@@ -193,7 +196,8 @@ def check_in_process(facts: dict, device: str) -> tuple[bool, str]:
 
 
 def main() -> None:
-    """Check the kernels as standard input requests. The last line printed is [is_right, text]."""
+    """Check the kernels for the request on standard input. The last line printed is [is_right,
+    text]."""
     request = json.load(sys.stdin)
     device = torch.device(request["device"])
     facts = request["facts"]
@@ -264,7 +268,7 @@ def compare(
 
 
 def min_bound(facts: dict) -> float:
-    """Return four times the largest rounding error of an operand, if operands are rounded."""
+    """Return four times the largest rounding error of an operand; 0 if operands are not rounded."""
     rounded = facts["autocast"] or ("TF32" if facts["TF32"] else None)
     return 4 * ROUNDOFF[rounded] if rounded else MIN_BOUND
 

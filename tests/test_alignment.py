@@ -1,4 +1,4 @@
-"""alignment.py: the guided attention loss, and what a validation says of alignments, by loops."""
+"""Compare the guided attention loss and the sums of training/alignment.py with plain loops."""
 
 import math
 
@@ -15,7 +15,8 @@ CLIPS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, m
 
 
 def alignments_of(clips, seed=0, beyond=0.0):
-    """Random alignments [B, T, N] of clips of (steps, symbols); `beyond` fills what no clip has."""
+    """Return random alignments [B, T, N] of clips of (steps, symbols), with `beyond` in the
+    padding."""
     steps, symbols = (torch.tensor(counts) for counts in zip(*clips, strict=True))
     weights = torch.rand(
         (len(clips), int(steps.max()), int(symbols.max())),
@@ -31,12 +32,12 @@ def alignments_of(clips, seed=0, beyond=0.0):
 
 
 def weight(t, n, num_steps, num_symbols, sigma):
-    """Tachibana et al. 2018, section 4.1, word for word."""
+    """Compute the loss as Tachibana et al. 2018, section 4.1, define it."""
     return 1 - math.exp(-((n / num_symbols - t / num_steps) ** 2) / (2 * sigma**2))
 
 
 @given(CLIPS, st.sampled_from([0.1, 0.2, 0.5]), st.integers(0, 99))
-def test_loss_is_the_papers_formula(clips, sigma, seed):
+def test_guided_attention_loss_equals_the_papers_formula(clips, sigma, seed):
     alignments, steps, symbols = alignments_of(clips, seed, beyond=7.0)
     expected = sum(
         float(alignments[b, t, n]) * weight(t, n, num_steps, num_symbols, sigma)
@@ -48,7 +49,7 @@ def test_loss_is_the_papers_formula(clips, sigma, seed):
     assert float(loss) == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
-def test_diagonal_attention_costs_nothing():
+def test_guided_attention_loss_is_zero_when_attention_is_diagonal():
     steps = symbols = torch.tensor([40])
     straight = torch.eye(40)[None]
     assert float(guided_attention_loss(straight, steps, symbols)) == 0
@@ -56,7 +57,7 @@ def test_diagonal_attention_costs_nothing():
 
 
 @given(CLIPS, st.integers(0, 99))
-def test_sums_equal_plain_loops(clips, seed):
+def test_alignment_sums_equal_plain_loops(clips, seed):
     alignments, steps, symbols = alignments_of(clips, seed, beyond=9.0)
     sharpest = diagonal = covered = 0
     for b, (num_steps, num_symbols) in enumerate(clips):
@@ -72,13 +73,13 @@ def test_sums_equal_plain_loops(clips, seed):
     assert alignment_sums(alignments, steps, symbols).tolist() == expected
 
 
-def test_gradient_equals_finite_differences():
+def test_guided_attention_gradient_equals_finite_differences():
     alignments, steps, symbols = alignments_of([(4, 3), (2, 5), (1, 1)])
     loss = lambda weights: guided_attention_loss(weights, steps, symbols)  # noqa: E731
     assert torch.autograd.gradcheck(loss, alignments.requires_grad_())
 
 
-def test_half_precision_is_summed_in_full():
+def test_alignment_sums_are_in_float32_when_alignments_have_half_precision():
     alignments, steps, symbols = alignments_of([(9, 5), (4, 3)])
     for dtype in (torch.bfloat16, torch.float16):
         low = alignments.to(dtype)

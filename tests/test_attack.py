@@ -47,7 +47,7 @@ OBSTACLES = {
 def attacked(request, tmp_path):
     """Return a function that creates an obstacle instead of a file, in a folder of its own.
 
-    After the test, nothing outside this folder may have changed. A test that waits is killed.
+    After the test, nothing outside this folder may have changed. Kill a test that waits.
     """
     folder = tmp_path / "folder"
     precious = tmp_path / "precious"
@@ -66,7 +66,7 @@ def attacked(request, tmp_path):
 
 
 def clip_of(path, hparams=H):
-    """Read a clip as training does."""
+    """Read a clip in the same way as training."""
     return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", (1,)))]), hparams)[0]
 
 
@@ -134,14 +134,14 @@ def test_reader_reports_the_file_when_it_is_an_obstacle(attacked, name):
     assert len(message.splitlines()) <= 3
 
 
-def test_settings_problem_is_reported_when_mel_settings_are_unreadable(attacked):
+def test_mel_settings_are_reported_when_the_file_is_unreadable(attacked):
     path = attacked("mel_settings.json")
     assert settings_problem(path, {"hop_length": 256})
 
 
 @pytest.mark.parametrize("option", [pytest.param("mels", marks=pytest.mark.thorough), "trim"])
 def test_prepare_stops_when_another_process_prepares_the_same_folder(tmp_path, option):
-    """Otherwise each process would delete the unfinished files of the other process."""
+    """Without this, each process would delete the unfinished files of the other process."""
     corpus = make_corpus(tmp_path / "corpus", 5)
     (tmp_path / "made").mkdir()
     context = fork_server()

@@ -1,4 +1,4 @@
-"""audio.py: reading files, and the log-mel compared with golden arrays and with plain numpy."""
+"""Test reading of audio files, and compare the log-mel with golden arrays and plain numpy."""
 
 import os
 import re
@@ -34,7 +34,7 @@ BOTH = pytest.mark.parametrize("h", [REFERENCE, PAPER], ids=["1024_256", "2048_2
 
 
 def speech_like(seconds=1.5, rate=22050, seed=0):
-    """Harmonics of a gliding pitch under a syllable-like envelope, and some noise: float32 [N]."""
+    """Return harmonics of a gliding pitch with syllables, and some noise: float32 [N]."""
     rng = np.random.default_rng(seed)
     t = np.arange(int(seconds * rate)) / rate
     phase = 2 * np.pi * np.cumsum(120 + 40 * np.sin(2 * np.pi * 0.7 * t)) / rate
@@ -45,7 +45,8 @@ def speech_like(seconds=1.5, rate=22050, seed=0):
 
 
 def slaney_mel(hertz):
-    """Linear below 1000 Hz (200/3 Hz a mel), logarithmic above (27 mels to a factor of 6.4)."""
+    """Convert mels to Hz: linear below 1000 Hz (200/3 Hz per mel), logarithmic above (27 mels per
+    factor of 6.4)."""
     hertz = np.asarray(hertz, dtype=float)
     above = 15 + 27 * np.log(np.maximum(hertz, 1e-9) / 1000) / np.log(6.4)
     return np.where(hertz < 1000, hertz * 3 / 200, above)
@@ -57,14 +58,15 @@ def slaney_hertz(mel):
 
 
 def band_edges(h):
-    """[n_mels + 2] Hz: band b rises from edge b to b + 1 and falls to b + 2."""
+    """Return the bands' edges [n_mels + 2] in Hz. Band b rises from edge b to b + 1 and falls to b
+    + 2."""
     return slaney_hertz(
         np.linspace(slaney_mel(h.mel_fmin), slaney_mel(h.mel_fmax), h.n_mel_channels + 2)
     )
 
 
 def naive_log_mel(samples, h):
-    """The log-mel by the book, in float64 numpy."""
+    """Compute the log-mel by its definition, in float64 numpy."""
     half, size = h.filter_length // 2, h.filter_length
     window = np.zeros(size)  # the window lies in the middle of the filter
     start = (size - h.win_length) // 2
@@ -222,7 +224,7 @@ def test_good_audio_is_read_in_every_format(tmp_path, options, peak):
         (-1.5, r"samples reach 1.5, expected \[-1, 1\]; .*--convert"),
     ],
 )
-def test_bad_samples_are_found(tmp_path, bad, words):
+def test_clip_is_rejected_when_its_samples_are_bad(tmp_path, bad, words):
     samples = speech_like(0.3).numpy()
     samples[2205] = bad
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype="FLOAT")
@@ -242,7 +244,9 @@ def test_bad_samples_are_found(tmp_path, bad, words):
         (1, 22050, {"subtype": "DOUBLE"}, 1e20),
     ],
 )
-def test_advised_conversion_makes_a_clip(tmp_path, channels, rate, options, factor):
+def test_conversion_makes_a_readable_clip_when_the_error_advises_it(
+    tmp_path, channels, rate, options, factor
+):
     speech = speech_like(0.5).numpy().astype(np.float64)
     samples = factor * np.stack([speech / np.abs(speech).max()] * channels, axis=1)
     soundfile.write(tmp_path / "in.wav", samples, rate, **options)
@@ -255,7 +259,7 @@ def test_advised_conversion_makes_a_clip(tmp_path, channels, rate, options, fact
 
 
 @pytest.mark.parametrize(("rate", "mel_fmax"), [(8000, 4000), (16000, 8000), (44100, 16000)])
-def test_advised_settings_keep_the_frames_length(rate, mel_fmax):
+def test_frames_keep_their_duration_when_advised_settings_are_used(rate, mel_fmax):
     assert "with hop_length=256 makes frames of" in unusual_frames(
         create_hparams(f"sampling_rate={rate},mel_fmax=4000")
     )
@@ -289,7 +293,7 @@ def test_warning_is_returned_when_frames_have_another_duration(settings, is_usua
 
 @pytest.mark.parametrize("silence", ["zeros", "offset", "dither"])
 @pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
-def test_silent_clip_is_found(tmp_path, silence, subtype):
+def test_clip_is_rejected_when_it_is_silent(tmp_path, silence, subtype):
     dither = np.random.default_rng(0).integers(-1, 2, 4000) / 32768
     samples = {"zeros": np.zeros(4000), "offset": np.full(4000, 0.25), "dither": dither}[silence]
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
@@ -298,7 +302,7 @@ def test_silent_clip_is_found(tmp_path, silence, subtype):
 
 
 @pytest.mark.parametrize("kind", ["OGG", "MP3", "AIFF", "AU", "CAF"])
-def test_other_formats_named_wav_are_found(tmp_path, kind):
+def test_file_is_rejected_when_its_format_is_not_wav_but_its_name_is(tmp_path, kind):
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(0.3).numpy(), 22050, format=kind)
     with pytest.raises(ValueError, match=r"expected WAV or FLAC; .*--convert") as caught:
@@ -307,7 +311,7 @@ def test_other_formats_named_wav_are_found(tmp_path, kind):
 
 
 @pytest.mark.parametrize("place", [0.2, 0.9])
-def test_damage_inside_a_flac_is_found(tmp_path, place):
+def test_flac_is_rejected_when_it_is_damaged_inside(tmp_path, place):
     path = tmp_path / "clip.flac"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
@@ -320,7 +324,7 @@ def test_damage_inside_a_flac_is_found(tmp_path, place):
 
 @pytest.mark.parametrize("kind", ["WAV", "WAVEX", "FLAC"])
 @pytest.mark.parametrize("share", [0, 0.02, 0.5, 0.9, 0.999])
-def test_truncated_clip_is_rejected(tmp_path, kind, share):
+def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     path = tmp_path / "clip"
     soundfile.write(path, speech_like(1.0).numpy(), 22050, "PCM_16", format=kind)
     assert len(read_checked(path, REFERENCE)) == 22050
@@ -345,7 +349,7 @@ def test_truncated_clip_is_rejected(tmp_path, kind, share):
 def test_clip_is_read_or_rejected_when_its_header_has_a_wrong_length(
     tmp_path, kind, listed, is_read
 ):
-    """The number of samples (FLAC) or of bytes (WAV) in the header."""
+    """`listed` is the number of samples (FLAC) or of bytes (WAV) in the header."""
     path = tmp_path / "clip"
     samples = speech_like(1.0).numpy()
     soundfile.write(path, samples, 22050, format=kind)
@@ -366,7 +370,7 @@ def test_clip_is_read_or_rejected_when_its_header_has_a_wrong_length(
 
 
 def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
-    """A header that claims hours, in a sparse file."""
+    """The header of a sparse file claims hours of audio."""
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
@@ -384,8 +388,8 @@ def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
 
 
 @pytest.mark.parametrize("subtype", ["IMA_ADPCM", "MS_ADPCM", "GSM610", "ULAW"])
-def test_compressed_wavs_are_whole_or_cut_off(tmp_path, subtype):
-    """Their samples come in blocks, of which the first is read when the file is opened."""
+def test_compressed_wav_is_rejected_when_it_is_truncated(tmp_path, subtype):
+    """Compressed samples come in blocks, and the first block is read when the file is opened."""
     for seconds in (0.3, 0.41, 0.53, 0.67):
         path = tmp_path / "a.wav"
         soundfile.write(path, speech_like(seconds).numpy(), 22050, subtype=subtype)
@@ -396,7 +400,7 @@ def test_compressed_wavs_are_whole_or_cut_off(tmp_path, subtype):
 
 
 def test_warning_is_returned_when_mel_bands_are_silent():
-    """By the names of our settings, and without librosa's lines."""
+    """The warning contains our settings, and librosa's own warning is not printed."""
     h = create_hparams("n_mel_channels=500")
     mel_filters.cache_clear()
     with warnings.catch_warnings(action="error"):

@@ -1,4 +1,4 @@
-"""LengthBatches and RankSampler in loaders of torch: every clip once, exact resume, errors."""
+"""Test LengthBatches and RankSampler in loaders of torch: every clip once, exact resume, errors."""
 
 import itertools
 import random
@@ -31,7 +31,7 @@ def error_of(action) -> str:
     """Return the message of the BatchingError that the action raises.
 
     The error keeps the loader alive in a cycle, and each of its workers then takes five seconds to
-    end. So the frames are cleared.
+    end. Therefore the frames are cleared.
     """
     try:
         action()
@@ -247,7 +247,7 @@ class SlowFirst(list):
 
 
 def test_loader_raises_when_workers_are_out_of_order():
-    """The first worker is slow, so the second gets its share."""
+    """The first worker is slow, so the second worker gets the first worker's share."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
@@ -271,7 +271,7 @@ def test_second_pass_raises_without_set_epoch(workers):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("other", [1, 2])
-def test_pass_raises_when_set_epoch_is_called_inside(num_workers, other):
+def test_pass_raises_when_set_epoch_is_called_during_it(num_workers, other):
     batches = make(batches_per_epoch=14)
     for loader in (loader_of(batches, num_workers=num_workers), DataLoader(batches, **LEAVES)):
         batches.set_epoch(1)

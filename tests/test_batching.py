@@ -1,4 +1,5 @@
-"""plan_epoch: every clip once, the strategies against independent references, and the costs."""
+"""Test plan_epoch: every clip once, the strategies against independent references, and the
+costs."""
 
 import copy
 import math
@@ -52,7 +53,7 @@ some_lengths = st.one_of(whole_lengths, st.lists(st.floats(0.1, 60), min_size=1,
 
 
 def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_lengths):
-    """Draw allowed arguments: (lengths, batch_size, options of plan_epoch)."""
+    """Draw allowed arguments: Draw (lengths, batch_size, options of plan_epoch)."""
     lengths = data.draw(lengths, "lengths")
     batch_size = data.draw(st.integers(1, 9), "batch_size")
     options = {
@@ -122,7 +123,7 @@ def test_plan_never_exceeds_the_length_budget(strategy, mode, randomize, data):
 
 
 def naive_batches(order, lengths, capacity=math.inf, most=math.inf):
-    """Cut by the rule of Ge et al. as it is written: the largest run of clips that fits, repeatedly."""
+    """Cut batches by the rule of Ge et al.: repeatedly take the longest run of clips that fits."""
     batches, order = [], list(order)
     while order:
         size = 1
@@ -270,7 +271,8 @@ def test_exponential_noise_mixes_short_and_long_clips_equally():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2. A batch has 160 frames.
+        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2. A batch has 160
+        # frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
 

@@ -30,7 +30,8 @@ def audio_and_text(audio, text):
 
 
 def any_options(draw, clips):
-    """Draw lengths and options that limit batches. Also return a naive function of a batch's cost."""
+    """Draw lengths and options that limit batches. Also return a naive function of a batch's
+    cost."""
     one, options = st.integers(1, 60), {"dynamic_batch_size": True}
     if draw(st.booleans(), label="kinds"):
         one, options["cost"] = st.tuples(one, st.integers(0, 9)), audio_and_text

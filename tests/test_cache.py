@@ -1,4 +1,4 @@
-"""corpus/cache.py: what is written is read again, and nothing else."""
+"""Test that corpus/cache.py reads exactly the clips that it has written."""
 
 import os
 import pickle
@@ -50,7 +50,7 @@ def listed(filelist, some, **options):
 
 
 def read(filelist, key=KEY):
-    """Read a cache as a start does: None if it must be made again."""
+    """Read a cache like a new process: The result is None if the cache must be made again."""
     try:
         return read_cache(cache_path(filelist), key)
     except UserError:
@@ -121,7 +121,8 @@ print(seconds, own() - before)
 
 @pytest.mark.thorough
 def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
-    """A process owns little of the 140 MB; the rest is the file, which all processes share."""
+    """A process owns only a small part of the 140 MB. All processes share the rest, which is the
+    file."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
     ClipTable.of(filelist, ((i, clip) for i in range(1_000_000)), True, KEY).write()
@@ -194,8 +195,8 @@ def test_fingerprint_changes_with_names_texts_and_lengths_but_not_with_folders(f
     assert listed(filelist, SMALL[::-1]).fingerprint != table.fingerprint
 
 
-def test_fingerprint_is_that_of_version_0_4(filelist):
-    """Checkpoints contain it: another one would reject their corpus on resume."""
+def test_fingerprint_equals_that_of_version_0_4(filelist):
+    """Checkpoints contain the fingerprint. If it changed, runs could not resume."""
     named = [replace(clip, speaker="anna") for clip in SMALL]
     for some, expected in ((SMALL, FINGERPRINT), (named, FINGERPRINT_OF_ANNA)):
         assert listed(filelist, some).fingerprint == expected

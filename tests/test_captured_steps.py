@@ -1,4 +1,5 @@
-"""captured_steps.py: chunks of steps, without a graph and on a GPU, speak as the readable loop."""
+"""Test that chunks of decoder steps, with and without a GPU, give the results of the reference
+loop."""
 
 import contextlib
 import functools
@@ -38,7 +39,8 @@ def spoken(model, texts=3, lengths=LENGTHS):
 
 
 def overwriting(calls, function, device):
-    """What `captured_steps.replayed` does, without a GPU: a result is written over the last."""
+    """Do the work of `captured_steps.replayed` without a GPU, and overwrite each result with the
+    next result."""
     result = function()
     while True:
         calls.append(len(result.gate))
@@ -48,7 +50,8 @@ def overwriting(calls, function, device):
 
 
 def in_chunks_too(model, **arguments):
-    """What the readable loop speaks, and the chunks do, and the steps of each chunk made."""
+    """Return the outputs of the reference loop and of the chunks, and the number of steps in each
+    chunk."""
     expected, calls = spoken(model, **arguments), []
     model.speaking_decoder = functools.partial(
         free_running, repeated=functools.partial(overwriting, calls)
@@ -63,7 +66,8 @@ def assert_same(outputs, expected):
 
 
 def ends_at(longest, texts, r):
-    """A model whose longest text of the first `texts` ends with step `longest` by its gate."""
+    """Return a model whose stop token ends the longest of the first `texts` texts at step
+    `longest`."""
     model = speaker(n_frames_per_step=r)
     make_stop(model, *inputs(model, texts), wanted=lambda steps: steps.max() == longest)
     return model
@@ -71,7 +75,7 @@ def ends_at(longest, texts, r):
 
 @pytest.mark.parametrize(("texts", "r"), [(1, 1), (3, 3)])
 @pytest.mark.parametrize("longest", [3, CHUNK, CHUNK + 1], ids=["inside", "edge", "beyond"])
-def test_chunks_equal_the_readable_loop(longest, texts, r):
+def test_chunks_equal_the_reference_loop(longest, texts, r):
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
     assert expected.gate.shape[1] == longest
     assert_same(outputs, expected)
@@ -98,14 +102,14 @@ def test_chunks_end_at_the_step_limit(most):
     assert len(calls) == -(-most // CHUNK)
 
 
-def test_cpus_make_one_step_at_a_time():
+def test_chunks_are_single_steps_when_the_device_is_a_cpu():
     model = speaker(gate_threshold=1.0)
     memory, masks = torch.zeros(1, 4, 8), model.decoder.draw_masks(2, 1)
     steps = free_running(model.decoder, memory, memory[:, :, 0] > 0, masks, 2)
     assert [len(step.gate) for step in steps] == [1, 1]
 
 
-def test_failed_captures_fall_back_with_a_warning(monkeypatch):
+def test_steps_run_one_by_one_with_a_warning_when_the_capture_fails(monkeypatch):
     def fail(function, stream):
         try:
             raise ValueError("the kernel\nis lost")
@@ -135,7 +139,7 @@ def full_size():
 @needs_gpu
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(60,), (23,), (60, 41, 7), tuple(range(20, 116, 6))], ids=len)
-def test_gpu_graphs_equal_the_readable_loop_bitwise(full_size, lengths):
+def test_graphs_equal_the_reference_loop_bitwise_when_on_a_gpu(full_size, lengths):
     decoder, most_steps = full_size.decoder, full_size.max_decoder_steps
     memory = torch.randn(len(lengths), max(lengths), 512, generator=seeded()).cuda()
     mask = torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)
@@ -153,7 +157,7 @@ def test_gpu_graphs_equal_the_readable_loop_bitwise(full_size, lengths):
 
 
 @needs_gpu
-def test_gpu_speech_leaves_the_random_state_alone(full_size):
+def test_synthesis_keeps_the_random_state_when_on_a_gpu(full_size):
     full_size.speaking_decoder = free_running
     torch.cuda.manual_seed(3)
     before, expected = torch.cuda.get_rng_state(), torch.rand(5, device="cuda")
@@ -164,7 +168,7 @@ def test_gpu_speech_leaves_the_random_state_alone(full_size):
 
 
 @needs_gpu
-def test_gpu_works_on_after_a_failed_capture():
+def test_gpu_still_computes_when_a_capture_has_failed():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 

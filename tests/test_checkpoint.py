@@ -1,4 +1,4 @@
-"""Checkpoint files: atomic writes, the choice of a file, and the checks of its parts."""
+"""Test checkpoint files: atomic writes, the choice of a file, and the checks of its parts."""
 
 import contextlib
 import copy
@@ -91,7 +91,8 @@ def test_best_stays_when_its_checkpoint_is_removed(has_links, tmp_path, monkeypa
 
 
 def test_set_aside_renames_later_checkpoints(tmp_path):
-    """The newest checkpoint comes first, a damaged best.pt comes last, and no file is overwritten."""
+    """The newest checkpoint comes first, a damaged best.pt comes last, and no file is
+    overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)
@@ -191,7 +192,7 @@ def test_load_accepts_the_oldest_format_without_checksum(tmp_path):
     assert_same(checkpoint.load_checkpoint(tmp_path / "old.pt"), state(3))
 
 
-def test_checkpoint_that_would_run_code_is_refused(tmp_path):
+def test_checkpoint_is_rejected_when_it_would_run_code(tmp_path):
     class Evil:
         def __reduce__(self):
             return (os.mkdir, (str(tmp_path / "ran"),))

@@ -1,4 +1,4 @@
-"""scripts/compare_batching.py: its options, files and recommended settings."""
+"""Test the options, files and recommended settings of scripts/compare_batching.py."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""corpus/convert.py: prepare.py --convert makes clips that training can use."""
+"""Test that prepare.py --convert makes clips that training can use (corpus/convert.py)."""
 
 import json
 import os
@@ -31,7 +31,8 @@ def decibels(level):
 
 @pytest.fixture
 def recordings(tmp_path):
-    """Speech at 48 kHz in two channels, quiet, between silences; as MP3; and as it is."""
+    """Write three recordings of the same speech: quiet stereo at 48 kHz between silences, an MP3,
+    and an unchanged file."""
     import librosa
 
     folder = tmp_path / "recordings"
@@ -89,7 +90,7 @@ def test_channels_of_opposite_sign_do_not_cancel():
 
 
 def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, capsys):
-    """A copy of a recording that has changed is made again."""
+    """If the recording has changed, the copy is made again."""
     convert(recordings, tmp_path / "out", None, HPARAMS)
     before = contents(tmp_path / "out")
     capsys.readouterr()
@@ -114,7 +115,7 @@ def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, caps
 
 @pytest.mark.parametrize("inside", ["", "out", "wavs/more"])
 def test_copies_are_rejected_when_they_would_be_in_the_corpus(recordings, tmp_path, inside):
-    """Also where a link leads into it: nothing in the corpus changes."""
+    """They are also rejected if a link leads into the corpus. Nothing in the corpus changes."""
     (tmp_path / "link").symlink_to(recordings)
     before = contents(recordings)
     for folder in (recordings / inside, tmp_path / "link" / inside):
@@ -127,14 +128,15 @@ def test_copies_are_rejected_when_they_would_be_in_the_corpus(recordings, tmp_pa
 
 
 def test_copy_is_made_again_when_its_recording_is_another(recordings, tmp_path, monkeypatch):
-    """Also if the call before was killed, and if the next one is before it has made them."""
+    """This also works if the previous call was killed, and if the next call is killed before it has
+    made copies."""
     out = tmp_path / "out"
 
     def killed(*_):
         raise KeyboardInterrupt
 
     def move_to(name):
-        """To a folder of this name, whose recordings then get the same ids."""
+        """The new folder has the same name, so its recordings have the same ids."""
         folder = recordings / name
         folder.mkdir()
         for path in [*recordings.glob("*.*"), *recordings.glob("*/*.*")]:
@@ -167,7 +169,7 @@ def test_copy_is_made_again_when_its_recording_is_another(recordings, tmp_path, 
     assert changed == ["c.wav", "sources.json"]
 
 
-def test_bad_recordings_are_named(recordings, tmp_path):
+def test_bad_recordings_are_listed(recordings, tmp_path):
     (recordings / "a.flac").write_bytes(b"no audio")
     (recordings / "b.txt").write_text("A | B")
     content = (recordings / "c.wav").read_bytes()
@@ -199,7 +201,7 @@ def test_copies_stay_when_all_recordings_are_bad(recordings, tmp_path, option):
 
 
 def test_table_is_prepared_by_one_command(recordings, tmp_path, capsys):
-    """Recordings of one text stay in one set."""
+    """Recordings of the same text stay in the same set."""
     rows = "".join(
         f"{name}.mp3\t{text}\n" for name, text in zip("abc", ("X!", "x", "Y"), strict=True)
     )
@@ -241,7 +243,7 @@ def test_conversion_stops_when_the_table_is_missing(recordings, tmp_path):
 
 
 def test_segments_are_cut_out_of_long_recordings(tmp_path, no_plots):
-    """As NeMo's manifests name them: each text is trained with its own part of the file."""
+    """NeMo's manifests list segments. Each text is trained with its own part of the file."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     sentences = [soundfile.read(path)[0] for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))[:4]]
@@ -286,7 +288,7 @@ def test_segment_is_rejected_when_it_is_not_in_the_recording(recordings, segment
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.1, 0.02])
 @pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "aiff"])
-def test_truncated_recording_is_rejected(tmp_path, kind, share):
+def test_recording_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     path = tmp_path / f"a.{kind}"
     soundfile.write(path, speech(), RATE)
     converted(path, RATE)

@@ -1,4 +1,4 @@
-"""The dataset, and collation against naive loops."""
+"""Test the dataset, and compare collation with naive loops."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ def test_item_is_text_mel_and_index(sounds):
     assert torch.equal(mel, log_mel_spectrogram(torch.from_numpy(samples), H))
 
 
-def test_dataset_rejects_a_file_that_changed(sounds, cached_mels):
+def test_dataset_raises_when_a_file_has_changed(sounds, cached_mels):
     filelist = write_list(sounds, f"{sounds}/a.wav|One.")
     dataset = TextMelDataset(read_filelist(filelist, H), H)
     soundfile.write(sounds / "a.wav", noise(12000), 22050)
@@ -62,7 +62,7 @@ def test_dataset_rejects_a_file_that_changed(sounds, cached_mels):
 
 
 def test_mel_does_not_depend_on_threads_and_workers(sounds):
-    """A loader's worker has one thread, the training process several."""
+    """A loader's worker has one thread, but the training process has several threads."""
     clips = read_filelist(write_list(sounds, *[f"{sounds}/{n}|A." for n in ("a.wav", "c.wav")]), H)
     dataset, before, mels = TextMelDataset(clips, H), torch.get_num_threads(), []
     try:
@@ -136,7 +136,7 @@ def test_collation_equals_a_plain_loop(shapes, r):
 
 
 def test_copy_runs_on_its_own_stream(monkeypatch):
-    """Which stream did what, in order, without a GPU; lengths stay on the CPU."""
+    """Record the order of the streams' work without a GPU. Lengths stay on the CPU."""
     done, streams = [], ["compute"]
 
     class Stream(str):
@@ -187,8 +187,9 @@ main(sys.argv[1])
 """
 
 
-def test_collate_reports_full_shared_memory(monkeypatch):
-    """Not left to the worker's thread that sends batches, which would drop it: a loader waits."""
+def test_collate_raises_when_shared_memory_is_full(monkeypatch):
+    """The error is not left to the worker's sending thread, which would drop it, so that the loader
+    would wait forever."""
 
     def fail(tensor):
         raise RuntimeError("unable to allocate shared memory: No space left on device\nmore")
@@ -201,18 +202,20 @@ def test_collate_reports_full_shared_memory(monkeypatch):
         collate_and_share(items, 1)
 
 
-def test_failing_program_ends_its_workers(cached_mels):
-    """Its traceback keeps the loader alive until the interpreter's end, which waits for them."""
+def test_workers_end_when_the_program_fails(cached_mels):
+    """The exception's traceback keeps the loader alive, and the interpreter's exit waits for the
+    workers."""
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|One.")
     command = [sys.executable, "-c", UNFINISHED, str(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stderr.splitlines()[-1]) == (1, "KeyError: 'unexpected'")
 
 
-def test_workers_ignore_signals_of_others(cached_mels):
-    """Job systems send SIGTERM, a terminal SIGINT, to all processes: the trainer decides.
+def test_workers_ignore_signals_when_all_processes_get_them(cached_mels):
+    """Job systems send SIGTERM to all processes, and a terminal sends SIGINT. Only the trainer
+    reacts.
 
-    active_children() would list the first loader's worker too, as long as it has not exited.
+    active_children() would also list the first loader's worker until it has exited.
     """
     clips = read_filelist(write_list(cached_mels, f"{cached_mels}/x.npy|One."), CACHED)
     hparams = dataclasses.replace(CACHED, num_workers=1)

@@ -1,8 +1,8 @@
-"""The Triton kernels against the readable decoder: on a GPU if there is one, else interpreted.
+"""Compare the Triton kernels with the reference decoder, on a GPU or else in Triton's interpreter.
 
 Triton's interpreter runs programs one after another on the CPU, in numpy: it shows wrong formulas,
-wrong addresses and wrong masks, but no races. That the kernels compile for a GPU, and what they
-take of it, is tested without one.
+wrong addresses and wrong masks, but no races. Tests without a GPU check that the kernels compile
+for a GPU and fit into it.
 """
 
 import json
@@ -55,13 +55,13 @@ interpreted_only = pytest.mark.skipif(GPU, reason="the interpreter shows what is
 
 class Patched:
     def restore(self):
-        """Triton's interpreter calls it after a launch. The patches stay."""
+        """Triton's interpreter calls this function after a launch. The patches stay."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def language_patched_once():
     """The interpreter patches Triton's language in each call of each function, which takes half of
-    its time. Once for each module is enough."""
+    its time. Patching once per module is enough."""
     if GPU:
         yield
         return
@@ -105,8 +105,8 @@ def kernels_run_anywhere(monkeypatch, tf32_as_before):
 
 @pytest.fixture(autouse=True)
 def guarded_buffers(monkeypatch):
-    """Buffers are NaN, what is read before it is written must show, and so is what is around
-    them: nothing may be written there."""
+    """Buffers start as NaN, so that a read before a write has a visible effect. The memory around
+    them is NaN too, because kernels must not write there."""
     surroundings = []
 
     def guarded(*shape, **options):
@@ -120,12 +120,12 @@ def guarded_buffers(monkeypatch):
 
 
 def run(case, function, precision=None):
-    """`Problem.run` where the kernels are."""
+    """Call `Problem.run` on the device of the kernels."""
     return case.to(device=DEVICE).run(function, precision=precision)
 
 
 def graphs_of(case):
-    """Those of a batch, or why there are none."""
+    """Return the graphs of a batch, or the reason why they cannot be made."""
     case = case.to(device=DEVICE)
     return graphs.graphs_for(case.decoder, case.memory, case.memory.dtype, case.dropout_masks)
 
@@ -157,13 +157,13 @@ SIZES = {
     [*((name, DTYPES[0]) for name in SIZES), *(("usual", dtype) for dtype in DTYPES[1:])],
     ids=str,
 )
-def test_every_gradient_matches_the_reference(name, dtype):
-    """And every output."""
+def test_outputs_and_gradients_match_the_reference(name, dtype):
+    """The test also compares every output."""
     assert_parity(problem(SIZES[name], dtype))
 
 
-def test_programs_without_a_clip_or_symbol_change_nothing(monkeypatch):
-    """With the buckets and sizes of programs that training has."""
+def test_programs_change_nothing_when_they_have_no_clip_or_symbol(monkeypatch):
+    """The buckets and the sizes of programs are those of training."""
     change(monkeypatch, TRAINING, CHUNK=SMALL["CHUNK"], bucket=BUCKET)
     assert_parity(problem(((7, 2), (2, 1)), DTYPES[0]))
 
@@ -182,19 +182,19 @@ def test_programs_without_a_clip_or_symbol_change_nothing(monkeypatch):
     ],
     ids=str,
 )
-def test_other_sizes_and_dropout_match_the_reference(changes):
+def test_kernels_match_the_reference_when_sizes_or_dropout_differ(changes):
     assert_parity(problem(((7, 3), (3, 2)), DTYPES[0], **changes))
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
-def test_a_loss_of_some_outputs_matches_the_reference(weights):
+def test_gradients_match_the_reference_when_the_loss_uses_some_outputs(weights):
     assert_parity(problem(((7, 3), (3, 2)), DTYPES[0]), weights)
 
 
 @pytest.mark.parametrize(
     "constants", [{"CONTEXT": 16, "PROCESSORS": 12, "SYMBOLS": 16}, {"WARPS": 1}], ids=str
 )
-def test_other_splits_of_the_work_change_nothing(constants, monkeypatch):
+def test_results_stay_the_same_when_the_work_is_split_differently(constants, monkeypatch):
     change(monkeypatch, constants)
     sizes = {"attention_rnn_dim": 72, "decoder_rnn_dim": 72, "encoder_embedding_dim": 40}
     assert_parity(problem(((20, 2), (9, 1)), DTYPES[0], **sizes))
@@ -204,8 +204,9 @@ FP16 = pytest.param(torch.float16, marks=() if GPU else pytest.mark.thorough)
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
-def test_autocast_is_as_exact_as_in_the_reference(precision, monkeypatch):
-    """The usual error: in some draws attention magnifies either one's errors."""
+def test_kernels_are_as_exact_as_the_reference_when_autocast_is_on(precision, monkeypatch):
+    """The test compares typical errors, because attention magnifies the errors of some random
+    batches."""
     if not GPU:
         monkeypatch.setattr(graphs, "UNITS", 32)
     fast, reference = errors_by_precision(6, ((9, 5), (4, 3)), precision, run)
@@ -228,8 +229,8 @@ def test_one_bucket_serves_every_number_of_steps(monkeypatch):
 @interpreted_only
 @pytest.mark.parametrize("backwards", [False, True])
 def test_the_table_advances_by_chunks_to_the_end(backwards):
-    """A graph always makes a whole chunk: a table that went too far would have it write past all
-    buffers. The interpreter makes no more steps than there are."""
+    """A graph always runs a whole chunk. If the table advanced too far, the graph would write
+    beyond all buffers. The interpreter runs only the existing steps."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]
@@ -247,7 +248,7 @@ def test_the_table_advances_by_chunks_to_the_end(backwards):
         assert start == stop
 
 
-def test_two_runs_are_bitwise_equal():
+def test_results_are_bitwise_equal_when_a_problem_runs_twice():
     case = problem(((7, 3), (2, 1)))
     assert_same(*(run(case, fast_decoder.teacher_forced) for _ in range(2)))
 
@@ -258,7 +259,7 @@ def test_two_forward_passes_before_backward_do_not_interfere():
 
 
 @gpu_only
-def test_a_gpu_replays_what_it_would_launch():
+def test_graphs_equal_single_launches_when_on_a_gpu():
     case = problem(((20, 70), (9, 33)))
     replayed = run(case, fast_decoder.teacher_forced)
     loop_run = graphs._Loop.run
@@ -277,8 +278,8 @@ def test_a_gpu_replays_what_it_would_launch():
 
 
 @gpu_only
-def test_on_a_gpu_dependent_launches_change_nothing(monkeypatch):
-    """A launch that did not wait for the launch before it would read values that are missing."""
+def test_results_stay_the_same_when_gpu_launches_are_dependent(monkeypatch):
+    """A launch that does not wait for the previous launch would read missing values."""
     case = full_size(((120, 200), (33, 140)) * 8).to(torch.float32)
     dependent = [run(case, fast_decoder.teacher_forced) for _ in range(5)]
     monkeypatch.setattr(graphs, "DEPENDENT_LAUNCHES", False)
@@ -288,7 +289,7 @@ def test_on_a_gpu_dependent_launches_change_nothing(monkeypatch):
 
 
 def full_size(lengths):
-    """A problem of the full-size model as training begins with it."""
+    """Return a problem with the full-size model at the start of training."""
     torch.manual_seed(0)
     decoder = model.Tacotron2(HParams()).decoder.train()
     symbols, frames = zip(*lengths, strict=True)
@@ -297,8 +298,8 @@ def full_size(lengths):
 
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16", "bf16, 64 clips"])
-def test_on_a_gpu_the_full_size_is_exact(precision):
-    """As exact as the reference."""
+def test_full_size_is_exact_when_on_a_gpu(precision):
+    """The kernels are as exact as the reference."""
     lengths = ((30, 34), (9, 20)) * 32 if "64" in precision else ((120, 70), (33, 40)) * 8
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         switch.allow_tf32 = precision == "tf32"
@@ -316,7 +317,7 @@ def test_on_a_gpu_the_full_size_is_exact(precision):
 
 
 def cuda_without(monkeypatch, capability=(9, 0)):
-    """A machine that says it has a GPU; what is asked of it stays on the CPU."""
+    """Pretend that the machine has a GPU, and compute on the CPU."""
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Old GPU")
@@ -348,7 +349,7 @@ def test_hardware_decides_kernels_and_launches(
     assert not graphs.uses_dependent_launches(torch.device(device))
 
 
-def test_without_triton_the_reason_is_its_import_error(monkeypatch):
+def test_reason_is_the_import_error_when_triton_is_missing(monkeypatch):
     cuda_without(monkeypatch)
     monkeypatch.setitem(sys.modules, "fast_decoder.kernels", None)
     monkeypatch.delattr(fast_decoder, "kernels", raising=False)
@@ -358,7 +359,7 @@ def test_without_triton_the_reason_is_its_import_error(monkeypatch):
     assert "Triton cannot be imported (" in described
 
 
-def test_graphs_that_fail_leave_plain_operations(monkeypatch):
+def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
     def broken(*_):
         raise RuntimeError("out of resource: shared memory\nmore")
 
@@ -370,7 +371,7 @@ def test_graphs_that_fail_leave_plain_operations(monkeypatch):
 
 
 def test_failure_to_make_graphs_is_a_reason_except_out_of_memory(monkeypatch):
-    """Another batch of the same bucket may fit into memory, so nothing is cached then."""
+    """If memory runs out, nothing is cached, because another batch of the same bucket may fit."""
     failure = "out of resource: shared memory"
 
     def fail(_):
@@ -388,8 +389,8 @@ def test_failure_to_make_graphs_is_a_reason_except_out_of_memory(monkeypatch):
 
 
 @gpu_only
-def test_on_a_gpu_training_survives_a_failed_capture(monkeypatch):
-    """In plain operations, and with torch's state as it was."""
+def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
+    """Training continues in plain operations, and torch's state does not change."""
     lstm_step = graphs._lstm_step
 
     def waiting(*arguments):
@@ -424,8 +425,8 @@ def test_on_a_gpu_training_survives_a_failed_capture(monkeypatch):
 
 
 @gpu_only
-def test_on_a_gpu_an_update_never_waits():
-    """The host prepares the next update while the GPU works on this one."""
+def test_optimizer_step_never_waits_when_on_a_gpu():
+    """The host prepares the next optimizer step while the GPU works on this step."""
     hparams = HParams(precision="bf16")
     trainer = Trainer(hparams, DEVICE)
     batch = synthetic_batch([70, 40], [30, 20], hparams).to(DEVICE)
@@ -437,7 +438,7 @@ def test_on_a_gpu_an_update_never_waits():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_running_out_of_memory_holds_for_one_batch(monkeypatch):
+def test_next_batch_uses_graphs_when_memory_ran_out_before(monkeypatch):
     def broken(*_):
         raise RuntimeError("CUDA driver error: out of memory")
 
@@ -449,7 +450,7 @@ def test_running_out_of_memory_holds_for_one_batch(monkeypatch):
     assert graphs_of(case) == "made"
 
 
-def test_without_gradients_no_backward_pass_is_made():
+def test_backward_pass_is_not_built_when_gradients_are_off():
     case = problem(((3, 2),), training=False)
     with torch.no_grad():
         assert not hasattr(graphs_of(case), "_attention_backward")
@@ -457,7 +458,7 @@ def test_without_gradients_no_backward_pass_is_made():
 
 
 def test_the_kernels_compile_for_a_gpu_and_fit():
-    """For sm_90: they spill nothing, and wait for the launch before."""
+    """Compiled for sm_90, they spill no registers, and wait for the previous launch."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(ROOT / "tests" / "compile_kernels.py")]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -478,7 +479,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit():
 
 
 def loss_of(precision, dropout, steps=12):
-    """The mean of the last training steps of a small model with the fast decoder."""
+    """Return the mean loss of a small model's last optimizer steps with the fast decoder."""
     settings = "batch_size=4,decoder=fast,encoder_embedding_dim=64,symbols_embedding_dim=64"
     settings += ",attention_rnn_dim=64,decoder_rnn_dim=64,prenet_dim=32,attention_dim=32"
     hparams = create_hparams(f"{settings},postnet_embedding_dim=64,precision={precision}")
@@ -492,10 +493,10 @@ def loss_of(precision, dropout, steps=12):
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
-def test_losses_stay_as_close_as_with_other_dropout(precision, monkeypatch):
-    """Runs drift apart as they train, whatever rounds them: by less than twice what the furthest of
-    three control runs in float32, with other dropout, is away. On a GPU by its kernels."""
-    if not GPU:
+def test_losses_stay_close_when_precision_differs(precision, monkeypatch):
+    """The difference is less than twice the largest difference of three control runs in float32 with
+    other dropout, because any rounding makes runs drift apart."""
+    if not GPU:  # If there is a GPU, the decoder uses the kernels.
         monkeypatch.undo()
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)
     furthest = max(abs(loss_of("fp32", seed) - exact) for seed in (1, 2, 3))

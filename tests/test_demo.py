@@ -45,7 +45,7 @@ def test_comparison_shows_medians_of_time_and_the_saving():
 
 
 class ForkedProgram:
-    """Replaces Popen: runs the same command in a fork that has imported torch already."""
+    """Replace Popen: run the same command in a fork that has imported torch already."""
 
     returncode = None
 

@@ -1,4 +1,4 @@
-"""Training in several processes gives the same result for any number of processes, and ends."""
+"""Test that training ends, with the same result, for any number of processes."""
 
 import math
 import os
@@ -52,7 +52,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory) -> Path:
-    """The run of SETTINGS in one process."""
+    """Return the run of SETTINGS in one process."""
     out = tmp_path_factory.mktemp("alone") / "out"
     assert Child(flags(out, corpus)).end().code == 0
     return out
@@ -115,17 +115,20 @@ OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_va
 
 @pytest.fixture(scope="module")
 def alone_of_four(corpus, tmp_path_factory) -> Path:
-    """The run of OF_FOUR in one process."""
+    """Return the run of OF_FOUR in one process."""
     out = tmp_path_factory.mktemp("of_four") / "out"
     assert Child(flags(out, corpus, **OF_FOUR)).end().code == 0
     return out
 
 
 def assert_agrees(out: Path, alone: Path) -> None:
-    """Sums are made in another order, so the last digits differ. Seen: 4e-7 of training's losses
-    and gradient norms, 1e-4 of validation's losses. A convolution's bias before batch norm has no
-    gradient but rounding errors, which Adam makes steps of full size. Training takes the mean off
-    again; validation takes the running mean, which lags behind the bias."""
+    """Assert that losses and gradient norms agree with those of one process.
+
+    Sums are made in another order, so the last digits differ: 4e-7 in training's losses and
+    gradient norms, and 1e-4 in validation's losses. A convolution's bias before batch norm has a
+    gradient of rounding errors only, but Adam turns them into full steps. In training, batch norm
+    subtracts the mean again. Validation subtracts the running mean, which lags behind the bias.
+    """
     for name in ("loss", "loss_unpadded", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))
         assert a.shape == (12, 2)
@@ -187,8 +190,8 @@ def test_run_of_two_processes_resumes_with_four(corpus, alone_of_four, tmp_path)
 
 @pytest.mark.thorough
 def test_result_is_the_same_when_a_process_is_killed(corpus, alone, tmp_path):
-    """What torchrun --max-restarts does: once one process is gone it ends the others, and starts
-    them all again."""
+    """Imitate torchrun --max-restarts: when a process ends, end the other processes and start all
+    processes again."""
     chance, out = random.Random(0), tmp_path / "out"
     arguments = flags(out, corpus, "--resume")
     began = time.monotonic()
@@ -210,7 +213,7 @@ def test_result_is_the_same_when_a_process_is_killed(corpus, alone, tmp_path):
 
 
 def launch(log: Path, port: int, arguments: list[str]) -> None:
-    """What torchrun does on one of two machines, without the seconds that imports take."""
+    """Imitate torchrun on one of two machines, without the time for imports."""
     print_into(log)
     torch.set_num_threads(1)
     config = LaunchConfig(2, 2, 1, run_id="both", rdzv_backend="c10d", max_restarts=3)
@@ -220,7 +223,7 @@ def launch(log: Path, port: int, arguments: list[str]) -> None:
 
 @pytest.mark.thorough
 def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
-    """As on two machines."""
+    """The processes act as if they were on two machines."""
     settings = {"epochs": 8, "epochs_per_validation": 8, "keep_checkpoints": 2}
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
     assert Child(flags(undisturbed, corpus, **settings)).end().code == 0

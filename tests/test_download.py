@@ -1,4 +1,4 @@
-"""The download of LJSpeech from a server on this machine: broken off, wrong, and taken up again."""
+"""Download LJSpeech from a local server: with interruptions, wrong content, and resumes."""
 
 import hashlib
 import http.server
@@ -19,7 +19,7 @@ from corpus.download import download_corpus
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `body` at any address; faults are switched on by its attributes."""
+    """Serve `body` at any address. Attributes switch on faults."""
 
     def __init__(self, body):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -61,7 +61,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def make_archive(tmp_path, more=()):
-    """The bytes of a LJSpeech-1.1.tar.bz2 with ten clips and `more` (member, content) pairs."""
+    """Return the bytes of a LJSpeech-1.1.tar.bz2 with ten clips and `more` (member, content)
+    pairs."""
     corpus = make_corpus(tmp_path / "source" / "LJSpeech-1.1")
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:bz2") as tar:
@@ -79,7 +80,8 @@ def serve(monkeypatch):
     servers = []
 
     def start(body, expected=None):
-        """A server of `body`, of whose size and hash, or those of `expected`, the recipe is."""
+        """Start a server of `body`. The recipe expects the size and hash of `expected` (default: of
+        `body`)."""
         expected = body if expected is None else expected
         servers.append(Server(body))
         threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
@@ -118,7 +120,7 @@ def test_download_verifies_and_unpacks_once(tmp_path, serve, capsys):
     assert server.asked == ["bytes=0-"]
 
 
-def test_dropped_connection_resumes(tmp_path, serve, capsys):
+def test_download_resumes_when_the_connection_drops(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     size = len(server.body)
     server.drop_after = size // 8  # more drops than TRIES, but each brings something new
@@ -131,7 +133,7 @@ def test_dropped_connection_resumes(tmp_path, serve, capsys):
     assert "trying again" in capsys.readouterr().err
 
 
-def test_server_without_ranges_starts_over(tmp_path, serve):
+def test_download_starts_again_when_the_server_cannot_resume(tmp_path, serve):
     server = serve(make_archive(tmp_path))
     server.ranges = False
     (tmp_path / "LJSpeech-1.1.tar.bz2.part").write_bytes(b"x" * 1000)
@@ -140,7 +142,7 @@ def test_server_without_ranges_starts_over(tmp_path, serve):
     assert server.asked == ["bytes=1000-"]
 
 
-def test_connection_that_always_drops_gives_up(tmp_path, serve):
+def test_download_fails_when_the_connection_always_drops(tmp_path, serve):
     server = serve(make_archive(tmp_path))
     server.ranges, server.drop_after = False, 2000
     message = refusal(download_corpus, tmp_path / "data", error=ConnectionError)
@@ -150,7 +152,7 @@ def test_connection_that_always_drops_gives_up(tmp_path, serve):
     assert len(server.asked) == 1 + download.TRIES
 
 
-def test_only_server_errors_are_tried_again(tmp_path, serve):
+def test_download_tries_again_when_the_server_has_an_error(tmp_path, serve):
     server = serve(make_archive(tmp_path))
     server.statuses = [503, 429]
     download_corpus(tmp_path / "data")
@@ -204,8 +206,8 @@ def test_archive_cannot_write_outside_its_folder(tmp_path, serve, kind):
     assert not list(tmp_path.rglob("escaped.txt"))
 
 
-def test_killed_download_resumes(tmp_path, serve):
-    """And what it unpacked is not taken for the corpus."""
+def test_download_resumes_when_it_was_killed(tmp_path, serve):
+    """The partly unpacked files are not mistaken for the corpus."""
     server = serve(make_archive(tmp_path))
     (tmp_path / "LJSpeech-1.1.tar.bz2.part").write_bytes(server.body[:1000])
     half = tmp_path / ".data.unpacking" / "LJSpeech-1.1"

@@ -1,4 +1,4 @@
-"""The encoder's LSTM by the kernels against torch's: on a GPU if there is one, else interpreted."""
+"""Compare the kernels' LSTM with torch's encoder LSTM, on a GPU or else in Triton's interpreter."""
 
 import functools
 
@@ -47,8 +47,8 @@ def largest_error(case, function, exact, precision=None):
 
 @pytest.mark.parametrize("name", ENCODER_SIZES)
 @pytest.mark.parametrize("loops", [graphs.lstm_graphs_for, plain_lstm_loops])
-def test_the_loops_match_torchs_lstm(name, loops):
-    """The outputs, zeros at padding, and every gradient."""
+def test_encoder_loops_match_torchs_lstm(name, loops):
+    """The test compares the outputs, zeros at padding, and every gradient."""
     case = encoder_problem(ENCODER_SIZES[name], dtype=DTYPES[0])
     exact = case.run(model.packed_lstm)
     fast = functools.partial(bidirectional_lstm, loops_for=loops)
@@ -58,8 +58,8 @@ def test_the_loops_match_torchs_lstm(name, loops):
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
-def test_the_encoders_products_follow_autocast(precision):
-    """Its products are rounded and nothing else is."""
+def test_encoder_products_have_autocasts_precision(precision):
+    """Autocast rounds the products only."""
     case = encoder_problem((9, 4, 6), dim=32, size=24)
     exact = case.to(torch.float64).run(model.packed_lstm)
     case = case.to(torch.float32)
@@ -69,14 +69,14 @@ def test_the_encoders_products_follow_autocast(precision):
     assert case.run(bidirectional_lstm, precision)["encoder outputs"].dtype == torch.float32
 
 
-def test_lengths_that_do_not_fit_are_refused():
+def test_encoder_raises_when_lengths_are_out_of_range():
     case = encoder_problem((3, 2))
     for lengths in ((4, 2), (3, 0)):
         with pytest.raises(ValueError, match="from 1 to 3"):
             bidirectional_lstm(case.lstm, case.inputs, torch.tensor(lengths))
 
 
-def test_without_kernels_the_encoder_is_torchs(monkeypatch):
+def test_encoder_uses_torch_when_kernels_do_not_run(monkeypatch):
     monkeypatch.setattr(graphs, "problem", lambda *_: "no CUDA device")
     case = encoder_problem((3, 2))
     assert_same(*(case.run(function) for function in (bidirectional_lstm, model.packed_lstm)))
@@ -84,8 +84,9 @@ def test_without_kernels_the_encoder_is_torchs(monkeypatch):
 
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16"])
-def test_gpu_encoder_of_full_size_is_exact(precision):
-    """As exact as plain operations, or up to five times, as the decoder."""
+def test_encoder_of_full_size_is_exact_when_on_a_gpu(precision):
+    """The error is at most five times that of plain operations, the same limit as for the
+    decoder."""
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         switch.allow_tf32 = precision == "tf32"
     autocast = AUTOCAST_DTYPES[precision]

@@ -1,4 +1,4 @@
-"""The fast decoder against the readable one: outputs, every gradient, precision, memory."""
+"""Compare the fast decoder with the reference decoder: outputs, gradients, precision, memory."""
 
 import statistics
 from dataclasses import replace
@@ -22,7 +22,7 @@ WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decod
 
 @pytest.fixture(autouse=True)
 def poisoned_buffers(monkeypatch):
-    """What is read before it is written must show."""
+    """Fill memory with NaN, so that a read before a write has a visible effect."""
 
     def poisoned(*shape, **options):
         return torch.full(shape, torch.nan, **options)
@@ -32,7 +32,7 @@ def poisoned_buffers(monkeypatch):
 
 @pytest.fixture(params=["oneDNN", "plain"])
 def products(request, monkeypatch):
-    """Both ways to multiply: without oneDNN is what a GPU does."""
+    """Multiply with and without oneDNN. A GPU works without oneDNN."""
     if request.param == "plain":
         monkeypatch.setattr(operations, "onednn_multiplies", lambda *_: False)
     elif not operations.onednn_multiplies("cpu", torch.float32):
@@ -42,7 +42,7 @@ def products(request, monkeypatch):
 def problem(
     lengths=((7, 9), (2, 4), (5, 12)), dtype=torch.float32, training=True, seed=0, **changes
 ):
-    """Clips of (symbols, frames) for a tiny decoder."""
+    """Make clips of (symbols, frames) for a tiny decoder."""
     decoder = tiny_model(seed, training, **changes).decoder
     symbols, frames = zip(*lengths, strict=True)
     steps = -(-max(frames) // decoder.n_frames_per_step)
@@ -50,7 +50,8 @@ def problem(
 
 
 def errors_by_precision(draws, lengths, precision, run):
-    """Errors of the fast decoder and the reference against float64, by name, of every draw."""
+    """Return the errors of the fast decoder and of the reference against float64, by name, for
+    every draw."""
     changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
     fast, reference = {}, {}
     for draw in range(draws):
@@ -97,8 +98,8 @@ SIZES = {
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", SIZES)
-def test_every_gradient_matches_the_reference(name, dtype, products):
-    """And every output."""
+def test_outputs_and_gradients_match_the_reference(name, dtype, products):
+    """The test also compares every output."""
     equals_reference(problem(SIZES[name], dtype))
 
 
@@ -120,12 +121,13 @@ def test_every_gradient_matches_the_reference(name, dtype, products):
     ids=str,
 )
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_other_sizes_and_dropout_match_the_reference(changes, dtype, products):
+def test_fast_decoder_matches_the_reference_when_sizes_or_dropout_differ(changes, dtype, products):
     equals_reference(problem(dtype=dtype, **changes))
 
 
-def test_a_sum_over_many_rows_keeps_its_precision():
-    """The gradient of v sums terms that cancel over the symbols: in one go that costs a digit."""
+def test_gradient_keeps_its_precision_when_many_rows_are_summed():
+    """The gradient of v sums terms that cancel over the symbols. A single long sum would lose a
+    digit."""
     case = problem(((80, 60),) * 16, torch.float64, attention_dim=32)
     exact, case = case.run(model.teacher_forced), case.to(torch.float32)
     name = "grad attention_layer.v.linear_layer.weight"
@@ -137,12 +139,12 @@ def test_a_sum_over_many_rows_keeps_its_precision():
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)])
-def test_a_loss_of_some_outputs_matches_the_reference(weights):
-    """Alignments too: guided-attention losses need their gradient."""
+def test_gradients_match_the_reference_when_the_loss_uses_some_outputs(weights):
+    """The loss may also use alignments, because guided-attention losses need their gradient."""
     equals_reference(problem(dtype=torch.float64), weights)
 
 
-def test_without_gradients_the_outputs_are_the_same():
+def test_outputs_stay_the_same_when_gradients_are_off():
     case = problem(training=False)
     expected = case.outputs(model.teacher_forced)
     with torch.no_grad():
@@ -160,8 +162,8 @@ def refused(*_):
 
 
 @pytest.mark.parametrize("multiply", [refused, lambda x, *_: x.new_zeros(2, 7), None])
-def test_onednn_is_used_only_where_right(multiply, monkeypatch):
-    """Its operators are private: they may go, or change what they do."""
+def test_onednn_is_not_used_when_its_results_are_wrong(multiply, monkeypatch):
+    """The operators are private, so a new version of torch may remove or change them."""
     check = operations.onednn_multiplies.__wrapped__
     assert not check("cuda", torch.float32)
     assert not check("cpu", torch.float64)
@@ -173,15 +175,16 @@ def test_onednn_is_used_only_where_right(multiply, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast_is_as_exact_as_in_the_reference(precision, products):
-    """The usual error: in some draws attention magnifies either one's errors."""
+def test_fast_decoder_is_as_exact_as_the_reference_when_autocast_is_on(precision, products):
+    """The test compares typical errors, because attention magnifies the errors of some random
+    batches."""
     fast, reference = errors_by_precision(12, ((9, 18), (4, 11)), precision, Problem.run)
     for name, errors in fast.items():
         assert statistics.median(errors) <= 1.25 * statistics.median(reference[name]), name
 
 
-def test_autocast_spares_the_hand_written_backward_pass():
-    """Of alignments alone, the gradient of v comes from there and from nowhere else."""
+def test_backward_pass_keeps_full_precision_when_autocast_is_on():
+    """If the loss uses alignments only, the gradient of v comes from the hand-written pass."""
     case = problem()
     weight = case.decoder.attention_layer.v.linear_layer.weight
     gradients = []
@@ -216,7 +219,7 @@ def test_two_forward_passes_before_backward_do_not_interfere():
     passes_do_not_interfere(problem(), problem(((4, 6), (6, 9), (3, 12))))
 
 
-def test_a_second_backward_pass_is_refused():
+def test_fast_decoder_raises_when_backward_runs_twice():
     case = problem()
     loss = case.loss(case.outputs())
     loss.backward(retain_graph=True)
@@ -224,14 +227,14 @@ def test_a_second_backward_pass_is_refused():
         loss.backward()
 
 
-def test_a_second_derivative_is_refused():
+def test_fast_decoder_raises_when_a_second_derivative_is_computed():
     case = problem()
     loss, parameters = case.loss(case.outputs()), list(case.decoder.parameters())
     with pytest.raises(RuntimeError, match=r"no second derivative.*decoder=reference"):
         torch.autograd.grad(loss, parameters, create_graph=True)
 
 
-def test_output_changed_before_backward_is_refused():
+def test_backward_raises_when_an_output_was_changed():
     mel, _, alignments = problem().outputs()
     with torch.no_grad():
         alignments.mul_(2)
@@ -239,8 +242,8 @@ def test_output_changed_before_backward_is_refused():
         mel.sum().backward()
 
 
-def test_frozen_parameters_get_no_gradient():
-    """And the others theirs."""
+def test_parameters_get_no_gradient_when_frozen():
+    """The other parameters still get their gradients."""
     case = problem()
     expected = case.run(model.teacher_forced)
     for name, parameter in case.decoder.named_parameters():
@@ -251,7 +254,7 @@ def test_frozen_parameters_get_no_gradient():
         assert parameter.grad is None or errors[f"grad {name}"] <= TOLERANCE[torch.float32]
 
 
-def test_mel_of_partial_steps_is_refused():
+def test_fast_decoder_raises_when_the_mel_has_a_partial_step():
     case = problem(((4, 8),), n_frames_per_step=2)
     case.mel = case.mel[:, :, :7]
     with pytest.raises(ValueError, match="mel of 7 frames: expected a multiple of 2"):

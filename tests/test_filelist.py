@@ -1,4 +1,4 @@
-"""corpus/filelist.py: lines as they are read, lines that are rejected, and the cache."""
+"""Test corpus/filelist.py: lines that are read, lines that are rejected, and the cache."""
 
 import csv
 import json
@@ -59,7 +59,7 @@ def test_clips_are_read_when_the_list_has_seconds_or_not(sounds):
 
 
 def test_relative_path_starts_at_the_lists_folder(sounds, tmp_path, monkeypatch):
-    """It starts at the working directory if no such file is there. Errors name both paths."""
+    """It starts at the working directory if no such file is there. Errors contain both paths."""
     (tmp_path / "work" / "here").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
     monkeypatch.chdir(tmp_path / "work")
@@ -70,13 +70,13 @@ def test_relative_path_starts_at_the_lists_folder(sounds, tmp_path, monkeypatch)
     lost = write_list(sounds, "lost/a.wav|One.")
     place = f"{sounds}/lost/a.wav: no such file, nor lost/a.wav in the working directory; "
     assert (
-        place + "if the folder of the clips was moved, name it: --hparams clips_folder"
+        place + "if the folder of the clips was moved, set its new path: --hparams clips_folder"
         in refusal(lost)
     )
 
 
 def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
-    """The longest end of the listed path that exists there counts."""
+    """The longest end of the listed path that exists there is used."""
     (tmp_path / "new" / "wavs").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "b.wav")
@@ -98,7 +98,7 @@ def test_windows_paths_are_found_in_their_folder(sounds):
 
 
 def test_clips_folder_does_not_mix_speakers(sounds):
-    """a.wav of two folders would be one recording with two texts."""
+    """Two files a.wav in different folders would become one recording with two texts."""
     filelist = write_list(sounds, "/old/anna/a.wav|One.", "/old/ben/a.wav|Two.")
     message = refusal(filelist, replace(H, clips_folder=str(sounds)))
     assert f"{filelist}:2: {sounds}/a.wav: " in message
@@ -110,8 +110,8 @@ def test_clips_folder_does_not_mix_speakers(sounds):
 
 
 def test_text_is_kept_letter_by_letter(sounds, monkeypatch):
-    """No CSV rules apply: LJSpeech has 523 lines with a lone quotation mark. Only a line feed ends a
-    line. Empty lines count in line numbers."""
+    """No CSV rules apply: LJSpeech has 523 lines with a lone quotation mark. Only a line feed ends
+    a line. Empty lines count in line numbers."""
     texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
     lines = "\r\n\n".join(f"a.wav|{text}|1.0" for text in texts)
     (sounds / "list.txt").write_bytes(f"\ufeff{lines}\r\n".encode())
@@ -234,7 +234,7 @@ def test_lengths_are_written_one_per_line(tmp_path):
         assert list(csv.reader(file)) == [["id", "frames"], ["a", "7"], ['b, "c".d', "8"]]
 
 
-def test_longest_of_the_long_clips_is_named():
+def test_warning_contains_the_longest_of_the_long_clips():
     seconds = [*np.linspace(1, 10, 100), 31.0, 600.0, 35.0]
     warning = warn_of_long_clips(seconds, "list:{}".format)
     assert "3 of 103 clips" in warning

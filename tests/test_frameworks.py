@@ -1,4 +1,4 @@
-"""LengthBatches in training frameworks: examples/frameworks, in one process and in two."""
+"""Test LengthBatches in training frameworks (examples/frameworks), in one process and in two."""
 
 import json
 import os
@@ -118,7 +118,8 @@ def test_programs_train_every_clip_once_when_resumed(
 
 
 def random_stops(program: str, processes: int) -> list[tuple[int, list[int]]]:
-    """Return runs: the number of workers, and the two to five optimizer steps at which a run stops."""
+    """Return runs: the number of workers, and the two to five optimizer steps at which a run
+    stops."""
     draw = random.Random(f"stops {program} {processes}")
     last = 3 * (13 if processes == 1 else 7)
     known = (
@@ -132,7 +133,8 @@ def random_stops(program: str, processes: int) -> list[tuple[int, list[int]]]:
 @each_number_of_processes
 @pytest.mark.parametrize("program", where_installed(PROGRAMS, PROGRAMS.__getitem__))
 def test_programs_lose_no_clip_when_stopped_in_several_epochs(program, processes, tmp_path):
-    """An epoch has 13 optimizer steps in one process, 7 in two. Some stops are at its end."""
+    """An epoch has 13 optimizer steps in one process, 7 in two. Some stops are at the end of an
+    epoch."""
     jobs, runs = [f"{program} --folder whole"], random_stops(program, processes)
     for i, (workers, stops) in enumerate(runs):
         job = f"{program} --folder stopped{i} --workers {workers}"
@@ -219,8 +221,8 @@ def test_framework_raises_when_clips_would_be_lost(framework, tmp_path):
 
 @pytest.mark.parametrize("framework", where_installed(["lightning"], packages_of))
 def test_lightning_raises_when_resumed_with_another_number_of_processes(framework, tmp_path):
-    """Lightning counts each process's batches itself. With two processes instead of one, it once
-    skipped the rest of an epoch, although the batches were the same."""
+    """Lightning itself counts the batches of each process. With two processes instead of one, it
+    once skipped the rest of an epoch, although the batches were the same."""
     saved, same = tmp_path / "saved", "batches_per_update=2"
     run(tmp_path / "one", 1, f"fit folder='{saved}' max_steps=2 {same}")
     job = f"fit folder='again' resume='{saved}/step=2.ckpt' {same}"

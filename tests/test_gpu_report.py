@@ -1,4 +1,4 @@
-"""benchmarks/gpu_report.py: parts that fail or take too long leave a report that says so."""
+"""Test that the report of benchmarks/gpu_report.py shows parts that fail or take too long."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Ctrl-C while ONNX Runtime computes ends the program."""
+"""Test that Ctrl-C ends the program while ONNX Runtime computes."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What the kernels read and write, address by address, as Triton's interpreter sees it."""
+"""Check every address that the kernels read and write in Triton's interpreter."""
 
 import numpy as np
 import pytest
@@ -22,10 +22,10 @@ SECTOR = 32  # bytes, of which a GPU's cache keeps all or nothing
 
 
 @pytest.mark.parametrize("kernel_size", [5, 15])
-def test_reads_before_the_wait_see_finished_data(kernel_size, monkeypatch):
-    """A program that was launched early reads nothing there that its own launch writes, or the one
-    before, which may still run. Launches before that are over, but what was read before they wrote
-    may still be in the cache of a processor, which `.cg` passes by."""
+def test_programs_read_finished_values_only_when_launched_early(kernel_size, monkeypatch):
+    """Before the wait, an early program must not read values that its own launch or the previous
+    launch writes, because the previous launch may still run. Earlier launches have ended, but a
+    processor's cache may still contain values from before they wrote. `.cg` bypasses this cache."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     kernels, waited, early_bytes = graphs._kernels(), True, 0
@@ -84,7 +84,8 @@ def test_reads_before_the_wait_see_finished_data(kernel_size, monkeypatch):
 
 
 def test_no_program_reads_beyond_the_buffers(monkeypatch):
-    """Nor do those without a clip, a symbol or a step, whose values nobody uses."""
+    """This includes programs without a clip, a symbol or a step, although their values are not
+    used."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0
@@ -109,8 +110,8 @@ def test_no_program_reads_beyond_the_buffers(monkeypatch):
 
 
 @pytest.mark.parametrize("operands", [torch.float32, torch.bfloat16])
-def test_without_steps_only_the_table_is_touched(operands, monkeypatch):
-    """As when graphs are captured: the table holds no address yet."""
+def test_kernels_access_only_the_table_when_there_are_no_steps(operands, monkeypatch):
+    """During a capture the table contains no addresses yet."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     case = problem(((7, 6), (3, 5)), attention_rnn_dim=32, decoder_rnn_dim=32)

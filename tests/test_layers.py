@@ -1,4 +1,4 @@
-"""Batch norm, masks, dropout, and the gradient through past attention."""
+"""Test batch norm, masks, dropout, and the gradient through past attention."""
 
 import math
 
@@ -28,7 +28,7 @@ def used_batch_norm() -> BatchNorm:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_of_several_values_is_torchs(training):
+def test_batch_norm_equals_torchs_when_there_are_several_values(training):
     ours, torchs = used_batch_norm().train(training), torch.nn.BatchNorm1d(3).train(training)
     torchs.load_state_dict(ours.state_dict())
     for shape in ((2, 3, 1), (1, 3, 2), (4, 3, 7)):
@@ -38,7 +38,7 @@ def test_batch_norm_of_several_values_is_torchs(training):
         assert torch.equal(value, torchs.state_dict()[name])
 
 
-def test_batch_norm_of_one_value_uses_running_statistics():
+def test_batch_norm_uses_running_statistics_when_there_is_one_value():
     norm = used_batch_norm()
     before = {name: value.clone() for name, value in norm.state_dict().items()}
     x = torch.randn(1, 3, 1, generator=seeded(), requires_grad=True)
@@ -71,21 +71,22 @@ def test_packing_equals_torchs(lengths):
 
 
 @pytest.mark.parametrize("lengths", [[0, 3], [4, 5]])
-def test_packing_refuses_lengths_beyond_the_batch(lengths):
+def test_packing_raises_when_a_length_exceeds_the_batch(lengths):
     with pytest.raises(ValueError, match="from 1 to 4"):
         packing(torch.tensor(lengths), 4)
 
 
 @pytest.mark.parametrize("p", [1e-9, 0.001, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9])
 def test_masks_keep_their_probability(p):
-    """Of four million draws, to six standard deviations and the rounding to a 65,536th."""
+    """The test draws four million values and allows six standard deviations plus the rounding to
+    1/65,536."""
     count = 2**22
     kept = draw_keep_mask((count,), p, CPU, seeded()).sum().item() / count
     assert abs(kept - (1 - p)) < 6 * math.sqrt(p * (1 - p) / count) + 2**-16 + 1e-6
 
 
 def test_mask_values_are_independent():
-    """Four come from one random word, so those up to four apart are looked at."""
+    """Each random word makes four values, so the test compares values that are up to four apart."""
     keep = draw_keep_mask((1_000_003,), 0.5, CPU, seeded()).double() - 0.5
     for distance in (1, 2, 3, 4, 8):
         assert abs((keep[:-distance] * keep[distance:]).mean()) < 6 * 0.25 / 1000
@@ -119,7 +120,8 @@ def test_a_generator_alone_decides_its_masks():
 
 
 def test_location_gradient_can_be_switched_off():
-    """Alignment and context are as with it, and so are the gradients of all that is no past."""
+    """Alignment and context do not change, and neither do gradients that do not come from past
+    alignments."""
     found = []
     for location_gradient in (True, False):
         torch.manual_seed(0)

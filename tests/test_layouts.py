@@ -1,4 +1,4 @@
-"""corpus/layouts.py: recordings in the layouts that people have."""
+"""Test that corpus/layouts.py finds recordings in the usual layouts."""
 
 import json
 import os
@@ -18,7 +18,7 @@ TEXTS = ["One, or two.", '"Go!" he said: "Now."', "Äpfel; Öl."]
 
 @pytest.fixture
 def recordings(tmp_path):
-    """corpus/clips/a.wav, b.FLAC and corpus/more/C.wav."""
+    """Make corpus/clips/a.wav, b.FLAC and corpus/more/C.wav."""
     corpus = tmp_path / "corpus"
     for name in ("clips/a.wav", "clips/b.FLAC", "more/C.wav"):
         (corpus / name).parent.mkdir(parents=True, exist_ok=True)
@@ -104,14 +104,14 @@ def test_note_says_once_that_names_were_matched(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
 def test_missing_audio_is_named_with_its_line(tmp_path, name):
-    """A wrong --path-column has texts in place of names, which are too long for a file."""
+    """A wrong --path-column contains texts, which are too long for names of files."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
     _, [problem] = read(tmp_path)
     assert problem.startswith(f"{tmp_path}/metadata.csv:1: ")
 
 
 def test_same_names_in_two_folders_stay_apart(tmp_path):
-    """001 of one speaker must not get the text of another speaker's 001."""
+    """The clip 001 of a speaker must not get the text of another speaker's clip 001."""
     for folder in ("a", "b"):
         (tmp_path / "wavs" / folder).mkdir(parents=True)
         write_tone(tmp_path / "wavs" / folder / "1.wav", 4000)
@@ -168,7 +168,7 @@ def test_folders_with_a_table_each_are_speakers(tmp_path):
 
 
 def test_unused_audio_is_noted(recordings):
-    """Not files of the same name in another format, and not files with a problem."""
+    """Files of the same name in another format and files with a problem are not listed."""
     (recordings / "clips/a.mp3").touch()
     clips = [Clip(f"{recordings}/more/../clips/a.wav", "One.")]
     note = note_of_unused_audio(clips, [], recordings)

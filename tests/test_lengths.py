@@ -1,4 +1,4 @@
-"""corpus/lengths.py: formats of lengths, bad files, and synthetic lengths like LJSpeech's."""
+"""Test corpus/lengths.py: formats of lengths, bad files, and synthetic lengths like LJSpeech's."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def write(path, text):
     ],
 )
 def test_every_format_gives_frames(tmp_path, content, frames, texts):
-    """1 + samples // 276, without opening an audio file."""
+    """A clip has 1 + samples // 276 frames. No audio file is opened."""
     clips = read_lengths(write(tmp_path / "list", content), HPARAMS)
     assert list(clips.ids) == ["a", "b", "c"]
     assert clips.frames.tolist() == frames
@@ -104,7 +104,7 @@ def test_symbols_are_counted_in_texts(tmp_path):
 
 @pytest.mark.thorough
 def test_synthetic_lengths_are_distributed_as_ljspeech(ljspeech_metadata):
-    """Quantiles against those of the real corpus."""
+    """The test compares quantiles with those of the real corpus."""
     samples = np.loadtxt(LJSPEECH_LENGTHS, delimiter=",", skiprows=1, usecols=1)
     quantiles = np.quantile(samples / 22_050, module.LJSPEECH_QUANTILES)
     differences = np.array(module.LJSPEECH_SECONDS) - quantiles

@@ -1,4 +1,5 @@
-"""The demo corpus: speech in LJSpeech's layout, the same for the same seed, whole or absent."""
+"""Test the demo corpus: LJSpeech's layout, the same bytes for the same seed, complete or
+missing."""
 
 import os
 import runpy

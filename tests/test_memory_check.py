@@ -1,4 +1,4 @@
-"""The check of memory with worst-case batches: its batches, its traces, and its advice."""
+"""Test the memory check with worst-case batches: its batches, its side effects and its advice."""
 
 import copy
 
@@ -73,8 +73,9 @@ def test_worst_case_bounds_every_batch_of_any_plan(
 
 
 def test_worst_case_equals_shapes_computed_by_hand():
-    """200 frames hold the five clips of 10, and no more than five in all if one of 40 is there.
-    150 frames hold one clip of 100, but three of 50."""
+    """A budget of 200 frames allows the five clips of 10 frames, and at most five clips if a clip
+    of 40 frames is among them. A budget of 150 frames allows one clip of 100 frames, or three clips
+    of 50."""
     frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
     assert worst_case_shapes(frames, symbols, 2, 200) == [(2, 100, 50), (5, 40, 9)]
     assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], 2, 150)[0] == (3, 50, 9)
@@ -93,7 +94,7 @@ VALIDATION = clips([12, 5, 8], [6, 4, 7])
 
 
 class WatchedTrainer(Trainer):
-    """A small model; `act(kind, batch)` is called before each step."""
+    """Return a small model. `act(kind, batch)` is called before each step."""
 
     def __init__(self, text: str = "", device: torch.device = CPU, act=None):
         super().__init__(create_hparams(f"{tiny(n_mel_channels=4)},{text}"), device)
@@ -161,7 +162,7 @@ def test_memory_check_leaves_no_trace_when_memory_runs_out(error):
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:
-    """The message, and how many batches were tried, where a step of this kind has room for `limit`
+    """Return the message and the number of tried batches, if a step of this kind fits `limit`
     padded frames. Nothing is computed."""
 
     def run_out(found, batch):
@@ -217,7 +218,7 @@ def test_memory_check_searches_below_the_given_setting(limit, frames, settings, 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_advised_capacity_trains_on_a_gpu():
-    """The full-size model in 4 GB, of which a batch of 64 clips of 870 frames takes more."""
+    """Train the full-size model in 4 GB, which is too little for 64 clips of 870 frames."""
     device, training = torch.device("cuda", 0), clips([870] * 70, [150] * 70)
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.empty_cache()

@@ -1,4 +1,5 @@
-"""Tacotron 2 against golden arrays, a numpy decoder and naive losses; inference in batches."""
+"""Compare Tacotron 2 with golden arrays, a numpy decoder and naive losses, and test inference in
+batches."""
 
 import dataclasses
 import itertools
@@ -48,7 +49,8 @@ def seeded(seed=0):
 
 
 def tiny_model(seed=0, training=False, training_decoder=teacher_forced, **changes):
-    """A small model in which every tensor matters: no bias or running mean is left at zero."""
+    """Return a small model in which every tensor matters, because no bias or running mean is
+    zero."""
     torch.manual_seed(seed)
     model = Tacotron2(dataclasses.replace(TINY, **changes), training_decoder)
     generator = seeded(seed)
@@ -63,7 +65,7 @@ def tiny_model(seed=0, training=False, training_decoder=teacher_forced, **change
 
 
 def tiny_batch(lengths=((7, 9), (3, 4), (5, 12)), r=1, seed=0, dtype=torch.float32):
-    """Clips of (symbols, frames)."""
+    """Make clips of (symbols, frames)."""
     generator = seeded(seed)
     items = [
         (
@@ -108,7 +110,7 @@ def golden_batch(golden):
     return Batch(*(x.double() if x.is_floating_point() else x for x in inputs))
 
 
-def test_outputs_meet_the_reference(golden, golden_model, golden_batch):
+def test_outputs_equal_the_reference(golden, golden_model, golden_batch):
     for run, masked in (("output", True), ("output_unmasked", False)):
         golden_model.mask_padding = masked
         outputs = golden_model(golden_batch)
@@ -118,7 +120,7 @@ def test_outputs_meet_the_reference(golden, golden_model, golden_batch):
         assert_close(outputs.alignments, golden["output/alignments"], ALIGNMENTS)
 
 
-def test_losses_and_every_gradient_meet_the_reference(golden, golden_model, golden_batch):
+def test_losses_and_gradients_equal_the_reference(golden, golden_model, golden_batch):
     losses = Tacotron2Loss()(golden_model(golden_batch), golden_batch)
     for name in ("total", "mel", "mel_postnet", "gate"):
         expected = golden[f"loss/{name}"].item()
@@ -136,7 +138,7 @@ def test_losses_and_every_gradient_meet_the_reference(golden, golden_model, gold
 @pytest.mark.parametrize(
     ("run", "gate_threshold", "frames"), [("inference", 0.5, 21), ("inference_nostop", 2.0, 60)]
 )
-def test_inference_meets_the_reference(golden, golden_model, run, gate_threshold, frames):
+def test_inference_equals_the_reference(golden, golden_model, run, gate_threshold, frames):
     golden_model.gate_threshold = gate_threshold
     text = golden[f"{run}/text_ids"]
     outputs = golden_model.infer(text, torch.tensor([text.shape[1]]))
@@ -165,8 +167,9 @@ def test_default_model_has_the_published_tensors(golden):
     assert {(m.eps, m.momentum) for m in norms} == {(1e-5, 0.1)}
 
 
-def test_weights_begin_as_in_the_reference():
-    """Xavier-uniform, gain * sqrt(6 / (fan in + fan out)); biases and LSTMs at torch's default."""
+def test_initial_weights_have_the_references_distribution():
+    """Weights are Xavier-uniform, gain * sqrt(6 / (fan in + fan out)). Biases and LSTMs have
+    torch's defaults."""
     torch.manual_seed(0)
     model = Tacotron2(HParams(decoder_rnn_dim=256, attention_rnn_dim=256))
     weights = dict(model.named_parameters())
@@ -217,7 +220,7 @@ def test_outputs_beyond_the_end_are_masked(r):
     assert torch.equal(masked.alignments, free.alignments)
 
 
-def test_partial_steps_are_refused():
+def test_model_raises_when_the_mel_has_a_partial_step():
     with pytest.raises(ValueError, match="mel of 13 frames: expected a multiple of 2"):
         tiny_model(n_frames_per_step=2)(tiny_batch(((7, 9), (5, 13)), r=1))
 
@@ -230,9 +233,9 @@ def sigmoid(x):
 
 
 def numpy_decoder(decoder, symbols, mel, masks, p):
-    """Teacher forcing of one clip, step by step. Returns mel, gate and alignments.
+    """Run teacher forcing of a single clip, step by step. Returns mel, gate and alignments.
 
-    Of `masks`, four arrays [T, dim]: prenet (two), attention hidden, decoder hidden.
+    `masks` contains four arrays [T, dim]: two for the prenet, one for each LSTM's hidden state.
     """
     w = {n.replace(".linear_layer", ""): x.numpy() for n, x in decoder.state_dict().items()}
     w = {name.removeprefix("attention_layer."): x for name, x in w.items()}
@@ -342,7 +345,7 @@ def test_convolutions_drop_half_in_training():
 
 
 def naive_losses(outputs, batch, r):
-    """[padded mel, postnet, gate, unpadded mel, postnet, gate], clip by clip."""
+    """Compute [padded mel, postnet, gate, masked mel, postnet, gate] clip by clip."""
     padded, real = ([], [], []), ([], [], [])
     for b, frames in enumerate(batch.mel_lengths.tolist()):
         mel, gate = batch.mel[b].numpy(), batch.gate[b].numpy()
@@ -376,8 +379,9 @@ def test_losses_equal_a_naive_loop(r):
 
 
 @pytest.mark.parametrize("loss", ["total", "total_unpadded"])
-def test_autograd_sees_the_mask(loss):
-    """Finite differences: masking in place behind autograd falsifies this very gradient."""
+def test_gradient_is_right_when_padding_is_masked(loss):
+    """The test uses finite differences, because in-place masking that autograd does not record
+    would make this gradient wrong."""
     model = tiny_model(p_prenet_dropout=0.0).double()
     batch = tiny_batch(((7, 9), (3, 4), (5, 12)), dtype=torch.float64)
     names = [
@@ -409,7 +413,7 @@ def test_autograd_sees_the_mask(loss):
 # ---------------------------------------------------------------------------- the encoder
 
 
-def test_encoder_without_a_mask_sees_padding():
+def test_padding_affects_the_encoder_when_there_is_no_mask():
     encoder = tiny_model().encoder
     x = torch.randn(1, 7, 5, generator=seeded())
     padded = torch.cat([x, torch.full((1, 7, 3), 2.0)], dim=2)
@@ -426,7 +430,7 @@ def test_encoder_without_a_mask_sees_padding():
 
 
 def masks_of(masks, row, num_steps=None):
-    """The prenet masks of one text."""
+    """Return the prenet masks of a single text."""
     return DropoutMasks(tuple(m[:num_steps, row : row + 1] for m in masks.prenet), None, None)
 
 
@@ -435,7 +439,7 @@ def at_three_steps(steps):
 
 
 def make_stop(model, text, lengths, masks, wanted=at_three_steps):
-    """Set the gate so that the texts stop at steps [B] that are wanted; returns these."""
+    """Set the gate so that the texts stop at chosen steps [B], and return the steps."""
     gate, threshold = model.decoder.gate_layer.linear_layer, model.gate_threshold
     for seed in range(200):
         torch.nn.init.normal_(gate.weight, std=3.0, generator=seeded(seed))
@@ -452,7 +456,7 @@ def make_stop(model, text, lengths, masks, wanted=at_three_steps):
 
 
 @pytest.mark.parametrize("r", [1, 2, 3])
-def test_texts_do_not_disturb_each_other(r):
+def test_texts_do_not_affect_each_other_when_in_one_batch(r):
     model = tiny_model(n_frames_per_step=r)
     text_lengths = torch.tensor([4, 9, 1, 6, 9])
     text = torch.randint(1, 20, (5, 9), generator=seeded())  # beyond its length: other symbols

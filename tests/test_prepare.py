@@ -1,4 +1,5 @@
-"""corpus/prepare.py: checks, split, cached mels, and the settings that train on the filelists."""
+"""Test corpus/prepare.py: checks, split, cached mels, and settings for training on the
+filelists."""
 
 import csv
 import io
@@ -53,7 +54,7 @@ def corpus(tmp_path):
 
 
 def read_lists(out, suffix=""):
-    """The lines of train.txt and val.txt, split at every bar, with absolute paths."""
+    """Return the lines of train.txt and val.txt, split at every pipe, with absolute paths."""
 
     def fields(line):
         path, *others = line.split("|")
@@ -155,7 +156,8 @@ def test_filelist_has_relative_paths_when_clips_are_near(clip, out, listed):
 
 
 def test_caches_stay_current_when_the_folder_is_moved(tmp_path, monkeypatch):
-    """Neither clips nor the table are read anew, and settings.txt names the lists beside it."""
+    """Neither clips nor the table are read again, and settings.txt lists the filelists next to
+    it."""
     make_corpus(tmp_path / "old" / "data")
     prepare(Preparation(tmp_path / "old" / "data", tmp_path / "old" / "filelists" / "mine"))
     shutil.move(tmp_path / "old", tmp_path / "new")
@@ -192,7 +194,8 @@ BAD_SOUNDS = ("rate", "cut", "pipe", "missing")
 
 
 def make_bad_corpus(folder):
-    """Ten good clips and, for each fault, a bad one. Returns the corpus and what is said of it."""
+    """Make ten good clips and a bad clip for each fault. Returns the corpus and the expected
+    messages."""
     corpus = make_corpus(folder)
     wavs, metadata = corpus / "wavs", corpus / "metadata.csv"
     for name in ("mute", "fields"):
@@ -221,7 +224,7 @@ def make_bad_corpus(folder):
 
 @pytest.mark.parametrize("line", ["a b c", "c{i}|two|three|four"])
 def test_bad_lines_are_rejected_when_symbols_are_the_corpus_own(tmp_path, line):
-    """With symbols=corpus no line is left to take symbols from."""
+    """With symbols=corpus, no line remains to collect symbols from."""
     (tmp_path / "wavs").mkdir()
     (tmp_path / "metadata.csv").write_text("".join(f"{line.format(i=i)}\n" for i in range(3)))
     overrides = "symbols=corpus,text_cleaners=[basic_cleaners]"
@@ -267,7 +270,7 @@ def test_prepare_warns_when_texts_have_foreign_letters(
 
 
 def test_lists_have_no_validation_when_the_fraction_is_0(corpus, tmp_path, capsys):
-    """The settings that prepare writes say so, with cached mels too."""
+    """The settings that prepare writes contain this, also with cached mels."""
     for mels in (None, tmp_path / "mels"):
         prepare(Preparation(corpus, tmp_path / "lists", val_fraction=0, mels=mels))
         assert "Split: no clip is held out for validation" in capsys.readouterr().out
@@ -297,7 +300,8 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
 
 
 def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
-    """All of them together, and nothing is written; left out, they move no other clip."""
+    """All bad clips are reported together, and nothing is written. If they are left out, no other
+    clip moves between the sets."""
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
     message = refusal(main, [str(corpus), "--out", str(tmp_path / "lists")])
     listed = [line for line in message.splitlines() if line.startswith("  ")]
@@ -368,7 +372,7 @@ def test_unlisted_audio_files_are_noted(corpus, tmp_path, capsys):
     (corpus / "wavs" / "notes.txt").touch()
     prepare(Preparation(corpus, tmp_path / "lists"))
     assert (
-        f"note: no line names 1 audio file in {corpus}: wavs/stray.wav\n" in capsys.readouterr().out
+        f"note: no line lists 1 audio file in {corpus}: wavs/stray.wav\n" in capsys.readouterr().out
     )
     train, val = read_lists(tmp_path / "lists")
     assert len(train + val) == 10
@@ -509,7 +513,7 @@ def test_mel_folder_is_rejected_when_it_has_other_settings(corpus, tmp_path):
 
 @pytest.mark.parametrize("stop", ["kill", "ctrl-c"])
 def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, capsys):
-    """No mel is left incomplete under its name, and none is computed again."""
+    """No incomplete mel has a final name, and no mel is computed twice."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
     write_mel, begun = derived.write_mel, []
@@ -579,7 +583,7 @@ def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsy
 
 @pytest.mark.parametrize("option", ["convert", "mels", "trim"])
 def test_new_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path, option):
-    """Also by a link: nothing in the corpus changes."""
+    """A link to the corpus is rejected too. Nothing in the corpus changes."""
     (tmp_path / "link").symlink_to(corpus)
     before = contents(corpus)
     for folder in (corpus, tmp_path / "link", tmp_path / "x" / ".." / "corpus"):
@@ -593,7 +597,7 @@ def test_new_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path, option):
     ["Windows encoding", "semicolons", "header", "other folder", "other extension", "named column"],
 )
 def test_tables_of_any_form_give_the_same_lists(corpus, tmp_path, form):
-    """Also without --convert, where the audio is as training needs it."""
+    """This also works without --convert if training can use the audio."""
     add_line(corpus, "c10|No. ten|Number ten, naïve café and the crème brûlée of Zoë.")
     write_tone(corpus / "wavs" / "c10.wav", 9000)
     prepare(Preparation(corpus, tmp_path / "plain"))

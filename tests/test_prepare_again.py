@@ -1,4 +1,4 @@
-"""prepare called again, or twice at once, with folders that an earlier call filled."""
+"""Test prepare when it runs again, or twice at the same time, in the folders of an earlier call."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ def corpus(tmp_path):
 
 
 def test_mels_of_two_corpora_do_not_mix(corpus, tmp_path):
-    """Their clips may have the same names."""
+    """The clips of two corpora may have the same names."""
     mels = tmp_path / "mels"
     other = tmp_path / "other"
     prepare(Preparation(corpus, tmp_path / "lists", mels=mels))
@@ -43,8 +43,8 @@ def test_mels_may_move_with_their_corpus(tmp_path, capsys):
 # ---------------------------------------------------------------------------- lists
 
 
-def test_lists_of_an_earlier_call_are_renamed(corpus, tmp_path, monkeypatch, capsys):
-    """Not before settings.txt names the new ones; other files stay."""
+def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeypatch, capsys):
+    """This happens after settings.txt lists the new filelists. Other files do not change."""
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     cleaners = "text_cleaners=[basic_cleaners]"
     prepare(Preparation(corpus, lists, f"{cleaners},symbols=corpus", mels=mels))
@@ -71,8 +71,8 @@ def test_lists_of_an_earlier_call_are_renamed(corpus, tmp_path, monkeypatch, cap
     assert written == {"val.txt", "val.txt.clips", *names}
 
 
-def test_settings_name_lists_that_are_there(corpus, tmp_path, monkeypatch):
-    """Whenever prepare is killed while it moves the files into their places."""
+def test_settings_list_existing_filelists_when_prepare_is_killed(corpus, tmp_path, monkeypatch):
+    """This is true whenever prepare is killed while it moves files into place."""
     lists, replaced = tmp_path / "lists", []
 
     def replace_some(source, target):
@@ -89,7 +89,7 @@ def test_settings_name_lists_that_are_there(corpus, tmp_path, monkeypatch):
         assert not (lists / "settings.txt").exists()
 
 
-def test_one_call_at_a_time_writes_lists(corpus, tmp_path):
+def test_prepare_fails_when_another_call_writes(corpus, tmp_path):
     lists = tmp_path / "lists"
     lists.mkdir()
     with folder_locked(lists, "busy"):

@@ -1,4 +1,4 @@
-"""benchmarks/reliability.py: it counts what goes wrong, in each way of speaking."""
+"""Test that benchmarks/reliability.py counts the failures of each way of speaking."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ TEXTS = ["One two three."] * 4
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Speakers that skip a word with seed 0, and are right with seed 1."""
+    """Return speakers that skip a word with seed 0, and make no mistake with seed 1."""
 
     def load(path, settings):
         speaker = Scripted(SKIPS, GOOD)
@@ -46,7 +46,7 @@ def test_failures_before_and_after_retries_are_counted(scripted, tmp_path, capsy
     assert "With retries, " in printed
 
 
-def test_only_the_sample_is_vocoded_and_judged(scripted, tmp_path, monkeypatch, capsys):
+def test_audio_is_computed_and_rated_for_the_sample_only(scripted, tmp_path, monkeypatch, capsys):
     class HalfDeaf:
         heard = 0
 
@@ -70,7 +70,7 @@ def test_only_the_sample_is_vocoded_and_judged(scripted, tmp_path, monkeypatch, 
     assert re.search(r"DistillMOS, 3 texts +\| +4\.00 ", printed)
 
 
-def test_every_way_speaks_through_the_vocoder(monkeypatch, tmp_path, capsys):
+def test_vocoder_is_used_for_every_way_of_speaking(monkeypatch, tmp_path, capsys):
     speakers = []
 
     def load(path, settings):
@@ -85,20 +85,21 @@ def test_every_way_speaks_through_the_vocoder(monkeypatch, tmp_path, capsys):
     assert "vocoder.onnx" in capsys.readouterr().out
 
 
-def test_languages_unknown_to_the_recognizer_are_refused(scripted, tmp_path):
+def test_language_is_rejected_when_the_recognizer_lacks_it(scripted, tmp_path):
     with pytest.raises(UserError, match="--recognizer whisper"):
         run(tmp_path, "--transcribe", "--language", "de")
 
 
-def test_speech_without_end_is_counted(monkeypatch, tmp_path):
+def test_failure_is_counted_when_speech_does_not_end(monkeypatch, tmp_path):
     monkeypatch.setattr(reliability, "load_synthesizer", lambda *_: Scripted(ENDLESS))
     ways = run(tmp_path, "--audio", "1")
     assert ways["with retries"]["failures"] == {}  # attention at rest ends it
     assert ways["with retries"]["stop_reasons"] == {"REST": 4}
 
 
-def test_a_speaker_is_named(tmp_path, monkeypatch, capsys):
-    """The speaker is named if the voice has several. Without a name, the error lists the speakers."""
+def test_benchmark_requires_a_speaker_when_the_model_has_several(tmp_path, monkeypatch, capsys):
+    """The user must choose a speaker if the model has several. Without a name, the error lists the
+    speakers."""
     made, several = [], replace(H, speakers=("anna", "bert"))
 
     def load(*_):

@@ -262,7 +262,7 @@ def test_verdict_counts_comparisons_when_they_disagree():
     assert of((-1, 0.01), (2, 0.03)) == "mixed: confirmed in 1, contradicted in 1"
 
 
-def test_saving_is_undecided_when_epochs_vary_more(tmp_path):
+def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
     """A saving that is smaller than the paper's is confirmed in part."""
     claim = CLAIMS[2][0]
     minutes = {"RAND": 3.0, BEST: 1.5}

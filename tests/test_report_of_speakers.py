@@ -1,4 +1,4 @@
-"""corpus/report.py and corpus/plots.py: the table, warnings and plots of several speakers."""
+"""Test the table, warnings and plots of several speakers (corpus/report.py, corpus/plots.py)."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -28,7 +28,7 @@ REAL = sorted(LJSPEECH_CLIPS.glob("*.wav"))
 
 
 def clips_of(name, count, pace=0.06, level=-20.0, seconds=5.0, silence=0.1):
-    """Clips of so many seconds of speech, all at one pace, with silence at either end."""
+    """Make clips of `seconds` of speech at the same speaking rate, with silence at each end."""
     symbols = tuple(1 + i % 30 for i in range(round(seconds / pace)))
     samples = [round(x * RATE) for x in (seconds + 2 * silence, silence, silence)]
     return [
@@ -92,7 +92,7 @@ def test_report_warns_when_speakers_have_few_minutes():
     assert "'p4' (0.4) and 2 more. Add recordings" in warning
 
 
-def test_clips_are_usual_when_their_speaker_is_slow():
+def test_clips_are_not_unusual_when_their_speaker_is_slow():
     """A clip is unusual if it differs from the other clips of its speaker."""
     slow = clips_of("slow", 20, pace=0.2)
     slow[3] = replace(slow[3], symbols=slow[3].symbols * 3)
@@ -109,7 +109,7 @@ def test_clips_are_usual_when_their_speaker_is_slow():
 
 @pytest.fixture
 def corpus(tmp_path, no_plots):
-    """Real clips, a third as loud where bert reads them."""
+    """Write real clips; bert's clips are a third as loud."""
     (tmp_path / "corpus" / "wavs").mkdir(parents=True)
     lines = []
     for path in REAL:
@@ -123,7 +123,7 @@ def corpus(tmp_path, no_plots):
     return tmp_path / "corpus"
 
 
-def test_level_is_that_of_conversion(corpus):
+def test_report_and_conversion_measure_the_same_level(corpus):
     for name, gain in (("anna", 1), ("bert", 1 / 3)):
         path = corpus / "wavs" / f"{name}-{REAL[0].name}"
         samples, _ = soundfile.read(REAL[0], dtype="float32")
@@ -134,7 +134,7 @@ def test_level_is_that_of_conversion(corpus):
         assert measure(path, HPARAMS).level == pytest.approx(expected, abs=0.02)
 
 
-def test_advised_conversion_evens_the_levels(corpus, tmp_path, capsys):
+def test_levels_are_equal_when_the_advised_conversion_was_made(corpus, tmp_path, capsys):
     options = {"speakers": SpeakerSource("2")}
     prepare_with(corpus, tmp_path / "lists", **options)
     printed = capsys.readouterr().out
@@ -156,7 +156,7 @@ def drawn(*speakers):
 
 
 def test_few_speakers_have_colors_and_names():
-    """The slowest is at the top, in the color and with the marker of its clips."""
+    """The slowest speaker is at the top, in the color and with the marker of its clips."""
     rates, _, paces = drawn(clips_of("$a$", 9), clips_of("_b", 9, 0.09), clips_of("c", 9, 0.05))
     assert [label.get_text() for label in paces.get_yticklabels()] == ["c", "$a$", "_b"]
     assert not any(label.get_parse_math() for label in paces.get_yticklabels())

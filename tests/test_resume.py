@@ -1,4 +1,5 @@
-"""Resuming: from which checkpoint, with which logs and clips, and what is refused."""
+"""Test how a run resumes: which checkpoint, logs and clips it uses, and which options it
+rejects."""
 
 import errno
 import functools
@@ -78,8 +79,10 @@ def test_resume_fails_when_no_checkpoint_is_good(how, copied, capsys):
 
 
 @pytest.mark.parametrize("which", ["newest", "best"])
-def test_unreadable_checkpoint_is_not_taken_for_damaged(which, copied, monkeypatch, capsys):
-    """Where `best.pt` is read too: to see whether it is of a later step."""
+def test_resume_does_not_call_a_checkpoint_damaged_when_it_is_unreadable(
+    which, copied, monkeypatch, capsys
+):
+    """`best.pt` is read too, to find out whether it is from a later step."""
     unreadable = newest(copied) if which == "newest" else copied / "best.pt"
     open_file = files.open_file
 
@@ -98,7 +101,7 @@ def test_unreadable_checkpoint_is_not_taken_for_damaged(which, copied, monkeypat
 
 @pytest.mark.parametrize("how", ["missing", "cut", "a number is another"])
 def test_resume_renames_metrics_of_another_run(how, copied, capsys, monkeypatch):
-    """A new file is begun, and what is there stays under another name."""
+    """A new file is started, and the old file is kept under another name."""
     path = copied / "metrics.jsonl"
     content = path.read_bytes()
     if how == "missing":
@@ -133,7 +136,7 @@ def test_resume_continues_bitwise_when_epochs_are_raised(copied, corpus, tmp_pat
 
 
 def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monkeypatch):
-    """Moved to another disk, say; the best one is then no link."""
+    """For example, the checkpoint was moved to another disk, and best.pt is not a link any more."""
     linked = newest(copied)
     moved, before = linked.rename(tmp_path / "moved.pt"), metrics(copied)
     linked.symlink_to(moved)
@@ -146,7 +149,7 @@ def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monke
 
 
 def test_resume_forgets_the_best_loss_when_best_is_deleted(copied):
-    """And one that was not marked, in a run that was killed, is marked."""
+    """If a run was killed before it marked the best checkpoint, resuming marks it."""
     state = load(newest(copied))
     state["loop"] |= {"best_validation_loss": 0.0, "best_iteration": 1}
     (copied / "best.pt").unlink()
@@ -197,7 +200,7 @@ def kill_going_back(step: str) -> None:
 
 
 def test_resume_from_earlier_survives_kills(corpus, tmp_path):
-    """To a checkpoint of another name; the same command again, or --resume in the end, go on."""
+    """The checkpoint has another name. Both the same command and --resume continue afterwards."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
     shutil.copytree(whole, out)
@@ -216,7 +219,8 @@ def test_resume_from_earlier_survives_kills(corpus, tmp_path):
 
 
 def test_resume_reads_the_step_from_content_when_the_name_differs(copied, capsys):
-    """What a kill left beside events, which TensorBoard would read, is removed."""
+    """Files that a killed run left next to the events are removed, because TensorBoard would read
+    them."""
     shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")
     (copied / "logs" / ".events.out.tfevents.1.a.tacotron2.7.tmp").touch()
     (copied / "logs" / ".x.tmp").mkdir()
@@ -242,7 +246,7 @@ def test_resume_in_a_new_folder_leaves_the_old_folder(whole, corpus, tmp_path):
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_run_remembers_its_first_checkpoint_when_killed(warm, whole, corpus, tmp_path):
+def test_run_resumes_from_its_start_checkpoint_when_killed(warm, whole, corpus, tmp_path):
     more = ["-c", newest(whole), *(["--warm_start"] if warm else [])]
     hparams = corpus.hparams(**LONG, seed=5) if warm else "epochs=6"
     train.main(flags(tmp_path / "one", hparams, *more))
@@ -253,7 +257,7 @@ def test_run_remembers_its_first_checkpoint_when_killed(warm, whole, corpus, tmp
 
 
 def reference_style(path: Path, corpus) -> dict:
-    """A checkpoint as the reference writes them: no loop, no settings."""
+    """Write a checkpoint in the reference's form, without loop state and settings."""
     torch.manual_seed(99)
     other = Tacotron2(create_hparams(corpus.hparams()))
     optimizer = torch.optim.Adam(other.parameters())
@@ -425,7 +429,7 @@ def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path,
 
 
 def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_path, capsys):
-    """The run keeps the setting, and another clip under the same name is rejected."""
+    """The run keeps the setting, and rejects another clip with the same name."""
     old, out = tmp_path / "old", tmp_path / "out"
     filelist = copied_corpus(corpus, old)
     moved = {"training_files": tmp_path / "train.txt"}
@@ -460,8 +464,8 @@ def let_the_other_end_once_the_checkpoint_is_found(told: Path, last: Path) -> No
 
 
 def test_resume_fails_when_the_run_still_trains(corpus, whole, tmp_path):
-    """The second found a checkpoint, the first trained on to its end, and the second set aside
-    what had come since."""
+    """The second process found a checkpoint, the first process trained to its end, and the second
+    process renamed the newer files."""
     out, told = tmp_path / "out", tmp_path / "told"
     first = Child(flags(out, corpus.hparams(**LONG)), train_on_when_told, told)
     try:
@@ -499,7 +503,7 @@ OLD_RUN = DATA / "run_0.4.0"
 
 @pytest.fixture
 def old_run(tmp_path, monkeypatch) -> Path:
-    """A copy of a run of version 0.4.0 that was stopped inside its second epoch."""
+    """Copy a run of version 0.4.0 that was stopped inside its second epoch."""
     monkeypatch.chdir(ROOT)  # Its filelists have relative paths.
     folder = shutil.copytree(OLD_RUN, tmp_path / "old")
     lists = ",".join(f"{x}_files={folder}/{y}.txt" for x, y in LISTS.items())
@@ -553,7 +557,7 @@ def test_resume_rejects_other_text_rules_when_texts_are_english(
 
 
 def test_run_stops_when_a_batch_is_not_planned(corpus, tmp_path, monkeypatch, capsys):
-    """The loader gives two clips in another order than the plan has."""
+    """The loader gives two clips in another order than the plan."""
     out = tmp_path / "out"
     next_batches = train.next_batches
 

@@ -1,4 +1,4 @@
-"""Runs: records, checkpoints that are kept, failures, and settings that are rejected."""
+"""Test a run's records, the checkpoints it keeps, its failures, and the settings it rejects."""
 
 import multiprocessing
 import resource
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def test_run_keeps_the_newest_checkpoints_and_the_best(corpus, tmp_path, monkeypatch):
-    """iters_per_checkpoint=3, validation after epochs 1, 2, 3; the second is made the best."""
+    """Checkpoints are written every 3 steps, and validation follows epochs 1, 2 and 3. The second
+    validation is made the best."""
     saved = []
     save = checkpoint.write_checkpoint
 
@@ -90,7 +91,8 @@ def limit_file_size(limit: int) -> None:
 
 
 def test_run_loses_nothing_when_the_disk_is_full(corpus, tmp_path):
-    """A file size limit stands for the full disk: the kernel refuses the write half-way."""
+    """A limit on the file size imitates a full disk, because the kernel stops the write
+    half-way."""
     out = tmp_path / "out"
     run(out, corpus, **LONG | {"epochs": 1})
     before = {path.name: path.read_bytes() for path in out.glob("*.pt")}
@@ -160,7 +162,7 @@ def test_run_saves_when_a_clip_is_deleted(workers, corpus, whole, tmp_path):
     [
         (["--n_gpus", "2"], {}, "torchrun --nproc-per-node 2 train.py"),
         (["--rank", "1"], {}, "--rank 1"),
-        (["--warm_start"], {}, "name it with -c"),
+        (["--warm_start"], {}, "set it with -c"),
         (["-o", ""], {}, "-o: the name is empty"),
         (["-c", "x.pt", "--resume"], {}, "leave out -c"),
         (["-c", "nowhere.pt"], {}, "nowhere.pt: no such checkpoint"),

@@ -1,4 +1,4 @@
-"""Groups, segments and streams."""
+"""Test groups, segments and streams."""
 
 import itertools
 

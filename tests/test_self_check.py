@@ -1,4 +1,4 @@
-"""The check of the kernels before training: its answers, its cache, and the chosen decoder.
+"""Test the check of the kernels before training: its answers, its cache, and the chosen decoder.
 
 Triton's interpreter stands for a GPU, and this process usually stands for the check's process.
 """
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "tf32_as_before")
 
 @pytest.fixture(autouse=True)
 def a_gpu_of_ours(monkeypatch, tmp_path):
-    """A machine whose kernels run in the interpreter, on a batch as small as can be."""
+    """Run the kernels in the interpreter, on the smallest possible batch."""
     small = {"CHUNK": 1, "UNITS": 32, "GROUPS": 1, "DEPENDENT_LAUNCHES": True}
     small |= {"problem": lambda *_: None, "bucket": lambda clips, symbols: (clips, 32)}
     for name, value in small.items():
@@ -93,7 +93,7 @@ def is_plain(decoder):
 
 @interpreted
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
-def test_right_kernels_train(autocast):
+def test_training_uses_the_kernels_when_they_are_right(autocast):
     answer = check(autocast=autocast)
     assert answer.is_right, answer.text
     decoder, phrase = self_check.resolve(answer, warn=True)
@@ -109,7 +109,7 @@ def smaller_tanh(monkeypatch):
 
 
 def no_first_gradient(monkeypatch):
-    """Wrong in the backward pass alone: memory that is not zero at its start."""
+    """Make only the backward pass wrong, by memory that is not zero at its start."""
     entries = graphs.Graphs._gradient_entries
 
     def changed(self, *given):
@@ -146,8 +146,9 @@ FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_
 
 @interpreted
 @pytest.mark.parametrize("failure", FAILURES)
-def test_check_finds_wrong_kernels(failure, monkeypatch):
-    """The tensor is named, and the warning has everything that a report needs."""
+def test_check_fails_when_kernels_are_wrong(failure, monkeypatch):
+    """The answer contains the tensor's name, and the warning contains everything that a report
+    needs."""
     failure(monkeypatch)
     answer = check()
     assert not answer.is_right
@@ -240,7 +241,7 @@ def test_answer_is_wrong_when_the_process_crashes_or_hangs(program, expected, mo
 
 @gpu_only
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16, torch.float16], ids=str)
-def test_gpu_full_size_is_found_right(autocast, monkeypatch, tmp_path):
+def test_check_succeeds_when_a_gpu_runs_the_full_size(autocast, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device = torch.device("cuda")
@@ -258,7 +259,7 @@ self_check.main()
 
 
 @gpu_only
-def test_gpu_illegal_access_spares_this_process(monkeypatch, tmp_path):
+def test_process_survives_when_a_kernel_on_a_gpu_reads_illegal_memory(monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-c", WITHOUT_ADDRESS))
@@ -270,7 +271,7 @@ def test_gpu_illegal_access_spares_this_process(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
 def test_answer_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
-    """None: no process can be started."""
+    """If the result is None, no process can be started."""
     if text is None:
         monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
         monkeypatch.setattr(self_check, "COMMAND", ("/no/such/program",))
@@ -331,7 +332,7 @@ def test_check_warns_when_the_cache_cannot_be_written(monkeypatch, tmp_path, cap
 
 
 def trained(hparams):
-    """The parameters after three updates, and how the decoder ran."""
+    """Return the parameters after three optimizer steps, and a phrase on how the decoder ran."""
     trainer = Trainer(hparams, CPU)
     trainer.model.train()
     for _ in range(3):
@@ -357,7 +358,7 @@ def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
 
 
 class Several(Processes):
-    """One of two processes, on machines of their own."""
+    """Imitate one of two processes on different machines."""
 
     def all_or_none_with_heartbeat(self, action, what):
         return action()

@@ -90,7 +90,7 @@ def test_read_clips_warns_when_both_lists_are_the_same(lists, capsys):
 
 
 def test_read_clips_warns_when_lists_share_clips(lists, tmp_path, capsys):
-    """The lists may name a clip by different paths."""
+    """The filelists may contain a clip under different paths."""
     (tmp_path / "val.txt").write_text("val-a.wav|Text.\n./train-b.wav|Text.\n")
     read_clips(lists, new_run=True)
     printed = capsys.readouterr().out

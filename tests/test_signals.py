@@ -1,4 +1,4 @@
-"""Programs continue where output cannot be printed; a run then has the same bits."""
+"""Test that programs continue and runs stay bitwise the same if output cannot be printed."""
 
 import io
 import multiprocessing
@@ -30,7 +30,7 @@ def print_into_pipe(writer, descriptors: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_closed_pipe_stops_nothing(stream, corpus, whole, tmp_path):
+def test_program_continues_when_the_pipe_is_closed(stream, corpus, whole, tmp_path):
     out, (reader, writer) = tmp_path / "out", multiprocessing.Pipe(duplex=False)
     hparams = corpus.hparams(**LONG, num_workers=2)
     child = Child(flags(out, hparams), print_into_pipe, writer, STREAMS[stream])
@@ -43,13 +43,13 @@ def test_closed_pipe_stops_nothing(stream, corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_dead_process_is_said_in_one_line():
+def test_error_is_one_line_when_a_process_has_died():
     said = "Application timeout caused pair closure"
     with pytest.raises(SystemExit, match=f"{said}$"), messages():
         raise RuntimeError(f"{said}\n\nAt:\n  trainer.py(155): step")
 
 
-def test_trouble_with_workers_is_named():
+def test_error_gives_the_cause_when_workers_fail():
     with pytest.raises(SystemExit, match="143"), messages():
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated. ")
     with (
@@ -64,7 +64,7 @@ def print_into_full_file() -> None:
 
 
 def print_into_terminal(hang_up_at_step: int) -> None:
-    """Of which this process is the session's leader."""
+    """This process is the leader of the session."""
     terminal, slave = os.openpty()
     print_to(os.open(os.ttyname(slave), os.O_RDWR), (0, 1, 2))
     os.close(slave)
@@ -83,7 +83,7 @@ def print_into_terminal_with_nohup() -> None:
 
 
 @pytest.mark.parametrize("hook", [print_into_full_file, print_into_terminal_with_nohup])
-def test_what_cannot_be_printed_is_dropped(hook, corpus, whole, tmp_path):
+def test_text_is_dropped_when_it_cannot_be_printed(hook, corpus, whole, tmp_path):
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), hook).end()
     assert (ended.code, ended.output) == (0, "")
@@ -102,7 +102,9 @@ def print_into_full_file_until_terminated() -> None:
         (signal.SIGTERM, (print_into_full_file_until_terminated,)),
     ],
 )
-def test_signal_saves_where_nothing_can_be_printed(number, hook, corpus, whole, tmp_path):
+def test_signal_saves_a_checkpoint_when_nothing_can_be_printed(
+    number, hook, corpus, whole, tmp_path
+):
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), *hook).end()
     assert (ended.code, ended.output) == (128 + number, "")
@@ -111,7 +113,7 @@ def test_signal_saves_where_nothing_can_be_printed(number, hook, corpus, whole, 
     assert_same_run(out, whole)
 
 
-def test_text_around_a_full_disk_is_kept(tmp_path):
+def test_earlier_and_later_text_is_kept_when_the_disk_is_full(tmp_path):
     path = tmp_path / "log"
     full, log = os.open("/dev/full", os.O_WRONLY), os.open(path, os.O_WRONLY | os.O_CREAT)
     shown = os.dup(log)

@@ -1,4 +1,4 @@
-"""corpus/speaker_names.py: fields, columns and folders that name speakers."""
+"""Test the fields, columns and folders with names of speakers (corpus/speaker_names.py)."""
 
 import re
 import shutil
@@ -38,8 +38,8 @@ def read_metadata(folder, column):
 
 @pytest.fixture
 def readers(tmp_path):
-    """Real clips in a folder for each speaker: anna's in LJSpeech's layout, Zoë's with texts beside
-    them, of which two have the names of anna's."""
+    """Write real clips in a folder for each speaker: anna's in LJSpeech's layout, and Zoë's with
+    texts next to them. Two clips have the names of anna's clips."""
     corpus = tmp_path / "the readers"
     (corpus / "anna" / "wavs").mkdir(parents=True)
     (corpus / "Zoë" / "part 1").mkdir(parents=True)
@@ -54,7 +54,7 @@ def readers(tmp_path):
 
 
 def lists_of(out, name="{}"):
-    """The speaker of each id of both lists."""
+    """Return the speaker of each id in both filelists."""
     lines = "".join((out / f"{name.format(x)}.txt").read_text("utf-8") for x in ("train", "val"))
     rows = [line.split("|") for line in lines.splitlines()]
     return {re.sub(r".*/|\.\w+$", "", row[0]): row[3] for row in rows if len(row) == 4}
@@ -122,7 +122,7 @@ def test_speaker_column_is_rejected_when_it_is_the_text_or_empty(tmp_path):
 
 
 def test_lists_have_a_fourth_field(tmp_path):
-    """Lists of cached mels have it too, and settings.txt sets speaker_embedding_dim."""
+    """Filelists of cached mels have this field too, and settings.txt sets speaker_embedding_dim."""
     corpus, out = tmp_path / "corpus", tmp_path / "lists"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):
@@ -257,7 +257,7 @@ def test_folders_need_no_copies_when_names_differ(readers, tmp_path):
 
 
 def test_folders_may_be_links(readers, tmp_path):
-    """To corpora elsewhere; each folder is read once."""
+    """The links lead to corpora in other places. Each folder is read once."""
     linked = tmp_path / "linked"
     (linked / "bert").mkdir(parents=True)
     (linked / "anna").symlink_to(readers / "anna")

@@ -221,8 +221,8 @@ def test_filelists_are_rejected_when_their_speakers_differ(lists):
     assert "val.txt:1: speaker 'Karl': " in message()
     assert "did you mean 'carl'? It has 'anna', 'bert', 'carl'. 1 of 1 lines have" in message()
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.\n")
-    assert "val.txt names no speakers; write its lines as path|text|seconds|speaker" in message()
-    assert "names no speakers; write its lines as" in message(training_files=lists / "val.txt")
+    assert "val.txt has no speakers; write its lines as path|text|seconds|speaker" in message()
+    assert "has no speakers; write its lines as" in message(training_files=lists / "val.txt")
     assert not (lists / "run").exists()
 
 
@@ -274,7 +274,7 @@ def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
     again = flags(lists / "run", "epochs=2", "--resume", "--new-clips")
     message = refusal(train.main, again, error=SystemExit)
     fix = "write its lines as path|text|seconds|speaker, or prepare them again with --speaker NAME"
-    assert f"names no speakers; {fix} (docs" in message
+    assert f"has no speakers; {fix} (docs" in message
 
 
 def test_speaker_stays_in_the_model_when_it_has_no_clips(lists, capsys):
@@ -299,7 +299,7 @@ def test_resume_reports_a_change_when_a_clip_has_another_speaker(lists):
 def test_warning_is_printed_when_several_speakers_train_as_one(lists, capsys):
     train.main(flags(lists / "run", options(lists, speaker_embedding_dim=0, epochs=1)))
     printed = capsys.readouterr().out
-    assert "names 3 speakers ('anna', 'bert', 'carl')" in printed
+    assert "has 3 speakers ('anna', 'bert', 'carl')" in printed
     assert load(newest(lists / "run"))["hparams"]["speakers"] == ()
 
 

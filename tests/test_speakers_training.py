@@ -1,4 +1,4 @@
-"""Training with several speakers: balanced batches, memory, and what a validation says of each."""
+"""Test training with several speakers: balanced batches, memory, and each speaker's validation."""
 
 import math
 import re
@@ -62,7 +62,7 @@ SPEAKERS = replace(HParams(), speaker_embedding_dim=64, batch_size=3, random_epo
 
 
 def with_speakers(corpus: Corpus, **names: str) -> Corpus:
-    """The lists with a speaker in each line: `train="ab"` deals out a and b in turns."""
+    """Write filelists with a speaker in each line: `train="ab"` alternates a and b."""
     for name, of_clips in names.items():
         path = corpus.folder / f"{name}.txt"
         lines = path.read_text().splitlines()
@@ -75,7 +75,7 @@ def with_speakers(corpus: Corpus, **names: str) -> Corpus:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Corpus:
     """Validation has two batches, of 3 and 2 clips; the first clips of a and b are in the first
-    batch, that of c is in the second."""
+    batch, and the first clip of c is in the second batch."""
     corpus = make_corpus(tmp_path_factory.mktemp("speakers"))
     return with_speakers(corpus, train="aabca", val="abcca")
 
@@ -91,7 +91,7 @@ corpora = st.lists(st.tuples(st.integers(1, 90), st.integers(0, 3)), min_size=4,
 @few
 @given(corpus=corpora, balance=st.floats(0, 1))
 def test_time_of_speakers_follows_the_exponent(corpus, balance):
-    """The mean over epochs, in frames: in proportion to a speaker's own to the power of 1 - b."""
+    """The mean frames per epoch are proportional to a speaker's frames to the power of 1 - b."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     weights = balancing_weights(frames, speakers, replace(SPEAKERS, speaker_balance=balance))
     if balance == 0 or len(set(speakers)) == 1:
@@ -115,9 +115,10 @@ def test_time_of_speakers_follows_the_exponent(corpus, balance):
     epoch=st.integers(0, 3),
     update=st.integers(1, 2),
 )
-def test_balanced_epochs_keep_their_promises(corpus, balance, strategy, epoch, update):
-    """As many clips as there are, each its share rounded down or up; the same for the same seed and
-    epoch; batches within the capacity; every process its part; resume inside the epoch."""
+def test_epochs_keep_all_rules_when_speakers_are_balanced(corpus, balance, strategy, epoch, update):
+    """An epoch draws as many clips as the corpus contains. Each clip's share is rounded down or up.
+    Draws depend on seed and epoch only, batches keep the frame budget, processes share them, and
+    runs resume inside an epoch."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(
         SPEAKERS,
@@ -154,7 +155,7 @@ def test_balanced_epochs_keep_their_promises(corpus, balance, strategy, epoch, u
 
 @given(corpus=corpora, strategy=st.sampled_from(STRATEGIES))
 @few
-def test_without_balance_plans_are_as_before(corpus, strategy):
+def test_plans_stay_the_same_when_balance_is_off(corpus, strategy):
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(SPEAKERS, batching_strategy=strategy, num_bins=2, num_buckets=2)
     weights = balancing_weights(frames, speakers, hparams)
@@ -172,16 +173,17 @@ FRAMES = np.array([*[100] * 90, *[50] * 10])
 NUMBERS = np.array([*[0] * 90, *[1] * 10])  # 9,000 frames of one, 500 of the other
 
 
-def test_balance_by_hand():
-    """Half of the time each: twice as many of the short clips."""
+def test_balanced_draws_equal_values_computed_by_hand():
+    """Each speaker gets half of the time, so short clips are drawn twice as often."""
     weights = balancing_weights(FRAMES, NUMBERS, replace(SPEAKERS, speaker_balance=1))
     draws = draws_of_clips(weights)
     assert draws[0] * 90 == pytest.approx(100 / 3)
     assert draws[-1] * 10 == pytest.approx(200 / 3)
 
 
-def test_costs_of_balanced_epochs_are_compared_fairly():
-    """With random batches of the same drawn clips, so none are saved where batches are random."""
+def test_costs_are_relative_to_the_same_clips_when_epochs_are_balanced():
+    """Costs are compared with random batches of the same drawn clips, so random batches save
+    nothing."""
     same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
     hparams = replace(SPEAKERS, batch_randomization=False, **same)
     weights = balancing_weights(FRAMES, NUMBERS, hparams)
@@ -202,7 +204,7 @@ def test_costs_of_balanced_epochs_are_compared_fairly():
         ("use_speaker_weighted_sampler=True", "use_speaker_weighted_sampler: unknown setting"),
     ],
 )
-def test_balance_out_of_range_is_refused(overrides, message):
+def test_balance_is_rejected_when_out_of_range(overrides, message):
     with pytest.raises(UserError, match=message):
         create_hparams(overrides)
     assert create_hparams("speaker_balance=0.5,speaker_embedding_dim=64")  # as is advised
@@ -214,7 +216,7 @@ def test_balance_out_of_range_is_refused(overrides, message):
 @few
 @given(corpus=corpora, balance=st.floats(0.01, 1), capacity=st.floats(1, 9), seed=st.integers(0, 9))
 def test_no_balanced_batch_costs_more_memory(corpus, balance, capacity, seed):
-    """A clip may be in a batch several times."""
+    """A batch may contain a clip several times."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(
         SPEAKERS,
@@ -236,8 +238,8 @@ def test_no_balanced_batch_costs_more_memory(corpus, balance, capacity, seed):
             assert len(batch) * max(frames[batch]) <= most_frames
 
 
-def test_memory_check_takes_speakers_and_draws():
-    """Of a rare speaker's one short clip, as many as an epoch may draw are run at once."""
+def test_memory_check_includes_speakers_and_repeated_draws():
+    """The check runs a rare speaker's only short clip as often as an epoch may draw it."""
     lengths = [(1, "rare"), *[(30, "often")] * 7]
     clips = ClipTable.of(
         "list.txt",
@@ -266,14 +268,14 @@ def test_compare_batching_rejects_speaker_balance_of_lengths_alone(tmp_path):
 
 
 def noise(batch: Batch) -> Outputs:
-    """Outputs of a batch, also where there is padding."""
+    """Return outputs of a batch, also at padding."""
     parts = (torch.randn(batch.mel.shape), torch.randn(batch.mel.shape))
     return Outputs(*parts, torch.randn(batch.gate.shape), torch.empty(0))
 
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_sums_of_clips_leave_out_padding(r):
-    """They are the losses of each clip alone."""
+    """The sums equal the losses of each clip alone."""
     batch = synthetic_batch([7, 2, 9], [3, 1, 2], create_hparams(tiny(n_frames_per_step=r)))
     outputs = noise(batch)
     for row, (mel, gate) in enumerate(sums_of_clips(outputs, batch).T.tolist()):
@@ -288,8 +290,9 @@ def test_sums_of_clips_leave_out_padding(r):
 
 
 @pytest.mark.parametrize("r", [1, 2])
-def test_losses_of_speakers_by_hand(r, corpus, tmp_path):
-    """Of the outputs in each batch; the mean weighted by frames is the whole's."""
+def test_losses_of_speakers_equal_values_computed_by_hand(r, corpus, tmp_path):
+    """The losses come from each batch's outputs. Their mean, weighted by frames, is the loss of all
+    clips."""
     out = tmp_path / "out"
     run(out, corpus, **MANY, p_prenet_dropout=0, n_frames_per_step=r)
     saved = load(out / "best.pt")
@@ -318,9 +321,9 @@ def test_losses_of_speakers_by_hand(r, corpus, tmp_path):
         assert record["validation_loss_unpadded"] == pytest.approx(whole, rel=1e-5)
 
 
-def test_every_speaker_has_an_example(corpus, tmp_path, monkeypatch, capsys):
-    """The first validation clip of each, in the batches' order, spoken as that speaker; the
-    record's own numbers are the means."""
+def test_validation_has_an_example_of_every_speaker(corpus, tmp_path, monkeypatch, capsys):
+    """Each example is the speaker's first validation clip in the batches' order, spoken by that
+    speaker. The record contains the means."""
     out, asked, speak = tmp_path / "out", [], validation.speak
     spy = lambda run, ids, name: asked.append((ids, name)) or speak(run, ids, name)  # noqa: E731
     monkeypatch.setattr(validation, "speak", spy)
@@ -350,8 +353,8 @@ def test_every_speaker_has_an_example(corpus, tmp_path, monkeypatch, capsys):
     assert drawn == {f"validation_loss_unpadded/{name}" for name in "abc"}
 
 
-def test_examples_by_speakers_sound_different(corpus, tmp_path):
-    """The same text and seed, by each: what is spoken follows the speaker."""
+def test_examples_differ_when_speakers_differ(corpus, tmp_path):
+    """Both speakers speak the same text with the same seed, but the audio differs."""
     out, runs = tmp_path / "out", []
     validate = validation.validate
     with pytest.MonkeyPatch.context() as patch:
@@ -365,8 +368,9 @@ def test_examples_by_speakers_sound_different(corpus, tmp_path):
     assert a.mel.shape != b.mel.shape or not np.allclose(a.mel, b.mel)
 
 
-def test_one_speaker_has_the_one_voices_example(corpus, tmp_path):
-    """The same clip; numbers, lines and pictures of one voice have no names of speakers."""
+def test_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path):
+    """The example is the same clip. With one speaker, numbers, lines and plots contain no names of
+    speakers."""
     places = {}
     for name, dim in (("voice", 0), ("speaker", 4)):
         table = ClipTable.of(
@@ -387,7 +391,9 @@ def test_one_speaker_has_the_one_voices_example(corpus, tmp_path):
     assert not any("validation_loss_unpadded/" in tag for tag in curves(tmp_path / "out"))
 
 
-def test_failed_example_costs_one_speaker(corpus, tmp_path, monkeypatch, capsys):
+def test_only_one_speaker_has_no_example_when_an_example_fails(
+    corpus, tmp_path, monkeypatch, capsys
+):
     speak = validation.speak
 
     def fail_for_b(run, ids, name):
@@ -416,7 +422,7 @@ def clips_of(counts: dict[str, int], frames: int = 100) -> ClipTable:
     return ClipTable.of("list.txt", enumerate(clips, 1))
 
 
-def test_ten_lines_say_what_speakers_have():
+def test_start_prints_at_most_ten_speakers():
     many = {f"{'n' * 60} {i}": 30 - i for i in range(30)}
     training, validated = clips_of(many), clips_of(dict.fromkeys(list(many)[:28], 1))
     clips = Clips(training, validated, "")
@@ -437,8 +443,8 @@ def test_ten_lines_say_what_speakers_have():
 
 
 @given(st.data())
-def test_examples_are_the_first_clips(data):
-    """Of the speakers with the most speech, wherever in the batches they are."""
+def test_examples_are_the_first_clips_of_speakers(data):
+    """Examples come from the speakers with the most speech, at any position in the batches."""
     counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
     table = clips_of({f"s{i}": count for i, count in enumerate(counts)})
     hparams = replace(HParams(), validation_batch_size=data.draw(st.integers(1, 7)))
@@ -452,8 +458,8 @@ def test_examples_are_the_first_clips(data):
     assert shown == sorted(counts, reverse=True)[:MAX_SHOWN]
 
 
-def test_many_speakers_have_bounded_curves_and_lines(tmp_path, monkeypatch, capsys):
-    """metrics.jsonl has the losses of all."""
+def test_curves_and_lines_are_limited_when_there_are_many_speakers(tmp_path, monkeypatch, capsys):
+    """metrics.jsonl contains the losses of all speakers."""
     monkeypatch.setattr(validation, "MAX_SHOWN", 2)
     monkeypatch.setattr("training.speakers.MAX_SHOWN", 2)
     monkeypatch.setattr("training.metrics.MAX_CURVES", 3)
@@ -477,7 +483,7 @@ def test_many_speakers_have_bounded_curves_and_lines(tmp_path, monkeypatch, caps
 # ---------------------------------------------------------------------------- runs
 
 
-def test_run_line_says_what_speakers_have(corpus, tmp_path, capsys):
+def test_run_line_contains_the_speech_of_speakers(corpus, tmp_path, capsys):
     out = tmp_path / "out"
     run(out, corpus, **MANY, speaker_balance=1)
     [record] = metrics(out, "run")
@@ -498,7 +504,7 @@ def test_run_line_says_what_speakers_have(corpus, tmp_path, capsys):
 
 @pytest.mark.parametrize("balance", [0, 0.5])
 def test_one_and_two_processes_agree(balance, corpus, tmp_path):
-    """The same weights, the same record of every speaker, the same examples, bit by bit."""
+    """Weights, records of speakers and examples are bitwise the same."""
     settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": balance}
     one, two = tmp_path / "one", tmp_path / "two"
     assert Child(flags(one, corpus.hparams(**settings))).end().code == 0
@@ -526,8 +532,8 @@ def test_balanced_run_resumes_inside_an_epoch(corpus, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_balance_without_speakers_in_lists_is_refused(tmp_path):
+def test_balance_is_rejected_when_filelists_have_no_speakers(tmp_path):
     corpus = make_corpus(tmp_path)
     arguments = flags(tmp_path / "out", corpus.hparams(**MANY, speaker_balance=1))
     message = refusal(train.main, arguments, error=SystemExit)
-    assert "names no speakers; write its lines as path|text|seconds|speaker" in message
+    assert "has no speakers; write its lines as path|text|seconds|speaker" in message

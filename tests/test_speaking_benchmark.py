@@ -1,4 +1,4 @@
-"""benchmarks/speaking.py: the arithmetic of its figures, and rejected settings."""
+"""Test the calculations of benchmarks/speaking.py, and the settings that it rejects."""
 
 import importlib
 import json

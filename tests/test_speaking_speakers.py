@@ -256,7 +256,10 @@ VOICES = {
     "long": (lambda f: names(f, "anna", "b" * 129, "carl"), "name"),
     "blank": (lambda f: names(f, "anna", " bert", "carl"), "speakers: ' bert': expected 1 to 128"),
     "empty": (lambda f: names(f, "anna", "", "carl"), "name"),
-    "others": (lambda f: settings(f, speakers=["a", "b", "c"]), "speaker_statistics: the names differ"),
+    "others": (
+        lambda f: settings(f, speakers=["a", "b", "c"]),
+        "speaker_statistics: the names differ",
+    ),
     "nan": (lambda f: one_statistic(f, minutes=float("nan")), "speaker_statistics.*minutes|JSON"),
     "negative": (lambda f: one_statistic(f, minutes=-1), "speaker_statistics.0.minutes"),
     "pace": (lambda f: one_statistic(f, statistics={}), "speaker_statistics.0.statistics"),

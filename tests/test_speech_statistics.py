@@ -1,4 +1,5 @@
-"""tacotron2_voice/speech_statistics.py: a corpus's pace and final mark, and LJSpeech's own figures."""
+"""Test a corpus's speaking rate and final punctuation, and LJSpeech's own values
+(speech_statistics.py)."""
 
 import csv
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""corpus/split.py: which clips are held out for validation."""
+"""Test which clips corpus/split.py holds out for validation."""
 
 import hashlib
 from collections import Counter
@@ -16,7 +16,7 @@ def named(ids):
 
 
 def test_split_follows_ids_fraction_and_seed():
-    """The pinned one for LJSpeech's ids; any other set follows the rule that gave it."""
+    """LJSpeech's ids give the pinned split. All other ids follow the rule that made it."""
     pinned = read_split(SPLIT_FILE)
     order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
     validation, origin = choose_split(named(pinned), 0.2, 0)
@@ -36,9 +36,9 @@ def test_split_follows_ids_fraction_and_seed():
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=60), st.floats(0, 0.9), st.integers(0, 3))
-def test_each_speaker_is_split_alone(speakers, fraction, seed):
-    """The clips that are held out are those of the speaker alone, but one at least is trained on;
-    one speaker is split as none."""
+def test_split_of_a_speaker_does_not_depend_on_other_speakers(speakers, fraction, seed):
+    """Each speaker's held-out clips are the same as if the corpus had only this speaker, but at
+    least one clip is trained on. A single speaker is split like a corpus without speakers."""
     clips = [Clip(f"wavs/{i}.wav", "", speaker=name) for i, name in enumerate(speakers)]
     validation, origin = choose_split(clips, fraction, seed)
     assert ("of each speaker's clips" in origin) == (len({*speakers}) > 1)
@@ -51,8 +51,8 @@ def test_each_speaker_is_split_alone(speakers, fraction, seed):
         assert len(held_out) == min(len(alone), most)
 
 
-def test_speakers_of_one_text_share_a_set():
-    """As where all read the same sentences; and each has no fewer clips held out."""
+def test_clips_of_a_text_are_in_one_set_when_several_speakers_read_it():
+    """For example, all speakers read the same sentences. No speaker has fewer clips held out."""
     clips = [
         Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)
         for name, count in (("a", 50), ("b", 20), ("c", 4))
@@ -75,9 +75,9 @@ def test_speakers_of_one_text_share_a_set():
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40), st.floats(0.05, 0.6))
-def test_takes_of_a_text_share_a_set(letters, fraction):
-    """Whatever their case and marks; no fewer clips are held out than without, and no more than one
-    text's."""
+def test_clips_of_a_text_are_in_one_set_when_it_was_read_twice(letters, fraction):
+    """Case and punctuation do not matter. The split holds out at least as many clips as without
+    this option, and at most one text more."""
     texts = [f"{x.upper()} {x}!" if i % 2 else f"{x}, {x}" for i, x in enumerate(letters)]
     clips = [Clip(f"wavs/{i}.wav", text) for i, text in enumerate(texts)]
     validation, _ = choose_split(clips, fraction, 0, by_text=True)

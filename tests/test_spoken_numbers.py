@@ -1,4 +1,4 @@
-"""Numbers in words, and the grammar with which a recognizer transcribes them."""
+"""Test numbers in words, and the grammar with which a recognizer transcribes them."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Runs that are killed or asked to stop: resumed, they end bitwise as if never interrupted."""
+"""Test that runs that are killed or stopped end bitwise as if they were never interrupted."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ def test_run_killed_while_resuming_resumes_bitwise(corpus, whole, tmp_path):
 
 
 def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
-    """A run of these settings; another one, killed and resumed, was bitwise the same."""
+    """Return an uninterrupted run with these settings."""
     uninterrupted, killed = folder / "uninterrupted", folder / "killed"
     assert Child(flags(uninterrupted, hparams)).end().code == 0
     assert Child(flags(killed, hparams), kill_at, "inside an epoch").end().code == -signal.SIGKILL
@@ -75,7 +75,8 @@ def test_fast_decoder_trains_alike_and_resumes_bitwise(corpus, whole, tmp_path):
 
 
 def test_guided_attention_is_logged_and_resumes_bitwise(corpus, tmp_path):
-    """It has a weight for the first 9 of 16 to 20 steps, which end in the third epoch."""
+    """The loss has a weight in the first 9 of 16 to 20 optimizer steps, which end in the third
+    epoch."""
     settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "log_interval": 1}
     out = resumed_like_uninterrupted(corpus.hparams(**settings), tmp_path)
     logged, epochs = curves(out)["training/guided_attention"], metrics(out, "epoch")
@@ -131,7 +132,7 @@ def test_signal_saves_and_says_how_to_resume(number, place, call, corpus, whole,
 
 
 def session_members(leader: int) -> list[int]:
-    """Processes of a session, from /proc."""
+    """Return the processes of a session from /proc."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -162,7 +163,7 @@ def signal_twice(number: int) -> None:
 
 @pytest.mark.parametrize(("number", "saved"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
 def test_second_ctrl_c_stops_at_once(number, saved, corpus, tmp_path):
-    """A second SIGTERM, which make sends too, lets the checkpoint be written."""
+    """A second SIGTERM, which make sends too, does not prevent the checkpoint."""
     out = tmp_path / "out"
     stopped = Child(flags(out, corpus.hparams(**LONG)), signal_twice, number).end()
     assert stopped.code == 128 + number

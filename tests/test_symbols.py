@@ -1,4 +1,5 @@
-"""Symbols of any language: tables, texts, phones, splitting, and a run from corpus to speech."""
+"""Test symbols of any language: tables, texts, phones, splitting, and a run from corpus to
+speech."""
 
 import json
 import shutil
@@ -82,7 +83,8 @@ def test_symbol_table_is_rejected_when_it_is_damaged(symbols, message, tmp_path)
     [
         ("Zażółć GĘŚLĄ jaźń!", "zażółć gęślą jaźń!"),
         (unicodedata.normalize("NFD", "Été à Orléans"), "été à orléans"),
-        ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),  # marks of the direction go, vowel signs stay
+        # Marks of the direction go, vowel signs stay.
+        ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),
         ("हिन्दी में।", "हिन्दी में।"),
         ("می\u200cروم", "می\u200cروم"),  # a joiner that Persian spelling needs
         ("Ni3 hao3!", "ni3 hao3!"),
@@ -173,7 +175,8 @@ def test_chunks_end_at_punctuation_of_other_scripts(text, parts, ending):
 
 @pytest.fixture
 def espeak(monkeypatch):
-    """tacotron2_voice.text.phones without eSpeak: a phone for each letter, and the texts that were given."""
+    """Replace eSpeak in tacotron2_voice.text.phones: return a phone for each letter, and record the
+    texts."""
     fake, asked = types.SimpleNamespace(version="1.52"), []
 
     def to_phones(texts, language):
@@ -253,7 +256,7 @@ OWN = tiny(sampling_rate=22050, symbols="corpus", text_cleaners="basic_cleaners"
 
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory):
-    """A prepared corpus of Polish texts. One text has letters that no other text has."""
+    """Prepare a corpus of Polish texts. One text has letters that no other text has."""
     folder = tmp_path_factory.mktemp("polish")
     corpus = make_corpus(folder / "corpus", 12, text="Żółw {}.")
     write_tone(corpus / "wavs" / "odd.wav", 5000)
@@ -267,7 +270,7 @@ def lists(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory):
-    """An English checkpoint, as NVIDIA's recipe saves one for several GPUs."""
+    """Write an English checkpoint in the form that NVIDIA's recipe saves with several GPUs."""
     path = tmp_path_factory.mktemp("english") / "english.pt"
     torch.manual_seed(5)
     weights = Tacotron2(create_hparams(tiny(sampling_rate=22050))).state_dict()

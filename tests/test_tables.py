@@ -80,7 +80,7 @@ def test_columns_are_found_when_their_titles_are_usual(path, text):
         (rows("c{i}|{text}|translated words of it"), {"text_column": "2"}),
     ],
 )
-def test_columns_are_read_when_they_are_named(path, text, options):
+def test_columns_are_read_when_the_user_sets_them(path, text, options):
     assert read(path, text, **options) == expected()
 
 
@@ -92,7 +92,7 @@ def test_table_may_be_json_lines(path):
     assert read(path, "\n\n".join(map(json.dumps, objects))) == expected()
 
 
-def test_text_that_begins_with_a_bracket_is_no_json(path):
+def test_text_is_not_read_as_json_when_it_begins_with_a_bracket(path):
     assert read(path, "c0|[Laughing] Yes.\n") == ([("c0", "[Laughing] Yes.")], [])
     assert read(path, "[Laughing] Yes.|c0\n", path_column="2", text_column="1")[1] == []
 
@@ -108,7 +108,7 @@ def test_usual_table_is_read_without_a_note(path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_note_names_what_was_assumed(path, capsys):
+def test_note_lists_the_columns_that_were_assumed(path, capsys):
     read(path, "path;text\n" + rows('c{i};"{text}"'))
     [note] = capsys.readouterr().out.splitlines()
     assert note.startswith(f"note: {path}: ")
@@ -147,7 +147,7 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
     ],
 )
 def test_table_is_rejected_when_a_column_is_not_certain(path, text, option):
-    """Or its header is read as a clip, whose audio is missing then."""
+    """Otherwise the header would be read as a clip, and its audio would be missing."""
     if option is None:
         entries, _ = read(path, text)
         assert entries[0][0] in ("path", "text")
@@ -158,7 +158,7 @@ def test_table_is_rejected_when_a_column_is_not_certain(path, text, option):
 
 
 @pytest.mark.parametrize("line", ["c{i}|{text}|{who}", "c{i}|{who}|{text}"])
-def test_three_columns_are_rejected_when_one_repeats_as_names_do(path, line):
+def test_three_columns_are_rejected_when_values_repeat_like_names(path, line):
     """A column of speakers must not be trained as texts, nor speakers as one person."""
     lines = [line.format(i=i, text=f"Text number {i}.", who=f"p{i % 2}") for i in range(20)]
     message = refusal(read, path, "\n".join(lines))
@@ -172,7 +172,7 @@ def test_three_columns_are_rejected_when_one_repeats_as_names_do(path, line):
 
 
 @pytest.mark.parametrize("second", ["", "raw", "{text}"])
-def test_three_columns_are_read_when_the_second_names_no_speakers(path, second):
+def test_three_columns_are_read_when_the_second_contains_no_speakers(path, second):
     texts = [f"Text number {i}." for i in range(20)]
     assert read(path, rows(f"c{{i}}|{second}|{{text}}", texts)) == expected(texts)
 
@@ -186,7 +186,7 @@ def test_written_numbers_may_have_other_words_than_spoken_ones(path):
     "options",
     [{"path_column": "sound"}, {"path_column": "4"}, {"text_column": "0"}, {"speaker": "who"}],
 )
-def test_named_column_is_rejected_when_it_is_not_there(path, options):
+def test_column_is_rejected_when_the_table_does_not_contain_it(path, options):
     message = refusal(read, path, "path,text,n\n" + rows('c{i},"{text}",2'), **options)
     [(option, value)] = options.items()
     assert f"--{option.partition('_')[0]}-column {value}: " in message
@@ -236,7 +236,7 @@ def test_quotation_mark_belongs_to_the_text_when_pipes_divide(path):
     ['{"path": "b"', "[1]", "b,Two."],
     ids=["cut short", "a list", "of a CSV"],
 )
-def test_bad_json_line_is_named(path, line):
+def test_json_line_is_reported_when_it_is_bad(path, line):
     message = refusal(read, path, '{"path": "a", "text": "One."}\n' + line)
     assert f"{path}:2: " in message
 
@@ -250,7 +250,7 @@ def test_table_is_rejected_when_it_has_no_lines(path, content):
 
 
 def test_offset_and_duration_are_a_part_of_the_recording(path):
-    """As in NeMo's manifests. Without an offset, the line is of the whole file."""
+    """NeMo's manifests have this form. Without an offset, the line transcribes the whole file."""
     lines = [
         {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
         {"audio_filepath": "a", "offset": 0, "text": "Two."},

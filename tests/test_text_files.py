@@ -1,4 +1,5 @@
-"""corpus/text_files.py: UTF-8, other encodings that are clear, and files that are rejected."""
+"""corpus/text_files.py: It tests UTF-8, other encodings that are clear, and files that are
+rejected."""
 
 import gzip
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_wide_encoding_is_read_when_all_letters_are_english(tmp_path, encoding):
     assert read_text(path) == text
 
 
-def test_ambiguous_encoding_is_rejected_until_it_is_named(tmp_path):
+def test_text_is_rejected_until_the_encoding_is_set_when_ambiguous(tmp_path):
     """French in Latin-1 is also likely Baltic text."""
     text = "".join(f"c{i}|Où est le château, l'été à la forêt déjà passé ?\n" for i in range(50))
     path = tmp_path / "a.csv"
@@ -71,14 +72,14 @@ def test_damaged_utf8_is_rejected_with_its_line(tmp_path):
     assert "\\xff" in message
 
 
-def test_named_encoding_that_does_not_fit_is_rejected_with_its_line(tmp_path):
+def test_line_is_reported_when_the_given_encoding_does_not_fit(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"1|One.\n2|\x81\n")
     assert f"{path}:2: " in refusal(read_text, path, "cp1252")
 
 
 @pytest.mark.parametrize("kind", ["zip", "gzip", "audio", "zeros"])
-def test_file_is_rejected_when_it_is_no_text(tmp_path, kind):
+def test_file_is_rejected_when_it_is_not_text(tmp_path, kind):
     contents = {
         "zip": b"PK\x03\x04" + bytes(range(256)),
         "gzip": gzip.compress(b"1|One.\n" * 100),
@@ -100,13 +101,13 @@ def test_files_of_one_corpus_are_decoded_together(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_unknown_encoding_is_rejected():
+def test_encoding_is_rejected_when_it_is_unknown():
     assert check_encoding("Windows-1252") == "cp1252"
     with pytest.raises(ValueError, match="klingon"):
         check_encoding("klingon")
 
 
-def test_missing_file_is_named(tmp_path):
+def test_file_is_reported_when_it_is_missing(tmp_path):
     with pytest.raises(UserError) as caught:
         read_text(tmp_path / "none.csv")
     assert str(tmp_path / "none.csv") in str(caught.value)

@@ -1,4 +1,5 @@
-"""What a run trains, logs and tells; what stops it; what is refused at the start."""
+"""Test what a run trains, logs and prints, which failures stop it, and which settings it
+rejects."""
 
 import copy
 import functools
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 class Steps:
-    """What every training step was given and made, recorded from outside."""
+    """Record the arguments and results of every optimizer step."""
 
     def __init__(self, monkeypatch):
         self.clips, self.lengths, self.losses, self.norms, self.rates = [], [], [], [], []
@@ -107,7 +108,7 @@ def test_epoch_record_agrees_with_the_trained_batches(corpus, tmp_path, monkeypa
 
 
 def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
-    """A clock that only moves where it is told to."""
+    """Return a clock that moves only at chosen calls."""
     now = 0.0
 
     def takes(owner, name, seconds):
@@ -194,8 +195,8 @@ def test_each_epoch_has_its_plan_and_dropout(corpus, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypatch):
-    """Updates of 2, 2 and 1 batches; the padded loss weighs them by padded frames, the unpadded one
-    of mels by real frames and of the gate by real steps."""
+    """The optimizer steps have 2, 2 and 1 batches. The padded loss weights them by padded frames.
+    The masked loss weights mels by real frames and the stop token by real decoder steps."""
     forward, seen, out = Tacotron2Loss.forward, [], tmp_path / "out"
 
     def record(self, outputs, batch):
@@ -249,7 +250,7 @@ def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
     ],
 )
 def test_training_accepts_batches_of_one_short_clip(settings, tmp_path):
-    """Which clips are alone in a batch is an epoch's chance: none may stop a run at its turn."""
+    """Any clip may be alone in a batch by chance, and no clip may stop the run."""
     one_frame = (HOP - 1) / SAMPLING_RATE
     corpus = make_corpus(
         tmp_path, {"train": (0.25, one_frame, one_frame, 0.2), "val": (one_frame,)}
@@ -268,7 +269,7 @@ def test_training_accepts_batches_of_one_short_clip(settings, tmp_path):
 
 
 class Reads(TorchDispatchMode):
-    """Counts values that are read off floating and boolean tensors, which live on the device.
+    """Count values that are read from floating and boolean tensors, which are on the device.
     Lengths and indices are integers, and stay on the CPU."""
 
     def __init__(self):
@@ -313,8 +314,8 @@ def test_training_step_never_reads_the_device(precision, corpus, tmp_path, monke
 
 
 def test_losses_are_read_one_step_late(corpus, tmp_path, monkeypatch, capsys):
-    """As on a GPU: the values are there once the event behind them is waited for, with all of the
-    steps before it; so the device always has the newest step to work at."""
+    """This imitates a GPU. Values are ready after the wait for their event and for all earlier
+    steps, so the device always works on the newest step."""
     read = train.read_pending
     waited, hidden, left = [], [], []
 
@@ -387,7 +388,7 @@ EVERY_STEP = {"iters_per_checkpoint": 1, "keep_checkpoints": 1}
 
 @pytest.mark.parametrize("more", [EVERY_STEP, ONE_BATCH], ids=str)
 def test_run_resumes_at_a_lower_rate_when_it_diverged(more, corpus, tmp_path, capsys):
-    """Weights that diverged were saved before, after a step or at the end of an epoch."""
+    """The diverged weights were saved earlier, after a step or at the end of an epoch."""
     out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more
     message = refused(flags(out, corpus.hparams(**settings)), capsys)
     assert "training diverged: the loss became" in message
@@ -412,7 +413,8 @@ def state_of(trainer) -> dict:
 
 
 def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dict]]:
-    """Make one gradient value infinite in those steps; (state before, after) of each step."""
+    """Make a gradient value infinite in these steps, and return (state before, state after) of each
+    step."""
     compute = Trainer._accumulate_gradients
     states: list[tuple[dict, dict]] = []
 
@@ -466,7 +468,7 @@ def test_run_stops_after_20_skipped_steps_in_a_row(corpus, tmp_path, monkeypatch
 
 
 def test_scale_falls_when_fp16_overflows(corpus, tmp_path, monkeypatch):
-    """From a scale at which nothing but the poison overflows."""
+    """The test starts from a scale at which only the infinite value overflows."""
     states = poison_gradients(monkeypatch, {1})
     scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)

@@ -1,4 +1,5 @@
-"""The training step: precision's switches, the decoder chosen, and what a step returns."""
+"""Test the optimizer step: switches of the precision, the chosen decoder, and the results of a
+step."""
 
 import functools
 import math
@@ -30,7 +31,7 @@ def small(**settings):
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_only_tf32_rounds_products(precision, before):
+def test_products_are_rounded_only_when_precision_is_tf32(precision, before):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = before
     trainer = Trainer(small(precision=precision), CPU)
     assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
@@ -55,14 +56,16 @@ def test_only_tf32_rounds_products(precision, before):
         ("bf16", (8, 0), ""),
     ],
 )
-def test_what_a_precision_loses_is_said(precision, capability, meaning, monkeypatch):
+def test_warning_says_why_when_a_precision_has_a_disadvantage(
+    precision, capability, meaning, monkeypatch
+):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
     printed = describe_precision(precision, capability)
     assert re.match(meaning or "$", printed), printed
 
 
 @pytest.mark.parametrize("instructions", ["avx512_bf16", "amx_bf16"])
-def test_cpus_that_multiply_in_bfloat16_lose_nothing(instructions, monkeypatch):
+def test_bf16_gives_no_warning_when_the_cpu_multiplies_in_bfloat16(instructions, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True}, raising=False)
     assert describe_precision("bf16", None) == ""
     assert "has no effect" in describe_precision("tf32", None)
@@ -138,8 +141,8 @@ def test_each_loss_has_its_own_weight():
     torch.testing.assert_close(found[1] / found[0], torch.tensor([2.0, 5.0]))
 
 
-def test_unpadded_loss_gives_its_own_gradient():
-    """Against autograd on the loss written out."""
+def test_gradient_is_that_of_the_masked_loss_when_loss_is_unpadded():
+    """The test compares with autograd on the explicit loss."""
     settings = {"loss": "unpadded", "guided_attention_weight": 0, "gate_positive_weight": 3}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     torch.manual_seed(0)
@@ -165,8 +168,8 @@ def test_unpadded_loss_gives_its_own_gradient():
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("threshold", [0.01, 1e6])
-def test_gradients_are_clipped_by_hand(threshold, precision):
-    """Adam's first moment after one step is a tenth of the gradient it was given."""
+def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
+    """After one step, Adam's first moment is a tenth of its gradient."""
     settings = {"grad_clip_thresh": threshold, "weight_decay": 0.001, "precision": precision}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     trainer.scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16", init_scale=256.0)
@@ -187,8 +190,8 @@ def test_gradients_are_clipped_by_hand(threshold, precision):
         torch.testing.assert_close(10 * moment.double(), expected, rtol=1e-4, atol=least)
 
 
-def test_loss_not_finite_changes_no_weight(monkeypatch):
-    """A square may overflow where its gradient does not."""
+def test_weights_do_not_change_when_the_loss_is_not_finite(monkeypatch):
+    """A squared value may overflow although its gradient does not."""
     trainer = Trainer(small(n_mel_channels=MELS), CPU)
     losses_of = trainer.losses_of
 
@@ -207,7 +210,7 @@ def test_loss_not_finite_changes_no_weight(monkeypatch):
 
 
 def test_running_statistics_are_means_over_batches():
-    """Of what each batch of an update alone would make of those from before it."""
+    """They are the means of the statistics after each batch of the optimizer step alone."""
     batches = [tiny_batch(), tiny_batch(((4, 30), (9, 21)))]
     made = []
     for numbers in ([0], [1], [0, 1]):
@@ -278,19 +281,19 @@ def test_gradient_clipping_works_with_any_optimizer(make, monkeypatch):
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
-def test_threshold_changes_losses_with_another_optimizer(make, monkeypatch):
+def test_losses_change_when_the_threshold_changes_with_another_optimizer(make, monkeypatch):
     use_optimizer(monkeypatch, make)
     assert trained_losses(grad_clip_thresh=1) != trained_losses(grad_clip_thresh=1e-6)
 
 
-def test_clipping_of_radam_changes_losses(monkeypatch):
+def test_losses_change_when_gradients_are_clipped_with_radam(monkeypatch):
     """RAdam's first steps do not adapt, so they depend on the gradients' size."""
     use_optimizer(monkeypatch, torch.optim.RAdam)
     assert trained_losses(grad_clip_thresh=1) != trained_losses(grad_clip_thresh=1e-6)
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_skipped_step_changes_no_weight_with_any_optimizer(make, monkeypatch):
+def test_weights_do_not_change_when_a_step_is_skipped_with_any_optimizer(make, monkeypatch):
     use_optimizer(monkeypatch, make)
     trainer = Trainer(small(n_mel_channels=MELS), CPU)
     losses_of = trainer.losses_of
@@ -332,7 +335,7 @@ def test_state_entries_name_the_optimizers_state(monkeypatch):
 
 
 class ContentAttention(layers.Attention):
-    """Dot-product attention without location features."""
+    """Compute dot-product attention without location features."""
 
     def __init__(self, hparams):
         super().__init__()
@@ -346,7 +349,7 @@ class ContentAttention(layers.Attention):
 
 
 class ScaledAttention(layers.LocationSensitiveAttention):
-    """A subclass, which the fast decoder does not compute either."""
+    """Represent a subclass, which the fast decoder does not support either."""
 
 
 @pytest.mark.parametrize("attention", [ContentAttention, ScaledAttention])

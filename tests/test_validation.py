@@ -1,4 +1,4 @@
-"""Validation: its numbers by hand, the same in every run, and what it says of the alignment."""
+"""Compare validation with values computed by hand, and test its warnings about the alignment."""
 
 import random
 from dataclasses import replace
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def recorded_validation(monkeypatch) -> list[tuple]:
-    """(clips, prenet masks) of every validation batch from here on."""
+    """Record (clips, prenet masks) of every later validation batch."""
     forward, seen = Tacotron2.forward, list[tuple]()
 
     def spy(self, batch, dropout_masks=None):
@@ -71,9 +71,9 @@ def test_every_run_has_the_same_validation(corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("r", [1, 2])
-def test_validation_numbers_by_hand(r, corpus, tmp_path):
-    """The weights of the batches of 3 and 2 clips; test_model.py and test_alignment.py have what is
-    weighted."""
+def test_validation_equals_values_computed_by_hand(r, corpus, tmp_path):
+    """This tests the weights of the batches of 3 and 2 clips. test_model.py and test_alignment.py
+    test the weighted values."""
     out, settings = tmp_path / "out", {"p_prenet_dropout": 0, "n_frames_per_step": r}
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
     saved = load(out / "best.pt")
@@ -155,8 +155,8 @@ def test_validation_warns_once_when_attention_ignores_the_text(
 
 
 @pytest.mark.parametrize("nothing", ["", "none"])
-def test_training_without_validation_list(nothing, corpus, tmp_path, capsys):
-    """Interrupted, resumed, reported, and the same weights as with one."""
+def test_run_trains_and_resumes_when_there_is_no_validation(nothing, corpus, tmp_path, capsys):
+    """The run is interrupted, resumed and reported, and has the same weights as with validation."""
     with_list, out = tmp_path / "with", tmp_path / "out"
     settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}
     run(with_list, corpus, **settings)
@@ -180,7 +180,7 @@ def test_training_without_validation_list(nothing, corpus, tmp_path, capsys):
     assert "no such checkpoint" in refused(flags(out, "", "--resume-from", "best"), capsys)
 
 
-def test_validation_leaves_no_trace(corpus, tmp_path):
+def test_validation_does_not_change_training(corpus, tmp_path):
     for name, every in (("often", 1), ("never", 1000)):
         run(tmp_path / name, corpus, epochs=3, epochs_per_validation=every)
     often, never = (load(newest(tmp_path / name)) for name in ("often", "never"))
@@ -191,8 +191,8 @@ def test_validation_leaves_no_trace(corpus, tmp_path):
     )
 
 
-def test_validation_keeps_its_workers(corpus, tmp_path, monkeypatch):
-    """Loaders that are dropped close file descriptors of others on Python 3.12."""
+def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
+    """On Python 3.12, loaders that are dropped close file descriptors of other loaders."""
     workers, validate = [], validation.validate
 
     def recorded(run, stop):
@@ -208,7 +208,7 @@ def test_validation_keeps_its_workers(corpus, tmp_path, monkeypatch):
 
 
 def test_free_running_inference_does_not_change_training(corpus, tmp_path, monkeypatch):
-    """The losses are those without it, and no global random numbers are drawn."""
+    """The losses are the same as without it, and no global random numbers are drawn."""
     states, speak = [], validation.speak
     for name in ("silent", "speaking"):
 
@@ -238,7 +238,8 @@ def test_free_running_inference_does_not_change_training(corpus, tmp_path, monke
 def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     settings, corpus, tmp_path, monkeypatch, capsys
 ):
-    """Pictures, numbers and line are of the text spoken by what was saved; without an end too."""
+    """Plots, numbers and the printed line equal those of the saved model, also if the speech does
+    not end."""
     out, takes, speak = tmp_path / "out", [], validation.speak
     keep = lambda *given: takes.append(speak(*given)) or takes[-1]  # noqa: E731
     monkeypatch.setattr(validation, "speak", keep)
@@ -286,7 +287,7 @@ FAILURES = ["loss", "clip", "alignment_sums", "example_of", "speak", "draw_mels"
 
 @pytest.mark.parametrize("what", FAILURES)
 def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkeypatch, capsys):
-    """It is a warning that names the cause."""
+    """The program prints a warning with the cause."""
     out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
     if what == "loss":
         poison_mel(monkeypatch, "val02.wav")

@@ -1,4 +1,4 @@
-"""corpus/warnings.py: warnings about clips and texts; prepare.py --trim-silence."""
+"""Test warnings about clips and texts (corpus/warnings.py), and prepare.py --trim-silence."""
 
 import os
 import re
@@ -35,7 +35,7 @@ TEXT = "Words by the dozen."
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
-    """Noise of 16 bits between two quiet ends, 57 dB below it."""
+    """Return 16-bit noise between two quiet ends that are 57 dB below it."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
     start = round(before * RATE)
@@ -45,7 +45,8 @@ def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: i
 
 
 def write_corpus(folder: Path, changes: dict | None = None, clips: int = 12) -> Path:
-    """Clips c00, c01, ... of a second; `changes` gives others a sound, a text, or both."""
+    """Make clips c00, c01, ... of one second; `changes` replaces the audio, the text or both of
+    some clips."""
     (folder / "wavs").mkdir(parents=True)
     lines = []
     for i in range(clips):
@@ -59,14 +60,14 @@ def write_corpus(folder: Path, changes: dict | None = None, clips: int = 12) -> 
 
 
 def warnings(printed: str) -> list[str]:
-    """But that all clips say the same, as in these corpora."""
+    """The warning that all clips have the same text is left out."""
     lines = [line for line in printed.splitlines() if line.startswith("warning")]
     return [line for line in lines if "--split-by-text" not in line]
 
 
 @pytest.mark.parametrize("as_stored", [lambda x: x, lambda x: (x / 32768 + 0.1).astype(np.float32)])
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0.3, 0), (0, 1.1), (0.123, 0.456)])
-def test_silence_is_found_to_the_window(before, after, as_stored):
+def test_silence_is_measured_to_the_exact_window(before, after, as_stored):
     samples = as_stored(sound(before, 0.5, after))
     found = silence_at_ends(samples, RATE)
     for silence, expected in zip(found, (before, after), strict=True):
@@ -96,7 +97,7 @@ def test_clipping_is_three_samples_at_full_scale(dtype, full):
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
 def test_flat_tops_below_full_scale_are_clipping(dtype):
-    """Of a wave that was clipped, then scaled with dither; no real clip has them."""
+    """The wave was clipped, then scaled with dither. No real clip has flat tops."""
     scale = 32768 if dtype == np.float32 else 1
     files = sorted((ROOT / "tests/data/ljspeech").rglob("*.wav"))
     assert files
@@ -168,7 +169,7 @@ def test_each_problem_has_its_own_warning(tmp_path, capsys, fault):
 
 
 def quiet_corpus(folder: Path, clips: int = 12) -> Path:
-    """Every third clip has long silence at both ends, all others have none."""
+    """Every third clip has long silence at both ends, and the other clips have no silence."""
     changes = {f"c{i:02}": (sound(0.5, 1, 0.7 + 0.01 * i, i), TEXT) for i in range(0, clips, 3)}
     return write_corpus(folder, changes, clips)
 
@@ -237,7 +238,7 @@ def test_prepare_warns_when_texts_have_codes_of_html(tmp_path, capsys):
 
 
 def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -> list[Clip]:
-    """Clips of 1 to 8 s, whose texts are as long as those so many lines before."""
+    """Make clips of 1 to 8 s with the texts of the clips `shift` lines before."""
     rng = np.random.default_rng(0)
     seconds = rng.uniform(1, 8, count)
     symbols = np.roll(15 * seconds + rng.normal(0, 3, count), shift).astype(int)
@@ -253,20 +254,20 @@ def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -
 
 
 @pytest.mark.parametrize("shift", [1, -2])
-def test_texts_of_other_clips_are_warned_of_when_they_are_shifted(shift):
+def test_prepare_warns_when_texts_are_shifted_to_other_clips(shift):
     """A line that metadata.csv lost shifts all texts after it."""
     warning = texts_of_other_clips(clips_with(shift))
     assert warning.startswith("warning: ")
     assert "c0: 'A text.'" in warning
 
 
-def test_texts_are_warned_of_when_all_have_one_length():
+def test_prepare_warns_when_all_texts_have_the_same_length():
     warning = texts_of_other_clips(clips_with(0, texts_of_one_length=True))
     assert "correlation 0.00" in warning
 
 
-def test_texts_are_not_warned_of_when_their_lengths_fit():
-    """Nor where there is too little to tell by."""
+def test_prepare_does_not_warn_when_lengths_of_texts_and_clips_fit():
+    """There is also no warning if there are too few clips or lengths."""
     assert texts_of_other_clips(clips_with(0)) is None
     assert texts_of_other_clips(clips_with(1, count=19)) is None
     alike = [replace(x, measured=Measurements(RATE)) for x in clips_with(1)]
@@ -340,7 +341,7 @@ def test_other_language_is_found_by_letters_or_words(texts, warning):
 
 
 @pytest.mark.parametrize("text", ["Ã la carte", "Ângela é", "plain", "naïve Â", "Дом и сад"])
-def test_usual_letters_are_not_taken_for_twice_encoded_ones(text):
+def test_usual_letters_are_not_reported_as_wrongly_decoded_text(text):
     assert not TWICE_ENCODED.search(text)
 
 

@@ -23,7 +23,7 @@ DECODER = "decoder: reference, step by step: the folder fast_decoder/ is missing
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Path:
-    """A copy of the project without the fast decoder and its tests."""
+    """Copy the project without the fast decoder and its tests."""
     if not (PROJECT / "fast_decoder" / "__init__.py").exists():
         pytest.skip("the fast decoder was taken out")
     folder = tmp_path_factory.mktemp("without") / "project"
@@ -33,7 +33,7 @@ def project(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(project, corpus) -> tuple[Path, str]:
-    """The output folder of an epoch's training there, and what it printed."""
+    """Train an epoch in the copy, and return the output folder and the printed text."""
     settings = corpus.hparams(epochs=1, epochs_per_validation=1, decoder="fast")
     printed = run(project, "train.py", "-o", "runs/tiny", "--hparams", settings)
     return project / "runs" / "tiny", printed
@@ -45,7 +45,7 @@ def run(project: Path, *command: str) -> str:
     return ended.output
 
 
-def test_training_uses_the_reference_and_speaks(trained, project):
+def test_training_uses_the_reference_when_the_folder_is_missing(trained, project):
     directory, printed = trained
     assert [line for line in printed.splitlines() if "decoder:" in line] == [DECODER]
     assert list(directory.glob("checkpoint_*.pt"))
@@ -56,7 +56,7 @@ def test_training_uses_the_reference_and_speaks(trained, project):
     assert len(list((project / "spoken").glob("*.wav"))) == 1
 
 
-def test_a_benchmark_says_that_it_needs_it(project):
+def test_benchmark_is_rejected_when_the_folder_is_missing(project):
     ended = run_program(project, ["-m", "benchmarks.decoder"])
     assert ended.code not in (0, None)
     assert "fast_decoder/" in ended.output
@@ -64,8 +64,8 @@ def test_a_benchmark_says_that_it_needs_it(project):
 
 
 @pytest.mark.thorough
-def test_the_other_tests_pass(project):
-    """Those that name it are collected, and those of the model pass."""
+def test_other_tests_pass_when_the_folder_is_missing(project):
+    """Tests that use the fast decoder are collected, and the tests of the model pass."""
     chosen = "test_trainer.py or test_model.py and (shapes or numpy)"
     naming = [path for path in (project / "tests").glob("test_*.py") if "fast_" in path.read_text()]
     (project / "tests" / "run_tests.py").write_text(
@@ -76,8 +76,8 @@ def test_the_other_tests_pass(project):
     assert " passed" in printed  # an error in collecting any module would have failed it
 
 
-def test_leftover_compiled_files_are_no_fast_decoder(trained, project, corpus):
-    """Python takes a folder that holds only __pycache__ for an empty package."""
+def test_fast_decoder_is_missing_when_only_compiled_files_exist(trained, project, corpus):
+    """Python treats a folder that contains only __pycache__ as an empty package."""
     directory, _ = trained
     (project / "fast_decoder" / "__pycache__").mkdir(parents=True)
     (project / "fast_decoder" / "__pycache__" / "graphs.cpython-311.pyc").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Measure alignments: whether attention follows the text.
+"""Measure from alignments whether attention follows the text.
 
 An alignment [T, N] contains the attention weights of every decoder step over the N symbols of the
 text. The weights of a step add up to 1. Padding is ignored.

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to resume as if it had never stopped.
+"""Write and read checkpoints, from which a run resumes as if it had never stopped.
 
     source = load_newest(Path("runs/ljspeech"))
     loop = restore(complete(source), trainer, sampler)
@@ -43,11 +43,11 @@ from training.optimizer import state_entries
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
-DIVERGED = 100  # A loss diverges if it is this many times the lowest loss so far.
+DIVERGED = 100  # A loss has diverged if it is this many times the lowest loss so far.
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint and its path."""
+    """Contain the content of a checkpoint and its path."""
 
     path: Path
     state: dict[str, Any]
@@ -63,9 +63,9 @@ class Checkpoint(NamedTuple):
 
 @dataclass
 class LoopState:
-    """The state of the training loop. Sums are over the current epoch.
+    """Contain the state of the training loop. Sums are over the current epoch.
 
-    A run resumes with the defaults of fields that an older checkpoint lacks.
+    If an older checkpoint lacks a field, the run resumes with the default.
     """
 
     __pydantic_config__ = EXACTLY
@@ -76,23 +76,25 @@ class LoopState:
     frames: int = 0  # real frames
     loss_sum: float = 0.0  # over clips
     loss_unpadded_sum: float = 0.0  # over real frames
-    guided_attention_sum: float = 0.0  # over the frames below
-    guided_attention_frames: int = 0  # real frames of steps in which this loss had a weight
+    guided_attention_sum: float = 0.0  # sum over `guided_attention_frames`
+    # Real frames of optimizer steps in which this loss had a weight.
+    guided_attention_frames: int = 0
     gradient_norm_sum: float = 0.0  # over optimizer steps that were made
     updates: int = 0  # optimizer steps that were made
     skipped_updates: int = 0  # optimizer steps that were skipped
     seconds: float = 0.0  # planning, waiting for data and training
     prepare_seconds: float = 0.0
     data_wait_seconds: float = 0.0
-    process_wait_seconds: float = 0.0  # of this process, for the gradients of others
-    imbalance_sum: float = 0.0  # over optimizer steps: the largest share of a process / the mean
-    peak_memory_bytes: int = 0  # of the device, in training
+    # Time that this process waited for gradients of other processes.
+    process_wait_seconds: float = 0.0
+    imbalance_sum: float = 0.0  # sum of: largest load of a process / mean load
+    peak_memory_bytes: int = 0  # peak of the device's memory in training
     skips_running: int = 0  # optimizer steps skipped in a row
     best_validation_loss: float = math.inf  # masked
-    best_iteration: int = -1  # of the checkpoint with this loss; -1: no validation so far
-    lowest_loss: float = math.inf  # padded, of an optimizer step
-    alignment_warned: int = 0  # 1 after the warning that the alignment has not formed
-    text_warned: int = 0  # 1 after the warning that attention ignores the text
+    best_iteration: int = -1  # step of the checkpoint with the best loss; -1: no validation so far
+    lowest_loss: float = math.inf  # lowest padded loss of an optimizer step
+    alignment_warned: int = 0  # 1: the run has warned that the alignment has not formed
+    text_warned: int = 0  # 1: the run has warned that attention ignores the text
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """Return the state before the first batch of an epoch, this epoch or the next."""
@@ -111,7 +113,7 @@ class LoopState:
         """Add the losses of an optimizer step with `clips` clips and `frames` real frames.
 
         The padded loss is averaged over clips. Every other term is averaged over the real frames of
-        the optimizer steps that have it.
+        the optimizer steps in which it has a weight.
         """
         self.clips += clips
         self.frames += frames
@@ -134,7 +136,7 @@ class LoopState:
         return means
 
     def diverges(self, loss: float) -> bool:
-        """Return whether a loss is far above the lowest loss so far. A loss below 1 never is."""
+        """Return whether a loss is at least 1 and far above the lowest loss so far."""
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
     def plan_number(self, hparams: HParams) -> int:
@@ -146,7 +148,7 @@ class LoopState:
         return int(min(self.epoch - 1, last))
 
 
-# The parts without which a run cannot resume, with their types.
+# List the parts that a run needs to resume, with their types.
 NEEDED: dict[str, Any] = {
     "version": str,  # of this recipe
     "hparams": Any,
@@ -154,12 +156,12 @@ NEEDED: dict[str, Any] = {
     "optimizer": dict,
     "iteration": Annotated[int, limits(ge=0)],
     "learning_rate": float,
-    "scaler": dict | None,  # of torch.amp.GradScaler; None except in fp16
+    "scaler": dict | None,  # state of torch.amp.GradScaler; None unless precision=fp16
     "loop": LoopState,
-    "sampler": dict | None,  # of LengthBatchSampler; None between epochs
+    "sampler": dict | None,  # state of LengthBatchSampler; None between epochs
     "corpus": str,  # fingerprint of the clips
-    "longest_text": CountFrom1,  # of the training clips, in symbols
-    "logs": dict[str, int],  # bytes of each log file, by its path from the run folder
+    "longest_text": CountFrom1,  # length of the longest training text, in symbols
+    "logs": dict[str, int],  # size of each log file in bytes, by its path in the run folder
     "metrics_checksum": int,  # CRC-32 of metrics.jsonl
 }
 
@@ -216,7 +218,8 @@ def save(
         "scaler": trainer.scaler.state_dict() or None,
         "hparams": asdict(trainer.hparams),
         "loop": asdict(loop),
-        # Between epochs the sampler still has the plan of the last epoch; the next begins at 0.
+        # Between epochs the sampler still has the plan of the last epoch, and the next epoch begins
+        # at 0.
         "sampler": sampler.state_at(loop.batches_trained) if loop.batches_trained else None,
         **more,
     }
@@ -228,11 +231,11 @@ def save(
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest checkpoints.
 
-    Without a `best.pt` at least two are kept, because the loss of the next optimizer step may show
-    that the newest checkpoint has diverged.
+    Without a `best.pt`, at least two checkpoints are kept, because the loss of the next optimizer
+    step may show that the newest checkpoint has diverged.
 
     Raises:
-        UserError: if the file cannot be written. All earlier checkpoints are then still there.
+        UserError: if the file cannot be written. In this case all earlier checkpoints still exist.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -242,11 +245,11 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path}: cannot be written ({first_line(error)}). Free some space or make the folder "
             "writable; earlier checkpoints have not changed"
         ) from None
-    # Files with larger numbers are not this run's, and may be no checkpoints.
+    # Files with larger numbers do not belong to this run, and may not be checkpoints.
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:
-        with contextlib.suppress(OSError):  # A folder may have such a name.
+        with contextlib.suppress(OSError):  # Skip folders, because a folder may have such a name.
             old.unlink()
     return path
 
@@ -254,14 +257,14 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
 def link_as(name: str, path: Path, directory: Path) -> None:
     """Give the checkpoint at `path` a second name, atomically.
 
-    The file stays when its first name is removed.
+    The file still exists after its first name is removed.
     """
 
     def link(temporary: Path) -> None:
         try:
-            # A hard link to the file itself takes no space on the disk.
+            # A hard link to the file takes no space on the disk.
             os.link(path.resolve(), temporary)
-        except OSError:  # The file system has no hard links.
+        except OSError:  # The file system does not support hard links.
             shutil.copyfile(path, temporary)
 
     write_atomically(directory / name, link)
@@ -291,9 +294,9 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """Return the newest checkpoint before optimizer step `diverged`, whose weights diverged.
+    """Return the newest checkpoint before optimizer step `diverged`, at which the weights diverged.
 
-    The checkpoint of that step is renamed, unless it is the best or no other is left.
+    The checkpoint of that step is renamed, unless it is the best or the only checkpoint.
     """
     good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))
@@ -348,8 +351,8 @@ def load_newest(directory: Path) -> Checkpoint:
     `best.pt` comes last. Prints a warning for each damaged checkpoint.
 
     Raises:
-        UserError: if there is no good checkpoint, because a run that began again in its own folder
-            would overwrite the rest of it. Also if a checkpoint cannot be read or is rejected.
+        UserError: if there is no good checkpoint, because a run that starts again in its own folder
+            would overwrite its remaining files. Also if a checkpoint cannot be read or is rejected.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []
@@ -369,7 +372,7 @@ def load_newest(directory: Path) -> Checkpoint:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint to the CPU, and check the types of its parts. Parts may be missing.
+    """Read a checkpoint to the CPU, and check the types of its parts. A checkpoint may lack parts.
 
     See `checkpoint_file.read_checkpoint` for errors.
     """
@@ -377,7 +380,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def complete(source: Checkpoint) -> Checkpoint:
-    """Return the checkpoint if it has all parts that a run needs to resume.
+    """Check that the checkpoint has all parts that a run needs to resume, and return it.
 
     Raises:
         UserError: if a part is missing.
@@ -400,8 +403,8 @@ def restore(
     """Load a checkpoint's state into a new trainer and sampler, and return the loop's state.
 
     Args:
-        new_clips: whether the clips differ from the checkpoint's clips. Its epoch then begins
-            again.
+        new_clips: whether the clips differ from the checkpoint's clips. In this case the epoch
+            starts again.
 
     Raises:
         UserError: if the checkpoint has another model, or other batches inside an epoch.

@@ -1,8 +1,8 @@
-"""The clips of a run: read the filelists, check them, and compare them with a checkpoint's clips.
+"""Read a run's filelists, check the clips, and compare them with a checkpoint's clips.
 
     clips = resolve_clips(hparams, start.resumed, processes, new_clips=False)
 
-A process reads the files itself, because they may differ between machines.
+Each process reads the files itself, because the files may differ between machines.
 """
 
 import math
@@ -37,15 +37,15 @@ from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes
 
 HOW_TO_NAME_MOVED_LISTS = (
-    "The run resumes with the same filelists elsewhere. If they were moved, name them: --resume "
+    "The run resumes with the same filelists elsewhere. If they were moved, set their new paths: --resume "
     "--hparams @FOLDER/settings.txt, or training_files=...,validation_files=..."
 )
-CLIPS_FILE = "clips.csv"  # in the run folder: the clips of the run, to find later what changed
+CLIPS_FILE = "clips.csv"  # in the run folder; contains the run's clips, to find later changes
 
 
 @dataclass
 class Clips:
-    """A run's clips, and how they differ from the checkpoint's clips."""
+    """Contain a run's clips, and how they differ from the checkpoint's clips."""
 
     training: ClipTable
     validation: ClipTable
@@ -83,12 +83,12 @@ def resolve_clips(
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     if hparams.speaker_embedding_dim:
-        # Checked first, because --new-clips does not help against wrong names.
+        # This is checked first, because --new-clips does not help against wrong names.
         processes.all_or_none(lambda: check_speakers(hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
     if new_clips and clips.change is None:
         print(
-            "note: --new-clips has no effect, because the filelists name the same clips as before"
+            "note: --new-clips has no effect, because the filelists contain the same clips as before"
         )
     return clips
 
@@ -99,18 +99,20 @@ def resolve_clips(
 def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool) -> list[ClipTable]:
     """Read the training and the validation clips.
 
-    If a filelist has a cache, only clips are opened whose files have changed since, by their times.
-    Without a cache every clip is checked (a new run reads it to its end) and the cache is written:
-    by one process of each machine, or by all processes if it cannot be written.
+    If a filelist has a cache, this opens only the clips whose files have changed, judged by their
+    times. Without a cache, one process of each machine checks every clip and writes the cache. A
+    new run reads each clip to its end. If the cache cannot be written, all processes check the
+    clips.
 
     Raises:
-        UserError: with every failure of both lists.
+        UserError: if a filelist or a clip is wrong; the message lists every failure of both
+            filelists.
     """
     lists = processes.all_or_none_with_heartbeat(
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
         "check their filelists",
     )
-    # If a cache could not be written, an outdated cache may still be there.
+    # If the cache could not be written, an outdated cache may still exist.
     is_saved = lists is None or all(table.is_on_disk for table in lists if len(table))
     all_saved = all(processes.gather(is_saved))
     lists = processes.all_or_none_with_heartbeat(
@@ -123,7 +125,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 
 def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
-    check_text_settings(hparams)  # so that a wrong setting is reported once, not for each line
+    check_text_settings(hparams)  # this reports a wrong setting once instead of for each line
     lists = []
     problems = []
     filelists = [hparams.training_files]
@@ -154,7 +156,7 @@ def _warnings(lists: Sequence[ClipTable], hparams: HParams) -> Iterator[str]:
 
 
 def short_limit_warning(lists: Sequence[ClipTable], hparams: HParams) -> str | None:
-    """Return a warning if max_decoder_steps would cut speech as long as the longest clip."""
+    """Return a warning if max_decoder_steps is too small for speech as long as the longest clip."""
     clips = max((table for table in lists if len(table)), key=lambda x: int(x.num_frames.max()))
     longest = int(clips.num_frames.argmax())
     frames = int(clips.num_frames[longest])
@@ -169,7 +171,7 @@ def short_limit_warning(lists: Sequence[ClipTable], hparams: HParams) -> str | N
 
 
 def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | None:
-    """Return a warning about clips that are in both lists."""
+    """Return a warning about clips that are in both filelists."""
     trained = {os.path.abspath(path) for path in training.paths()}
     validated = {os.path.abspath(path) for path in validation.paths()}
     shared = trained & validated
@@ -187,7 +189,7 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
 
 
 def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> HParams:
-    """Return the settings with the names of the speakers, which `check_speakers` has checked.
+    """Return the settings with the names of the speakers. `check_speakers` has checked the names.
 
     A new run has the speakers of its training clips in alphabetical order. A resumed run keeps the
     checkpoint's speakers. Prints a warning if several speakers train as one.
@@ -198,7 +200,7 @@ def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None)
     if len(trained) > 1:
         other_run = f", in another run with {from_weights(resumed)}" if resumed else ""
         print(
-            f"warning: {hparams.training_files} names {len(trained):,} speakers "
+            f"warning: {hparams.training_files} has {len(trained):,} speakers "
             f"({listed(trained)}), and the model trains them as one speaker. To train them as "
             f"several speakers, add --hparams speaker_embedding_dim=64{other_run}"
         )
@@ -206,7 +208,7 @@ def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None)
 
 
 def check_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None = None) -> None:
-    """Check that every clip has a speaker that the model knows.
+    """Check that every clip has one of the model's speakers.
 
     Raises:
         UserError: if a list has no speakers, if validation or a resumed run has speakers that
@@ -219,7 +221,7 @@ def check_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None = 
     for table in (clips.training, clips.validation):
         if len(table) and not table.speakers:
             raise UserError(
-                f"{setting}: {table.filelist} names no speakers; write its lines as {FIELDS}, or "
+                f"{setting}: {table.filelist} has no speakers; write its lines as {FIELDS}, or "
                 "prepare them again with --speaker NAME (docs/guides/speakers.md)"
             )
     if resumed:
@@ -256,7 +258,8 @@ def from_weights(source: Checkpoint) -> str:
 def find_change(
     clips: Clips, resumed: Checkpoint | None, is_allowed: bool
 ) -> dict[str, int] | None:
-    """Count the clips that differ from the checkpoint's clips, or return None if none differs.
+    """Count the clips that differ from the checkpoint's clips, or return None if all clips are the
+    same.
 
     "changed" counts clips with another text, speaker or length. Clips that moved to the training
     or validation list have their own counts.
@@ -280,7 +283,7 @@ def find_change(
         change[kind] = change.get(kind, 0) + 1
     if not is_allowed:
         raise UserError(
-            f"{resumed.path}: training_files and validation_files name other clips than the "
+            f"{resumed.path}: training_files and validation_files contain other clips than the "
             f"checkpoint's: {describe_change(change)}. Give the filelists and audio settings of "
             "the checkpoint, or accept the new clips with --resume --new-clips"
         )
@@ -304,14 +307,14 @@ def _rows(clips: Clips) -> Iterator[str]:
 
 
 class _Row(NamedTuple):
-    """What clips.csv contains about a clip."""
+    """Contain the values of a clip in clips.csv."""
 
     list: str  # "training" or "validation"
     facts: str  # frames and checksum of the text
 
 
 def _by_id(rows: Iterable[str]) -> dict[str, list[_Row]]:
-    """Return the rows of each clip. A filelist may name a clip several times."""
+    """Return the rows of each clip. A filelist may contain a clip several times."""
     found: dict[str, list[_Row]] = {}
     for row in rows:
         name, frames, checksum, clip = row.split(",", 3)
@@ -320,7 +323,7 @@ def _by_id(rows: Iterable[str]) -> dict[str, list[_Row]]:
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """Write clips.csv, which shows a later run the changed clips, and lengths.csv."""
+    """Write lengths.csv, and clips.csv, from which a later run finds changed clips."""
     content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
     write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)

@@ -1,4 +1,4 @@
-"""Which functions compute the recurrences of training: the reference or the fast decoder.
+"""Choose the functions that compute the recurrences of training: the reference or the fast decoder.
 
 functions = checked_decoder("fast", hparams, attention, device, processes)
 """
@@ -19,15 +19,16 @@ DECODERS = ("reference", "fast")
 
 
 class TrainingFunctions(NamedTuple):
-    """The functions that compute the recurrences of training."""
+    """Contain the functions that compute the recurrences of training."""
 
-    decoder: Callable[..., Any]  # with the signature of `model.teacher_forced`
-    encoder_lstm: Callable[..., torch.Tensor]  # with the signature of `model.packed_lstm`
+    decoder: Callable[..., Any]  # has the signature of `model.teacher_forced`
+    encoder_lstm: Callable[..., torch.Tensor]  # has the signature of `model.packed_lstm`
     description: str  # a phrase for messages
 
 
 def reference(reason: str = "") -> TrainingFunctions:
-    """Return the readable functions of model.py, described with the reason for using them."""
+    """Return the reference functions of model.py, with a description that gives the reason for
+    their use."""
     description = "reference, step by step" + (f": {reason}" if reason else "")
     return TrainingFunctions(teacher_forced, packed_lstm, description)
 
@@ -35,26 +36,26 @@ def reference(reason: str = "") -> TrainingFunctions:
 def choose_decoder(
     name: str, device: torch.device, attention: torch.nn.Module | None = None
 ) -> TrainingFunctions:
-    """Return the functions that `name`, one of DECODERS, means on this device.
+    """Return the functions for `name` (one of DECODERS) on this device.
 
     The reference decoder is used if the folder fast_decoder/ is missing, or if the model has an
     attention that the fast decoder does not compute.
 
     Args:
-        attention: the model's; None: the attention of the fast decoder.
+        attention: the model's attention; None: the attention of the fast decoder.
     """
     if name == "reference":
         return reference()
     spec = importlib.util.find_spec("fast_decoder")
-    # A folder with compiled files only is an empty package without an origin.
+    # If the folder contains only compiled files, it is an empty package without an origin.
     if spec is None or spec.origin is None:
         return reference("the folder fast_decoder/ is missing")
-    # An exact comparison, because a subclass may compute something else.
+    # The comparison is exact, because a subclass may compute something else.
     if attention is not None and type(attention) is not LocationSensitiveAttention:
         return reference(
             f"the fast decoder computes LocationSensitiveAttention, not {type(attention).__name__}"
         )
-    # Imported here because the recipe works without this folder.
+    # This is imported here because the recipe works without this folder.
     import fast_decoder
     from fast_decoder.encoder import bidirectional_lstm
 

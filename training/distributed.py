@@ -1,4 +1,5 @@
-"""Processes that torchrun started to train together: their ranks and the values they exchange.
+"""Connect the processes that torchrun started to train together: their ranks, and the values they
+exchange.
 
     processes = join(seconds=300)
     if processes.is_first:
@@ -34,17 +35,17 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # while a process works on something long
+SECONDS_BETWEEN_HEARTBEATS = 1  # limit while a process does long work
 
 
 class AlreadyReported(UserError):
-    """Raised on other ranks: one rank has already reported the error."""
+    """Stop a rank after another rank has reported the error."""
 
 
 class ReductionClock:
-    """Measures how long optimizer steps wait for the gradients of other processes.
+    """Measure how long optimizer steps wait for the gradients of other processes.
 
-    The time begins when the last of this process's own gradients are ready. On a GPU, reading the
+    The time begins when all gradients of this process are ready. On a GPU, reading the
     clock does not wait for the GPU.
     """
 
@@ -60,7 +61,7 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Note the time. Call this whenever gradients of this process become ready."""
+        """Note the time. Call this each time that gradients of this process become ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
@@ -78,23 +79,25 @@ class ReductionClock:
 
 @dataclass(frozen=True)
 class Processes:
-    """This process and the other processes of the run."""
+    """Describe the processes of a run, and this process's place among them."""
 
     rank: int = 0
     world_size: int = 1
-    device: torch.device | None = None  # of this process; None: a GPU if the machine has a GPU
-    clock: ReductionClock | None = None  # only with several processes
-    local_rank: int = 0  # on this machine; rank 0 does what one process per machine must do
+    # Device of this process; None: a GPU if the machine has a GPU.
+    device: torch.device | None = None
+    clock: ReductionClock | None = None  # set only with several processes
+    local_rank: int = 0  # rank on this machine; rank 0 does the work of one process per machine
     machines: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Return whether this is the process that writes and prints."""
+        """Return whether this is the process that writes files and prints messages."""
         return self.rank == 0
 
     @property
     def launcher(self) -> str:
-        """Return the command that starts as many processes: "python", or torchrun with options."""
+        """Return the command that starts the same number of processes: "python", or torchrun with
+        options."""
         if self.world_size == 1:
             return "python"
         nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
@@ -113,7 +116,7 @@ class Processes:
 
         def note_and_reduce(
             clock: ReductionClock, bucket: GradBucket
-        ) -> torch.futures.Future[torch.Tensor]:  # torch reads the annotations
+        ) -> torch.futures.Future[torch.Tensor]:  # torch needs these annotations
             clock.note()
             return allreduce_hook(cast(Any, dist.group.WORLD), bucket)
 
@@ -121,7 +124,8 @@ class Processes:
         return wrapped
 
     def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
-        """Start to sum `vector` over all processes in place. The caller waits for the result."""
+        """Start summing `vector` over all processes, in place. The caller must wait for the
+        result."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:
@@ -129,7 +133,7 @@ class Processes:
 
         Raises:
             UserError: in every process, if `action` raised UserError or OSError in any process. If
-                messages differ, the ranks are named.
+                messages differ, they contain the ranks.
         """
         problem = None
         try:
@@ -153,7 +157,7 @@ class Processes:
         that the death of a process is noticed at once.
 
         Args:
-            what: a phrase that describes the action. Processes that wait print it.
+            what: a phrase that describes the action. Waiting processes print it.
         """
         if self.world_size == 1:
             return action()
@@ -162,7 +166,8 @@ class Processes:
         def act() -> None:
             try:
                 future.set_result(action())
-            except BaseException as error:  # It is raised below, where it ends the process.
+            # The exception is raised below, where it ends the process.
+            except BaseException as error:
                 future.set_exception(error)
 
         threading.Thread(target=act, daemon=True).start()
@@ -183,8 +188,8 @@ class Processes:
         """Check that all processes have the same `facts`.
 
         Raises:
-            UserError: in every process, if facts differ. It names the processes and the facts that
-                differ from the first process.
+            UserError: in every process, if facts differ. The message lists the processes and the
+                facts that differ from the first process.
         """
         first, *others = self.gather(facts | {"machine": socket.gethostname()})
         differences = [
@@ -216,7 +221,7 @@ class Processes:
 
 @contextlib.contextmanager
 def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
-    """Make a model's SyncBatchNorm use this process's batch alone in this context."""
+    """Make the model's SyncBatchNorm use only this process's batch inside this context."""
     shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
     for module in shared:
         vars(module)["forward"] = types.MethodType(torch.nn.BatchNorm1d.forward, module)
@@ -231,11 +236,11 @@ ALONE = Processes()
 
 
 def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
-    """Return a store that the processes of this start share.
+    """Return a store that is shared by the processes that were started together.
 
     torchrun keeps the same store while it restarts processes. The store still has the addresses of
-    dead processes, and new processes would wait for them in vain (pytorch issue 135712). So the
-    first process gives this start a unique name, and lists the processes that have answered.
+    dead processes, and new processes would wait for them in vain (pytorch issue 135712). Therefore
+    the first process gives this start a unique name, and lists the processes that have answered.
 
     Raises:
         UserError: if the first process does not answer within `seconds`.
@@ -249,7 +254,7 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
         return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
-        start = store.get("start").decode()  # This may be an earlier start.
+        start = store.get("start").decode()  # This may be the name of an earlier start.
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():
@@ -295,9 +300,10 @@ def join(seconds: float) -> Processes:
 
 
 def leave_at_exit() -> None:
-    """Give a thread of torch time to release the tensors of the last exchange.
+    """Wait until a thread of torch has released the tensors of the last exchange.
 
-    Call this before the process ends. If the interpreter ended first, the process would be aborted.
+    Call this before the process ends. If the interpreter ended before that, the process would
+    abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

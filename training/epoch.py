@@ -1,4 +1,4 @@
-"""An epoch: the batches of each optimizer step, the losses of finished steps, and the epoch's sums.
+"""Train an epoch: the batches of each optimizer step, the losses of finished steps, and the sums.
 
 Losses are read a few optimizer steps late, so that the device never waits for the host.
 """
@@ -25,14 +25,16 @@ from training.plan import PendingStep, PlannedStep
 from training.run import Run
 from training.trainer import MicroBatch, StepValues, hashed_seed
 
-MAX_CONSECUTIVE_SKIPS = 20  # skipped optimizer steps in a row after which the run stops
+MAX_CONSECUTIVE_SKIPS = 20  # the run stops after this many skipped optimizer steps in a row
 
 
 class NoNextBatch(Exception):
-    """Raised if a process has no next batch: this process if there is a cause, else another."""
+    """Report that a process got no next batch: this process if there is a cause, otherwise another
+    process."""
 
     def __str__(self) -> str:
-        # A loader's process sends its traceback first, then the class's name and the message.
+        # A loader's process sends its traceback, then the name of the exception's class and the
+        # message.
         lines = str(self.__cause__).strip().splitlines() or [""]
         return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
 
@@ -69,9 +71,9 @@ def micro_batches_of(
 
 
 def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> None:
-    """Check that the batch from the loader has the clips of the step's batch `i`, in their order.
+    """Check that the loader's batch has the clips of the step's batch `i`, in the same order.
 
-    Weights, dropout seeds and the epoch's sums belong to the planned clips.
+    Weights, dropout seeds and the epoch's sums are valid for the planned clips only.
     """
     expected = planned.batches[i].tolist()
     found = None if batch.clip_indices is None else batch.clip_indices.tolist()
@@ -86,14 +88,16 @@ def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> 
 
 
 def read_pending(run: Run, leave: int = 0) -> None:
-    """Read the losses of the optimizer steps since the last call, when the device has them.
+    """Read the losses of the optimizer steps since the last call, and wait until the device has
+    them.
 
     Args:
-        leave: how many of the newest steps wait for the next call, so that the device stays busy.
+        leave: number of newest steps whose losses are read at the next call, so that the device
+            stays busy.
 
     Raises:
         UserError: if a loss is not finite or far above the lowest loss, or after too many skipped
-            steps in a row. No checkpoint contains such steps, because everything is read before a
+            steps in a row. No checkpoint contains such steps, because all losses are read before a
             checkpoint is written.
         NoNextBatch: if a process found no next batch. The run is then at the state before that
             optimizer step.
@@ -125,7 +129,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
 
 def imbalance(planned: PlannedStep, world_size: int) -> float:
-    """Return the padded frames of the process with the most, divided by the processes' mean."""
+    """Return the largest number of padded frames of a process, divided by the mean over
+    processes."""
     padded = [weight.padded_frames for weight in planned.weights]
     return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 

@@ -35,13 +35,13 @@ def worst_case_shapes(
     """Return (clips, frames, symbols) of the batches that need the most memory in training.
 
     With a fixed batch size this is one batch: `batch_size` clips as long as the longest clip, with
-    the longest text. With a frame budget per batch there are two batches. The first has the most
-    padded frames that budget and corpus allow, with the longest text. The second has the most
-    clips, which are the shortest.
+    the longest text. With a frame budget per batch there are two batches. The first batch has the
+    most padded frames that budget and corpus allow, with the longest text. The second batch has the
+    most clips, which are the shortest clips.
 
     Args:
         capacity: frame budget per batch; None: fixed batch size.
-        max_draws: [clips], how often an epoch contains each clip at most; None: once.
+        max_draws: [clips], the most times that an epoch contains each clip; None: once.
     """
     x = np.asarray(num_frames)
     symbols = np.asarray(num_symbols)
@@ -50,11 +50,11 @@ def worst_case_shapes(
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
-    # For each length: the most clips of a batch without longer clips. An epoch draws as many clips
-    # as there are.
+    # This is, for each length, the largest number of clips in a batch without longer clips. An
+    # epoch draws as many clips as the corpus contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
-    # Among equal batches, the batch with the longest clips.
+    # Among equal batches, this takes the batch with the longest clips.
     largest = int(np.flatnonzero(frames == frames.max())[-1])
     most_clips = int(clips.max())
     widest = int(lengths[lengths * most_clips <= capacity].max())
@@ -135,7 +135,7 @@ def _problems(
     setting: str,
     max_draws: np.ndarray | None = None,
 ) -> list[str]:
-    """Return [] if the batches fit, else a message with the largest `setting` that fits."""
+    """Return [] if the batches fit, otherwise a message with the largest `setting` that fits."""
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
     if fit(trainer, step, asked):
@@ -163,7 +163,7 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
     """Return whether `step` fits into memory on batches of these shapes."""
     try:
         for clips, frames, symbols in shapes:
-            # As before every optimizer step, there are no gradients to add to.
+            # Every optimizer step begins without gradients, so remove them here too.
             trainer.model.zero_grad(set_to_none=True)
             batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
             step(batch.to(trainer.device))
@@ -181,8 +181,8 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 def _without_trace(trainer: Trainer) -> Iterator[None]:
     """Restore buffers, gradients, mode and random states bitwise on exit.
 
-    The first optimizer step creates the optimizer's state. If it is still to come, memory of that
-    size is allocated in this context.
+    The first optimizer step creates the optimizer's state. If that step has not happened yet,
+    memory of the same size is allocated in this context.
     """
     model = trainer.model
     training = model.training

@@ -1,4 +1,4 @@
-"""`RunLogger`: writes a run's metrics.jsonl, and the same numbers to TensorBoard."""
+"""Write a run's metrics.jsonl, and the same numbers to TensorBoard (`RunLogger`)."""
 
 import errno
 import json
@@ -15,20 +15,20 @@ from tacotron2_voice.utils.files import (
 )
 from training.tensorboard import Example, TensorBoard, event_files, warn_on_failure
 
-MAX_CURVES = 20  # speakers with a curve in TensorBoard
+MAX_CURVES = 20  # most speakers with a curve in TensorBoard
 LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # TensorBoard's group of these curves
-NOT_CURVES = ("epoch", "iteration", "speakers")  # entries of a record without a curve
+NOT_CURVES = ("epoch", "iteration", "speakers")  # entries of a record that get no curve
 
 
 class RunLogger:
-    """Appends to metrics.jsonl in the run folder, and to TensorBoard's files in the log folder.
+    """Append to metrics.jsonl in the run folder, and to TensorBoard's files in the log folder.
 
     `state` returns the size of every log file. A logger that is created with a saved state cuts the
     files back to these sizes, so that a resumed run leaves no trace of steps after its checkpoint.
     Without a saved state the logs are cleared. Files of other programs do not change.
 
     If metrics.jsonl differs from its content at the checkpoint, it is renamed and a new file is
-    begun (`has_lost_metrics`). If the disk is full, lines wait until they can be written.
+    started (`has_lost_metrics`). If the disk is full, lines wait until they can be written.
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -63,7 +63,7 @@ class RunLogger:
         self._write_lines()
         os.fsync(self.metrics.fileno())
         sizes = {self._name(path): path.stat().st_size for path in self._files()}
-        # From the descriptor, because somebody may have deleted the file.
+        # The size comes from the descriptor, because somebody may have deleted the file.
         sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size
         return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
 
@@ -137,14 +137,14 @@ class RunLogger:
             if waiting:
                 written = os.write(file, waiting)
                 if written < len(waiting):
-                    # Removes the half line that was written.
+                    # This removes an incomplete line.
                     os.ftruncate(file, os.fstat(file).st_size - written)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._waiting = b""
             self.metrics_checksum = zlib.crc32(waiting, self.metrics_checksum)
 
     def close(self) -> None:
-        """Write what waits, and close the files."""
+        """Write the waiting lines, and close the files."""
         self._write_lines()
         self.tensorboard.close()
         self.metrics.close()

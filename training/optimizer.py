@@ -1,4 +1,5 @@
-"""The optimizer, how gradients are applied, and the values that change during a run (`Schedule`).
+"""Define the optimizer, how gradients are applied, and the values that change during a run
+(`Schedule`).
 
     optimizer = make_optimizer(model.parameters(), hparams)
     schedule = schedule_at(iteration, hparams)
@@ -18,7 +19,7 @@ from hparams import HParams
 def make_optimizer(
     parameters: Iterable[torch.nn.Parameter], hparams: HParams
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a run. This is the only place that chooses it.
+    """Return the optimizer of a run. This is the only place that chooses the optimizer.
 
     The learning rate is set before every optimizer step (`Trainer.step`).
     """
@@ -36,11 +37,11 @@ def apply_gradients(
     """Make an optimizer step with the gradients divided by `divisor`, unless `skip` is true.
 
     Args:
-        divisor: scalar on the device, at least 1; this is how gradients are clipped.
+        divisor: scalar on the device, at least 1. Gradients are clipped by it.
         skip: bool scalar on the device.
     """
-    # torch's fused optimizers set this attribute. They read both values on the GPU, so the host
-    # does not wait for them.
+    # Only torch's fused optimizers set this attribute. The optimizers read both values on the GPU,
+    # so the host does not wait.
     if getattr(optimizer, "_step_supports_amp_scaling", False):
         vars(optimizer).update(grad_scale=divisor, found_inf=skip.float())
         optimizer.step()
@@ -64,7 +65,7 @@ def state_entries(hparams: HParams) -> dict[str, bool]:
 
 
 class Schedule(NamedTuple):
-    """The values of one optimizer step that depend on its number."""
+    """Contain the values of an optimizer step that depend on its number."""
 
     learning_rate: float
     guided_attention_weight: float
@@ -92,7 +93,8 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
     """Return the weight of the guided attention loss after `iteration` finished optimizer steps.
 
-    It falls linearly to 0, because a constant weight would hurt texts that are not read evenly.
+    It falls linearly to 0, because a constant weight would hurt texts whose symbols take unequal
+    times.
     """
     left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
     return hparams.guided_attention_weight * left

@@ -1,4 +1,4 @@
-"""The optimizer steps of an epoch's plan: the batches of each step and their weights."""
+"""Divide an epoch's plan into optimizer steps: the batches of each step and their weights."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,12 @@ from training.trainer import LossWeights, StepLosses
 
 
 class PlannedStep(NamedTuple):
-    """An optimizer step of the epoch's plan."""
+    """Describe an optimizer step of the epoch's plan."""
 
-    numbers: list[int]  # of its batches in the plan
-    end: int  # number of the plan's batches that are trained after this step
-    batches: list[np.ndarray]  # clips of each batch, of all processes
-    weights: list[LossWeights]  # of each batch
+    numbers: list[int]  # numbers of its batches in the plan
+    end: int  # number of the plan's batches that are trained when this step is done
+    batches: list[np.ndarray]  # clips of each batch, for all processes
+    weights: list[LossWeights]  # weights of each batch
     frames: int  # real frames
 
     @property
@@ -24,9 +24,9 @@ class PlannedStep(NamedTuple):
 
 
 class PendingStep(NamedTuple):
-    """An optimizer step whose losses have not been read yet."""
+    """Contain an optimizer step whose losses have not been read yet."""
 
-    number: int  # in the whole run, from 1
+    number: int  # its number in the whole run, from 1
     losses: StepLosses
     planned: PlannedStep
     before: int  # batches of the epoch that were trained before this step

@@ -1,19 +1,20 @@
-"""The precisions of training (`precision` in hparams.py) and their effect on a device."""
+"""Define the precisions of training (`precision` in hparams.py) and check that a device supports
+them."""
 
 from typing import Any
 
 import torch
 
-# The dtype of autocast in each precision; None trains in float32. tf32 is float32 with products
-# that a GPU may round.
+# This is the dtype of autocast in each precision; None: float32. In tf32, a GPU may round the
+# factors of float32 products.
 AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = tuple(AUTOCAST_DTYPES)
 CAPABILITY_OF_BF16 = (8, 0)  # compute capability of the first GPUs with bf16 and tf32
-CPUS_OF_BF16 = {"avx512_bf16", "amx_bf16"}  # features of CPUs that multiply in bfloat16
+CPUS_OF_BF16 = {"avx512_bf16", "amx_bf16"}  # features of a CPU that multiplies in bfloat16
 
 
 def describe_precision(precision: str, capability: tuple[int, int] | None) -> str:
-    """Return what is lost because the device does not compute in this precision, or "".
+    """Return the disadvantage if the device does not compute in this precision, otherwise "".
 
     Args:
         capability: the GPU's compute capability; None for a CPU.

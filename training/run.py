@@ -1,4 +1,4 @@
-"""`Run`: everything that the training loop works with, and how it begins or resumes.
+"""Define `Run`, which contains everything that the training loop needs, and start or resume it.
 
 run = Run(folder, clips, sampler, loader, validation_loader, trainer)
 load_start(run, start)
@@ -44,7 +44,7 @@ from training.trainer import Trainer
 
 @dataclass
 class Run:
-    """Everything that the training loop works with."""
+    """Contain everything that the training loop needs."""
 
     folder: RunFolder
     clips: Clips
@@ -53,11 +53,13 @@ class Run:
     validation_loader: DataLoader[Any] | None  # None without a validation list
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    logger: RunLogger | None = None  # in the first process only; opened last
-    pending: list[PendingStep] = field(default_factory=list)  # steps with losses not read yet
-    must_stop: bool = False  # a process was asked to stop, and all processes know it
-    recent_loss: float | None = None  # mean of the steps last read; None before the first step
-    recent_focus_rate: float | None = None  # from the last validation
+    logger: RunLogger | None = None  # set in the first process only, as the last step
+    # Steps whose losses have not been read yet.
+    pending: list[PendingStep] = field(default_factory=list)
+    must_stop: bool = False  # all processes have received that a process was asked to stop
+    # Mean of the newest steps that were read; None before the first step.
+    recent_loss: float | None = None
+    recent_focus_rate: float | None = None  # focus rate of the last validation
 
     @property
     def hparams(self) -> HParams:
@@ -122,7 +124,7 @@ class Run:
     def close(self) -> None:
         """Close the logs and unlock the folder."""
         if self.logger is not None:
-            with contextlib.suppress(OSError):  # A failure to write was reported before.
+            with contextlib.suppress(OSError):  # A failure to write has been reported already.
                 self.logger.close()
         self.folder.close()
 
@@ -169,18 +171,19 @@ def open_logs(run: Run, start: Start) -> None:
     directory = run.folder.path
     state = run.state
     remove_leftovers(directory)
-    remove_leftovers(directory / run.folder.logs)  # TensorBoard would read them
+    remove_leftovers(directory / run.folder.logs)  # TensorBoard would read these files
     own = None
     if start.resumed is not None and is_inside(start.resumed.path, directory):
         own = checkpoint.put_in_place(start.resumed, directory)
-    # Before the logs are cut back: if killed in between, the next --resume must cut them back.
+    # This happens before the logs are cut back. If the run is killed in between, the next --resume
+    # cuts them back.
     iteration = -1 if start.resumed is None else state.iteration
     for moved in checkpoint.set_aside_newer(directory, iteration):
         print(f"renamed a later or damaged checkpoint: {moved}")
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
-        # The best checkpoint is not there any more.
+        # The best checkpoint does not exist any more.
         state.best_validation_loss = float("inf")
     saved_logs = own.state if own is not None else None
     run.logger = RunLogger(directory, directory / run.folder.logs, saved_logs)
@@ -188,7 +191,8 @@ def open_logs(run: Run, start: Start) -> None:
     if has_new_clips:
         write_clips(directory, run.clips)
     if has_new_clips or run.logger.has_lost_metrics:
-        # The next --resume then needs no other option, and a full disk is noticed now.
+        # With this checkpoint the next --resume needs no other option, and a full disk is noticed
+        # now.
         run.save()
     run.logger.log_run(run_record(run, start))
 

@@ -1,4 +1,4 @@
-"""`RunFolder`: a run's output folder, locked while the run trains.
+"""Lock a run's output folder while the run trains (`RunFolder`).
 
 folder = RunFolder(Path("runs/ljspeech"))
 folder.make()
@@ -18,7 +18,7 @@ DEFAULT_LOGS = "logs"  # the folder of TensorBoard's files, inside the run folde
 
 
 class RunFolder:
-    """The output folder of a run.
+    """Represent the output folder of a run.
 
     An existing folder is locked before a checkpoint in it is read, so that no other process trains
     in it meanwhile. `make` creates and locks a missing folder.
@@ -26,7 +26,7 @@ class RunFolder:
     Args:
         logs: TensorBoard's folder, relative to `path`.
         is_used: whether this process locks and writes the folder. Only the run's first process
-            does.
+            locks and writes it.
 
     Raises:
         OSError: if another run trains in the folder.
@@ -52,10 +52,10 @@ class RunFolder:
         return metrics.exists() and metrics.stat().st_size > 0
 
     def make(self) -> None:
-        """Create and lock the folder, if that was not done yet.
+        """Create and lock the folder, unless this was done already.
 
         Raises:
-            UserError: if another process has started a run in the folder since.
+            UserError: if another process has started a run in the folder meanwhile.
         """
         if self._lock is not None:
             return

@@ -1,4 +1,4 @@
-"""Signals that stop a run, and the last messages of the process."""
+"""Handle signals that stop a run, and print the last messages of the process."""
 
 import contextlib
 import os
@@ -13,11 +13,11 @@ from tacotron2_voice.utils.errors import UserError, explained
 from training.distributed import AlreadyReported, Processes, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
-OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch may raise this in any statement
+OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch may raise this error in any statement
 
 
 class StopRequest:
-    """Remembers SIGINT, SIGTERM or SIGHUP until the loop can save.
+    """Remember SIGINT, SIGTERM or SIGHUP until the loop can save.
 
     A SIGINT after another signal stops the process at once. A SIGHUP that nohup ignores stays
     ignored.
@@ -34,13 +34,14 @@ class StopRequest:
             self.signal = number
             message = f"\n{signal.Signals(number).name}: saving after this step ...\n"
             with contextlib.suppress(OSError):
-                # Not `print`, because the signal may have interrupted another `print`.
+                # This does not use `print`, because the signal may have interrupted another
+                # `print`.
                 os.write(2, message.encode())
         elif number == signal.SIGINT:  # SIGTERM may come twice, for example from make.
             raise KeyboardInterrupt
 
     def exit(self, processes: Processes, resume_command: str) -> None:
-        """End this process. The caller has saved before."""
+        """End this process. Save a checkpoint before this call."""
         if processes.is_first:
             print(f"stopped and saved; resume with: {resume_command}", flush=True)
         leave_at_exit()
@@ -56,7 +57,7 @@ def messages(resume_command: str = "") -> Iterator[None]:
     process of the run.
 
     Args:
-        resume_command: added to the message if there is something to resume.
+        resume_command: this command is added to the message if the run can be resumed.
     """
     resume = f"resume with: {resume_command}" if resume_command else ""
     try:
@@ -75,7 +76,8 @@ def messages(resume_command: str = "") -> Iterator[None]:
         if is_from_gloo or isinstance(error, torch.distributed.DistError):
             message = str(error).partition("\n")[0]  # torch adds a stack to some messages.
             sys.exit(f"train.py: another process of this run ended or does not answer: {message}")
-        if "Too many open files" in str(error):  # The loader's processes exchange files.
+        # The loader's processes exchange open files, so many workers need many descriptors.
+        if "Too many open files" in str(error):
             sys.exit(
                 "train.py: too many open files. Raise ulimit -n, or set num_workers=0\n"
                 f"{resume}".rstrip()
@@ -83,7 +85,7 @@ def messages(resume_command: str = "") -> Iterator[None]:
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
         if "signal: Terminated" in str(error):
-            # The signal reached this process too, which has saved.
+            # The signal also reached this process, and it has saved.
             print(f"train.py: a loader's process was stopped; {resume}", file=sys.stderr)
             sys.exit(128 + signal.SIGTERM)
         sys.exit(

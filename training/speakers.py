@@ -1,4 +1,4 @@
-"""The speakers of a run: how much speech each speaker has, and the validation loss of each.
+"""Report on the speakers of a run: how much speech and which validation loss each speaker has.
 
 print(describe_speakers(clips, hparams, weights))    # when a run starts
 losses = losses_of_speakers(clips.validation, rows)  # of a validation, by name
@@ -15,13 +15,14 @@ from hparams import HParams
 from tacotron2_voice.speakers import listed
 from training.clips import Clips
 
-MAX_SHOWN = 8  # speakers that are printed, and that have an example in each validation
-# Of a validation clip: index, frames, decoder steps, and the two values of loss.sums_of_clips.
+MAX_SHOWN = 8  # number of speakers that are printed, and that have an example in each validation
+# These are the values of a validation clip: index, frames, decoder steps, and the two values of
+# loss.sums_of_clips.
 ClipRow = Sequence[float]
 
 
 def most_speech_first(clips: ClipTable) -> list[str]:
-    """Return the names of the speakers, sorted by falling number of frames."""
+    """Return the names of the speakers, sorted from most to fewest frames."""
     totals = np.bincount(clips.speaker_numbers, clips.num_frames).tolist()
     frames = dict(zip(clips.speakers, totals, strict=True))
     return sorted(frames, key=lambda name: (-frames[name], name))
@@ -94,9 +95,10 @@ def short(name: str) -> str:
 def first_positions(
     batches: Sequence[Sequence[int]], clips: ClipTable
 ) -> dict[str, tuple[int, int]]:
-    """Return where the first clip of each speaker is: the batch's number and the row in it.
+    """Return the position of each speaker's first clip: the batch's number and the row in the
+    batch.
 
-    Only the MAX_SHOWN speakers with the most speech are included; they are sorted by it.
+    Only the MAX_SHOWN speakers with the most speech are included, starting with the most speech.
 
     Args:
         batches: the validation batches of all processes.

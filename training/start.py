@@ -34,16 +34,17 @@ from training.decoders import choose_decoder
 from training.distributed import Processes
 from training.run_folder import RunFolder
 
-# All code that trains: it must be the same in every process.
+# All code that trains must be the same in every process.
 FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
 CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
 
 class Start(NamedTuple):
-    """What a run starts from. Without a checkpoint it starts from optimizer step 0."""
+    """Contain the checkpoint or weights that a run starts from. Without a checkpoint it starts from
+    optimizer step 0."""
 
     resumed: Checkpoint | None = None
-    weights: Checkpoint | None = None  # of another model (--warm_start)
+    weights: Checkpoint | None = None  # weights of another model (--warm_start)
 
 
 # ---------------------------------------------------------------------------- the checkpoint
@@ -101,10 +102,10 @@ def is_inside(path: Path, directory: Path) -> bool:
 def is_finished(
     resumed: Checkpoint | None, hparams: HParams, folder: RunFolder, processes: Processes
 ) -> bool:
-    """Return whether the checkpoint is the last of its run. If it is also the best, mark it.
+    """Return whether the checkpoint is the last of its run. Also mark it if it is the best.
 
     Raises:
-        UserError: if only some processes find so, because their settings differ.
+        UserError: if the processes disagree, because their settings differ.
     """
     finished = resumed is not None and resumed.state["loop"]["epoch"] > hparams.epochs
     if resumed is None or not processes.any(finished):
@@ -124,8 +125,8 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
     Prints the settings that change.
 
     Raises:
-        UserError: for settings that are wrong or that this run cannot change, and if the
-            checkpoint was trained with other English reading rules.
+        UserError: if a setting is wrong or this run cannot change it, or if the checkpoint was
+            trained with other English reading rules.
     """
 
     def resolve() -> HParams:
@@ -158,13 +159,13 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
 
 
 def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
-    """Return the settings of a resumed run with its symbols, which are the checkpoint's.
+    """Return the settings of a resumed run with the symbols of the checkpoint.
 
     The corpus's own table may have changed with its clips. Texts with symbols that the checkpoint
     lacks are rejected later, line by line.
 
     Raises:
-        UserError: if `symbols` names a file with another table.
+        UserError: if `symbols` is a file with another table.
     """
     if hparams.symbols == base.symbols == "corpus":
         return hparams
@@ -185,7 +186,7 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
     Checkpoints of 0.4.0 do not contain the version of the rules, and pass.
 
     Raises:
-        UserError: if the run reads English text by rules that have changed since.
+        UserError: if the rules for reading English text have changed since then.
     """
     saved = resumed.state.get("text_rules")
     current = rules_version()
@@ -207,7 +208,7 @@ def check_processes_agree(
     """Check that settings, corpus, checkpoint and code are the same in all processes.
 
     Raises:
-        UserError: in all processes, if something differs.
+        UserError: in all processes, if any of these differ.
     """
     checksum = None
     if start.resumed is not None:

@@ -1,4 +1,5 @@
-"""TensorBoard: curves, plots and audio of a run, in files that a resumed run can cut back."""
+"""Write curves, plots and audio of a run to TensorBoard, in files that a resumed run can cut
+back."""
 
 import contextlib
 import functools
@@ -16,12 +17,14 @@ from torch.utils.tensorboard import SummaryWriter
 from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.utils.plots import draw_alignment, draw_gate, draw_mels
 
-SUFFIX = ".tacotron2"  # of this recipe's event files; other files in the folder are left alone
+# Suffix of this recipe's event files; other files in the folder do not change.
+SUFFIX = ".tacotron2"
 
 
 @contextlib.contextmanager
 def warn_on_failure(action: str) -> Iterator[None]:
-    """Turn an exception into a warning. Use this for plots and logs, which a run can do without."""
+    """Turn an exception into a warning. Use this for plots and logs, because training works without
+    them."""
     try:
         yield
     except Exception as error:
@@ -34,7 +37,7 @@ def warn_on_failure(action: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model predicted for a clip, in T decoder steps."""
+    """Contain the model's prediction for a clip, in T decoder steps."""
 
     symbols: list[str]  # [T_in], the text
     alignment: np.ndarray  # [T, T_in]
@@ -44,24 +47,25 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FreeRunningPrediction(Prediction):
-    """A prediction of free-running inference: each decoder step got the model's own frames."""
+    """Contain a prediction of free-running inference, where each decoder step gets the model's own
+    frames."""
 
     end: StopReason
 
 
 @dataclass(frozen=True)
 class Example:
-    """A validation clip that TensorBoard shows."""
+    """Contain a validation clip that TensorBoard shows."""
 
-    speaker: str  # the name; "" for a model of one speaker
+    speaker: str  # name of the speaker; "" for a model of one speaker
     recording: np.ndarray  # [n_mels, frames], log-mel
     gate_target: np.ndarray  # [T]
-    teacher_forced: Prediction  # each decoder step got the recording's frames before it
+    teacher_forced: Prediction  # prediction from the recording's own frames (teacher forcing)
     ids: list[int]  # symbol ids of the text
     gate_threshold: float
     sampling_rate: int
-    free_running: FreeRunningPrediction | None  # None if it failed
-    audio: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags, without audio that failed
+    free_running: FreeRunningPrediction | None  # None: inference failed
+    audio: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags; audio that failed is left out
 
 
 def plots_of(example: Example) -> dict[str, Figure]:
@@ -92,7 +96,7 @@ def plots_of(example: Example) -> dict[str, Figure]:
 
 
 class TensorBoard:
-    """Writes events into a folder until the first failure, such as a full disk."""
+    """Write events into a folder until the first failure, such as a full disk."""
 
     def __init__(self, directory: Path):
         directory.mkdir(parents=True, exist_ok=True)
@@ -111,7 +115,7 @@ class TensorBoard:
             return
         try:
             getattr(self._writer, method)(*values, **options)
-        except (OSError, ValueError) as error:  # ValueError: a name that is not UTF-8
+        except (OSError, ValueError) as error:  # a name that is not UTF-8 raises ValueError
             self._works = False
             print(
                 f"warning: TensorBoard gets no more data until the run is resumed: {error}",

@@ -1,4 +1,4 @@
-"""`Trainer`: the model, its optimizer and precision, and `step`, one optimizer step.
+"""Make optimizer steps: `Trainer` contains the model, its optimizer and precision.
 
     trainer = Trainer(hparams, device)
     losses = trainer.step([MicroBatch(batch)], schedule_at(iteration, hparams))
@@ -27,7 +27,8 @@ from training.optimizer import Schedule
 from training.precision import AUTOCAST_DTYPES
 
 ENVIRONMENT = {
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS then gives the same sums in every run
+    # With this setting, cuBLAS computes the same sums in every run.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # On a CPU, oneDNN and torch's wrapper each cache programs for the last 1,024 shapes. That takes
     # half a gigabyte, and the shapes of training rarely repeat.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
@@ -36,7 +37,7 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The weights of a micro-batch's losses: its share of its optimizer step."""
+    """Contain the weights of a micro-batch's losses, which are its share of the optimizer step."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # real frames
@@ -47,33 +48,33 @@ NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
 
 
 class MicroBatch(NamedTuple):
-    """A batch that one process trains in one forward and one backward pass."""
+    """Contain a batch that one process trains in one forward and one backward pass."""
 
     batch: Batch
     weights: LossWeights = LossWeights()
-    seed: int | None = None  # for the dropout; None continues the global generator
+    seed: int | None = None  # seed of the dropout; None: continue the global generator
 
 
 class LossTerms(NamedTuple):
-    """The loss terms that are logged.
+    """Contain the loss terms that are logged.
 
     They are tensors for one micro-batch, or numbers for a whole optimizer step.
     `Trainer.losses_of` makes them in this order, and `LoopState` keeps their sums.
     """
 
-    loss: Any  # padded: the reference's mean
+    loss: Any  # the padded loss, which is the reference's mean
     loss_unpadded: Any  # masked
-    guided_attention: Any  # not a number while its weight is 0
+    guided_attention: Any  # NaN while its weight is 0
 
 
 class StepValues(NamedTuple):
-    """The results of an optimizer step, over all its batches and processes."""
+    """Contain the results of an optimizer step, over all its batches and processes."""
 
     terms: LossTerms
     gradient_norm: float
     skipped: float  # 1 if the optimizer step was skipped
     stop_requests: float  # processes that were asked to stop
-    failures: float  # processes that found no next batch
+    failures: float  # number of processes that got no next batch
 
     @classmethod
     def of(cls, row: Sequence[float]) -> "StepValues":
@@ -83,24 +84,25 @@ class StepValues(NamedTuple):
 
 
 class StepLosses(NamedTuple):
-    """The results of an optimizer step that the device may still be computing."""
+    """Contain the results of an optimizer step that the device may still be computing."""
 
-    values: torch.Tensor  # on the CPU; `StepValues.of` names them
-    copied: torch.cuda.Event | None  # `values` may be read after this event; None: now
-    waited: Callable[[], float] | None  # gives the seconds of waiting, to be called after `copied`
+    values: torch.Tensor  # on the CPU; `StepValues.of` lists the order
+    copied: torch.cuda.Event | None  # read `values` after this event; None: now
+    waited: Callable[[], float] | None  # returns the seconds of waiting; call it after `copied`
 
 
 class Trainer:
-    """The model with its optimizer on a device, in the precision that `hparams` names.
+    """Train a model with its optimizer on a device, in the precision of `hparams`.
 
     Sets torch's global switches for this precision and for reproducible results.
     """
 
     def __init__(self, hparams: HParams, device: torch.device, processes: Processes = ALONE):
         for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)  # A value that the user has set stays.
+            os.environ.setdefault(name, value)  # A value that the user has set is kept.
         torch.backends.cudnn.deterministic = True
-        # By default torch rounds convolutions and the encoder's LSTM, but no other product.
+        # By default torch uses TF32 for convolutions and the encoder's LSTM, but for no other
+        # product.
         torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
         self.hparams = hparams
@@ -108,13 +110,13 @@ class Trainer:
         self.processes = processes
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams)
-        # Before anything is on the GPU, because the process that checks the kernels needs its
-        # memory.
+        # This happens before anything is on the GPU, because the process that checks the kernels
+        # needs the GPU's memory.
         self._decoders: dict[str, TrainingFunctions] = {}
         self.use_decoder(hparams.decoder)
         self.model.to(device)
         if hparams.sync_batch_norm and processes.world_size > 1:
-            # This works in place, because all batch norms are children of other modules.
+            # The conversion works in place, because all batch norms are children of other modules.
             SyncBatchNorm.convert_sync_batchnorm(self.model)
         self.parallel = processes.wrap(self.model)  # adds up the gradients of all processes
         self.optimizer = optimizers.make_optimizer(self.model.parameters(), hparams)
@@ -123,7 +125,7 @@ class Trainer:
         self.validation_loss = Tacotron2Loss()  # unweighted, so that runs are comparable
         # For optimizer steps without a given schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
-        self.failure: BaseException | None = None  # why this process has no next batch
+        self.failure: BaseException | None = None  # the reason why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
         """Train with one of DECODERS from now on. All processes must call this together."""
@@ -223,7 +225,8 @@ class Trainer:
         divisor = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
         optimizers.apply_gradients(self.optimizer, gradients, divisor, skip)
         self.scaler.update()
-        # The order is that of StepValues. From a GPU the copy goes to pinned memory.
+        # The order is that of StepValues. If the values are on a GPU, the copy goes to pinned
+        # memory.
         values = torch.stack(
             [*terms, gradient_norm.float(), skip.float(), stop_requests, failures]
         ).to("cpu", non_blocking=True)
@@ -245,8 +248,8 @@ class Trainer:
         Returns [terms + 2]: LossTerms, the number of processes that were asked to stop, and the
         number of processes without a next batch, summed over all micro-batches and processes.
 
-        Batch norm's running statistics become the mean of what each micro-batch alone would make of
-        them.
+        Batch norm's running statistics become the mean of the statistics after each micro-batch
+        alone.
         """
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
@@ -297,10 +300,11 @@ class Trainer:
     ) -> Iterator[MicroBatch]:
         """Yield the micro-batches, then synthetic batches of weight 0 while other processes wait.
 
-        They wait for this process's gradients, or for the statistics of its batch norm.
+        The other processes wait for this process's gradients, or for the statistics of its batch
+        norm.
 
         If reading fails and there are other processes, `failure` keeps the error. The other
-        processes receive it with the optimizer step, which is then not applied.
+        processes receive it with the optimizer step, and the step is not applied.
         """
         min_count = 1
         if self.hparams.sync_batch_norm:
@@ -319,10 +323,10 @@ class Trainer:
 
 
 class RunningStatistics:
-    """Batch norm's running statistics in an optimizer step of several batches.
+    """Keep batch norm's running statistics right in an optimizer step of several batches.
 
     Each batch starts from the statistics before the optimizer step, and the mean of the results is
-    kept. So the result depends neither on the order of the batches nor on the process of each batch.
+    kept. The result depends neither on the order of the batches nor on the process of each batch.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -339,7 +343,8 @@ class RunningStatistics:
         self.sums += torch.cat(self._buffers)
 
     def restore(self) -> None:
-        """Restore the statistics. Call this after the backward pass, which still needs them."""
+        """Restore the statistics. Call this after the backward pass, because it still needs the old
+        statistics."""
         self._put(self._before)
 
     def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Validation: losses that compare runs, and an example clip of each speaker for TensorBoard.
+"""Validate: compute losses that compare runs, and an example clip of each speaker for TensorBoard.
 
 result = validate(run, stop)
 if result is not None:
@@ -46,11 +46,11 @@ from training.speakers import (
 from training.tensorboard import Example, FreeRunningPrediction, Prediction, warn_on_failure
 from training.trainer import hashed_seed
 
-# Optimizer steps that published runs took to align, with r = 1 and 64 clips per batch.
+# Published runs took this many optimizer steps to align, with r = 1 and 64 clips per batch.
 STEPS_TO_ALIGN = 10_000
-# Attention ignores the text if its focus rate is above SHARP and its text effect below TEXT_EFFECT
-# after STEPS_TO_READ optimizer steps. Runs that learned to speak had a text effect of 0.5 or more;
-# runs that babbled had 0.04 to 0.11.
+# Attention ignores the text if, after STEPS_TO_READ optimizer steps, its focus rate is above SHARP
+# and its text effect is below TEXT_EFFECT. Runs that learned to speak had a text effect of 0.5 or
+# more; runs that babbled had 0.04 to 0.11.
 SHARP = 0.6
 TEXT_EFFECT = 0.15
 STEPS_TO_READ = 1000
@@ -74,7 +74,7 @@ def make_validation_loader(
 
 
 class BatchResult(NamedTuple):
-    """What the validation of a batch gives. It is sent between processes."""
+    """Contain the results of a batch's validation. It is sent between processes."""
 
     number: int  # of the batch
     sizes: tuple[int, ...]  # clips, frames, decoder steps, symbols
@@ -87,9 +87,9 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
     """Validate the model.
 
     Returns the record for metrics.jsonl and, in the first process, the examples: one clip, or one
-    clip of each speaker. Returns None in all processes if a process was asked to stop, or, with a
-    warning, if validation fails: a clip that cannot be read, a loss that is not finite, too little
-    memory.
+    clip of each speaker. Returns None in all processes if a process was asked to stop. It also
+    returns None, with a warning, if validation fails, for example because a clip cannot be read, a
+    loss is not finite or memory runs out.
 
     The prenet's dropout masks depend on the batch's number alone. The padded loss weights batches
     by clips, the masked loss by real frames. alignment.py explains focus rate, diagonality and
@@ -101,9 +101,9 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
     generator = torch.Generator()
     failure: str | None = None
     mine: list[BatchResult] = []
-    forced: dict[str, Example] = {}  # by speaker, without free-running inference so far
+    forced: dict[str, Example] = {}  # examples by speaker, still without free-running inference
     positions = example_positions(run)
-    # Frees memory, because the memory check validates without gradients too.
+    # This frees the memory of gradients, because the memory check also validates without them.
     trainer.optimizer.zero_grad(set_to_none=True)
     trainer.model.eval()
     share = len(run.validation_loader)
@@ -156,7 +156,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
 
 
 def example_positions(run: Run) -> dict[str, tuple[int, int]]:
-    """Return the batch's number and the row of each example, by speaker.
+    """Find the batch's number and the row of each example, by speaker.
 
     The speaker of a model of one speaker is "".
     """
@@ -180,7 +180,7 @@ def _validate_batch(
     steps = batch.num_steps(model.n_frames_per_step)
     aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
     sums = torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]).tolist()
-    assert batch.clip_indices is not None  # A loader's batch has them.
+    assert batch.clip_indices is not None  # A loader's batch always has indices.
     if not np.isfinite(sums).all():
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
@@ -198,10 +198,11 @@ def _validate_batch(
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """Return the relative rise of the masked loss above `loss` when the texts are shuffled.
+    """Return how much the masked loss rises above `loss` when the texts are shuffled, relative to
+    `loss`.
 
-    Near 0 the model predicts frames from earlier frames alone. It then speaks no words, however
-    focused its attention is.
+    If it is near 0, the model predicts frames from earlier frames alone. Such a model speaks no
+    words, even if its attention is focused.
     """
     text = batch.text.clone()
     generator = torch.Generator().manual_seed(VALIDATION_SEED)
@@ -213,7 +214,7 @@ def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> flo
 
 
 def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
-    """Return the means over all batches, which are in the order of their numbers."""
+    """Return the means over all batches. The batches are in the order of their numbers."""
     values = np.array([result.sums for result in results])
     clips, frames, steps, symbols = np.array([result.sizes for result in results]).T
     record: dict[str, Any] = {
@@ -268,7 +269,7 @@ def example_of(run: Run, forced: Example) -> Example:
     with warn_on_failure("speaking the text of a validation clip"):
         spoken = speak(run, forced.ids, forced.speaker or None)
         mels["spoken"] = spoken.mel
-    # The recording is written once in a run, and again after clips were changed.
+    # The recording is written once per run, and again after clips have changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
         mels["recording"] = forced.recording
     audio = {}

@@ -1,4 +1,5 @@
-"""Fit the weights of another model to this model (--warm_start): its symbols and speakers by name.
+"""Fit the weights of another model to this model (--warm_start), and match symbols and speakers by
+name.
 
 saved, notes = fitted(source, hparams)
 load_weights(model, saved, source.path, hparams.ignore_layers)
@@ -14,10 +15,10 @@ from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
-MAX_NAMED = 200  # characters of a list of names in a message
+MAX_NAMED = 200  # most characters of a list of names in a message
 SPEAKERS = checkpoint_file.SPEAKER_EMBEDDING
-# The weights that read the memory. The memory's last columns are the speaker's vector, so these
-# weights have more columns at their end in a model of several speakers.
+# These weights multiply the memory. The memory's last columns are the speaker's vector, so the
+# weights of a model of several speakers have more columns at their end.
 READERS = (
     "decoder.attention_rnn.weight_ih",
     "decoder.attention_layer.memory_layer.linear_layer.weight",
@@ -30,11 +31,10 @@ READERS = (
 def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[str]]:
     """Return a checkpoint's state with the embeddings of this run's symbols and speakers.
 
-    The second value has a sentence for each change. Tensors that `ignore_layers` names do not
-    change.
+    The second value contains a sentence for each change. Tensors in `ignore_layers` do not change.
 
     Raises:
-        UserError: if the checkpoint does not name the symbols or speakers of its rows.
+        UserError: if the checkpoint does not list the symbols or speakers of its rows.
     """
     saved = source.state
     notes: list[str] = []
@@ -64,13 +64,13 @@ def map_symbols(
     row is drawn with `seed` from the normal distribution of all old rows, column by column.
 
     Raises:
-        UserError: if the checkpoint does not name the symbols of its rows.
+        UserError: if the checkpoint does not list the symbols of its rows.
     """
     saved = source.state
     theirs = hparams_from_dict(saved.get("hparams", {}))
     old = checkpoint_file.embedding_of(saved["state_dict"])
     if theirs.table.symbols == table.symbols or old is None:
-        return saved, []  # `load_weights` rejects what does not fit.
+        return saved, []  # `load_weights` rejects weights that do not fit.
     if len(old) != theirs.n_symbols:
         raise UserError(
             f"{source.path}: embedding.weight has {len(old)} rows, expected {theirs.n_symbols}, "
@@ -97,7 +97,8 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
     without effect, so that every speaker begins as the model's one speaker.
 
     Raises:
-        UserError: if the checkpoint does not name the speakers of its rows (Mellotron's do not).
+        UserError: if the checkpoint does not list the speakers of its rows (Mellotron's checkpoints
+            do not).
     """
     saved = source.state
     names = hparams.speakers

@@ -30,7 +30,7 @@ class Module(lightning.LightningModule):
 
 
 class LaterLoader(DataLoader):
-    """A DataLoader that starts its workers when the first batch is read.
+    """Start the workers of a DataLoader when the first batch is read.
 
     Lightning calls iter() before set_epoch. Workers that start at iter() would have the old epoch.
     """

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
         epoch = state["epoch"]
         step = state["step"]
     for current in range(epoch, args.epochs):
-        sampler.set_epoch(current)  # call it before every epoch
+        sampler.set_epoch(current)  # call this before every epoch
         for batch in loader:
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()
