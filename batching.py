@@ -164,12 +164,12 @@ def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
     limits_frames = hparams.dynamic_batch_size and hparams.batch_capacity
     name = "batch_capacity" if limits_frames else "batch_size"
     size = getattr(hparams, name) * updates // MIN_UPDATES
-    if updates >= MIN_UPDATES or size < 1:
+    if updates >= MIN_UPDATES:
         return None
+    advice = f"Set {name}={size} for about {MIN_UPDATES} per epoch" if size else "Add more clips"
     return (
         f"warning: {updates} optimizer steps per epoch, {updates * hparams.epochs:,} in all epochs, "
-        "and attention needs hundreds or thousands of optimizer steps, whatever their size. Set "
-        f"{name}={size} for about {MIN_UPDATES} per epoch"
+        f"and attention needs hundreds or thousands of optimizer steps, whatever their size. {advice}"
     )
 
 

@@ -86,7 +86,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add("-c", "--checkpoint_path", type=Path, help="resume from this checkpoint")
     add(
-        "--warm_start", action="store_true", help="load only weights from -c, without ignore_layers"
+        "--warm_start",
+        action="store_true",
+        help="start a new run with the weights of -c, except those in ignore_layers",
     )
     add(
         "--resume", action="store_true", help="resume from the newest good checkpoint in -o, if any"
@@ -221,9 +223,12 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
     """Print the settings, and warnings about this device."""
     print(describe(hparams))
     if device.type == "cpu":
-        print("note: no CUDA GPU found. Training on the CPU is slow for a full-size model")
+        print("note: no CUDA GPU found, training on the CPU")
         if is_new and hparams.decoder_rnn_dim >= HParams.decoder_rnn_dim:
-            print("a small model learns sooner there: add @scripts/speaking_model.txt to --hparams")
+            print(
+                "note: a full-size model is slow on a CPU. For a small model of sentences, add "
+                "@scripts/sentences_model.txt to --hparams"
+            )
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     meaning = describe_precision(hparams.precision, capability)
     if meaning:

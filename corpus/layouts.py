@@ -267,7 +267,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             # The split includes this line, so that no other clip moves if the file is added later.
             listed = entry.name.replace("\\", "/")
             has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
-            found = [corpus / "wavs" / (listed if has_suffix else f"{listed}.wav")]
+            folder = base if "/" in listed else corpus / "wavs"
+            found = [folder / (listed if has_suffix else f"{listed}.wav")]
         if len(found) > 1:
             several = f"{found[0]} or {found[1]}"
             problems.append(f"{entry.where}: {entry.name!r}: may mean {several}; write its path")

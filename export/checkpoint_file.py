@@ -1,7 +1,7 @@
 """Read checkpoint files of this recipe and of NVIDIA's, without running code from the files.
 
     saved = read_checkpoint("runs/ljspeech/best.pt")
-    load_weights(model, saved, "runs/ljspeech/best.pt")
+    load_weights(model, saved, "runs/ljspeech/best.pt", hparams)
 
 A checkpoint has the keys of NVIDIA's recipe (`iteration`, `state_dict`, `optimizer`,
 `learning_rate`). A checkpoint of this recipe also has the settings (`hparams`) and the state of its
@@ -36,6 +36,25 @@ MAX_COUNT = 2**53  # larger counts are not exact as floats
 MAX_SHOWN = 10  # problems in a message
 IS_FOLDER = 0x10  # MS-DOS attribute of an entry in a zip file
 ZIP_START = b"PK\x03\x04"
+# Settings that decide the shapes of the model's weights.
+SIZES = (
+    "n_mel_channels",
+    "n_frames_per_step",
+    "symbols_embedding_dim",
+    "encoder_n_convolutions",
+    "encoder_kernel_size",
+    "encoder_embedding_dim",
+    "speaker_embedding_dim",
+    "prenet_dim",
+    "attention_rnn_dim",
+    "decoder_rnn_dim",
+    "attention_dim",
+    "attention_location_n_filters",
+    "attention_location_kernel_size",
+    "postnet_n_convolutions",
+    "postnet_kernel_size",
+    "postnet_embedding_dim",
+)
 
 CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MAX_COUNT)]
 
@@ -125,12 +144,17 @@ def load_weights(
     model: torch.nn.Module,
     state: dict[str, Any],
     path: str | Path,
+    hparams: HParams,
     ignore_layers: Sequence[str] = (),
 ) -> None:
     """Copy a checkpoint's weights into `model`, except the tensors in `ignore_layers`.
 
+    Args:
+        hparams: of the model.
+
     Raises:
-        UserError: if tensors are missing, unknown or of another shape; the message lists them.
+        UserError: if tensors are missing, unknown or of another shape. The message lists the
+            settings that differ, or these tensors if no setting differs.
     """
     own = model.state_dict()
     # NVIDIA's recipe saves the wrapper of a model on several GPUs.
@@ -139,17 +163,28 @@ def load_weights(
         if name not in own:
             raise UserError(f"ignore_layers: the model has no tensor {name!r}")
         weights[name] = own[name]
-    load_state(model, weights, path, "the model of these settings")
+    theirs = state.get("hparams", {})
+    different = [
+        f"{name}={getattr(hparams, name)}: expected {theirs[name]}, as in the checkpoint"
+        for name in SIZES
+        if theirs.get(name, getattr(hparams, name)) != getattr(hparams, name)
+    ]
+    load_state(model, weights, path, "the model of these settings", different)
 
 
 def load_state(
-    model: torch.nn.Module, weights: dict[str, torch.Tensor], path: str | Path, kind: str
+    model: torch.nn.Module,
+    weights: dict[str, torch.Tensor],
+    path: str | Path,
+    kind: str,
+    reasons: Sequence[str] = (),
 ) -> None:
-    """Copy weights into `model`. UserError lists the differences from `kind`, the model's name."""
+    """Copy weights into `model`. UserError lists the differences from `kind`, the model's name, or
+    the reasons for them."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:  # the first line of torch's message only contains the class
-        problems = [line.strip() for line in str(error).splitlines()[1:]]
+        problems = list(reasons) or [line.strip() for line in str(error).splitlines()[1:]]
         raise checkpoint_error(f"{path} does not fit {kind}", problems) from None
 
 

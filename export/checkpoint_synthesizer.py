@@ -89,7 +89,7 @@ def load_checkpoint_synthesizer(
     saved = read_checkpoint(path)
     hparams = _settings_of(saved, overrides, path)
     model = Tacotron2(hparams, speaking_decoder=choose_speaking_decoder(hparams.decoder))
-    load_weights(model, saved, path)
+    load_weights(model, saved, path, hparams)
     training = training_facts(saved, hparams)
     return CheckpointSynthesizer(model.to(device).eval(), hparams, training, path)
 

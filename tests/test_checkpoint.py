@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 import warnings
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -225,9 +226,12 @@ def test_load_rejects_other_files(make, message, tmp_path):
         checkpoint.load_checkpoint(path)
 
 
+H = create_hparams(tiny())
+
+
 def random_model(seed: int) -> Tacotron2:
     torch.manual_seed(seed)
-    return Tacotron2(create_hparams(tiny()))
+    return Tacotron2(H)
 
 
 def test_weights_load_with_or_without_wrapper_prefix():
@@ -235,17 +239,27 @@ def test_weights_load_with_or_without_wrapper_prefix():
     for prefix in ("", "module."):
         model = random_model(2)
         saved = {prefix + name: tensor for name, tensor in theirs.state_dict().items()}
-        checkpoint_file.load_weights(model, {"state_dict": saved}, "some.pt")
+        checkpoint_file.load_weights(model, {"state_dict": saved}, "some.pt", H)
         assert_same(dict(model.state_dict()), dict(theirs.state_dict()))
 
 
 def test_load_weights_keeps_ignored_layers():
     model, fresh, theirs = random_model(2), random_model(2), random_model(1).state_dict()
     theirs["embedding.weight"] = torch.zeros(10, 3)
-    checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt", ["embedding.weight"])
+    checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt", H, ["embedding.weight"])
     assert torch.equal(model.embedding.weight, fresh.embedding.weight)
     with pytest.raises(UserError, match="the model has no tensor 'embeding'"):
-        checkpoint_file.load_weights(model, {"state_dict": {}}, "some.pt", ["embeding"])
+        checkpoint_file.load_weights(model, {"state_dict": {}}, "some.pt", H, ["embeding"])
+
+
+def test_load_weights_lists_the_settings_that_differ_from_the_checkpoint():
+    saved = {"state_dict": random_model(1).state_dict(), "hparams": asdict(H)}
+    other = replace(H, prenet_dim=H.prenet_dim + 1)
+    with pytest.raises(UserError) as rejected:
+        checkpoint_file.load_weights(Tacotron2(other), saved, "some.pt", other)
+    expected = f"prenet_dim={other.prenet_dim}: expected {H.prenet_dim}"
+    assert expected in str(rejected.value)
+    assert "\n" not in str(rejected.value)
 
 
 def test_load_weights_lists_tensors_that_do_not_fit():
@@ -254,7 +268,7 @@ def test_load_weights_lists_tensors_that_do_not_fit():
     theirs["embedding.weight"] = torch.zeros(10, 8)
     del theirs["decoder.gate_layer.linear_layer.bias"]
     with pytest.raises(UserError, match=r"some\.pt does not fit") as rejected:
-        checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt")
+        checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt", H)
     lines = str(rejected.value).splitlines()
     for words in (
         ("Missing", "decoder.gate_layer.linear_layer.bias"),

@@ -99,6 +99,7 @@ def clone(tmp_path):
         soundfile.write(wavs / f"T-{i}.wav", 0.1 * rng.standard_normal(8000 + 900 * i), 22050)
         rows.append(f"T-{i}|Text {i}.|Text number {i}.\n")
     (wavs.parent / "metadata.csv").write_text("".join(rows), encoding="utf-8")
+    (root / "book.txt").write_text("Chapter one.\nIt was a quiet evening.\n", encoding="utf-8")
     (root / "RECORDINGS").mkdir()
     for i in range(40):
         path = root / "RECORDINGS" / f"R-{i}.wav"

@@ -596,4 +596,4 @@ def test_resume_rejects_the_state_of_another_optimizer(copied, monkeypatch, caps
         optimizer, "make_optimizer", lambda parameters, hparams: make(parameters, lr=1e-3)
     )
     message = refused(flags(copied, "epochs=9", "--resume"), capsys)
-    assert "optimizer: parameter 0: expected momentum_buffer" in message
+    assert "optimizer: Adam, expected SGD" in message

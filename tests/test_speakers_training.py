@@ -261,7 +261,6 @@ def test_compare_batching_rejects_speaker_balance_of_lengths_alone(tmp_path):
     path.write_text("id,frames\na,9\n")
     message = refusal(compare_batching.main, [str(path), "--hparams", overrides], error=UserError)
     assert "speaker_balance=0.5: " in message
-    assert "have no speakers" in message
 
 
 # ---------------------------------------------------------------------------- validation

@@ -265,7 +265,7 @@ def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     coverage = np.mean(attempt.alignment.max(axis=0) >= NOTICED)
     assert record["spoken_coverage"] == coverage
     seconds, recorded = (frames * HOP / SAMPLING_RATE for frames in (mel.shape[1], clip.num_frames))
-    end = f"did not stop ({attempt.stop_reason.value})" if settings else "stopped"
+    end = f"cut ({attempt.stop_reason.value})" if settings else "ended"
     expected = f"{end} after {seconds:.1f} s (recording: {recorded:.1f} s), coverage"
     assert f"  free-running: {expected} {coverage:.2f}\n" in printed
     assert {f"validation/{name}" for name in record if "spoken" in name} <= curves(out).keys()

@@ -411,7 +411,7 @@ def restore(
         UserError: if the checkpoint has another model, or other batches inside an epoch.
     """
     path, saved = source
-    load_weights(trainer.model, saved, path)
+    load_weights(trainer.model, saved, path, trainer.hparams)
     # Different optimizers can have states of the same shape, such as Adam and RAdam.
     before = saved.get("optimizer_class", "Adam")  # Version 0.4.0 did not save it.
     if before != type(trainer.optimizer).__name__:
@@ -438,7 +438,8 @@ def restore(
                 return loop
         raise UserError(
             f"{path}: settings that plan batches (such as batch_size, seed and the number of "
-            f"processes) cannot change inside epoch {loop.epoch}, which was interrupted. Keep them "
-            f"until the epoch ends: --resume --hparams epochs={loop.epoch}"
+            f"processes) cannot change inside epoch {loop.epoch}, which was interrupted. Finish this "
+            f"epoch with --resume --hparams epochs={loop.epoch}. Then resume with the new settings "
+            f"and epochs={trainer.hparams.epochs}"
         )
     return loop

@@ -141,7 +141,7 @@ def load_start(run: Run, start: Start) -> None:
         ignored = run.hparams.ignore_layers
         saved, notes = warm_start.fitted(start.weights, run.hparams)
         print(*notes, sep="\n")
-        checkpoint_file.load_weights(run.trainer.model, saved, path, ignored)
+        checkpoint_file.load_weights(run.trainer.model, saved, path, run.hparams, ignored)
         print(f"weights from {path}, except ignore_layers: {', '.join(ignored) or 'none'}")
 
 

@@ -317,7 +317,7 @@ def describe_free_running(run: Run, example: Example) -> str:
     frame_seconds = run.hparams.hop_length / run.hparams.sampling_rate
     seconds = spoken.mel.shape[1] * frame_seconds
     recorded = example.recording.shape[1] * frame_seconds
-    end = "stopped" if spoken.end.is_found else f"did not stop ({spoken.end.value})"
+    end = "ended" if spoken.end.is_found else f"cut ({spoken.end.value})"
     return (
         f"free-running: {end} after {seconds:.1f} s (recording: {recorded:.1f} s), "
         f"coverage {free_running_record(example)['spoken_coverage']:.2f}"

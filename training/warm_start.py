@@ -2,7 +2,7 @@
 name.
 
 saved, notes = fitted(source, hparams)
-load_weights(model, saved, source.path, hparams.ignore_layers)
+load_weights(model, saved, source.path, hparams, hparams.ignore_layers)
 """
 
 from typing import Any
