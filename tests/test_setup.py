@@ -352,8 +352,8 @@ def test_few_updates_warns_only_when_steps_are_few():
     warning = few_updates(make_sampler(frames[:320], HParams()), HParams())
     assert "5 optimizer steps per epoch" in warning
     assert "batch_size=16 for about 20" in warning
-    few = replace(HParams(), batch_size=2)  # smaller batches cannot help
-    assert few_updates(make_sampler(frames[:6], few), few) is None
+    few = replace(HParams(), batch_size=2)  # Smaller batches cannot help.
+    assert "Add more clips" in few_updates(make_sampler(frames[:6], few), few)
 
 
 def test_short_limit_warns_when_the_longest_clip_exceeds_it(lists):
