@@ -145,7 +145,7 @@ def smaller(command: str) -> list[str]:
     added = shlex.split(SMALLER.get(program, ""))
     if "--resume" in arguments:  # which takes the settings of the run
         return arguments
-    if "--voice" in arguments:  # A voice has only the settings that it needs.
+    if program == "synthesize.py" and "--voice" in arguments:  # A voice has few settings.
         added = ["--hparams", "max_decoder_steps=20"]
     if "--hparams" in arguments and "--hparams" in added:
         place = added.index("--hparams")
