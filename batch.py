@@ -18,7 +18,7 @@ from hparams import HParams
 
 @dataclass(frozen=True)
 class Batch:
-    """Contain padded clips. Text is padded with 0, mel with 0 and gate with 1.
+    """Padded clips. Text is padded with 0, mel with 0 and gate with 1.
 
     `num_steps`, `to` and `pin_memory` return new values; a batch never changes.
     """

@@ -80,7 +80,7 @@ EncoderLayers = Annotated[int, limits(ge=1, le=100)]
 
 @dataclass(frozen=True, kw_only=True)
 class HParams(VoiceSettings):
-    """Contain all settings of a run. Objects are immutable.
+    """All settings of a run. Objects are immutable.
 
     Raises:
         UserError: if values are not valid; the message lists them all.
@@ -183,7 +183,7 @@ class HParams(VoiceSettings):
     attention_dim: Width = 128  # width of the vectors that attention compares
     attention_location_n_filters: Width = 32  # number of filters over the earlier attention weights
     attention_location_kernel_size: Kernel = 31  # symbols per kernel of the location filters; must be odd
-    attention_location_gradient: bool = True  # False: no gradient through earlier attention weights; small models learn better
+    attention_location_gradient: bool = True  # False: no gradient flows through earlier attention weights, which helps small models
     p_attention_dropout: Dropout = 0.1  # dropout rate of the attention LSTM's hidden state
     p_decoder_dropout: Dropout = 0.1  # dropout rate of the decoder LSTM's hidden state
     postnet_embedding_dim: Width = 512  # number of channels in the postnet

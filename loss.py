@@ -23,7 +23,7 @@ from model import Outputs
 
 
 class Losses(NamedTuple):
-    """Contain the losses of a batch as scalars.
+    """The losses of a batch as scalars.
 
     The first four losses are the reference's means, which include padding. The masked losses are
     sums over real frames (gate: real decoder steps), divided by the number of real frames (steps).

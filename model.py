@@ -43,7 +43,7 @@ class Outputs(NamedTuple):
 
 
 class DropoutMasks(NamedTuple):
-    """Contain the decoder's dropout masks for one batch, from `Decoder.draw_masks`.
+    """The decoder's dropout masks for one batch, from `Decoder.draw_masks`.
 
     True keeps a value. A mask that is None keeps all values.
     """
@@ -152,7 +152,7 @@ def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
 
 
 class DecoderState(NamedTuple):
-    """Contain the state that a decoder step passes to the next step. It is zero before the first
+    """The state that a decoder step passes to the next step. It is zero before the first
     step."""
 
     attention_hidden: torch.Tensor  # [B, attention_rnn_dim], after dropout
@@ -165,7 +165,7 @@ class DecoderState(NamedTuple):
 
 
 class Decoder(nn.Module):
-    """Contain the decoder's parameters, and compute one decoder step (`step`)."""
+    """The decoder's parameters, and compute one decoder step (`step`)."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -302,7 +302,7 @@ def teacher_forced(
 
 
 class SpokenSteps(NamedTuple):
-    """Contain the outputs of one or more decoder steps in synthesis."""
+    """The outputs of one or more decoder steps in synthesis."""
 
     frames: torch.Tensor  # [steps, B, n_mels * r]
     gate: torch.Tensor  # [steps, B], logits

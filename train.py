@@ -357,7 +357,7 @@ def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
     if not isinstance(failure, UserError):
         return failure
     # A new exception, because the traceback's frames would keep the loader's processes alive.
-    return UserError(f"no next batch: {stopped}")
+    return UserError(f"the next batch could not be read: {stopped}")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -58,7 +58,7 @@ SMALL_MODEL = (
 
 
 class Part(NamedTuple):
-    """Contain a check or benchmark."""
+    """A check or benchmark."""
 
     seconds: int  # time limit
     command: Sequence[str]  # Python's arguments

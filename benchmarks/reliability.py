@@ -59,7 +59,7 @@ HALF = 0.5  # a text counts if at least this share of its words is wrong
 
 @dataclass
 class Counts:
-    """Contain counts over the texts that were spoken in the same way."""
+    """Counts over the texts that were spoken in the same way."""
 
     failures: Counter[str] = field(default_factory=Counter)  # texts with this kind of failure
     failed: int = 0  # texts with any failure

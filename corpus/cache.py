@@ -46,7 +46,7 @@ SCHEMA = pa.schema(list(COLUMNS.items()))
 
 
 class ClipTable:
-    """Contain the clips of a filelist; `table[i]` makes a `Clip` on demand.
+    """The clips of a filelist; `table[i]` makes a `Clip` on demand.
 
     Attributes:
         num_frames, num_symbols: int64 [clips].

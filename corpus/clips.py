@@ -7,7 +7,7 @@ from tacotron2_voice.utils.files import UNKNOWN, Identity
 
 @dataclass(frozen=True)
 class Measurements:
-    """Contain what `checks.measure` found in a clip. Lengths are in samples."""
+    """What `checks.measure` found in a clip. Lengths are in samples."""
 
     num_samples: int = 0
     silence_before: int = 0  # before speech
@@ -31,7 +31,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Clip:
-    """Contain a line of a corpus's table or of a filelist."""
+    """A line of a corpus's table or of a filelist."""
 
     path: str  # audio file, or .npy log-mel with load_mel_from_disk
     text: str

@@ -208,7 +208,7 @@ def foreign_letters(text: str) -> set[str]:
 
 
 class ListedClip(NamedTuple):
-    """Contain the fields of a line of a filelist; the last fields are the LABELS."""
+    """The fields of a line of a filelist; the last fields are the LABELS."""
 
     path: str
     text: str

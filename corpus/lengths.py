@@ -39,7 +39,7 @@ SYMBOLS_PER_SECOND, SYMBOLS_SPREAD = 15.2, 1.6
 
 @dataclass(frozen=True)
 class CorpusLengths:
-    """Contain the lengths of a corpus's clips, column by column."""
+    """The lengths of a corpus's clips, column by column."""
 
     ids: Sequence[str]
     frames: np.ndarray  # int64 [clips]

@@ -81,7 +81,7 @@ def settings(
 
 @dataclass
 class Preparation:
-    """Contain the arguments of `prepare`; scripts/prepare.py has an option for each argument."""
+    """The arguments of `prepare`; scripts/prepare.py has an option for each argument."""
 
     corpus: Path  # an absolute path, like the three other folders below
     out: Path  # for the filelists

@@ -44,7 +44,7 @@ def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
 
 
 class SpeakerFacts(NamedTuple):
-    """Contain the measurements of a speaker's clips."""
+    """The measurements of a speaker's clips."""
 
     name: str
     clips: int

@@ -61,7 +61,7 @@ class Table:
 
 
 class Entry(NamedTuple):
-    """Contain a line of a table."""
+    """A line of a table."""
 
     name: str  # path, id or name of the audio file
     text: str
@@ -76,7 +76,7 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Contain the indices of the columns."""
+    """The indices of the columns."""
 
     path: int
     text: int

@@ -33,7 +33,7 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Measures:
-    """Contain means over audio. A measure is None if it was not requested or does not apply."""
+    """Means over audio. A measure is None if it was not requested or does not apply."""
 
     word_error_rate: float | None = None
     quality: float | None = None  # DistillMOS, 1 to 5
@@ -42,7 +42,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reference:
-    """Contain the measures of the recordings, which are the best values that a model can reach."""
+    """The measures of the recordings, which are the best values that a model can reach."""
 
     recordings: Measures
     vocoded: Measures  # the recordings after mel spectrogram and vocoder
@@ -53,7 +53,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class SpeakerRates:
-    """Contain the measures of one speaker. `Intelligibility` explains the fields."""
+    """The measures of one speaker. `Intelligibility` explains the fields."""
 
     texts: int
     word_error_rate: float | None
@@ -67,7 +67,7 @@ class SpeakerRates:
 
 @dataclass(frozen=True)
 class Intelligibility:
-    """Contain the measures of one checkpoint, and the same measures of recordings of the same
+    """The measures of one checkpoint, and the same measures of recordings of the same
     texts.
 
     The word error rates are None if the recognizer does not support the language. The

@@ -79,7 +79,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Contain the rows and columns of a table, and the function that measures a row.
+    """The rows and columns of a table, and the function that measures a row.
 
     `experiment(settings)` returns a function that measures a row with a seed. It is called only if
     a run is missing, because it makes the corpus.

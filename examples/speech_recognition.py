@@ -52,7 +52,7 @@ QUICK = Settings(160, 40, epochs=4, cells=64, seeds=1, frames_per_batch=1_500)
 
 @dataclass
 class Clip:
-    """Contain an utterance in noise, or a chunk of an utterance."""
+    """An utterance in noise, or a chunk of an utterance."""
 
     frames: torch.Tensor  # [T, 40] log-mel frames
     phones: torch.Tensor  # [L] labels, which start at 1

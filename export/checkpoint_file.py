@@ -65,7 +65,7 @@ class DamagedCheckpoint(UserError):
 
 @dataclass
 class Progress:
-    """Contain the part of the training loop's state that synthesis needs."""
+    """The part of the training loop's state that synthesis needs."""
 
     epoch: CountFrom1
 

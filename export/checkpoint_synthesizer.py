@@ -74,7 +74,7 @@ class CheckpointSynthesizer(Synthesizer):
 def load_checkpoint_synthesizer(
     path: str | Path, overrides: str = "", device: torch.device | None = None
 ) -> CheckpointSynthesizer:
-    """Load a checkpoint of this recipe or of NVIDIA's. The default settings apply to NVIDIA's.
+    """Load a checkpoint of this recipe or of NVIDIA's recipe, which has the default settings.
 
     Args:
         overrides: settings in the format of --hparams. `decoder=reference` runs decoder steps one

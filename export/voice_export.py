@@ -56,7 +56,7 @@ TINY = np.float32(1e-30)  # scale of an output whose weights are all 0
 
 
 class ComparedText(NamedTuple):
-    """Contain a text with which voices are compared."""
+    """A text with which voices are compared."""
 
     ids: list[int]  # of its symbols
     speaker: str | None = None  # a speaker of the model; None without names

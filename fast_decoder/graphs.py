@@ -43,7 +43,7 @@ DEPENDENT_LAUNCHES = True
 
 
 class LSTM(NamedTuple):
-    """Contain the sizes of an LSTM that its launches depend on."""
+    """The sizes of an LSTM that its launches depend on."""
 
     size: int  # S
     inner: int  # number of columns of a row that the LSTM's product reads
@@ -61,7 +61,7 @@ class LSTM(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Contain everything that launches depend on; recurrences.py explains the letters."""
+    """Everything that launches depend on; recurrences.py explains the letters."""
 
     device: torch.device
     dtype: torch.dtype  # dtype of parameters and buffers
@@ -201,7 +201,7 @@ def _graphs(setting: Setting) -> "Graphs | str":
 
 
 class _Loop:
-    """Contain the captured launches of CHUNK steps, and the table that the launches read."""
+    """The captured launches of CHUNK steps, and the table that the launches read."""
 
     def __init__(
         self,

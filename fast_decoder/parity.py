@@ -19,7 +19,7 @@ EQUAL = (1.0, 1.0, 1.0)  # weights that turn the outputs into a loss
 
 @dataclass
 class Problem:
-    """Contain a decoder and its inputs."""
+    """A decoder and its inputs."""
 
     decoder: Decoder
     memory: Tensor  # [B, N, E]
@@ -95,7 +95,7 @@ class Problem:
 
 @dataclass
 class EncoderProblem:
-    """Contain the encoder's LSTM and its inputs."""
+    """The encoder's LSTM and its inputs."""
 
     lstm: torch.nn.LSTM
     inputs: Tensor  # [B, N, in]

@@ -18,7 +18,7 @@ from fast_decoder.operations import flat, new, product, weight_gradient
 
 @dataclass
 class LSTMBuffers:
-    """Contain the buffers of a loop over an LSTM of size S. Its rows have W >= S columns."""
+    """The buffers of a loop over an LSTM of size S. Its rows have W >= S columns."""
 
     keep: torch.Tensor | None  # [T, B, S] bool, True at values that dropout keeps
     # [4 * S, S], or [4 * S, W] if attention feeds back its context; in the products' precision
@@ -37,7 +37,7 @@ class LSTMBuffers:
 
 @dataclass
 class AttentionBuffers(LSTMBuffers):
-    """Contain the buffers of the loop over the attention LSTM (S = A, W = A + E) and attention."""
+    """The buffers of the loop over the attention LSTM (S = A, W = A + E) and attention."""
 
     mask: torch.Tensor  # [B, N] bool, True at padding
     memory: torch.Tensor  # [B, N, E]
@@ -53,7 +53,7 @@ class AttentionBuffers(LSTMBuffers):
 
 @dataclass
 class AttentionGradients:
-    """Contain the results of attention's backward loop, except the gradients of the gates."""
+    """The results of attention's backward loop, except the gradients of the gates."""
 
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]

@@ -76,7 +76,7 @@ BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Answer(NamedTuple):
-    """Contain the result of a check of the kernels on a GPU."""
+    """The result of a check of the kernels on a GPU."""
 
     is_right: bool
     text: str  # the largest error, or the failure

@@ -35,7 +35,7 @@ UNKNOWN_START = -1  # the framework decides where the pass begins, because it sk
 
 
 class BatchIndex(int):
-    """Store the index of a batch and the number of the pass in which `RankSampler` yielded it.
+    """The index of a batch and the number of the pass in which `RankSampler` yielded it.
 
     A persistent worker may get an index late, from a pass that ended early.
     """
@@ -44,7 +44,7 @@ class BatchIndex(int):
 
 
 class PassState(NamedTuple):
-    """Contain the state that the main process shares with the loader's workers."""
+    """The state that the main process shares with the loader's workers."""
 
     epoch: int = 0
     times_set: int = 1  # number of times that an epoch was set or loaded
@@ -54,7 +54,7 @@ class PassState(NamedTuple):
 
 
 class WorkerState(NamedTuple):
-    """Contain the position of a loader's worker in its pass."""
+    """The position of a loader's worker in its pass."""
 
     # pass_number of a pass of RankSampler. For other samplers: -times_set. 0: no pass has begun.
     pass_id: int = 0

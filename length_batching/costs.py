@@ -36,7 +36,7 @@ def batch_of_position(plan: EpochPlan) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PaddingStats:
-    """Contain the padding of an epoch's batches. Rates are fractions, not percentages.
+    """The padding of an epoch's batches. Rates are fractions, not percentages.
 
     B_j, L_j: number of clips and longest length of batch j; x: the clips' lengths;
     r: `frames_per_step`; P_j = ceil(L_j / r) r: the length to which batch j is padded.

@@ -19,7 +19,7 @@ TooLong = Literal["reject", "alone", "leave_out"]
 
 
 class PlanOptions(TypedDict, total=False):
-    """Contain the options of `plan_epoch` that the classes also accept.
+    """The options that `plan_epoch` and the sampler classes share.
 
     options: PlanOptions = {"dynamic_batch_size": True, "batch_randomization": True}
     sampler = LengthBatchSampler(lengths, 16, "semi_sorted", **options)

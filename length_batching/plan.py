@@ -38,7 +38,7 @@ from length_batching.strategies import (
 
 
 class EpochPlan(Sequence[np.ndarray]):
-    """Contain the batches of an epoch. Each batch is an array of clip indices.
+    """The batches of an epoch. Each batch is an array of clip indices.
 
         plan[0]     # the clips of the first batch
         len(plan)   # the number of batches

@@ -108,7 +108,7 @@ def parameter_values(
 
 @dataclass(frozen=True)
 class Survey(PaddingStats):
-    """Contain the costs of batches with certain options for a corpus.
+    """The costs of one set of batching options, measured on the lengths of a corpus.
 
     The values in MAXIMA are maxima over epochs; all other values are means. Rates are fractions.
     NaN: the corpus is too small to measure the value.
@@ -276,7 +276,7 @@ def survey_all(
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Contain the result of `search`.
+    """The result of `search`.
 
     Attributes:
         tried: for every strategy and kind of size, the least random value that mixes the clips

@@ -48,7 +48,7 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
 
 @dataclass(frozen=True)
 class Segments(Sequence[tuple[int, int, int]]):
-    """Contain segments of clips: `segments[i]` is (clip, start, stop), in frames.
+    """Segments of clips: `segments[i]` is (clip, start, stop), in frames.
 
     Attributes:
         clips: [segments] the clip's index.

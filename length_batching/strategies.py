@@ -69,7 +69,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ShuffledClips:
-    """Contain the clips of an epoch in random order, and the values that a strategy may use."""
+    """The clips of an epoch in random order, and the values that a strategy may use."""
 
     lengths: np.ndarray  # [clips] float64, in the order of the corpus
     order: np.ndarray  # [clips] indices of the clips in random order

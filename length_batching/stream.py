@@ -31,7 +31,7 @@ START = {
 
 
 class Window(NamedTuple):
-    """Contain the position at which a window begins, counted from the start of the epoch."""
+    """The position at which a window begins, counted from the start of the epoch."""
 
     batches_before: int
     items_before: int

@@ -32,7 +32,7 @@ ATTEMPT_DISTANCE = 10**9  # distance between the epochs whose plans are tried
 
 @dataclass(frozen=True)
 class EpochUpdates:
-    """Contain the batches of one epoch, in the order of the optimizer steps.
+    """The batches of one epoch, in the order of the optimizer steps.
 
     Attributes:
         epoch: from 0.

@@ -45,7 +45,7 @@ SETTINGS = (
 
 
 class Demo(NamedTuple):
-    """Contain the settings of the demo. The learning rate is constant for three quarters of the
+    """The settings of the demo. The learning rate is constant for three quarters of the
     optimizer steps."""
 
     model: str  # settings file

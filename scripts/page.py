@@ -113,7 +113,7 @@ def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
 
 
 class Inputs(BaseModel):
-    """Contain the content of a request."""
+    """The content of a request."""
 
     text: str
     checkpoint: str  # name of the checkpoint in the web demo

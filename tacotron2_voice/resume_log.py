@@ -28,7 +28,7 @@ FILE_OPTIONS = {"checkpoint", "voice", "vocoder"}  # the content of these files 
 
 @dataclass(frozen=True)
 class Entry:
-    """Store a text whose files are complete."""
+    """A text whose files are complete."""
 
     key: str  # hash of all inputs that change the audio
     files: dict[str, int]  # bytes by name

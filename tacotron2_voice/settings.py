@@ -72,7 +72,7 @@ Share = Annotated[float, limits(ge=0, le=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class VoiceSettings:
-    """Contain the settings that synthesis needs. Objects are immutable.
+    """The settings that synthesis needs. Objects are immutable.
 
     Raises:
         UserError: if values have a wrong type, are out of range, or contradict each other.
@@ -175,7 +175,9 @@ MEL_SETTINGS = (  # settings that change a log-mel
 WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
-MIN_SIMILARITY = 0.72  # least similarity of an unknown name and a suggested name
+MIN_SIMILARITY = (
+    0.72  # suggest a name for an unknown name only if they are at least this similar (0 to 1)
+)
 
 # A model speaks correctly only with the audio settings and the speakers of its training.
 FIXED_SETTINGS = (

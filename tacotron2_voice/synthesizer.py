@@ -63,7 +63,7 @@ Text = str | Utterance | Sequence[int]  # a text, a prepared text, or ids of sym
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """Contain the facts about the training of a model that synthesis uses."""
+    """The facts about the training of a model that synthesis uses."""
 
     statistics: SpeechStatistics | None = None  # of the training clips
     speaker_statistics: Sequence[SpeakerStatistics] = ()  # of each speaker
@@ -73,7 +73,7 @@ class TrainingFacts:
 
 
 class DecoderSteps(NamedTuple):
-    """Contain the output of consecutive decoder steps for one text."""
+    """The output of consecutive decoder steps for one text."""
 
     frames: np.ndarray  # [steps, n_frames_per_step, n_mels], before the postnet
     gate: np.ndarray  # [steps], the stop probabilities
@@ -133,7 +133,7 @@ class _Reported:
 
 @dataclass(frozen=True)
 class Speech(_Reported):
-    """Contain the speech of a text."""
+    """The speech of a text."""
 
     audio: np.ndarray  # float32 [N] in [-1, 1]
     sampling_rate: int  # Hz

@@ -20,7 +20,7 @@ PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INS
 
 @dataclass(frozen=True)
 class Segment:
-    """Contain the symbols before the next pause tag of the text."""
+    """The symbols before the next pause tag of the text."""
 
     ids: list[int]  # ids of the symbols; [] if the segment is only a pause
     pause: float | None = None  # seconds after the segment; None: the usual pause for its ending
@@ -28,7 +28,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Utterance:
-    """Contain a text that is ready to be spoken."""
+    """A text that is ready to be spoken."""
 
     segments: list[Segment]
     text: str = ""  # the original text, for warnings about unknown symbols
@@ -45,7 +45,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Contain symbols that are synthesized together."""
+    """Symbols that are synthesized together."""
 
     ids: list[int]  # [] if the chunk is a pause only
     pause: float  # seconds of silence after it

@@ -63,7 +63,7 @@ COPY_AGAIN = "Copy the voice again."
 
 @dataclass(frozen=True)
 class VoiceDescription:
-    """Contain the values of voice.json."""
+    """The values of voice.json."""
 
     format: Literal[2]
     weights: Literal["int8", "fp32", "packed"]  # packed: int8, with compressed graphs

@@ -30,7 +30,7 @@ from tacotron2_voice.utils.errors import UserError
         ("hi", "बयालीस।", "bˌəjaːlˈiːs।"),
     ],
 )
-def test_phones_have_stress_and_the_text_punctuation(language, text, expected):
+def test_phones_keep_stress_and_punctuation(language, text, expected):
     [found] = to_phones([text], language)
     assert found == unicodedata.normalize("NFC", expected)
 

@@ -90,7 +90,9 @@ def test_wheel_writes_the_bytes_of_synthesize(python, voices, tmp_path):
     assert (tmp_path / "wheel.wav").read_bytes() == (tmp_path / "recipe.wav").read_bytes()
 
 
-def test_wheel_speaks_when_the_folder_has_files_of_the_same_names(python, voices, tmp_path):
+def test_wheel_speaks_when_files_of_the_user_have_the_names_of_its_modules(
+    python, voices, tmp_path
+):
     """A user's own modules must not replace the library's, and torch is not imported."""
     for name in COLLIDING:
         (tmp_path / name).write_text("raise ImportError('a file of the user')\n")

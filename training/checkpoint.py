@@ -47,7 +47,7 @@ DIVERGED = 100  # A loss has diverged if it is this many times the lowest loss s
 
 
 class Checkpoint(NamedTuple):
-    """Contain the content of a checkpoint and its path."""
+    """The content of a checkpoint and its path."""
 
     path: Path
     state: dict[str, Any]
@@ -63,7 +63,7 @@ class Checkpoint(NamedTuple):
 
 @dataclass
 class LoopState:
-    """Contain the state of the training loop. Sums are over the current epoch.
+    """The state of the training loop. Sums are over the current epoch.
 
     If an older checkpoint lacks a field, the run resumes with the default.
     """
@@ -281,7 +281,7 @@ def mark_if_best(source: Checkpoint) -> None:
 
 
 def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
-    """Give a checkpoint the name of its number; another checkpoint with this name is renamed."""
+    """Name a checkpoint after its optimizer step. Another checkpoint with this name is renamed first."""
     path = directory / f"checkpoint_{source.state['iteration']}.pt"
     if path.exists() and not filecmp.cmp(path, source.path, shallow=False):
         print(f"renamed another checkpoint of the same step: {_set_aside(path)}")
@@ -420,7 +420,7 @@ def restore(
             "new run from its weights, use -c with --warm_start"
         )
     _check_optimizer_state(path, saved["optimizer"], trainer)
-    # The optimizer's own settings, such as weight_decay, come from this command.
+    # The optimizer's own settings, such as weight_decay, come from the current command, not from the checkpoint.
     trainer.optimizer.load_state_dict(
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )

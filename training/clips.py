@@ -45,7 +45,7 @@ CLIPS_FILE = "clips.csv"  # in the run folder; contains the run's clips, to find
 
 @dataclass
 class Clips:
-    """Contain a run's clips, and how they differ from the checkpoint's clips."""
+    """A run's clips, and how they differ from the checkpoint's clips."""
 
     training: ClipTable
     validation: ClipTable
@@ -307,7 +307,7 @@ def _rows(clips: Clips) -> Iterator[str]:
 
 
 class _Row(NamedTuple):
-    """Contain the values of a clip in clips.csv."""
+    """The values of a clip in clips.csv."""
 
     list: str  # "training" or "validation"
     facts: str  # frames and checksum of the text

@@ -19,7 +19,7 @@ DECODERS = ("reference", "fast")
 
 
 class TrainingFunctions(NamedTuple):
-    """Contain the functions that compute the recurrences of training."""
+    """The functions that compute the recurrences of training."""
 
     decoder: Callable[..., Any]  # has the signature of `model.teacher_forced`
     encoder_lstm: Callable[..., torch.Tensor]  # has the signature of `model.packed_lstm`

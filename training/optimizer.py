@@ -65,7 +65,7 @@ def state_entries(hparams: HParams) -> dict[str, bool]:
 
 
 class Schedule(NamedTuple):
-    """Contain the values of an optimizer step that depend on its number."""
+    """The values of an optimizer step that depend on its number."""
 
     learning_rate: float
     guided_attention_weight: float

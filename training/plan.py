@@ -24,7 +24,7 @@ class PlannedStep(NamedTuple):
 
 
 class PendingStep(NamedTuple):
-    """Contain an optimizer step whose losses have not been read yet."""
+    """An optimizer step whose losses have not been read yet."""
 
     number: int  # its number in the whole run, from 1
     losses: StepLosses

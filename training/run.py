@@ -44,7 +44,7 @@ from training.trainer import Trainer
 
 @dataclass
 class Run:
-    """Contain everything that the training loop needs."""
+    """Everything that the training loop needs."""
 
     folder: RunFolder
     clips: Clips
@@ -142,7 +142,7 @@ def load_start(run: Run, start: Start) -> None:
         saved, notes = warm_start.fitted(start.weights, run.hparams)
         print(*notes, sep="\n")
         checkpoint_file.load_weights(run.trainer.model, saved, path, run.hparams, ignored)
-        print(f"weights from {path}, except ignore_layers: {', '.join(ignored) or 'none'}")
+        print(f"loaded the weights of {path}; ignored layers: {', '.join(ignored) or 'none'}")
 
 
 def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:

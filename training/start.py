@@ -40,7 +40,7 @@ CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
 
 class Start(NamedTuple):
-    """Contain the checkpoint or weights that a run starts from. Without a checkpoint it starts from
+    """The checkpoint or weights that a run starts from. Without a checkpoint it starts from
     optimizer step 0."""
 
     resumed: Checkpoint | None = None

@@ -37,7 +37,7 @@ def warn_on_failure(action: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Contain the model's prediction for a clip, in T decoder steps."""
+    """The model's prediction for a clip, in T decoder steps."""
 
     symbols: list[str]  # [T_in], the text
     alignment: np.ndarray  # [T, T_in]
@@ -47,7 +47,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FreeRunningPrediction(Prediction):
-    """Contain a prediction of free-running inference, where each decoder step gets the model's own
+    """A prediction of free-running inference, where each decoder step gets the model's own
     frames."""
 
     end: StopReason
@@ -55,7 +55,7 @@ class FreeRunningPrediction(Prediction):
 
 @dataclass(frozen=True)
 class Example:
-    """Contain a validation clip that TensorBoard shows."""
+    """A validation clip that TensorBoard shows."""
 
     speaker: str  # name of the speaker; "" for a model of one speaker
     recording: np.ndarray  # [n_mels, frames], log-mel

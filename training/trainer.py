@@ -37,7 +37,7 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """Contain the weights of a micro-batch's losses, which are its share of the optimizer step."""
+    """The weights of a micro-batch's losses, which are its share of the optimizer step."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # real frames
@@ -48,7 +48,7 @@ NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
 
 
 class MicroBatch(NamedTuple):
-    """Contain a batch that one process trains in one forward and one backward pass."""
+    """A batch that one process trains in one forward and one backward pass."""
 
     batch: Batch
     weights: LossWeights = LossWeights()
@@ -56,7 +56,7 @@ class MicroBatch(NamedTuple):
 
 
 class LossTerms(NamedTuple):
-    """Contain the loss terms that are logged.
+    """The loss terms that are logged.
 
     They are tensors for one micro-batch, or numbers for a whole optimizer step.
     `Trainer.losses_of` makes them in this order, and `LoopState` keeps their sums.
@@ -68,7 +68,7 @@ class LossTerms(NamedTuple):
 
 
 class StepValues(NamedTuple):
-    """Contain the results of an optimizer step, over all its batches and processes."""
+    """The results of an optimizer step, over all its batches and processes."""
 
     terms: LossTerms
     gradient_norm: float
@@ -84,7 +84,7 @@ class StepValues(NamedTuple):
 
 
 class StepLosses(NamedTuple):
-    """Contain the results of an optimizer step that the device may still be computing."""
+    """The results of an optimizer step that the device may still be computing."""
 
     values: torch.Tensor  # on the CPU; `StepValues.of` lists the order
     copied: torch.cuda.Event | None  # read `values` after this event; None: now

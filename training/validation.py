@@ -74,7 +74,7 @@ def make_validation_loader(
 
 
 class BatchResult(NamedTuple):
-    """Contain the results of a batch's validation. It is sent between processes."""
+    """The results of a batch's validation. It is sent between processes."""
 
     number: int  # of the batch
     sizes: tuple[int, ...]  # clips, frames, decoder steps, symbols

@@ -119,8 +119,8 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
         return saved | {"state_dict": weights | wider | {SPEAKERS: rows}}, note
     if old.dim() != 2 or len(old) != len(known):
         raise UserError(
-            f"{source.path}: {SPEAKERS} has {len(old)} rows, expected {len(known)}, the number of "
-            f"its speakers. Leave it out with --hparams ignore_layers=[{SPEAKERS}]"
+            f"{source.path}: {SPEAKERS} has {len(old)} rows, expected {len(known)}, one for each "
+            f"speaker of the checkpoint. Ignore this layer with --hparams ignore_layers=[{SPEAKERS}]"
         )
     index_of = {name: index for index, name in enumerate(known)}
     mean = old.float().mean(dim=0)

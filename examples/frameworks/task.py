@@ -19,7 +19,7 @@ BATCHING: Any = {
 
 
 class Clips(Dataset[Tensor]):
-    """Contain clips with lognormal lengths. The first frame of a clip is the index of the clip."""
+    """Clips with lognormal lengths. The first frame of a clip is the index of the clip."""
 
     def __init__(self, count: int = 300):
         generator = torch.Generator().manual_seed(0)

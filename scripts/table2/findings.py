@@ -180,7 +180,7 @@ def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """Contain a claim of the paper, with one line per pair of strategies: published values and
+    """A claim of the paper, with one line per pair of strategies: published values and
     ours."""
 
     claim: str

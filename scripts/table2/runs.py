@@ -67,7 +67,7 @@ MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
 
 @dataclass(frozen=True)
 class Run:
-    """Contain a finished run, trained from its first epoch to its last."""
+    """A finished run, trained from its first epoch to its last."""
 
     folder: str
     hparams: HParams  # values at the end of the run
@@ -80,7 +80,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """Contain finished runs, and the rows that they form in a report.
+    """Finished runs, and the rows that they form in a report.
 
     The row whose label is the name of a strategy represents it. If there are other rows for this
     strategy, their labels contain the settings that differ.

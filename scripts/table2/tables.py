@@ -31,7 +31,7 @@ Pairs = Sequence[tuple[str, str]]  # (from, to): labels of two rows that are com
 
 @dataclass(frozen=True)
 class Column:
-    """Contain a quantity of a table: its summary, and the published values if there are any."""
+    """A quantity of a table: its summary, and the published values if there are any."""
 
     heading: str
     decimals: int
@@ -106,7 +106,7 @@ def thirds(epochs: int) -> list[tuple[int, int]]:
 
 
 class Measured:
-    """Contain every quantity of every run, and its summary over the seeds of each row.
+    """Every quantity of every run, and its summary over the seeds of each row.
 
     VL1 to VL3 and VLavg use the paper's epochs (`as_published`) if every run is long enough.
     Otherwise they use the thirds of the runs and all validations.

@@ -89,7 +89,7 @@ def _character_to_ascii(character: str) -> str:
 
 @dataclass(frozen=True)
 class Cleaner:
-    """Contain the steps of a cleaner for each piece of a text. `language` is eSpeak's code."""
+    """The steps of a cleaner for each piece of a text. `language` is eSpeak's code."""
 
     read: Callable[[str, str], str]  # called first: read(text, language)
     rules: Sequence[Rule]  # then these rules are applied in order, in lower case

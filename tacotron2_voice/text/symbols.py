@@ -38,7 +38,7 @@ symbols: list[str] = [
 
 @dataclass(frozen=True)
 class SymbolTable:
-    """Contain symbols in the order of their ids.
+    """Symbols in the order of their ids.
 
     Raises:
         UserError: if there are not 2 to MAX_SYMBOLS symbols, the first is not the padding "_", or a

@@ -40,7 +40,7 @@ READING_THREADS = 8  # reading mostly waits for the disk
 
 
 class Identity(NamedTuple):
-    """Contain the size and times of a file. They change if its content changes or another file
+    """The size and times of a file. They change if its content changes or another file
     replaces it.
 
     Identity.of("a.wav") == Identity.of("a.wav")  # True until somebody writes the file
