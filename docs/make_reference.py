@@ -214,10 +214,11 @@ PAGES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only check that pages are current")
+    parser.add_argument("pages", nargs="*", help="only these pages, such as settings.md")
     args = parser.parse_args()
     outdated = []
-    for name, make in PAGES.items():
-        title, *rest = make()
+    for name in args.pages or PAGES:
+        title, *rest = PAGES[name]()
         text = "\n".join([title, NOTE, "", *rest]) + "\n"
         path = REFERENCE / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:

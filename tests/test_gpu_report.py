@@ -60,6 +60,7 @@ def test_parts_name_test_files_that_exist(tmp_path):
             assert not argument.startswith("tests/") or (gpu_report.ROOT / argument).is_file()
 
 
+@pytest.mark.thorough
 def test_dry_run_measures_tiny_batches_on_the_cpu(tmp_path):
     gpu_report.main([str(tmp_path), "--cpu-dry-run", "--only", "steps_bf16"])
     assert re.search(r"\| steps_bf16 \| ok \| .* 2 clips of 8 frames", page(tmp_path))
