@@ -153,6 +153,8 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
         start = find_start(
             folder, processes, args.checkpoint_path, resume=args.resume, warm_start=args.warm_start
         )
+        if args.resume and start.resumed is None:
+            print(f"note: {folder.path} contains no run to resume: starting a new run")
         hparams = resolve_hparams(args.hparams, start.resumed, processes)
         if is_finished(start.resumed, hparams, folder, processes):
             print(f"finished already, after epoch {hparams.epochs}; raise epochs to continue")
