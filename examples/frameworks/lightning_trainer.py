@@ -59,7 +59,8 @@ class SaveBatches(Callback):
         # Lightning itself counts the batches of each process. With another number of processes, it
         # would end the epoch at a wrong batch.
         if state_dict["world_size"] != self.batches.world_size:
-            raise BatchingError(f"expected world_size={state_dict['world_size']}")
+            expected = state_dict["world_size"]
+            raise BatchingError(f"world_size={self.batches.world_size}: expected {expected}")
         self.batches.load_state_dict(state_dict)
 
 
