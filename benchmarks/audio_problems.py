@@ -1,0 +1,151 @@
+"""Add problems to clean clips in five strengths and count how often each is reported.
+
+    python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
+
+The folder contains clean recordings (WAV, FLAC). The program prints the share of clips with a false
+alarm, per 100 clean clips, and the share of detections for each problem and strength.
+"""
+
+import argparse
+import csv
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from scipy.signal import resample_poly
+
+from corpus.audio_quality import measure_quality, problems_of
+from corpus.layouts import audio_files
+from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.console import markdown_table, progress_bar
+from tacotron2_voice.utils.files import map_in_threads
+from tacotron2_voice.utils.program import run_program
+
+# Weakest first. The units are in the names of the functions' arguments.
+STRENGTHS: dict[str, tuple[float, ...]] = {
+    "noise": (25, 20, 15, 10, 5),
+    "hum": (-30, -25, -20, -15, -10),
+    "offset": (0.01, 0.02, 0.05, 0.1, 0.2),
+    "narrow band": (16000, 12000, 10000, 8000, 6000),
+    "cut": (0.03, 0.06, 0.1, 0.2, 0.4),
+    "pause": (0.8, 1.0, 1.5, 2.0, 3.0),
+}
+UNITS = {
+    "noise": "dB below speech",
+    "hum": "dB of speech",
+    "offset": "of full scale",
+    "narrow band": "Hz sampling rate",
+    "cut": "s of speech",
+    "pause": "s",
+}
+MIN_SECONDS = 1.5  # shorter clips would be empty after a cut
+
+
+def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
+    noise = np.random.default_rng(len(clip)).standard_normal(len(clip)).astype(np.float32)
+    return clip + _speech_level(clip, rate) * 10 ** (-decibels / 20) * noise
+
+
+def add_hum(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
+    """Add 50 Hz and two harmonics, or 60 Hz for clips with an odd number of samples."""
+    base = 60 if len(clip) % 2 else 50
+    times = np.arange(len(clip)) / rate
+    hum = sum(np.sin(2 * np.pi * base * k * times + k) / k for k in (1, 2, 3))
+    return clip + _speech_level(clip, rate) * 10 ** (decibels / 20) * hum / np.std(hum)
+
+
+def add_offset(clip: np.ndarray, rate: int, offset: float) -> np.ndarray:
+    return clip + np.float32(offset)
+
+
+def narrow_band(clip: np.ndarray, rate: int, hertz: float) -> np.ndarray:
+    """Resample to a lower sampling rate and back."""
+    return resample_poly(resample_poly(clip, int(hertz), rate), rate, int(hertz))
+
+
+def cut(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
+    """Remove the silence and so many seconds of speech at both ends."""
+    loud = np.flatnonzero(np.abs(clip) > np.abs(clip).max() / 20)
+    samples = round(seconds * rate)
+    return clip[loud[0] + samples : loud[-1] - samples]
+
+
+def add_pause(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
+    """Insert a pause of the clip's own noise at the quietest 20 ms of its middle half."""
+    length = round(0.02 * rate)
+    count = len(clip) // length
+    windows = clip[: count * length].reshape(count, length)
+    powers = np.square(windows - windows.mean(axis=1, keepdims=True)).mean(axis=1)
+    quietest = count // 4 + int(powers[count // 4 : 3 * count // 4].argmin())
+    period = np.concatenate([windows[quietest], windows[quietest][::-1]])
+    pause = np.resize(period, round(seconds * rate))
+    return np.concatenate([clip[: quietest * length], pause, clip[quietest * length :]])
+
+
+CHANGES: dict[str, Callable[[np.ndarray, int, float], np.ndarray]] = {
+    "noise": add_noise,
+    "hum": add_hum,
+    "offset": add_offset,
+    "narrow band": narrow_band,
+    "cut": cut,
+    "pause": add_pause,
+}
+
+
+def _speech_level(clip: np.ndarray, rate: int) -> float:
+    return 10 ** (measure_quality(clip, rate).level / 20)
+
+
+def found_in(path: Path) -> dict[tuple[str, float], set[str]]:
+    """Return the problems found in a clip without a change, ("clean", 0), and with each change."""
+    channels, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    clip = channels.mean(axis=1)
+    found = {("clean", 0.0): {*problems_of(measure_quality(clip, rate))}}
+    if len(clip) < MIN_SECONDS * rate:
+        return found
+    for problem, strengths in STRENGTHS.items():
+        for strength in strengths:
+            changed = CHANGES[problem](clip, rate, strength).astype(np.float32)
+            found[problem, strength] = {*problems_of(measure_quality(changed, rate))}
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", type=Path, help="folder of clean recordings")
+    add("--clips", type=int, default=100, help="number of clips, drawn by chance (default: 100)")
+    add("--csv", metavar="FILE", type=Path, help="also write the table there")
+    args: argparse.Namespace = parser.parse_args(arguments)
+    files = audio_files(args.folder)
+    random.Random(0).shuffle(files)
+    files = files[: args.clips]
+    progress = progress_bar("Measuring", len(files), " clips", iterable=files)
+    results = [found for _, found in zip(progress, map_in_threads(found_in, files), strict=True)]
+    clean = [found["clean", 0.0] for found in results]
+    rows = []
+    for problem, strengths in STRENGTHS.items():
+        alarms = 100 * np.mean([problem in found for found in clean])
+        rates = [
+            100 * np.mean([problem in found[problem, x] for found in results if len(found) > 1])
+            for x in strengths
+        ]
+        named = ", ".join(f"{x:g}" for x in strengths)
+        rows.append(
+            [problem, f"{named} {UNITS[problem]}", *(f"{x:.0f}" for x in rates), f"{alarms:.1f}"]
+        )
+    any_alarm = 100 * np.mean([bool(found) for found in clean])
+    titles = ["problem", "strengths", *(f"detected {i} (%)" for i in range(1, 6)), "false alarms (%)"]
+    print(f"{len(files):,} clips of {args.folder}")
+    print(markdown_table(titles, rows))
+    print(f"clean clips with any problem: {any_alarm:.1f} %")
+    if args.csv:
+        with args.csv.open("w", newline="") as file:
+            csv.writer(file).writerows([titles, *rows])
+        print(f"Wrote {args.csv}")
+
+
+if __name__ == "__main__":
+    run_program(main)
