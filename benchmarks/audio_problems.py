@@ -137,7 +137,12 @@ def main(arguments: list[str] | None = None) -> None:
             [problem, f"{named} {UNITS[problem]}", *(f"{x:.0f}" for x in rates), f"{alarms:.1f}"]
         )
     any_alarm = 100 * np.mean([bool(found) for found in clean])
-    titles = ["problem", "strengths", *(f"detected {i} (%)" for i in range(1, 6)), "false alarms (%)"]
+    titles = [
+        "problem",
+        "strengths",
+        *(f"detected {i} (%)" for i in range(1, 6)),
+        "false alarms (%)",
+    ]
     print(f"{len(files):,} clips of {args.folder}")
     print(markdown_table(titles, rows))
     print(f"clean clips with any problem: {any_alarm:.1f} %")

@@ -163,4 +163,8 @@ def _longest_pause(levels: np.ndarray, noise: float) -> float:
     """Return the length in seconds of the longest pause between two windows of speech."""
     limit = max(levels.max() - SILENCE_DECIBELS, noise + PAUSE_ABOVE_NOISE)
     spoken = np.flatnonzero(levels >= limit)
-    return float(np.diff(spoken, prepend=spoken[0]).max() - 1) * WINDOW_SECONDS if len(spoken) > 1 else 0.0
+    return (
+        float(np.diff(spoken, prepend=spoken[0]).max() - 1) * WINDOW_SECONDS
+        if len(spoken) > 1
+        else 0.0
+    )

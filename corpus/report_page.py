@@ -1,0 +1,69 @@
+"""Write the report of `prepare`: a page with a summary, the problems, plots and the flagged clips.
+
+page = report_page("mine", summary, findings, warnings, plots, out, hparams)
+"""
+
+import base64
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import jinja2
+
+from corpus.clips import Clip
+from corpus.warnings import Finding
+from hparams import HParams
+
+TEMPLATE = Path(__file__).with_name("report_page.html")
+MAX_FLAGGED = 200  # clips in the table
+
+
+def report_page(
+    title: str,
+    summary: Mapping[str, str],
+    findings: Sequence[Finding],
+    warnings: Sequence[str],
+    plots: Mapping[str, bytes],
+    out: Path,
+    hparams: HParams,
+) -> str:
+    """Return the page in HTML.
+
+    Args:
+        title: the name of the corpus.
+        summary: rows of the first table, such as {"clips": "1,000"}.
+        findings: problems of single clips.
+        warnings: other warnings about the corpus.
+        plots: PNG files by their captions. The page contains them.
+        out: the folder of the page. Links to the clips start there.
+        hparams: for the sampling rate.
+    """
+    problems_by_path = defaultdict[str, list[str]](list)
+    clips = dict[str, Clip]()
+    for finding in findings:
+        for clip, detail in finding.notes:
+            problems_by_path[clip.path].append(f"{finding.problem} ({detail})")
+            clips[clip.path] = clip
+    ranked = sorted(clips.values(), key=lambda clip: -len(problems_by_path[clip.path]))
+    flagged = [
+        {
+            "id": clip.id,
+            "link": quote(os.path.relpath(clip.path, os.path.realpath(out))),
+            "seconds": f"{clip.measured.num_samples / hparams.sampling_rate:.2f}",
+            "problems": problems_by_path[clip.path],
+            "text": clip.text,
+        }
+        for clip in ranked[:MAX_FLAGGED]
+    ]
+    template = jinja2.Template(TEMPLATE.read_text("utf-8"), autoescape=True)
+    return template.render(
+        title=title,
+        summary=summary,
+        findings=sorted(findings, key=lambda finding: -len(finding.notes)),
+        warnings=warnings,
+        plots={caption: base64.b64encode(png).decode() for caption, png in plots.items()},
+        flagged=flagged,
+        num_flagged=len(ranked),
+    )

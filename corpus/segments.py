@@ -1,0 +1,250 @@
+"""Read the segments of long recordings: subtitles, labels, TextGrids, and manifests of Kaldi and lhotse.
+
+    entries = read_segments(Path("book/chapter1.srt"), "chapter1")
+    entries = read_kaldi(Path("data/train"))
+    entries = read_lhotse(Path("data/supervisions.jsonl.gz"))
+    clips, problems = padded(clips, 0.1)
+
+An entry names the recording, and its `segment` is the part that the text transcribes.
+`convert` writes each segment to a file of its own.
+"""
+
+import gzip
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from corpus.clips import Clip, Segment
+from corpus.tables import Entry
+from corpus.text_files import read_text
+from tacotron2_voice.utils.errors import UserError
+
+SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
+# A line of Audacity's labels: start and end in seconds, and the text, between tabs.
+LABEL = re.compile(r"(\d+(?:\.\d+)?)\t(\d+(?:\.\d+)?)\t(.+)")
+MAX_OVERLAP = 0.05  # seconds; subtitles that follow each other may overlap this much
+KALDI_FILES = ("wav.scp", "text")
+
+
+def read_segments(path: Path, recording: str, tier: str = "", encoding: str = "") -> list[Entry]:
+    """Read the segments of one recording, in the order of the file. Segments without a text are
+    left out.
+
+    Args:
+        path: subtitles (.srt, .vtt), a TextGrid, or Audacity's labels (.txt).
+        recording: the name of the recording.
+        tier: the tier of a TextGrid with several tiers.
+        encoding: of the file; "": UTF-8, or an encoding that is recognized.
+
+    Raises:
+        UserError: if the file cannot be read, or if a TextGrid has several tiers and none is named.
+    """
+    if path.suffix.lower() == ".textgrid":
+        found = _read_textgrid(path, tier)
+    elif path.suffix.lower() in (".srt", ".vtt"):
+        found = _read_subtitles(path, encoding)
+    else:
+        found = _read_labels(path, read_text(path, encoding))
+    entries = []
+    for start, end, text in found:
+        words = " ".join(text.split())
+        if words:
+            where = f"{path}: {start:.2f} s"
+            entries.append(Entry(recording, words, where, segment=Segment(start, end - start)))
+    if not entries:
+        raise UserError(f"{path}: no segment with a text, expected times and texts")
+    return entries
+
+
+def _read_subtitles(path: Path, encoding: str) -> Iterator[tuple[float, float, str]]:
+    import pysubs2
+
+    text = read_text(path, encoding)
+    try:
+        subtitles = pysubs2.SSAFile.from_string(text, format_=path.suffix[1:].lower())
+    except (pysubs2.exceptions.Pysubs2Error, ValueError) as error:
+        raise UserError(f"{path}: {error}, expected subtitles") from None
+    for event in subtitles:
+        yield event.start / 1000, event.end / 1000, event.plaintext
+
+
+def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
+    from praatio import textgrid
+    from praatio.utilities.errors import PraatioException
+
+    try:
+        grid = textgrid.openTextgrid(str(path), includeEmptyIntervals=False)
+    except (PraatioException, ValueError, IndexError, OSError) as error:
+        raise UserError(f"{path}: {error}, expected a TextGrid of Praat") from None
+    tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]
+    if not tier and len(tiers) == 1:
+        tier = tiers[0]
+    if tier not in tiers:
+        raise UserError(
+            f"{path}: tiers {', '.join(tiers)}; choose the tier of the texts with --tier"
+        )
+    return [(start, end, text) for start, end, text in grid.getTier(tier).entries]
+
+
+def are_labels(text: str) -> bool:
+    """Return whether a text file contains labels of Audacity instead of a text."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return bool(lines) and bool(LABEL.fullmatch(lines[0].strip()))
+
+
+def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        # A line with a backslash has the frequencies of the label above.
+        if not line.strip() or line.startswith("\\"):
+            continue
+        match = LABEL.fullmatch(line.strip())
+        if not match:
+            raise UserError(f"{path}:{number}: {line[:60]!r}, expected start, end and text")
+        start, end, words = match.groups()
+        yield float(start), float(end), words
+
+
+def is_kaldi(folder: Path) -> bool:
+    """Return whether a folder contains the files of a Kaldi data directory."""
+    return all((folder / name).is_file() for name in KALDI_FILES)
+
+
+def read_kaldi(folder: Path) -> list[Entry]:
+    """Read a Kaldi data directory: wav.scp, text, and segments and utt2spk if they exist.
+
+    Raises:
+        UserError: if wav.scp contains a command instead of a path, or if files do not fit.
+    """
+    recordings = _read_map(folder / "wav.scp")
+    for number, path in enumerate(recordings.values(), 1):
+        if path.endswith("|"):
+            raise UserError(
+                f"{folder / 'wav.scp'}:{number}: {path[:60]!r}: a command, expected a path"
+            )
+    texts = _read_map(folder / "text")
+    segments = {}
+    if (folder / "segments").is_file():
+        segments = _read_map(folder / "segments")
+    speakers = {}
+    if (folder / "utt2spk").is_file():
+        speakers = _read_map(folder / "utt2spk")
+    entries = []
+    for number, (utterance, text) in enumerate(texts.items(), 1):
+        where = f"{folder / 'text'}:{number}"
+        recording = utterance
+        segment = None
+        if segments:
+            values = segments.get(utterance, "").split()
+            if len(values) != 3:
+                found = f"{utterance!r} is not in {folder / 'segments'}"
+                raise UserError(f"{where}: {found}, expected a recording, a start and an end")
+            recording = values[0]
+            start, end = (_seconds(value, where) for value in values[1:])
+            segment = Segment(start, end - start)
+        if recording not in recordings:
+            raise UserError(f"{where}: {recording!r} is not in {folder / 'wav.scp'}")
+        path = recordings[recording]
+        entries.append(Entry(path, text, where, speakers.get(utterance, ""), segment))
+    return entries
+
+
+def _read_map(path: Path) -> dict[str, str]:
+    """Read lines of a key and a value."""
+    lines = (line.strip() for line in read_text(path).splitlines())
+    pairs = (line.partition(" ") for line in lines if line)
+    return {key: value.strip() for key, _, value in pairs}
+
+
+def _seconds(value: str, where: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", value):
+        raise UserError(f"{where}: {value!r}, expected seconds")
+    return float(value)
+
+
+def is_lhotse(path: Path) -> bool:
+    """Return whether a file contains lhotse's supervisions."""
+    return bool(re.search(r"supervisions.*\.jsonl(\.gz)?$", path.name))
+
+
+def read_lhotse(path: Path) -> list[Entry]:
+    """Read lhotse's supervisions and the recordings next to them (`recordings...` for
+    `supervisions...`).
+
+    Raises:
+        UserError: if a recording is missing, or is not one file with all channels.
+    """
+    recordings_path = path.with_name(path.name.replace("supervisions", "recordings"))
+    sources = {}
+    for where, recording in _json_lines(recordings_path):
+        files = [x["source"] for x in recording.get("sources", ()) if x.get("type") == "file"]
+        if len(files) != 1:
+            raise UserError(f"{where}: {len(files)} files, expected one file per recording")
+        sources[recording["id"]] = files[0]
+    entries = []
+    for where, supervision in _json_lines(path):
+        recording_id = supervision.get("recording_id")
+        if recording_id not in sources:
+            raise UserError(f"{where}: recording {recording_id!r} is not in {recordings_path}")
+        segment = Segment(float(supervision["start"]), float(supervision["duration"]))
+        text = " ".join(str(supervision.get("text") or "").split())
+        speaker = str(supervision.get("speaker") or "")
+        entries.append(Entry(sources[recording_id], text, where, speaker, segment))
+    return entries
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}, expected a manifest of lhotse") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            value = dict(json.loads(line))
+        except (ValueError, TypeError):
+            raise UserError(f"{path}:{number}: {line[:60]!r}, expected a JSON object") from None
+        yield f"{path}:{number}", value
+
+
+def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]]:
+    """Lengthen the segments by `padding` seconds at both ends, up to the middle of the gap to the next
+    segment of the same recording.
+
+    Returns the clips in their order, and the problems of segments that overlap the segment before
+    them by more than 0.05 s. Clips without a segment stay as they are.
+    """
+    by_recording = defaultdict[str, list[int]](list)
+    for i, clip in enumerate(clips):
+        if clip.segment and clip.segment.seconds is not None:
+            by_recording[clip.path].append(i)
+    changed = list(clips)
+    problems = {}
+    for indices in by_recording.values():
+        indices.sort(key=lambda i: _bounds(clips[i]))
+        bounds = [_bounds(clips[i]) for i in indices]
+        for rank, i in enumerate(indices):
+            start, end = bounds[rank]
+            before = bounds[rank - 1][1] if rank else 0.0
+            if before - start > MAX_OVERLAP:
+                other = clips[indices[rank - 1]].where
+                problems[i] = (
+                    f"{clips[i].where}: {start:.2f} to {end:.2f} s overlaps {other} by "
+                    f"{before - start:.2f} s, expected segments one after the other"
+                )
+            first = rank == 0
+            earliest = 0.0 if first else (before + start) / 2
+            latest = (end + bounds[rank + 1][0]) / 2 if rank + 1 < len(indices) else end + padding
+            new_start = min(start, max(start - padding, earliest))
+            new_end = max(end, min(end + padding, latest))
+            changed[i] = replace(clips[i], segment=Segment(new_start, new_end - new_start))
+    kept = [clip for i, clip in enumerate(changed) if i not in problems]
+    return kept, [problems[i] for i in sorted(problems)]
+
+
+def _bounds(clip: Clip) -> tuple[float, float]:
+    assert clip.segment is not None  # `padded` chose clips with a segment
+    assert clip.segment.seconds is not None
+    return clip.segment.start, clip.segment.start + clip.segment.seconds

@@ -1,0 +1,48 @@
+"""Tests of the measures of audio problems, on real recordings with one problem added."""
+
+import numpy as np
+import pytest
+
+from benchmarks.audio_problems import CHANGES, STRENGTHS
+from corpus.audio_quality import measure_quality, problems_of
+from helpers import REAL_CLIPS, read_wav
+
+CLIPS = [read_wav(path) for path in REAL_CLIPS]
+
+
+@pytest.mark.parametrize("samples, rate", CLIPS)
+def test_clean_recordings_have_no_problem(samples, rate):
+    assert problems_of(measure_quality(samples, rate)) == {}
+
+
+@pytest.mark.parametrize("problem", STRENGTHS)
+def test_problem_is_found_when_it_is_added_to_recordings(problem):
+    """The strongest change is found in every recording. Where the speech is cut off, it may end in a
+    pause."""
+    found = []
+    for samples, rate in CLIPS:
+        changed = CHANGES[problem](samples, rate, STRENGTHS[problem][-1]).astype(np.float32)
+        found.append(problem in problems_of(measure_quality(changed, rate)))
+    assert all(found) or (problem == "cut" and np.mean(found) > 0.7)
+
+
+def test_measures_are_equal_for_16_bits_and_floats():
+    samples, rate = CLIPS[0]
+    as_integers = np.round(samples * 32768).astype(np.int16)
+    floats = measure_quality(as_integers.astype(np.float32) / 32768, rate)
+    assert measure_quality(as_integers, rate) == pytest.approx(floats)
+
+
+def test_levels_do_not_depend_on_the_volume():
+    samples, rate = CLIPS[0]
+    loud = measure_quality(samples, rate)
+    quiet = measure_quality(samples / 4, rate)
+    assert loud.level - quiet.level == pytest.approx(12.04, abs=0.01)
+    assert loud.signal_to_noise == pytest.approx(quiet.signal_to_noise, abs=0.01)
+
+
+@pytest.mark.parametrize("length", [100, 600, 5000])
+def test_short_clips_are_measured(length):
+    samples = np.sin(np.arange(length) / 5).astype(np.float32)
+    quality = measure_quality(samples, 22050)
+    assert np.isfinite([value for value in vars(quality).values()]).all()

@@ -1,0 +1,164 @@
+"""Tests of segments: subtitles, labels, TextGrids, manifests of Kaldi and lhotse, and padding."""
+
+import gzip
+import json
+
+import pytest
+
+from corpus.clips import Clip, Segment
+from corpus.segments import is_kaldi, padded, read_kaldi, read_lhotse, read_segments
+from tacotron2_voice.utils.errors import UserError
+
+SRT = "1\n00:00:01,000 --> 00:00:02,500\nGood <i>morning</i>,\nLinda.\n\n2\n00:01:03,000 --> 00:01:04,250\nYes.\n"
+VTT = "WEBVTT\n\n00:01.000 --> 00:02.500\n<v Anna>Good morning,\nLinda.\n\n01:03.000 --> 01:04.250\nYes.\n"
+LABELS = "1.0\t2.5\tGood morning, Linda.\n\\\t100\t200\n63.0\t64.25\tYes.\n"
+TEXTGRID = """File type = "ooTextFile"
+Object class = "TextGrid"
+
+0
+70
+<exists>
+{tiers}
+"""
+TIER = '"IntervalTier"\n"{name}"\n0\n70\n4\n0\n1\n""\n1\n2.5\n"Good morning, Linda."\n2.5\n63\n""\n63\n64.25\n"Yes."'
+EXPECTED = [("Good morning, Linda.", Segment(1.0, 1.5)), ("Yes.", Segment(63.0, 1.25))]
+
+
+def textgrid(*names: str) -> str:
+    tiers = "\n".join(TIER.format(name=name) for name in names)
+    return TEXTGRID.format(tiers=f"{len(names)}\n{tiers}")
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.srt", SRT),
+        ("a.vtt", VTT),
+        ("a.txt", LABELS),
+        ("a.TextGrid", textgrid("sentences")),
+    ],
+)
+def test_segments_are_read_when_a_file_has_times(name, content, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    entries = read_segments(path, "a")
+    assert [(x.text, x.segment) for x in entries] == EXPECTED
+    assert {x.name for x in entries} == {"a"}
+    assert entries[1].where == f"{path}: 63.00 s"
+
+
+def test_textgrid_raises_when_several_tiers_and_none_is_named(tmp_path):
+    path = tmp_path / "a.TextGrid"
+    path.write_text(textgrid("words", "sentences"))
+    with pytest.raises(UserError, match="words, sentences"):
+        read_segments(path, "a")
+    assert len(read_segments(path, "a", tier="words")) == 2
+
+
+@pytest.mark.parametrize(
+    "name, content, place",
+    [
+        ("a.srt", "not subtitles", "a.srt"),
+        ("a.vtt", "", "a.vtt"),
+        ("a.txt", "1.0\t2.0\tyes\nno times\n", "a.txt:2"),
+        ("a.TextGrid", "nonsense", "a.TextGrid"),
+    ],
+)
+def test_segments_raise_when_the_file_is_malformed(name, content, place, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(UserError) as raised:
+        read_segments(path, "a")
+    assert str(raised.value).startswith(f"{tmp_path / place}")
+
+
+def write_kaldi(folder, **files):
+    for name, content in files.items():
+        (folder / name.replace("wav_scp", "wav.scp")).write_text(content)
+
+
+def test_kaldi_directory_is_read_with_its_segments_and_speakers(tmp_path):
+    write_kaldi(
+        tmp_path,
+        wav_scp="rec1 /data/one.wav\n",
+        text="u1 good morning\nu2 yes\n",
+        segments="u2 rec1 63 64.25\nu1 rec1 1.0 2.5\n",
+        utt2spk="u1 anna\nu2 bert\n",
+    )
+    assert is_kaldi(tmp_path)
+    assert [(x.name, x.text, x.speaker, x.segment) for x in read_kaldi(tmp_path)] == [
+        ("/data/one.wav", "good morning", "anna", Segment(1.0, 1.5)),
+        ("/data/one.wav", "yes", "bert", Segment(63.0, 1.25)),
+    ]
+
+
+def test_kaldi_directory_is_read_without_segments(tmp_path):
+    write_kaldi(tmp_path, wav_scp="u1 one.wav\n", text="u1 good morning\n")
+    [entry] = read_kaldi(tmp_path)
+    assert (entry.name, entry.text, entry.segment) == ("one.wav", "good morning", None)
+
+
+@pytest.mark.parametrize(
+    "files, place",
+    [
+        ({"wav_scp": "rec1 sox a.flac -t wav - |\n", "text": "rec1 yes\n"}, "wav.scp:1"),
+        ({"wav_scp": "rec1 a.wav\n", "text": "rec1 yes\nrec2 no\n"}, "text:2"),
+        ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "u r 1 x\n"}, "text:1"),
+        ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "v r 1 2\n"}, "text:1"),
+    ],
+)
+def test_kaldi_directory_raises_when_its_files_do_not_fit(files, place, tmp_path):
+    write_kaldi(tmp_path, **files)
+    with pytest.raises(UserError) as raised:
+        read_kaldi(tmp_path)
+    assert str(raised.value).startswith(f"{tmp_path / place}: ")
+
+
+def test_lhotse_supervisions_are_read_with_their_recordings(tmp_path):
+    recording = {"id": "r1", "sources": [{"type": "file", "channels": [0], "source": "one.wav"}]}
+    supervision = {
+        "id": "s1",
+        "recording_id": "r1",
+        "start": 1.0,
+        "duration": 1.5,
+        "text": "good morning",
+        "speaker": "anna",
+    }
+    for name, value in (("recordings", recording), ("supervisions", supervision)):
+        content = gzip.compress(json.dumps(value).encode())
+        (tmp_path / f"x_{name}_train.jsonl.gz").write_bytes(content)
+    [entry] = read_lhotse(tmp_path / "x_supervisions_train.jsonl.gz")
+    assert (entry.name, entry.text, entry.speaker) == ("one.wav", "good morning", "anna")
+    assert entry.segment == Segment(1.0, 1.5)
+
+
+def segments_of(*bounds: tuple[float, float]) -> list[Clip]:
+    return [
+        Clip("book.wav", "yes", where=f"book.srt: {start:.2f} s", segment=Segment(start, end - start))
+        for start, end in bounds
+    ]
+
+
+def test_padding_ends_at_the_middle_of_the_gap_between_segments():
+    clips, problems = padded(segments_of((1.0, 2.0), (2.1, 3.0), (5.0, 6.0)), 0.2)
+    bounds = [(x.segment.start, x.segment.start + x.segment.seconds) for x in clips]
+    assert bounds == [
+        pytest.approx((0.8, 2.05)),
+        pytest.approx((2.05, 3.2)),
+        pytest.approx((4.8, 6.2)),
+    ]
+    assert not problems
+
+
+def test_padding_never_starts_before_the_recording():
+    [clip], _ = padded(segments_of((0.05, 1.0)), 0.2)
+    assert clip.segment.start == 0
+
+
+def test_segments_that_overlap_are_problems():
+    clips, problems = padded(segments_of((1.0, 3.0), (2.0, 4.0), (3.98, 5.0)), 0.1)
+    assert [x.where for x in clips] == ["book.srt: 1.00 s", "book.srt: 3.98 s"]
+    [problem] = problems
+    assert problem.startswith("book.srt: 2.00 s: ")
+    assert "book.srt: 1.00 s" in problem
+    assert "1.00 s" in problem
