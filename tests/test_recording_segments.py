@@ -134,7 +134,9 @@ def test_lhotse_supervisions_are_read_with_their_recordings(tmp_path):
 
 def segments_of(*bounds: tuple[float, float]) -> list[Clip]:
     return [
-        Clip("book.wav", "yes", where=f"book.srt: {start:.2f} s", segment=Segment(start, end - start))
+        Clip(
+            "book.wav", "yes", where=f"book.srt: {start:.2f} s", segment=Segment(start, end - start)
+        )
         for start, end in bounds
     ]
 
