@@ -32,6 +32,8 @@ def load_synthesizer(
         checkpoint = path / "best.pt"
         hint = f"; did you mean {checkpoint}?" if checkpoint.exists() else ""
         raise UserError(f"{path}: no {DESCRIPTION_FILE} in this folder{hint}")
+    if not path.exists():
+        raise UserError(f"{path}: no such checkpoint or voice folder")
     # Imported here, because a voice is loaded without torch.
     import torch
 

@@ -97,6 +97,8 @@ class Voice(Synthesizer):
         folder = Path(folder)
         self.folder = folder.parent if folder.name == DESCRIPTION_FILE else folder
         path = self.folder / DESCRIPTION_FILE
+        if not self.folder.is_dir():
+            raise UserError(f"{self.folder}: no such voice folder")
         missing = "no such file (expected the folder of an exported voice)"
         self.description = read_as(path, VoiceDescription, missing, EXPORT_AGAIN)
         with naming(path):
@@ -173,22 +175,20 @@ class Voice(Synthesizer):
         """Return the settings of voice.json. Raise UserError if its values contradict each
         other."""
         description = self.description
-        if description.files.keys() != FILES:
-            names = ", ".join(description.files)
-            expected = ", ".join(sorted(FILES))
-            raise UserError(f"files: {names!r:.200} (expected {expected}). {EXPORT_AGAIN}")
         settings = settings_from_dict(VoiceSettings, description.hparams)
-        if description.symbols != list(settings.table.symbols):
-            raise UserError(f"symbols: they differ from the symbols in its hparams. {EXPORT_AGAIN}")
         speakers = settings.speakers
-        if bool(speakers) != bool(settings.speaker_embedding_dim):
-            width = f"speaker_embedding_dim={settings.speaker_embedding_dim}"
-            raise UserError(f"speakers: {len(speakers)} names, but {width}. {EXPORT_AGAIN}")
-        statistics = description.speaker_statistics
-        if statistics and tuple(one.name for one in statistics) != speakers:
-            problem = "speaker_statistics: the names differ from the speakers in its hparams"
-            raise UserError(f"{problem}. {EXPORT_AGAIN}")
+        width = settings.speaker_embedding_dim
+        names = [one.name for one in description.speaker_statistics]
         problem = problem_of_names(speakers)
+        if description.files.keys() != FILES:
+            found = ", ".join(description.files)
+            problem = f"files: {found!r:.200} (expected {', '.join(sorted(FILES))})"
+        elif description.symbols != list(settings.table.symbols):
+            problem = "symbols: they differ from the symbols in its hparams"
+        elif bool(speakers) != bool(width):
+            problem = f"speakers: {len(speakers)} names, but speaker_embedding_dim={width}"
+        elif names and names != list(speakers):
+            problem = "speaker_statistics: the names differ from the speakers in its hparams"
         if problem:
             raise UserError(f"{problem}. {EXPORT_AGAIN}")
         return settings

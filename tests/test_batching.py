@@ -422,12 +422,6 @@ def test_registered_strategy_is_planned():
         del REGISTRY["longest_first"]
 
 
-def test_check_strategy_suggests_a_name_when_unknown():
-    assert check_strategy("bucket") == "bucket"
-    with pytest.raises(BatchingError, match=r"strategy='semisorted': .*'semi_sorted'"):
-        check_strategy("semisorted")
-
-
 def test_check_options_lists_every_problem():
     """`hparams.py` passes all values of a settings file or a command line to this function."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
@@ -451,11 +445,9 @@ def test_check_options_lists_every_problem():
         ({"strategy": "alternated_sort", "num_bins": 11}, ["num_bins=11", "1 to 10", "10 clips"]),
         ({"local_randomization_factor": math.nan}, ["local_randomization_factor=nan"]),
         (DBS | {"batch_capacity": 99}, ["batch_capacity=99", "100"]),
-        (DBS | {"batch_capacity": math.nan}, ["batch_capacity=nan", "1e+15"]),
         ({"batch_capacity": 500}, ["batch_capacity=500", "dynamic_batch_size=True"]),
         ({"lengths": []}, ["lengths", "(0,)"]),
-        ({"lengths": [5, 0, 6]}, ["lengths[1]=0", "1 of 3"]),
-        ({"lengths": [6, math.inf, math.nan]}, ["lengths[1]=inf", "2 of 3"]),
+        ({"lengths": [5, 0, math.nan]}, ["lengths[1]=0", "2 of 3"]),
         ({"batch_size": 10**300}, ["batch_size=1"]),  # before arrays are made of it
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",

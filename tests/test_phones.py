@@ -153,7 +153,7 @@ def phones_and_process(text):
     return to_phones([text], "de")[0], phones._espeak.process.pid
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_espeak_leaves_no_process_and_no_files(number, tmp_path):
     """No process remains, and no copy of eSpeak's library in the temporary folder."""
     script = "import os; from tacotron2_voice.text import phones\n"

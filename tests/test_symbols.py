@@ -24,16 +24,10 @@ from corpus.prepare import Preparation, prepare
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
-from tacotron2_voice.text import (
-    ENGLISH,
-    clean,
-    nearest,
-    sequence_to_text,
-    text_to_sequence,
-    unknown_symbols,
-)
+from tacotron2_voice.text import ENGLISH, clean, sequence_to_text, text_to_sequence
 from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.symbols import MAX_SYMBOLS, SymbolTable, can_be_symbol, table_of
+from tacotron2_voice.text.unknown_symbols import nearest, unknown_symbols
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utterance import text_to_ids
 from training.checkpoint import Checkpoint, load_checkpoint
