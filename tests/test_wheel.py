@@ -198,5 +198,6 @@ def test_classes_for_lightning_in_the_readme_are_those_of_the_example():
         assert line in program
 
 
-def test_license_equals_the_license_of_the_project():
-    assert (PROJECT / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+def test_licenses_equal_the_license_of_the_project():
+    for library in ("length_batching", "tacotron2_voice"):
+        assert (ROOT / library / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
