@@ -91,10 +91,8 @@ def lengths_like_speech(n):
 
 
 @every_strategy
-@every_mode
-@with_and_without_randomization
-@few
-@given(data=data)
+@settings(max_examples=60, derandomize=True)
+@given(data=data, mode=st.sampled_from(MODES), randomize=st.booleans())
 def test_plan_contains_every_clip_once(strategy, mode, randomize, data):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize)
     untouched = copy.copy(lengths)
@@ -109,17 +107,6 @@ def test_plan_contains_every_clip_once(strategy, mode, randomize, data):
             lengths, batch_size, strategy, **options | {"batch_randomization": False}
         )
         assert sorted(as_lists(plain)) == sorted(as_lists(batches))
-
-
-@every_strategy
-@pytest.mark.parametrize("mode", MODES[1:])
-@few
-@given(data=data, randomize=st.booleans())
-def test_plan_never_exceeds_the_length_budget(strategy, mode, randomize, data):
-    lengths, batch_size, options = draw_case(data, strategy, mode, randomize)
-    capacity = options.get("batch_capacity", batch_size * max(lengths))
-    for batch in plan_epoch(lengths, batch_size, strategy, **options):
-        assert len(batch) * max(lengths[i] for i in batch) <= capacity
 
 
 def naive_batches(order, lengths, capacity=math.inf, most=math.inf):
@@ -366,9 +353,8 @@ def naive_padding(lengths, batches, frames_per_step=1):
 
 
 @every_strategy
-@every_mode
 @few
-@given(data=data, frames_per_step=st.integers(1, 7))
+@given(data=data, mode=st.sampled_from(MODES), frames_per_step=st.integers(1, 7))
 def test_padding_stats_equal_a_naive_loop(strategy, mode, data, frames_per_step):
     in_any_unit = some_lengths if frames_per_step == 1 else whole_lengths
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=in_any_unit)
@@ -381,9 +367,8 @@ def test_padding_stats_equal_a_naive_loop(strategy, mode, data, frames_per_step)
 
 
 @every_strategy
-@pytest.mark.parametrize("mode", MODES[:2])
 @few
-@given(data=data)
+@given(data=data, mode=st.sampled_from(MODES[:2]))
 def test_pair_novelty_equals_a_loop_over_pairs(strategy, mode, data):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize=True)
     now = as_lists(plan_epoch(lengths, batch_size, strategy, **options))

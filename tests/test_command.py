@@ -16,19 +16,6 @@ from tacotron2_voice.texts import InputText
 from tacotron2_voice.utils.arguments import processors
 from tacotron2_voice.utterance import Utterance
 
-TEXT = "A dog came. It sat down."
-
-
-def test_voice_writes_the_files_of_each_text(voices, tmp_path):
-    """If the same command runs again, it reports that the files exist."""
-    arguments = ["--voice", str(voices.fp32[0]), "--text", TEXT, "-o", str(tmp_path / "out")]
-    synthesize.main([*arguments, "--save-mel"])
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["0001.npy", "0001.png", "0001.wav", "spoken.jsonl"]
-    written = (tmp_path / "out" / "0001.wav").stat().st_mtime_ns
-    synthesize.main(["--checkpoint", *arguments[1:], "--save-mel"])  # another name of the option
-    assert (tmp_path / "out" / "0001.wav").stat().st_mtime_ns == written
-
 
 def test_folder_is_rejected_when_it_contains_no_voice(tmp_path):
     (tmp_path / "run").mkdir()

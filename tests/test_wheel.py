@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -104,7 +105,7 @@ def test_wheel_contains_the_library_alone(wheel):
 @pytest.fixture(scope="module")
 def environment(folder):
     """Return the Python of an empty environment, and a folder with numpy alone."""
-    venv.create(folder / "environment", with_pip=True)
+    venv.create(folder / "environment")
     packages = folder / "packages"
     packages.mkdir()
     installed = Path(np.__file__).parent.parent
@@ -132,8 +133,8 @@ def test_library_works_when_installed_in_an_empty_environment(environment, folde
     """Plans, the sampler and the command need numpy alone. A user's files of the same names do no
     harm."""
     python, _ = environment
-    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([python, *install, wheel], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)
     user = folder / "user"
     user.mkdir(exist_ok=True)
     for name in ("batching", "hparams", "plan", "search"):
@@ -180,13 +181,11 @@ def test_mypy_reports_only_wrong_names_and_types(folder, wheel):
 
 
 @pytest.mark.parametrize("example", re.findall(r"\n```python\n(.*?)```", README, re.DOTALL))
-def test_examples_of_the_readme_run(example, tmp_path):
+def test_examples_of_the_readme_run(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "example.py").write_text(example)
-    command = [sys.executable, "example.py"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout
+    runpy.run_path("example.py", run_name="__main__")
+    assert capsys.readouterr().out
 
 
 def test_classes_for_lightning_in_the_readme_are_those_of_the_example():
