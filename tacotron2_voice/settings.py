@@ -202,19 +202,9 @@ TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 MIN_SIMILARITY = 0.72  # least similarity (0 to 1) of an unknown name and a suggested name
 
 # A model speaks correctly only with the audio settings and the speakers of its training.
-FIXED_SETTINGS = (
-    "sampling_rate",
-    "filter_length",
-    "hop_length",
-    "win_length",
-    "mel_fmin",
-    "mel_fmax",
-    "speaker_embedding_dim",
-    "speakers",
-)
+FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers")
 # Sizes that are built into the graphs of an exported voice.
 GRAPH_SETTINGS = (
-    "n_mel_channels",
     "n_symbols",
     "encoder_embedding_dim",
     "n_frames_per_step",
