@@ -251,7 +251,7 @@ def batching_options(hparams: Any) -> dict[str, Any]:
 
 def symbols_path(hparams: HParams) -> Path:
     """Return the path of the symbol table, if it is not the English table."""
-    from tacotron2_voice.text.symbol_files import SYMBOLS_FILE
+    from tacotron2_voice.text.symbols import SYMBOLS_FILE
 
     if hparams.symbols == "corpus":
         return Path(hparams.training_files).parent / SYMBOLS_FILE
@@ -264,7 +264,7 @@ def read_symbols(hparams: HParams) -> HParams:
     Raises:
         UserError: if the file cannot be read or contains no symbol table.
     """
-    from tacotron2_voice.text.symbol_files import read_table
+    from tacotron2_voice.text.symbols import read_table
 
     if hparams.symbols == "english":
         return hparams

@@ -28,6 +28,7 @@ from export.loading import load_synthesizer
 from tacotron2_voice.command import add_options, speak_texts
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.program import run_program
+from tacotron2_voice.voice import Voice
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -37,16 +38,15 @@ def main(arguments: list[str] | None = None) -> None:
         "--checkpoint", type=Path, metavar="FILE", help="speak with this checkpoint or voice"
     )
     source.add_argument(
-        "--voice",
-        type=Path,
-        dest="checkpoint",
-        metavar="FOLDER",
-        help="speak with this exported voice",
+        "--voice", type=Path, metavar="FOLDER", help="speak with this exported voice"
     )
     add_options(parser)
     args = parser.parse_args(arguments)
-    path = args.checkpoint
-    speak_texts(args, path, lambda: load_synthesizer(path, args.hparams, args.threads))
+    if args.voice is not None:
+        speak_texts(args, args.voice, lambda: Voice(args.voice, args.hparams, args.threads or 1))
+    else:
+        path = args.checkpoint
+        speak_texts(args, path, lambda: load_synthesizer(path, args.hparams, args.threads))
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ from corpus.cache import CHUNK, LABELS, ClipTable, cache_path, read_cache
 from corpus.clips import Clip
 from hparams import HParams
 from tacotron2_voice.speakers import listed, speaker_name
-from tacotron2_voice.text import can_be_spoken, clean, in_words, unknown_symbols
+from tacotron2_voice.text import can_be_spoken, clean
 from tacotron2_voice.text.rules import version_of
+from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import (

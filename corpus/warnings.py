@@ -14,7 +14,8 @@ import numpy as np
 from corpus.clips import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
 from hparams import HParams
-from tacotron2_voice.text import PHONES, sequence_to_text
+from tacotron2_voice.text import sequence_to_text
+from tacotron2_voice.text.sequences import PHONES
 from tacotron2_voice.text.spoken_numbers import WORDS
 from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 

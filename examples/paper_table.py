@@ -8,7 +8,6 @@ A program defines a `PaperTable` and calls its method `main`, which writes these
 """
 
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -157,16 +156,10 @@ class PaperTable:
         """Make a share of the runs in a child process. Ctrl-C ends the process without a
         traceback."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        self.make_share(cells, folder, made_with, settings, os.getppid())
+        self.make_share(cells, folder, made_with, settings)
 
-    def make_share(
-        self, cells: Cells, folder: Path, made_with: Any, settings: Any, parent: int | None = None
-    ) -> None:
-        """Measure each row with its seed and write the results.
-
-        Args:
-            parent: id of the parent process. The process stops when its parent has ended.
-        """
+    def make_share(self, cells: Cells, folder: Path, made_with: Any, settings: Any) -> None:
+        """Measure each row with its seed and write the results."""
         if not cells:
             return
         start = time.perf_counter()
@@ -179,8 +172,6 @@ class PaperTable:
             seconds = (time.perf_counter() - start) / made * left
             remaining = f"runs left in this process: {left} ({duration(seconds)})"
             print(f"{row.name}, seed {seed} - {'; '.join(values)}; {remaining}", flush=True)
-            if parent is not None and parent != os.getppid():
-                return
 
     def report(self, runs: Runs) -> str:
         """Return the report in Markdown."""

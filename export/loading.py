@@ -25,13 +25,14 @@ def load_synthesizer(
         UserError: if `path` is neither, or cannot be read.
     """
     path = Path(path)
-    folder = path.parent if path.name == DESCRIPTION_FILE else path
-    if (folder / DESCRIPTION_FILE).exists():
-        return Voice(folder, overrides, threads or 1)
+    if path.name == DESCRIPTION_FILE or (path / DESCRIPTION_FILE).exists():
+        return Voice(path, overrides, threads or 1)
     if path.is_dir():
         checkpoint = path / "best.pt"
         hint = f"; did you mean {checkpoint}?" if checkpoint.exists() else ""
         raise UserError(f"{path}: no {DESCRIPTION_FILE} in this folder{hint}")
+    if not path.exists():
+        raise UserError(f"{path}: no such checkpoint or voice folder")
     # Imported here, because a voice is loaded without torch.
     import torch
 

@@ -263,8 +263,8 @@ class ComparedVoice(Voice):
     model: Tacotron2
     difference = 0.0  # largest difference so far, relative to the largest value (at least 1)
 
-    def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        arrays = super()._run(name, length, inputs)
+    def _run(self, name: str, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        arrays = super()._run(name, inputs)
         tensors = [torch.from_numpy(inputs[one]) for one in inputs_of(name, self.settings)]
         with torch.no_grad():
             expected = [output.numpy() for output in FUNCTIONS[name](self.model, *tensors)]

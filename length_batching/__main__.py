@@ -24,7 +24,6 @@ from length_batching.report import LEGEND, cost_table, describe_result, strategy
 from length_batching.search import Surveyor, search, survey_all
 from length_batching.strategies import PARAMETERS
 
-MAX_LINES = 20  # most lines that a message lists
 SIZES = ("batch_capacity", "max_clips", "too_long", "size_multiple")
 OPTIONS = ("batch_size", *SIZES, *(parameter.name for parameter in PARAMETERS))
 
@@ -36,7 +35,7 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
         column: title of the column in a CSV. Default: the last column.
 
     Raises:
-        BatchingError: if a line contains no length. The message lists the numbers of these lines.
+        BatchingError: if a line contains no length, or the file has no lengths.
     """
     try:
         with open(0 if path == "-" else path, encoding="utf-8-sig", newline="") as file:
@@ -59,14 +58,10 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
             lengths[i] = float(row[index])
     wrong = [rows[i] for i in np.flatnonzero(~((lengths > 0) & (lengths <= MAX_COUNT)))]
     if wrong:
-        (first_line, row), *others = wrong
+        (line, row), *others = wrong
         text = ",".join(row)[:60]
-        message = f"{path}:{first_line}: {text!r}: expected a length, a number above 0"
-        if others:
-            numbers = ", ".join(str(line) for line, _ in others[:MAX_LINES])
-            dots = ", ..." if len(others) > MAX_LINES else ""
-            message += f"; {len(others):,} more such lines: {numbers}{dots}"
-        raise BatchingError(message)
+        more = f"; {len(others):,} more such lines" if others else ""
+        raise BatchingError(f"{path}:{line}: {text!r}: expected a length, a number above 0{more}")
     return lengths
 
 
@@ -102,15 +97,7 @@ def parse_option(text: str) -> tuple[str, Any]:
         raise BatchingError(f"{text}: expected a number") from None
 
 
-def escape(text: object) -> str:
-    """Make a text printable: write bytes that are not UTF-8 as \\xff."""
-    return str(text).encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
 def main(arguments: list[str] | None = None) -> None:
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # the shell closed the output (`>&-`)
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     parser = argparse.ArgumentParser(
         "python -m length_batching",
         description=__doc__,
@@ -131,14 +118,14 @@ def main(arguments: list[str] | None = None) -> None:
         options = dict(map(parse_option, args.options))
         lengths = read_lengths(args.lengths, args.column)
         print_report(lengths, options.pop("batch_size", 16), options)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except BatchingError as error:
-        sys.exit(f"error: {escape(error)}")
+        sys.exit(f"error: {error}")
     except BrokenPipeError:  # the program that reads the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
     except OSError as error:
-        sys.exit(f"error: {escape(args.lengths)}: {error.strerror}")
+        sys.exit(f"error: {args.lengths}: {error.strerror}")
 
 
 if __name__ == "__main__":

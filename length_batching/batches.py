@@ -245,8 +245,6 @@ class LengthBatches(Dataset[Any]):
         info = get_worker_info()
         worker_id = info.id if info else 0
         workers = info.num_workers if info else 1
-        if workers > MAX_WORKERS:
-            raise BatchingError(f"num_workers={workers}: expected at most {MAX_WORKERS}")
         if self._in_stateful_worker and not isinstance(index, BatchIndex):
             raise BatchingError(
                 "a stateful loader starts its workers before an epoch can be set, so they draw "

@@ -78,6 +78,13 @@ def count_problems(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -
         yield f"{name}={value}: expected a whole number, {limits}"
 
 
+def check_equal_shares(trained: int | None, is_equal: bool, processes: int) -> None:
+    """Raise BatchingError unless all processes have trained equal numbers of batches."""
+    if not is_equal:
+        expected = f"an equal number in each of {processes} processes"
+        raise BatchingError(f"batches_trained={trained}: expected {expected}")
+
+
 def check_trained(trained: int, drawn: int) -> None:
     """Check the number of batches that a trainer has counted in an epoch.
 

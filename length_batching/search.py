@@ -295,16 +295,14 @@ class SearchResult:
     def ranked(self) -> list[Survey]:
         """Return the surveys that mix the clips enough. The fewest steps come first, then the
         highest novelty."""
-        allowed = [survey for survey in [*self.tried, self.default] if self._mixes(survey)]
+        surveys = [*self.tried, self.default]
+        allowed = [survey for survey in surveys if mixes(survey, self.min_novelty)]
         return sorted(allowed, key=lambda survey: (survey.decoder_steps, -_novelty_or_0(survey)))
 
     @property
     def best(self) -> Survey | None:
         """Return the survey with the fewest steps that mixes the clips enough, or None."""
         return self.ranked[0] if self.ranked else None
-
-    def _mixes(self, survey: Survey) -> bool:
-        return mixes(survey, self.min_novelty)
 
 
 def _novelty_or_0(survey: Survey) -> float:

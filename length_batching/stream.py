@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from length_batching.checks import (
     BatchingError,
     check_count,
+    check_equal_shares,
     check_trains_alone,
     resolve_ranks,
 )
@@ -178,9 +179,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         """
         trained = state["batches_trained"]
         if get_worker_info() is None:  # torchdata also calls this in its workers
-            if trained % self.world_size:
-                expected = f"an equal number in each of {self.world_size} processes"
-                raise BatchingError(f"batches_trained={trained}: expected {expected}")
+            check_equal_shares(trained, trained % self.world_size == 0, self.world_size)
             self._loaded = None
             self.set_epoch(state["epoch"])
         self._loaded = dict(state)

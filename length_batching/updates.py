@@ -20,7 +20,7 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from length_batching.checks import BatchingError, Lengths, check_count
+from length_batching.checks import BatchingError, Lengths, check_count, check_equal_shares
 from length_batching.options import PlanOptions
 from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch, seed_of_epoch
 from length_batching.strategies import StrategyName
@@ -80,9 +80,7 @@ class EpochUpdates:
                 "batches. Resume with the same clips and options, or restart the epoch."
             )
         resumable = [*self.numbers_of(0, world_size).tolist(), len(self.plan), None]
-        if trained not in resumable:
-            expected = f"an equal number in each of {world_size} processes"
-            raise BatchingError(f"batches_trained={trained}: expected {expected}")
+        check_equal_shares(trained, trained in resumable, world_size)
 
 
 class UpdatePlanner:

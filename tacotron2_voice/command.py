@@ -239,7 +239,7 @@ class Timer:
     def __init__(self) -> None:
         self.began = time.perf_counter()
         self.loaded = self.began
-        self.first: float | None = None  # time of the first audio
+        self.first = 0.0  # time of the first audio
         self.seconds = 0.0  # of audio
 
     def stop_loading(self) -> None:
@@ -247,12 +247,11 @@ class Timer:
 
     def add(self, seconds: float) -> None:
         """Add seconds of audio."""
-        if seconds and self.first is None:
+        if not self.seconds:
             self.first = time.perf_counter()
         self.seconds += seconds
 
     def __str__(self) -> str:
-        assert self.first is not None
         elapsed = time.perf_counter() - self.loaded
         return (
             f"loaded in {self.loaded - self.began:.2f} s, "

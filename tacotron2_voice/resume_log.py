@@ -21,9 +21,10 @@ from tacotron2_voice.settings import VoiceSettings, values_of
 from tacotron2_voice.utils.files import json_lines, lock_path, naming, write_bytes
 from tacotron2_voice.version import __version__
 
-# Options that do not change the audio of a text.
-OTHER_OPTIONS = set("command text text_file list_speakers out save_mel stream time hparams".split())
-FILE_OPTIONS = {"checkpoint", "voice", "vocoder"}  # the content of these files changes the audio
+# Options that do not change the audio of a text. Settings and the contents of files are hashed.
+OTHER_OPTIONS = set(
+    "command text text_file list_speakers out save_mel stream time hparams checkpoint voice vocoder".split()
+)
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,7 @@ def hash_of(*values: object) -> str:
 def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path | None]) -> str:
     """Return a hash of all inputs that change the audio, except the text: the version, settings,
     options and the content of `files`."""
-    ignored = OTHER_OPTIONS | FILE_OPTIONS
-    options = {name: value for name, value in vars(args).items() if name not in ignored}
+    options = {name: value for name, value in vars(args).items() if name not in OTHER_OPTIONS}
     contents = []
     for path in files:
         if path:

@@ -137,7 +137,31 @@ class VoiceSettings:
     def contradictions(cls, values: Any) -> Iterator[str]:
         """Yield a message for each contradiction between settings, which are attributes of
         `values`."""
-        yield from _contradictions(values)
+        if values.win_length > values.filter_length:
+            expected = f"at most filter_length={values.filter_length}"
+            yield f"win_length={values.win_length}: expected {expected}"
+        if not values.mel_fmin < values.mel_fmax <= values.sampling_rate / 2:
+            expected = f"mel_fmin < mel_fmax <= {values.sampling_rate / 2:g}, half of sampling_rate"
+            yield f"mel_fmin={values.mel_fmin}, mel_fmax={values.mel_fmax}: expected {expected}"
+        if not values.text_cleaners:
+            yield "text_cleaners=[]: expected at least one, such as [english_cleaners_corrected]"
+        if "phones" in values.text_cleaners:
+            if values.symbols == "english":
+                yield "symbols=english: lacks most phones (expected symbols=corpus)"
+            if not values.language:
+                yield "language: missing; text_cleaners=[phones] needs one, such as language=de"
+        if values.symbol_table:
+            yield from _table_problems(values)
+        if values.postnet_kernel_size % 2 == 0:
+            yield f"postnet_kernel_size={values.postnet_kernel_size}: expected an odd number"
+        for name, length in TIMES:
+            time = getattr(values, name)
+            samples = getattr(values, length)
+            if time is None:
+                continue
+            expected_samples = milliseconds_to_samples(time, values.sampling_rate)
+            if samples != expected_samples:
+                yield f"{name}={time}: {length}={samples}, expected {expected_samples} samples"
 
     @functools.cached_property
     def table(self) -> "SymbolTable":
@@ -175,24 +199,12 @@ MEL_SETTINGS = (  # settings that change a log-mel
 WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
-MIN_SIMILARITY = (
-    0.72  # suggest a name for an unknown name only if they are at least this similar (0 to 1)
-)
+MIN_SIMILARITY = 0.72  # least similarity (0 to 1) of an unknown name and a suggested name
 
 # A model speaks correctly only with the audio settings and the speakers of its training.
-FIXED_SETTINGS = (
-    "sampling_rate",
-    "filter_length",
-    "hop_length",
-    "win_length",
-    "mel_fmin",
-    "mel_fmax",
-    "speaker_embedding_dim",
-    "speakers",
-)
+FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers")
 # Sizes that are built into the graphs of an exported voice.
 GRAPH_SETTINGS = (
-    "n_mel_channels",
     "n_symbols",
     "encoder_embedding_dim",
     "n_frames_per_step",
@@ -511,34 +523,6 @@ def _schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
     annotated: dict[str, Any] = {name: (hints[name], ...) for name in types_of(kind)}
     config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
     return pydantic.create_model(kind.__name__, __config__=config, **annotated)
-
-
-def _contradictions(values: Any) -> Iterator[str]:
-    if values.win_length > values.filter_length:
-        expected = f"at most filter_length={values.filter_length}"
-        yield f"win_length={values.win_length}: expected {expected}"
-    if not values.mel_fmin < values.mel_fmax <= values.sampling_rate / 2:
-        expected = f"mel_fmin < mel_fmax <= {values.sampling_rate / 2:g}, half of sampling_rate"
-        yield f"mel_fmin={values.mel_fmin}, mel_fmax={values.mel_fmax}: expected {expected}"
-    if not values.text_cleaners:
-        yield "text_cleaners=[]: expected at least one, such as [english_cleaners_corrected]"
-    if "phones" in values.text_cleaners:
-        if values.symbols == "english":
-            yield "symbols=english: lacks most phones (expected symbols=corpus)"
-        if not values.language:
-            yield "language: missing; text_cleaners=[phones] needs one, such as language=de"
-    if values.symbol_table:
-        yield from _table_problems(values)
-    if values.postnet_kernel_size % 2 == 0:
-        yield f"postnet_kernel_size={values.postnet_kernel_size}: expected an odd number"
-    for name, length in TIMES:
-        time = getattr(values, name)
-        samples = getattr(values, length)
-        if time is None:
-            continue
-        expected_samples = milliseconds_to_samples(time, values.sampling_rate)
-        if samples != expected_samples:
-            yield f"{name}={time}: {length}={samples}, expected {expected_samples} samples"
 
 
 def _table_problems(values: Any) -> Iterator[str]:

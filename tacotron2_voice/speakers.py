@@ -48,8 +48,7 @@ def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "
     if composed in speakers:
         return speakers.index(composed)
     by_folded = {known.casefold(): known for known in reversed(speakers)}
-    # difflib takes minutes to compare a long text with many names.
-    folded = composed.casefold()[:MAX_NAME]
+    folded = composed.casefold()
     similar = difflib.get_close_matches(folded, by_folded, n=1, cutoff=MIN_SIMILARITY)
     suggestion = f"did you mean {by_folded[similar[0]]!r}? It has " if similar else "it has "
     raise UserError(f"{label} {name[:60]!r}: not in {where}; {suggestion}{listed(speakers)}")

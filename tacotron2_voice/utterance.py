@@ -7,9 +7,10 @@ chunks = split_into_chunks(utterance, 188, settings.table, pause=0.3)
 from dataclasses import dataclass
 
 from tacotron2_voice.settings import VoiceSettings
-from tacotron2_voice.text import SymbolTable, can_be_spoken, clean, in_words, unknown_symbols
+from tacotron2_voice.text import SymbolTable, can_be_spoken, clean
 from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.tags import Pause, split_tags
+from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
 from tacotron2_voice.utils.errors import UserError
 
 # most characters per text: about 20 minutes of speech, which must fit into memory

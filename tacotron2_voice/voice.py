@@ -97,6 +97,8 @@ class Voice(Synthesizer):
         folder = Path(folder)
         self.folder = folder.parent if folder.name == DESCRIPTION_FILE else folder
         path = self.folder / DESCRIPTION_FILE
+        if not self.folder.is_dir():
+            raise UserError(f"{self.folder}: no such voice folder")
         missing = "no such file (expected the folder of an exported voice)"
         self.description = read_as(path, VoiceDescription, missing, EXPORT_AGAIN)
         with naming(path):
@@ -131,7 +133,7 @@ class Voice(Synthesizer):
         if speaker is not None:
             text["speaker"] = np.zeros((1, len(settings.speakers)), np.float32)
             text["speaker"][0, speaker] = 1
-        memory = self._run("encoder", length, text)
+        memory = self._run("encoder", text)
         state = []
         for name in STATE:
             shape = [size or length for size in shape_of(name, settings)]
@@ -147,48 +149,36 @@ class Voice(Synthesizer):
                 outside[:, first : furthest + settings.attention_window + 1] = 0
             arrays = [*memory, outside, keep, *state]
             inputs = dict(zip(GRAPHS["decoder"][0], arrays, strict=True))
-            gate, *state = self._run("decoder", length, inputs)
+            gate, *state = self._run("decoder", inputs)
             frames, _, alignments = state
             furthest = max(furthest, int(alignments[0].argmax()))
             yield DecoderSteps(frames.reshape(frames_shape), gate, alignments[:1])
 
     def refine(self, mel: np.ndarray) -> np.ndarray:
-        return self._run("postnet", mel.shape[1], {"mel": mel[None]})[0][0]
+        return self._run("postnet", {"mel": mel[None]})[0][0]
 
-    def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Run a graph for `length` symbols or frames, and check the shapes of its outputs."""
+    def _run(self, name: str, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         with naming(self.folder / f"{name}.onnx"):
-            arrays = self.graphs[name].run(inputs)
-            outputs = GRAPHS[name][1]
-            for output, array in zip(outputs, arrays, strict=True):
-                expected = tuple(size or length for size in shape_of(output, self.settings))
-                if (array.shape, array.dtype) != (expected, np.float32):
-                    problem = f"{output} has the shape {array.shape} and type {array.dtype}"
-                    raise UserError(f"{problem} (expected {expected}, float32). {EXPORT_AGAIN}")
-            if not np.isfinite(arrays[0]).all():
-                raise UserError(f"{outputs[0]} contains NaN or infinity. {EXPORT_AGAIN}")
-        return arrays
+            return self.graphs[name].run(inputs)
 
     def _check_description(self) -> VoiceSettings:
         """Return the settings of voice.json. Raise UserError if its values contradict each
         other."""
         description = self.description
-        if description.files.keys() != FILES:
-            names = ", ".join(description.files)
-            expected = ", ".join(sorted(FILES))
-            raise UserError(f"files: {names!r:.200} (expected {expected}). {EXPORT_AGAIN}")
         settings = settings_from_dict(VoiceSettings, description.hparams)
-        if description.symbols != list(settings.table.symbols):
-            raise UserError(f"symbols: they differ from the symbols in its hparams. {EXPORT_AGAIN}")
         speakers = settings.speakers
-        if bool(speakers) != bool(settings.speaker_embedding_dim):
-            width = f"speaker_embedding_dim={settings.speaker_embedding_dim}"
-            raise UserError(f"speakers: {len(speakers)} names, but {width}. {EXPORT_AGAIN}")
-        statistics = description.speaker_statistics
-        if statistics and tuple(one.name for one in statistics) != speakers:
-            problem = "speaker_statistics: the names differ from the speakers in its hparams"
-            raise UserError(f"{problem}. {EXPORT_AGAIN}")
+        width = settings.speaker_embedding_dim
+        names = [one.name for one in description.speaker_statistics]
         problem = problem_of_names(speakers)
+        if description.files.keys() != FILES:
+            found = ", ".join(description.files)
+            problem = f"files: {found!r:.200} (expected {', '.join(sorted(FILES))})"
+        elif description.symbols != list(settings.table.symbols):
+            problem = "symbols: they differ from the symbols in its hparams"
+        elif bool(speakers) != bool(width):
+            problem = f"speakers: {len(speakers)} names, but speaker_embedding_dim={width}"
+        elif names and names != list(speakers):
+            problem = "speaker_statistics: the names differ from the speakers in its hparams"
         if problem:
             raise UserError(f"{problem}. {EXPORT_AGAIN}")
         return settings
@@ -204,7 +194,10 @@ class Voice(Synthesizer):
         path = self._path_of(name)
         content = read_bytes(path, MAX_GRAPH_BYTES, f"no such file. {COPY_AGAIN}")
         if path.suffix == COMPRESSED_SUFFIX:
-            content = decompress(content)
+            try:
+                content = lzma.decompress(content, lzma.FORMAT_XZ, MAX_LZMA_BYTES)
+            except lzma.LZMAError as error:
+                raise UserError(f"cannot be decompressed ({error}). {COPY_AGAIN}") from None
         if hashlib.sha256(content).hexdigest() != self.description.files[name]:
             raise UserError(f"not the file that {DESCRIPTION_FILE} describes. {COPY_AGAIN}")
         return content
@@ -274,15 +267,3 @@ def load_graph(name: str, content: bytes, settings: VoiceSettings, threads: int)
         expected = f"expected {expected_shapes} to {', '.join(expected_outputs)}"
         raise UserError(f"{problem} ({expected}). {EXPORT_AGAIN}")
     return graph
-
-
-def decompress(content: bytes) -> bytes:
-    """Return the content of an LZMA file. Raise UserError if it is damaged or too large."""
-    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, MAX_LZMA_BYTES)
-    try:
-        content = decompressor.decompress(content, MAX_GRAPH_BYTES)
-    except lzma.LZMAError as error:
-        raise UserError(f"cannot be decompressed ({error}). {COPY_AGAIN}") from None
-    if not decompressor.eof:
-        raise UserError(f"cut off, or larger than 1 GiB. {COPY_AGAIN}")
-    return content

@@ -25,6 +25,7 @@ WORKERS: list[dict] = [
     {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
 every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
+without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)  # spawn takes seconds
 
 
 def error_of(action) -> str:
@@ -79,7 +80,7 @@ def test_pass_is_the_epoch_that_was_set(workers):
     assert len({len(epoch) for epoch in whole}) == 1
 
 
-@every_kind_of_worker
+@without_spawn
 def test_pass_is_complete_when_earlier_passes_were_stopped(workers):
     batches, whole = make(), plans()
     loader = loader_of(batches, **workers)
@@ -254,7 +255,7 @@ def test_loader_raises_when_workers_are_out_of_order():
     assert "in_order=True" in error_of(lambda: train(batches, loader))
 
 
-@every_kind_of_worker
+@without_spawn
 def test_second_pass_raises_without_set_epoch(workers):
     batches = make()
     loader = loader_of(batches, **workers)

@@ -91,10 +91,8 @@ def lengths_like_speech(n):
 
 
 @every_strategy
-@every_mode
-@with_and_without_randomization
-@few
-@given(data=data)
+@settings(max_examples=60, derandomize=True)
+@given(data=data, mode=st.sampled_from(MODES), randomize=st.booleans())
 def test_plan_contains_every_clip_once(strategy, mode, randomize, data):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize)
     untouched = copy.copy(lengths)
@@ -109,17 +107,6 @@ def test_plan_contains_every_clip_once(strategy, mode, randomize, data):
             lengths, batch_size, strategy, **options | {"batch_randomization": False}
         )
         assert sorted(as_lists(plain)) == sorted(as_lists(batches))
-
-
-@every_strategy
-@pytest.mark.parametrize("mode", MODES[1:])
-@few
-@given(data=data, randomize=st.booleans())
-def test_plan_never_exceeds_the_length_budget(strategy, mode, randomize, data):
-    lengths, batch_size, options = draw_case(data, strategy, mode, randomize)
-    capacity = options.get("batch_capacity", batch_size * max(lengths))
-    for batch in plan_epoch(lengths, batch_size, strategy, **options):
-        assert len(batch) * max(lengths[i] for i in batch) <= capacity
 
 
 def naive_batches(order, lengths, capacity=math.inf, most=math.inf):
@@ -366,9 +353,8 @@ def naive_padding(lengths, batches, frames_per_step=1):
 
 
 @every_strategy
-@every_mode
 @few
-@given(data=data, frames_per_step=st.integers(1, 7))
+@given(data=data, mode=st.sampled_from(MODES), frames_per_step=st.integers(1, 7))
 def test_padding_stats_equal_a_naive_loop(strategy, mode, data, frames_per_step):
     in_any_unit = some_lengths if frames_per_step == 1 else whole_lengths
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=in_any_unit)
@@ -381,9 +367,8 @@ def test_padding_stats_equal_a_naive_loop(strategy, mode, data, frames_per_step)
 
 
 @every_strategy
-@pytest.mark.parametrize("mode", MODES[:2])
 @few
-@given(data=data)
+@given(data=data, mode=st.sampled_from(MODES[:2]))
 def test_pair_novelty_equals_a_loop_over_pairs(strategy, mode, data):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize=True)
     now = as_lists(plan_epoch(lengths, batch_size, strategy, **options))
@@ -422,12 +407,6 @@ def test_registered_strategy_is_planned():
         del REGISTRY["longest_first"]
 
 
-def test_check_strategy_suggests_a_name_when_unknown():
-    assert check_strategy("bucket") == "bucket"
-    with pytest.raises(BatchingError, match=r"strategy='semisorted': .*'semi_sorted'"):
-        check_strategy("semisorted")
-
-
 def test_check_options_lists_every_problem():
     """`hparams.py` passes all values of a settings file or a command line to this function."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
@@ -451,11 +430,9 @@ def test_check_options_lists_every_problem():
         ({"strategy": "alternated_sort", "num_bins": 11}, ["num_bins=11", "1 to 10", "10 clips"]),
         ({"local_randomization_factor": math.nan}, ["local_randomization_factor=nan"]),
         (DBS | {"batch_capacity": 99}, ["batch_capacity=99", "100"]),
-        (DBS | {"batch_capacity": math.nan}, ["batch_capacity=nan", "1e+15"]),
         ({"batch_capacity": 500}, ["batch_capacity=500", "dynamic_batch_size=True"]),
         ({"lengths": []}, ["lengths", "(0,)"]),
-        ({"lengths": [5, 0, 6]}, ["lengths[1]=0", "1 of 3"]),
-        ({"lengths": [6, math.inf, math.nan]}, ["lengths[1]=inf", "2 of 3"]),
+        ({"lengths": [5, 0, math.nan]}, ["lengths[1]=0", "2 of 3"]),
         ({"batch_size": 10**300}, ["batch_size=1"]),  # before arrays are made of it
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",

@@ -168,7 +168,6 @@ TWO = {"lengths": [[5, 0], [-1, 2]], "cost": audio_and_text}
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"max_clips": 0}, "max_clips=0: "),
         ({"size_multiple": 2.5}, "size_multiple=2.5: "),
         (
             {"too_long": "cut"},
@@ -178,7 +177,6 @@ TWO = {"lengths": [[5, 0], [-1, 2]], "cost": audio_and_text}
         ({"draw": 9, "strategy": "alternated_sort", "num_bins": 10}, "num_bins=10: .* 9 clips"),
         ({"draw_weights": [1] * 9}, r"draw_weights: .*\(10,\).*\(9,\)"),
         ({"draw_weights": [0] * 10}, "draw_weights, too_long: "),
-        ({"draw_weights": [1, -2] * 5}, r"draw_weights\[1\]=-2: .*5 of 10"),
         ({"group_sizes": [3] * 10, "batch_capacity": 299} | DBS, "batch_capacity=299: .*300"),
         ({"group_sizes": [5] * 10}, "group_sizes: .*4"),
         ({"group_sizes": [0] * 10}, "costs of clips.*=0: "),

@@ -1,6 +1,5 @@
 """tacotron2_voice/text/phones.py: phones by eSpeak NG 1.52."""
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -116,13 +115,6 @@ def test_error_contains_the_text_when_espeak_crashes(fragile):
     assert to_phones(["eins"], "de") == ["ˈaɪns"]
 
 
-def test_program_continues_when_espeak_crashes_on_a_text():
-    """eSpeak NG 1.52 has a segmentation fault on these texts."""
-    with contextlib.suppress(UserError):
-        to_phones(["1908"], "kl")
-    assert to_phones(["eins"], "de") == ["ˈaɪns"]
-
-
 def test_threads_get_the_phones_of_their_own_texts(fragile):
     texts = ["eins", "zwei, drei", "sechs", "acht"] * 10
 
@@ -153,7 +145,7 @@ def phones_and_process(text):
     return to_phones([text], "de")[0], phones._espeak.process.pid
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_espeak_leaves_no_process_and_no_files(number, tmp_path):
     """No process remains, and no copy of eSpeak's library in the temporary folder."""
     script = "import os; from tacotron2_voice.text import phones\n"

@@ -105,7 +105,7 @@ def damage(rng: random.Random, folder: Path) -> None:
     (folder / ".0003.wav.17.tmp").write_bytes(b"half")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
     seed, synthesized, stopper, tmp_path
 ):
@@ -131,7 +131,7 @@ def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
     assert damaged or log == expected
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
     seed, voices, book, stopper, tmp_path, monkeypatch
 ):
@@ -169,8 +169,6 @@ def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
 
 CHANGES = {
     "seed": ["--seed", "1"],
-    "pause": ["--pause", "0.2"],
-    "limit": ["--max-symbols", "5"],
     "setting": ["--hparams", "gate_threshold=2,max_decoder_steps=11"],
     "a mel, too": ["--save-mel"],
     "checkpoint": [],
@@ -328,7 +326,8 @@ def test_texts_are_read_when_the_file_is_a_pipe(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text", "a", "-o", "a.mp3"], "'a.mp3' (expected a folder, or a name.wav"),
+        (["--text", "a", "-o", ""], "'' (expected a folder, or a name.wav"),
+        (["--text", "a", "-o", "a.FLAC"], "'a.FLAC' (expected a folder, or a name.wav"),
         (["--text", "a", "-o", "none/a.wav"], "expected a file that can be written, in an"),
         (["--text", "a", "-o", "out", "--stream", "raw"], "not allowed with argument -o"),
         (["--text", "a", "--voice", "b"], "--voice: not allowed with argument --checkpoint"),
@@ -338,13 +337,6 @@ def test_unlikely_arguments_are_rejected(arguments, message, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "a.pt", *arguments])
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("out", ["", "a.FLAC"])
-def test_out_is_rejected_when_it_names_another_format(out, capsys):
-    with pytest.raises(SystemExit):
-        synthesize.main(["--voice", "voice", "--text", "a", "-o", out])
-    assert "expected a folder, or a name.wav" in capsys.readouterr().err
 
 
 def test_error_contains_the_folder_when_it_cannot_be_created(voices, tmp_path):
@@ -387,12 +379,6 @@ def test_wav_keeps_its_texts_when_it_is_full(tmp_path, monkeypatch):
     part = tmp_path / "a.part.wav"
     assert part.read_bytes()[44:] == b"12345678"
     assert sorted(os.listdir(tmp_path)) == ["a.part.jsonl", "a.part.wav"]
-
-
-def test_wav_header_accepts_lengths_up_to_4_gib():
-    """The limit is the largest even number of bytes that fits into the 32 bits of the header."""
-    header = outputs.wav_header(22050, outputs.MAX_WAV_BYTES - 1 - 44)
-    assert header[4:8] == b"\xfe\xff\xff\xff"
 
 
 def test_part_file_is_not_changed_when_another_program_wrote_it(tmp_path):

@@ -133,24 +133,20 @@ def test_export_is_rejected_when_the_graph_confuses_speakers(made, tmp_path, mon
         export_voice.main(arguments)
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         (None, " has 3 speakers (expected one of 'anna', 'bert', 'carl')"),
-        ("Karl", "speaker 'Karl': "),
         ("Karl", "did you mean 'carl'? It has 'anna', 'bert', 'carl'"),
         ("", "speaker '': "),
-        ("x" * 10**6, f"speaker '{'x' * 60}': "),
         ("\x1b[2J", r"speaker '\x1b[2J': "),
     ],
 )
-def test_error_lists_speakers_when_the_name_is_missing_or_unknown(kind, name, message, made):
-    speaker = load_synthesizer(getattr(made, kind))
-    refused = refusal(lambda: speaker.synthesize(SENTENCE, speaker=name))
+def test_error_lists_speakers_when_the_name_is_missing_or_unknown(name, message, made):
+    voice = Voice(made.fp32)
+    refused = refusal(lambda: voice.synthesize(SENTENCE, speaker=name))
     assert message in refused
-    assert str(getattr(made, kind)) in refused
-    assert len(refused) < 600
+    assert str(made.fp32) in refused
 
 
 def test_name_is_optional_when_there_is_one_speaker(made, checkpoint_path):
@@ -245,23 +241,16 @@ def one_statistic(folder, **changes) -> None:
 
 VOICES = {
     "fewer names": (lambda f: names(f, "anna", "bert"), "encoder.onnx: a graph from .*1, 3.*1, 2"),
-    "more names": (lambda f: names(f, *"abcd"), "encoder.onnx: a graph from .*1, 3.*1, 4"),
     "no names": (lambda f: names(f), "speakers: 0 names, but speaker_embedding_dim=6"),
     "no width": (lambda f: settings(f, speaker_embedding_dim=0), "3 names, but .*dim=0"),
     "width": (lambda f: settings(f, speaker_embedding_dim=7), "encoder.onnx: |decoder.onnx: "),
     "twice": (lambda f: names(f, "anna", "bert", "anna"), "speakers: 'anna' occurs twice"),
-    "number": (lambda f: names(f, "anna", "bert", 3), "(?s)voice.json: .*speakers"),
     "text": (lambda f: settings(f, speakers="abc"), "(?s)voice.json: .*speakers"),
     "escape": (lambda f: names(f, "anna", "\x1b[2J", "carl"), r"speakers: '\\x1b\[2J': expected 1"),
     "long": (lambda f: names(f, "anna", "b" * 129, "carl"), "name"),
-    "blank": (lambda f: names(f, "anna", " bert", "carl"), "speakers: ' bert': expected 1 to 128"),
-    "empty": (lambda f: names(f, "anna", "", "carl"), "name"),
     "others": (lambda f: settings(f, speakers=["a", "b", "c"]), "speaker_statistics: "),
-    "nan": (lambda f: one_statistic(f, minutes=float("nan")), "speaker_statistics.*minutes|JSON"),
     "negative": (lambda f: one_statistic(f, minutes=-1), "speaker_statistics.0.minutes"),
-    "pace": (lambda f: one_statistic(f, statistics={}), "speaker_statistics.0.statistics"),
     "unknown": (lambda f: one_statistic(f, odd=1), "speaker_statistics.0.odd"),
-    "mapping": (lambda f: about(f, speaker_statistics={"anna": 1}), "speaker_statistics="),
 }
 
 
@@ -281,31 +270,14 @@ def test_voice_is_rejected_when_its_encoder_has_one_speaker(made, voices, tmp_pa
         Voice(folder)
 
 
-STATISTIC = asdict(STATISTICS[0])
-CHECKPOINTS = {
-    "number": (7, "speaker_statistics: .*list"),
-    "name": ([STATISTIC | {"name": 7}] * 3, "speaker_statistics: 0: name: .*string"),
-    "minutes": ([STATISTIC | {"minutes": float("inf")}] * 3, "speaker_statistics: 0: minutes"),
-    "pace": ([STATISTIC | {"statistics": {"offset": 0.0}}] * 3, "0: statistics: longest_text"),
-    "unknown": ([STATISTIC | {"odd": 1}] * 3, "speaker_statistics: 0: odd"),
-}
-
-
-@pytest.mark.parametrize("fault", CHECKPOINTS)
-def test_checkpoint_is_rejected_when_its_speakers_are_damaged(fault, tmp_path):
-    value, message = CHECKPOINTS[fault]
-    path = save(tmp_path / "model.pt", speaker_statistics=value)
+@pytest.mark.parametrize("changed", [{"name": 7}, {"minutes": float("inf")}, {"odd": 1}], ids=str)
+def test_checkpoint_is_rejected_when_its_speakers_are_damaged(changed, tmp_path):
+    statistics = [asdict(STATISTICS[0]) | changed] * 3
+    path = save(tmp_path / "model.pt", speaker_statistics=statistics)
+    [name] = changed
     for read in (load_checkpoint_synthesizer, read_checkpoint):
-        with pytest.raises(UserError, match=rf"(?s)model\.pt.*{message}"):
+        with pytest.raises(UserError, match=rf"(?s)model\.pt.*speaker_statistics: 0: {name}"):
             read(path)
-
-
-def test_statistics_are_rejected_when_they_have_unknown_fields(tmp_path):
-    odd = asdict(LJSPEECH) | {"odd": 1}
-    path = save_small_model(
-        tmp_path / "model.pt", create_hparams(SMALL_MODEL), speech_statistics=odd
-    )
-    assert "speech_statistics: odd: " in refusal(load_checkpoint_synthesizer, path)
 
 
 # ---------------------------------------------------------------------------- pace

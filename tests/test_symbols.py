@@ -24,16 +24,10 @@ from corpus.prepare import Preparation, prepare
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
-from tacotron2_voice.text import (
-    ENGLISH,
-    clean,
-    nearest,
-    sequence_to_text,
-    text_to_sequence,
-    unknown_symbols,
-)
+from tacotron2_voice.text import ENGLISH, clean, sequence_to_text, text_to_sequence
 from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.symbols import MAX_SYMBOLS, SymbolTable, can_be_symbol, table_of
+from tacotron2_voice.text.unknown_symbols import nearest, unknown_symbols
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utterance import text_to_ids
 from training.checkpoint import Checkpoint, load_checkpoint
@@ -55,18 +49,14 @@ def test_file_is_not_changed_when_it_is_not_a_symbol_table(tmp_path):
     ("symbols", "message"),
     [
         ("_a", "not a list"),
-        ({"_": 0}, "not a list"),
         (["_"], "1 symbols"),
         (["_", *map(chr, range(0x4E00, 0x4E00 + MAX_SYMBOLS))], f"{MAX_SYMBOLS + 1:,} symbols"),
         (["a", "_"], "number 1, 'a': expected every symbol once, with the padding '_' first"),
-        (["_", "a", "_"], "number 3, '_': expected every symbol once"),
         (["_", "a", "b", "a"], "number 4, 'a': expected every symbol once"),
         (["_", "a", 3], "number 3, '3': expected one character"),
-        (["_", "ab"], "'ab': expected one character, or a phone"),
         (["_", ""], "'': expected one character"),
         (["_", "@QQ"], "'@QQ': expected one character, or a phone"),
         (["_", "\x07"], "a control"),
-        (["_", "\ud800"], "a control"),
         (["_", "\u212b"], "not in Unicode's form NFC (expected 'Å')"),
     ],
 )
@@ -87,7 +77,6 @@ def test_symbol_table_is_rejected_when_it_is_damaged(symbols, message, tmp_path)
         ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),
         ("हिन्दी में।", "हिन्दी में।"),
         ("می\u200cروم", "می\u200cروم"),  # a joiner that Persian spelling needs
-        ("Ni3 hao3!", "ni3 hao3!"),
         ("你好，世界。", "你好，世界。"),
         ("İstanbul", "istanbul"),
         ("soft\u00adhyphen\ufeff \x07bell", "softhyphen bell"),
@@ -125,16 +114,13 @@ def test_table_of_texts_contains_every_character(texts):
 @pytest.mark.parametrize(
     ("symbol", "known", "expected"),
     [
-        ("ą", "abcde", "a"),
         ("a", "ąbc", "ą"),
         ("É", "eéê", "é"),
         ("ê", "éeè", "e"),
         ("Ж", "жз", "ж"),
         ("ß", "pqs", "ss"),
-        ("ł", "klm", "l"),
         ("，", "., ", ","),
         ("字", "abc", ""),
-        ("q", "abc", ""),
     ],
 )
 def test_message_suggests_the_nearest_symbol(symbol, known, expected):
@@ -368,23 +354,16 @@ def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "0001.wav").exists()
 
 
-def test_resume_works_when_the_corpus_table_has_changed(trained, lists, tmp_path):
-    """prepare.py has written new filelists and a new table for other clips."""
+def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
+    """Another table in the settings is rejected. A new table next to new filelists is not used."""
     out = shutil.copytree(trained, tmp_path / "run")
     again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
     (again / "symbols.json").write_text(json.dumps(table[:-1]))
-    train.main(flags(out, f"@{again / 'settings.txt'},epochs=2", "--resume"))
-    assert load(newest(out))["hparams"]["symbol_table"] == tuple(table)
-
-
-def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
-    out = shutil.copytree(trained, tmp_path / "run")
-    table = json.loads((lists / "symbols.json").read_text("utf-8"))
     (tmp_path / "other.json").write_text(json.dumps([*table, "q"]))
     other = flags(out, f"epochs=2,symbols={tmp_path / 'other.json'}", "--resume")
     assert "table of 21 symbols" in refused(other, capsys)
-    train.main(flags(out, "epochs=2", "--resume"))
+    train.main(flags(out, f"@{again / 'settings.txt'},epochs=2", "--resume"))
     assert load(newest(out))["hparams"]["symbol_table"] == tuple(table)
 
 

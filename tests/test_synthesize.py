@@ -74,7 +74,7 @@ def test_chunk_limit_is_the_longest_training_text(checkpoint_path, tmp_path, mel
     ("arguments", "message"),
     [
         (["--max-symbols=0"], "--max-symbols: '0' (expected "),
-        *(([f"--seed={x}"], "--seed: ") for x in ("-1", "18446744073709551616", "x")),
+        (["--seed=18446744073709551616"], "--seed: "),
         (["--pause=nan"], "--pause: 'nan' (expected seconds from 0 to 60"),
         (["--version"], version.__version__),
     ],
@@ -163,14 +163,11 @@ def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
         (["--text-file", "nowhere.txt"], ["nowhere.txt"]),
         (["--text-file", "signs.txt"], ["signs.txt:2: '[]': nothing to speak", "signs.txt:4"]),
         (["--text-file", "empty.txt"], ["50 of 50 lines rejected", "the same in 49 more: 2, 3,"]),
-        (["--text", "*" * 9999], [f"'{57 * '*'}...': nothing to speak"]),
         (
             ["--text", "long " * 200_000],
             ["'long long", "999,999 characters (expected at most 20"],
         ),
         (["--text", "a", "--hparams", "max_decoder_steps=1e9"], ["max_decoder_steps=1000000000: "]),
-        (["--text", "a", "--hparams", "filter_length=1,win_length=1"], ["filter_length=1: "]),
-        (["--text", "a", "--hparams", "filter_length=16777216"], ["filter_length=16777216: "]),
         (["--text", "a", "--hparams", "gate_treshold=0.1"], ["gate_threshold"]),
         (["--text", "a", "--hparams", "prenet_dim=9"], ["does not fit"]),
         (["--text", "a", "--checkpoint", "damaged.pt"], ["damaged.pt"]),

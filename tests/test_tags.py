@@ -30,14 +30,10 @@ def test_pauses_split_a_text():
     ("text", "message"),
     [
         ("[pause]", r"\[pause \]: expected seconds from 0 to 60"),
-        ("a [pause half] b", r"\[pause half\]: expected seconds"),
-        ("[pause 61]", "expected seconds from 0 to 60"),
-        ("[pause -1]", "expected seconds"),
+        ("[pause 61]", r"\[pause 61\]: expected seconds from 0 to 60"),
         ("a [pause 0.5 b", r"'\[pause 0.5 b' would be read aloud \(expected \[pause 0.5\]"),
-        ("a [break 1] b", r"'\[break 1\]' would be read aloud"),
         ("a (PAUSE 0.5s) b", "would be read aloud"),
         ('Wait <break time="1s"/> now', r"<break time=\"1s\"/>': an unknown tag"),
-        ("<b>Loud</b>", "<b>': an unknown tag"),
     ],
 )
 def test_error_contains_the_tag_when_it_is_unknown(text, message):

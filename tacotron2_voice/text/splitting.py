@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tacotron2_voice.text import ENGLISH, SymbolTable, one_character_each
 from tacotron2_voice.text.cleaners import ABBREVIATIONS
+from tacotron2_voice.text.sequences import one_character_each
+from tacotron2_voice.text.symbols import ENGLISH, SymbolTable
 
 MAX_WORD_SYMBOLS = 200  # longer words are cut
 MIN_CUT_SYMBOLS = 20  # most symbols in a piece of a long word

@@ -2,17 +2,20 @@
 
 `ENGLISH` has the 148 symbols of NVIDIA/tacotron2 in their order, which the rows of trained
 embeddings follow. Its phones begin with "@", so that the ARPAbet phone B and the letter B are
-different symbols. `table_of` makes the tables for other languages from the texts of a corpus. They
-are saved with a run.
+different symbols. `table_of` makes the tables for other languages from the texts of a corpus, and
+`read_table` reads them from a file. They are saved with a run.
 """
 
 import functools
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import naming, read_json
 
+SYMBOLS_FILE = "symbols.json"  # a list of strings, which `prepare` writes next to the filelists
 PADDING = "_"  # id 0, which pads the texts of a batch
 MAX_SYMBOLS = 10_000  # Chinese needs several thousand symbols
 _PUNCTUATION = "-!'(),.:;? "
@@ -119,3 +122,15 @@ def table_with(symbols: tuple[str, ...]) -> SymbolTable:
 def table_of(characters: Iterable[str]) -> SymbolTable:
     """Return a table of the padding and the sorted characters of texts."""
     return SymbolTable((PADDING, *sorted(set(characters) - {PADDING})))
+
+
+def read_table(path: Path) -> SymbolTable:
+    """Return the table in a file. Raise UserError if it cannot be read or contains no symbol
+    table."""
+    symbols = read_json(
+        path,
+        "no such symbol table; scripts/prepare.py --hparams symbols=corpus writes it",
+        "expected a list of strings",
+    )
+    with naming(path):
+        return SymbolTable(symbols)

@@ -8,19 +8,10 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from tacotron2_voice.text import (
-    ENGLISH,
-    IPA_SPAN,
-    PHONES,
-    SymbolTable,
-    at_columns,
-    clean,
-    columns_of,
-    symbols,
-    text_to_sequence,
-    unknown_symbols,
-)
+from tacotron2_voice.text.sequences import IPA_SPAN, PHONES, clean, text_to_sequence
+from tacotron2_voice.text.symbols import ENGLISH, SymbolTable, symbols
 from tacotron2_voice.text.tags import without_pauses
+from tacotron2_voice.text.unknown_symbols import at_columns, columns_of, unknown_symbols
 
 MAX_SHOWN = 20  # most characters of a text to check; each check takes as long as cleaning the text
 # Characters that are not spoken: dashes, brackets, quotation marks, spaces, invisible characters,

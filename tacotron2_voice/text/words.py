@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from tacotron2_voice.text import ENGLISH, SymbolTable, one_character_each
+from tacotron2_voice.text.sequences import one_character_each
+from tacotron2_voice.text.symbols import ENGLISH, SymbolTable
 
 _WORD = re.compile(r"(?:[^\W_]|@)(?:[^\W_]|[@'])*")
 
