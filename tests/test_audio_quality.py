@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 import soundfile
+from helpers import LJSPEECH_CLIPS
 
 from benchmarks.audio_problems import CHANGES, STRENGTHS
 from corpus.audio_quality import measure_quality, problems_of
-from helpers import LJSPEECH_CLIPS
 
 CLIPS = [soundfile.read(path, dtype="float32") for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))]
 
 
-@pytest.mark.parametrize("samples, rate", CLIPS)
+@pytest.mark.parametrize(("samples", "rate"), CLIPS)
 def test_clean_recordings_have_no_problem(samples, rate):
     assert problems_of(measure_quality(samples, rate)) == {}
 
@@ -46,4 +46,4 @@ def test_levels_do_not_depend_on_the_volume():
 def test_short_clips_are_measured(length):
     samples = np.sin(np.arange(length) / 5).astype(np.float32)
     quality = measure_quality(samples, 22050)
-    assert np.isfinite([value for value in vars(quality).values()]).all()
+    assert np.isfinite(list(vars(quality).values())).all()

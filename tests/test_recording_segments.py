@@ -30,7 +30,7 @@ def textgrid(*names: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name, content",
+    ("name", "content"),
     [
         ("a.srt", SRT),
         ("a.vtt", VTT),
@@ -56,7 +56,7 @@ def test_textgrid_raises_when_several_tiers_and_none_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, content, place",
+    ("name", "content", "place"),
     [
         ("a.srt", "not subtitles", "a.srt"),
         ("a.vtt", "", "a.vtt"),
@@ -99,7 +99,7 @@ def test_kaldi_directory_is_read_without_segments(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "files, place",
+    ("files", "place"),
     [
         ({"wav_scp": "rec1 sox a.flac -t wav - |\n", "text": "rec1 yes\n"}, "wav.scp:1"),
         ({"wav_scp": "rec1 a.wav\n", "text": "rec1 yes\nrec2 no\n"}, "text:2"),
