@@ -192,13 +192,6 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     assert state["metrics_checksum"] == zlib.crc32((tmp_path / "metrics.jsonl").read_bytes())
 
 
-def test_absurd_sizes_in_a_checkpoint_do_no_harm(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("{}")
-    saved = {"logs": {"metrics.jsonl": 2**52}, "metrics_checksum": 0}
-    RunLogger(tmp_path, tmp_path / "logs", saved).close()
-    assert (tmp_path / "metrics.jsonl.damaged").read_text() == "{}"
-
-
 def test_names_outside_unicode_end_only_the_drawing(tmp_path, capsys):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
