@@ -136,11 +136,6 @@ def assert_agrees(out: Path, alone: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=2e-3)
 
 
-def test_four_processes_agree_with_one(corpus, alone_of_four, tmp_path):
-    check_all(Together(4, flags(tmp_path / "out", corpus, **OF_FOUR)).end())
-    assert_agrees(tmp_path / "out", alone_of_four)
-
-
 def test_batches_per_update_becomes_the_number_of_processes(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()

@@ -1,4 +1,4 @@
-"""Settings: conversion and rejection of `name=value`, and the defaults of NVIDIA's recipe."""
+"""Test the conversion and rejection of `name=value`, and the defaults of NVIDIA's recipe."""
 
 import dataclasses
 import inspect
@@ -29,7 +29,7 @@ from tacotron2_voice.settings import (
 from tacotron2_voice.utils.errors import UserError
 
 # From the published description of NVIDIA's recipe and its configuration, not from hparams.py.
-# The model's sizes are held by test_model.py, which counts the weights.
+# test_model.py counts the weights, which tests the sizes of the model.
 PUBLISHED = {
     "epochs": 500,
     "iters_per_checkpoint": 1000,
@@ -258,7 +258,7 @@ def test_settings_work_without_pydantic():
 
 @pytest.fixture
 def settings(tmp_path):
-    """Writes a settings file and returns the override that names it."""
+    """Return a function that writes a settings file and returns its override `@PATH`."""
 
     def write(text, name="settings.txt"):
         (tmp_path / name).write_bytes(text.encode())
@@ -348,16 +348,16 @@ def test_defaults_equal_the_published_values():
 
 def test_arguments_of_plan_epoch_are_settings():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
-    beside = {
+    others = {
         "lengths",
         "strategy",
         "epoch",
     }  # and arguments that a recipe for single clips does not need:
-    beside |= {"max_clips", "too_long", "size_multiple", "cost"}
-    beside |= {"group_sizes", "draw", "draw_weights"}
-    beside |= {"unknown"}  # which is rejected
-    assert set(parameters) - beside <= set(typing.get_type_hints(HParams))
-    assert hparams.batching_options(HParams()).keys() == set(parameters) - beside | {"strategy"}
+    others |= {"max_clips", "too_long", "size_multiple", "cost"}
+    others |= {"group_sizes", "draw", "draw_weights"}
+    others |= {"unknown"}  # which is rejected
+    assert set(parameters) - others <= set(typing.get_type_hints(HParams))
+    assert hparams.batching_options(HParams()).keys() == set(parameters) - others | {"strategy"}
     for parameter in length_batching.PARAMETERS:
         assert getattr(HParams(), parameter.name) == parameters[parameter.name].default
     for strategy in length_batching.STRATEGIES:

@@ -56,7 +56,7 @@ def test_run_keeps_the_newest_checkpoints_and_the_best(corpus, tmp_path, monkeyp
     assert load(out / "best.pt")["iteration"] == ends[1]
 
 
-# ---------------------------------------------------------------------------- what is told
+# ---------------------------------------------------------------------------- records and messages
 
 
 def test_run_line_records_settings_and_machine(corpus, whole):
@@ -153,7 +153,7 @@ def test_run_saves_when_a_clip_is_deleted(corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-# ---------------------------------------------------------------------------- refused at the start
+# ---------------------------------------------------------------------------- errors at the start
 
 
 @pytest.mark.parametrize(
