@@ -136,7 +136,7 @@ def test_gradient_keeps_its_precision_when_many_rows_are_summed():
     assert ours <= 3 * reference
 
 
-@pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)])
+@pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1), (0, 1, 1)])
 def test_gradients_match_the_reference_when_the_loss_uses_some_outputs(weights):
     """The loss may also use alignments, because guided-attention losses need their gradient."""
     assert differences(problem(dtype=torch.float64), weights) == {}
