@@ -1,6 +1,5 @@
 """Compare validation with values computed by hand, and test its warnings about the alignment."""
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -180,6 +179,7 @@ def test_run_trains_and_resumes_when_there_is_no_validation(corpus, tmp_path, ca
 
 
 def test_validation_does_not_change_training(corpus, tmp_path):
+    """It includes free-running inference of an example."""
     for name, every in (("often", 1), ("never", 1000)):
         run(tmp_path / name, corpus, epochs=3, epochs_per_validation=every)
     often, never = (load(newest(tmp_path / name)) for name in ("often", "never"))
@@ -204,33 +204,6 @@ def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
     first, second = workers
     assert first == second
     assert len(first) == 1
-
-
-def test_free_running_inference_does_not_change_training(corpus, tmp_path, monkeypatch):
-    """The losses are the same as without it, and no global random numbers are drawn."""
-    states, speak = [], validation.speak
-    for name in ("silent", "speaking"):
-
-        def spy(run, *text, name=name):
-            def state():
-                numbers = torch.get_rng_state().tolist(), *np.random.get_state(), random.getstate()  # noqa: NPY002
-                return [*map(str, numbers), run.trainer.model.training]
-
-            before = state()
-            spoken = speak(run, *text) if name == "speaking" else None
-            states.append((before, state()))
-            return spoken or fail()
-
-        monkeypatch.setattr(validation, "speak", spy)
-        run(tmp_path / name, corpus, epochs=3, epochs_per_validation=1)
-    assert len(states) == 6
-    assert all(before == after and not after[-1] for before, after in states)
-    silent, speaking = (load(newest(tmp_path / name)) for name in ("silent", "speaking"))
-    for part in ("state_dict", "optimizer", "loop"):
-        assert_same(silent[part], speaking[part])
-    silent, speaking = (without_times(metrics(tmp_path / name)) for name in ("silent", "speaking"))
-    kept = [{k: v for k, v in x.items() if not k.startswith("spoken_")} for x in speaking]
-    assert kept == silent != speaking
 
 
 @pytest.mark.parametrize("settings", [{}, {"gate_threshold": 2, "attention_rest_time": 0}])
