@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -119,14 +119,10 @@ def is_truncated(file: BinaryIO, file_format: str) -> bool:
     WAV and AIFF begin with the size of the file. FLAC and MP3 say how many samples they contain:
     `read_samples` compares this number. A truncated Ogg file is a shorter Ogg file.
     """
-    byte_order: dict[str, Literal["little", "big"]] = {
-        "WAV": "little",
-        "WAVEX": "little",
-        "AIFF": "big",
-    }
-    if file_format not in byte_order:
+    if file_format not in ("WAV", "WAVEX", "AIFF"):
         return False
-    listed = int.from_bytes(os.pread(file.fileno(), 4, 4), byte_order[file_format])
+    size = os.pread(file.fileno(), 4, 4)
+    listed = int.from_bytes(size, "big" if file_format == "AIFF" else "little")
     return listed < UNKNOWN_BYTES and os.fstat(file.fileno()).st_size < listed + 8
 
 

@@ -36,25 +36,10 @@ from tacotron2_voice.settings import (
     Width,
     WidthOrZero,
     change_settings,
-    check_text_settings,
-    describe,
     limits,
     settings_from_dict,
 )
 from tacotron2_voice.settings import override_lines as lines_of_overrides
-
-__all__ = [
-    "HParams",
-    "batching_options",
-    "check_text_settings",
-    "create_hparams",
-    "describe",
-    "hparams_from_dict",
-    "override_lines",
-    "read_symbols",
-    "symbols_path",
-    "with_table",
-]
 
 NVIDIA_CLEANERS = ("english_cleaners",)
 # NVIDIA's settings that do not exist here, and their replacements.

@@ -25,6 +25,12 @@ import os
 # step ten times slower on a machine with other work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import signal
+
+if __name__ == "__main__":
+    # Without this line, Ctrl-C would print a traceback during the imports, which take seconds.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+
 import argparse
 import shlex
 import time
@@ -35,8 +41,9 @@ import torch
 from audio import silent_bands
 from batching import balancing_weights, describe_costs, few_updates, make_sampler
 from data_utils import make_loader
-from hparams import HParams, describe
+from hparams import HParams
 from machine import peak_memory
+from tacotron2_voice.settings import describe
 from tacotron2_voice.speakers import speaker_option
 from tacotron2_voice.utils.arguments import make_parser, positive
 from tacotron2_voice.utils.console import (
@@ -396,4 +403,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_program(main)

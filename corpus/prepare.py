@@ -33,7 +33,8 @@ from corpus.split import SEED, VAL_FRACTION, choose_split, texts_in_both
 from corpus.symbols import drop_unused_symbols, rare_symbols, with_symbols_of
 from corpus.tables import Table
 from corpus.warnings import corpus_warnings
-from hparams import HParams, check_text_settings, create_hparams, override_lines, read_symbols
+from hparams import HParams, create_hparams, override_lines, read_symbols
+from tacotron2_voice.settings import check_text_settings
 from tacotron2_voice.text.symbols import SYMBOLS_FILE
 from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import Identity, check_is_folder, folder_locked, naming

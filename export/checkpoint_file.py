@@ -36,6 +36,7 @@ MAX_COUNT = 2**53  # larger counts are not exact as floats
 MAX_SHOWN = 10  # problems in a message
 IS_FOLDER = 0x10  # MS-DOS attribute of an entry in a zip file
 ZIP_START = b"PK\x03\x04"
+PICKLE_START = b"\x80"  # NVIDIA's oldest files are not in the zip format
 # Settings that decide the shapes of the model's weights.
 SIZES = (
     "n_mel_channels",
@@ -113,8 +114,10 @@ def read_saved(path: str | Path) -> object:
         UserError: if the file cannot be read (missing, no permission, failing disk, no memory).
     """
     content = read_bytes(path, MAX_BYTES, "no such checkpoint")
+    if not content.startswith((ZIP_START, PICKLE_START)):
+        raise DamagedCheckpoint(f"{path}: damaged, or not a PyTorch checkpoint")
     try:
-        if content.startswith(ZIP_START):  # NVIDIA's oldest files are not in the zip format
+        if content.startswith(ZIP_START):
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 damaged = archive.testzip()  # torch does not compare the CRC-32
                 # torch would leave the tensor of such an entry uninitialized.

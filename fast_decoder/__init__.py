@@ -12,7 +12,7 @@ every weight is also a single product over all steps.
 - plain.py: the loops in plain operations of torch
 - graphs.py, kernels.py: the loops on a GPU
 - encoder.py: the encoder's LSTM on a GPU
-- self_check.py: checks the kernels on this GPU
+- self_check.py, compare_kernels.py: check the kernels on this GPU
 - captured_steps.py: synthesis on a GPU
 
 Without this folder training uses the reference decoder.

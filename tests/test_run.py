@@ -56,7 +56,7 @@ def test_run_keeps_the_newest_checkpoints_and_the_best(corpus, tmp_path, monkeyp
     assert load(out / "best.pt")["iteration"] == ends[1]
 
 
-# ---------------------------------------------------------------------------- what is told
+# ---------------------------------------------------------------------------- records and messages
 
 
 def test_run_line_records_settings_and_machine(corpus, whole):
@@ -136,12 +136,11 @@ def test_run_loses_nothing_when_a_worker_is_killed(corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_run_saves_when_a_clip_is_deleted(workers, corpus, whole, tmp_path):
+def test_run_saves_when_a_clip_is_deleted(corpus, whole, tmp_path):
     folder = tmp_path / "clips"
     moved = copied_corpus(corpus, folder)
     out = tmp_path / "out"
-    hparams = corpus.hparams(**LONG, num_workers=workers, training_files=moved)
+    hparams = corpus.hparams(**LONG, num_workers=2, training_files=moved)
     stopped = Child(
         flags(out, hparams), act_at, Trainer, "step", (folder / "train05.wav").unlink, 6
     ).end()
@@ -154,7 +153,7 @@ def test_run_saves_when_a_clip_is_deleted(workers, corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-# ---------------------------------------------------------------------------- refused at the start
+# ---------------------------------------------------------------------------- errors at the start
 
 
 @pytest.mark.parametrize(
@@ -166,18 +165,12 @@ def test_run_saves_when_a_clip_is_deleted(workers, corpus, whole, tmp_path):
         (["-o", ""], {}, "-o: the name is empty"),
         (["-c", "x.pt", "--resume"], {}, "leave out -c"),
         (["-c", "nowhere.pt"], {}, "nowhere.pt: no such checkpoint"),
-        (["-c", "nowhere.pt", "--warm_start"], {}, "nowhere.pt: no such checkpoint"),
         (["-l", "../elsewhere"], {}, "expected a folder inside the output folder"),
-        (["-l", "best.pt"], {}, "expected a folder inside the output folder"),
         ([], {"text_cleaners": "[x]"}, "train.py: unknown text cleaner 'x'"),
-        (["--frobnicate"], {}, "--frobnicate"),
         ([], {"batchsize": 3}, "did you mean batch_size?"),
-        ([], {"precision": "fp61"}, "precision=fp61"),
-        ([], {"training_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
         ([], {"validation_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
         ([], {"batch_capacity": 20}, "batch_capacity=20: expected at least 23"),
         ([], {"n_symbols": 100}, "n_symbols=100: expected at least 148"),
-        ([], {"batching_strategy": "alternated_sort", "num_bins": 99}, "num_bins=99"),
     ],
 )
 def test_run_makes_no_folder_when_settings_are_wrong(
@@ -189,18 +182,15 @@ def test_run_makes_no_folder_when_settings_are_wrong(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("more", [[], ["--resume"]])
 @pytest.mark.parametrize("out", ["file", "file/out"])
-def test_run_fails_when_the_output_folder_is_a_file(more, out, corpus, tmp_path, capsys):
+def test_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
-    arguments = flags(tmp_path / out, corpus.hparams(training_files="gone.txt"), *more)
-    message = refused(arguments, capsys)
+    message = refused(flags(tmp_path / out, corpus.hparams(), "--resume"), capsys)
     assert f"{tmp_path}/file: not a folder; choose another -o" in message
-    assert "gone.txt" not in message
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyError, OSError, RuntimeError, TypeError])
+@pytest.mark.parametrize("error", [ValueError, OSError, RuntimeError])
 @pytest.mark.parametrize("place", ["Trainer", "schedule_at"])  # in set-up, in the loop
 def test_bug_keeps_its_traceback(error, place, corpus, tmp_path, monkeypatch):
     def fail(*_):
@@ -211,8 +201,7 @@ def test_bug_keeps_its_traceback(error, place, corpus, tmp_path, monkeypatch):
         run(tmp_path / "out", corpus)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_run_saves_when_reading_has_a_bug(workers, corpus, tmp_path, monkeypatch, capsys):
+def test_run_saves_when_reading_has_a_bug(corpus, tmp_path, monkeypatch, capsys):
     def fail(self, path):
         if Path(path).name == "train05.wav":
             raise RuntimeError("a bug")
@@ -221,7 +210,7 @@ def test_run_saves_when_reading_has_a_bug(workers, corpus, tmp_path, monkeypatch
     read, out = TextMelDataset._mel, tmp_path / "out"
     monkeypatch.setattr(TextMelDataset, "_mel", fail)
     with pytest.raises(RuntimeError, match="a bug"):
-        run(out, corpus, num_workers=workers, batch_size=1, dynamic_batch_size=False)
+        run(out, corpus, num_workers=0, batch_size=1, dynamic_batch_size=False)
     trained = load(newest(out))["loop"]["batches_trained"]
     assert trained > 0
     assert f"all training so far is saved in {newest(out)}" in capsys.readouterr().out

@@ -22,8 +22,9 @@ from corpus import prepare as preparation
 from corpus.filelist import cached_table, read_filelist
 from corpus.prepare import Preparation, prepare
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
-from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
+from hparams import create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
+from tacotron2_voice.settings import check_text_settings
 from tacotron2_voice.text import ENGLISH, clean, sequence_to_text, text_to_sequence
 from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.symbols import MAX_SYMBOLS, SymbolTable, can_be_symbol, table_of

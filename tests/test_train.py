@@ -137,8 +137,7 @@ def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("settings", "rates"),
     [
-        ("", {0: 1e-3, 10**6: 1e-3}),
-        ("learning_rate_warmup_steps=4", {0: 2.5e-4, 1: 5e-4, 3: 1e-3, 4: 1e-3}),
+        ("learning_rate_warmup_steps=4", {0: 2.5e-4, 1: 5e-4, 3: 1e-3, 4: 1e-3, 10**6: 1e-3}),
         (
             "learning_rate_schedule=exponential,learning_rate_decay_start=10,"
             "learning_rate_half_life=5",
@@ -224,11 +223,8 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
 @pytest.mark.parametrize(
     "settings",
     [
-        {"n_frames_per_step": 2},
         {"precision": "bf16"},
-        {"win_time": 50, "filter_length": 2048},
-        {"mask_padding": False},
-        {"batch_size": 64},  # more than there are clips
+        {"n_frames_per_step": 2, "mask_padding": False, "batch_size": 64},  # more than all clips
     ],
 )
 def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
@@ -243,10 +239,8 @@ def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"batch_size": 1, "dynamic_batch_size": False},
         {"batch_capacity": 7},  # frames: the longest is a dynamic batch of its own
-        {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2},
-        {"batch_size": 1, "dynamic_batch_size": False, "decoder": "reference"},
+        {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2, "decoder": "fast"},
     ],
 )
 def test_training_accepts_batches_of_one_short_clip(settings, tmp_path):
@@ -412,7 +406,7 @@ def state_of(trainer) -> dict:
     return copy.deepcopy({"weights": weights, "adam": trainer.optimizer.state_dict()["state"]})
 
 
-def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dict]]:
+def poison_gradients(monkeypatch, steps) -> list[tuple[dict, dict]]:
     """Make a gradient value infinite in these steps, and return (state before, state after) of each
     step."""
     compute = Trainer._accumulate_gradients
@@ -421,7 +415,7 @@ def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dic
     def poisoned(trainer, *args):
         losses = compute(trainer, *args)
         if len(states) in steps:
-            trainer.model.embedding.weight.grad[-1, -1] = value
+            trainer.model.embedding.weight.grad[-1, -1] = math.inf
         return losses
 
     def watched(trainer, _, make_step):
@@ -435,11 +429,8 @@ def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dic
     return states
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_optimizer_step_is_skipped_when_a_gradient_is_not_finite(
-    value, corpus, tmp_path, monkeypatch
-):
-    states = poison_gradients(monkeypatch, {0, 3}, value)
+def test_optimizer_step_is_skipped_when_a_gradient_is_not_finite(corpus, tmp_path, monkeypatch):
+    states = poison_gradients(monkeypatch, {0, 3})
     run(tmp_path / "out", corpus, epochs=1, epochs_per_validation=9)
     assert float(states[0][1]["adam"][0]["step"]) == 0  # skipped, the very first
     assert not states[0][1]["adam"][0]["exp_avg"].any()

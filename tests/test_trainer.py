@@ -29,10 +29,10 @@ def small(**settings):
     return create_hparams(tiny(**settings))
 
 
-@pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_products_are_rounded_only_when_precision_is_tf32(precision, before):
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = before
+def test_products_are_rounded_only_when_precision_is_tf32(precision):
+    torch.backends.cuda.matmul.allow_tf32 = precision != "tf32"
+    torch.backends.cudnn.allow_tf32 = precision != "tf32"
     trainer = Trainer(small(precision=precision), CPU)
     assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
     assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
@@ -64,9 +64,8 @@ def test_warning_says_why_when_a_precision_has_a_disadvantage(
     assert re.match(meaning or "$", printed), printed
 
 
-@pytest.mark.parametrize("instructions", ["avx512_bf16", "amx_bf16"])
-def test_bf16_gives_no_warning_when_the_cpu_multiplies_in_bfloat16(instructions, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True}, raising=False)
+def test_bf16_gives_no_warning_when_the_cpu_multiplies_in_bfloat16(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
     assert describe_precision("bf16", None) == ""
     assert "has no effect" in describe_precision("tf32", None)
 
@@ -105,8 +104,7 @@ def test_step_returns_losses_and_gradient_norm(precision):
     assert trainer.optimizer.param_groups[0]["lr"] == 0.25
 
 
-@pytest.mark.parametrize("decoder", ["reference", "fast"])
-@pytest.mark.parametrize("loss", ["padded", "unpadded"])
+@pytest.mark.parametrize(("decoder", "loss"), [("reference", "padded"), ("fast", "unpadded")])
 def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
     gradients, guided = {}, None
     for weight in (0.0, 1.0, 5.0):
@@ -230,14 +228,13 @@ def test_guided_attention_weight_falls_to_0():
 
 
 @pytest.mark.parametrize(("by_user", "expected"), [(None, "64"), ("7", "7")])
-@pytest.mark.parametrize("decoder", ["fast", "reference"])
-def test_onednn_keeps_few_programs_by_default(decoder, by_user, expected, monkeypatch):
+def test_onednn_keeps_few_programs_by_default(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
         monkeypatch.setenv(name, by_user or "")  # for monkeypatch to put back
         if by_user is None:
             monkeypatch.delenv(name)
-    Trainer(small(decoder=decoder), CPU)
+    Trainer(small(), CPU)
     assert [os.environ[name] for name in names] == [expected, expected]
 
 
@@ -253,14 +250,7 @@ def use_optimizer(monkeypatch, make) -> None:
     )
 
 
-OPTIMIZERS = [torch.optim.RAdam, torch.optim.SGD, torch.optim.AdamW]
-
-
-def trained_losses(**settings) -> list[float]:
-    trainer = Trainer(small(n_mel_channels=MELS, **settings), CPU)
-    trainer.model.train()
-    steps = [trainer.step([MicroBatch(tiny_batch(), seed=i)]) for i in range(8)]
-    return [StepValues.of(step.values.tolist()).terms.loss for step in steps]
+OPTIMIZERS = [torch.optim.RAdam, torch.optim.SGD]
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
@@ -278,18 +268,6 @@ def test_gradient_clipping_works_with_any_optimizer(make, monkeypatch):
     made = StepValues.of(trainer.step([MicroBatch(tiny_batch())]).values.tolist())
     assert made.gradient_norm > 0.1
     assert float(torch.nn.utils.get_total_norm(given)) == pytest.approx(0.01, rel=1e-4)
-
-
-@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
-def test_losses_change_when_the_threshold_changes_with_another_optimizer(make, monkeypatch):
-    use_optimizer(monkeypatch, make)
-    assert trained_losses(grad_clip_thresh=1) != trained_losses(grad_clip_thresh=1e-6)
-
-
-def test_losses_change_when_gradients_are_clipped_with_radam(monkeypatch):
-    """RAdam's first steps do not adapt, so they depend on the gradients' size."""
-    use_optimizer(monkeypatch, torch.optim.RAdam)
-    assert trained_losses(grad_clip_thresh=1) != trained_losses(grad_clip_thresh=1e-6)
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -129,13 +128,6 @@ def stopped_inside_an_epoch(corpus, out: Path) -> Path:
     assert Child(flags(out, corpus.hparams(**LONG)), kill_at, "inside an epoch").end().code == -9
     assert load(newest(out))["loop"]["batches_trained"] > 0
     return out
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def copied_corpus(corpus, folder: Path, name: str = "train") -> Path:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +28,8 @@ from corpus.filelist import (
 )
 from corpus.speaker_names import check_lookalikes
 from data_utils import HOW_TO_CHANGE_CLIPS
-from hparams import HParams, check_text_settings
+from hparams import HParams
+from tacotron2_voice.settings import check_text_settings
 from tacotron2_voice.speakers import listed, speaker_index
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes, write_bytes
@@ -278,7 +278,7 @@ def find_change(
     for clip in both:
         if sorted(before[clip]) == sorted(now[clip]):
             continue
-        new_lists = {row.list for row in now[clip]} - {row.list for row in before[clip]}
+        new_lists = {name for name, *_ in now[clip]} - {name for name, *_ in before[clip]}
         kind = f"moved to {new_lists.pop()}" if new_lists else "changed"
         change[kind] = change.get(kind, 0) + 1
     if not is_allowed:
@@ -306,19 +306,12 @@ def _rows(clips: Clips) -> Iterator[str]:
             yield f"{name},{frames},{checksum:08x},{clip_id(path)}"
 
 
-class _Row(NamedTuple):
-    """The values of a clip in clips.csv."""
-
-    list: str  # "training" or "validation"
-    facts: str  # frames and checksum of the text
-
-
-def _by_id(rows: Iterable[str]) -> dict[str, list[_Row]]:
-    """Return the rows of each clip. A filelist may contain a clip several times."""
-    found: dict[str, list[_Row]] = {}
+def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
+    """Return [list, frames, checksum] of each clip. A filelist may contain a clip several times."""
+    found: dict[str, list[list[str]]] = {}
     for row in rows:
-        name, frames, checksum, clip = row.split(",", 3)
-        found.setdefault(clip, []).append(_Row(name, f"{frames},{checksum}"))
+        *facts, clip = row.split(",", 3)
+        found.setdefault(clip, []).append(facts)
     return found
 
 

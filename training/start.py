@@ -17,13 +17,13 @@ import torch
 from export import checkpoint_file
 from hparams import (
     HParams,
-    check_text_settings,
     create_hparams,
     hparams_from_dict,
     read_symbols,
     symbols_path,
 )
 from machine import fingerprint_of_code, versions
+from tacotron2_voice.settings import check_text_settings
 from tacotron2_voice.text.rules import rules_version, uses_english_rules
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
