@@ -173,7 +173,7 @@ def _read_run(directory: Path) -> Run:
     if len(epochs) < hparams.epochs:
         problem = f"unfinished, {len(epochs)} of {hparams.epochs} epochs; resume with"
         raise UserError(f"{problem} train.py -o {directory} --resume")
-    lengths = read_lengths(directory / LENGTHS_FILE, hparams).frames
+    lengths = read_lengths(directory / LENGTHS_FILE, hparams)
     clips, frames = corpus["training_clips"], corpus["training_frames"]
     if (len(lengths), lengths.sum()) != (clips, frames):
         problem = f"{LENGTHS_FILE}: {len(lengths)} clips with {lengths.sum()} frames"
