@@ -25,7 +25,7 @@ from corpora import (
     refusal,
     write_tone,
 )
-from helpers import LJSPEECH_LENGTHS, make_other_than_file
+from helpers import LJSPEECH_LENGTHS, ROOT, make_other_than_file
 
 from corpus import checks, derived
 from corpus import prepare as preparation
@@ -35,7 +35,7 @@ from corpus.prepare import Preparation, prepare
 from corpus.split import SPLIT_FILE, read_split
 from data_utils import TextMelDataset
 from hparams import create_hparams
-from scripts.prepare import main
+from scripts.prepare import SMALL_MODEL, main, next_command
 from training.clips import read_clips
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -571,14 +571,19 @@ def test_folder_is_rejected_when_it_is_a_file(option, name, tmp_path):
 # ---------------------------------------------------------------------------- what is printed
 
 
-def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsys):
+def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     out, mels = tmp_path / "my lists", tmp_path / "mels"
     main([str(corpus), "--out", str(out), "--cache-mels", str(mels)])
-    *_, wrote, of_mels, command = capsys.readouterr().out.splitlines()
+    *_, wrote, of_mels, note, command = capsys.readouterr().out.splitlines()
     assert str(out) in wrote
     assert all(name in wrote for name in ("train_mel.txt", "settings.txt", "corpus.png"))
     assert str(mels) in of_mels
-    assert command.endswith(f"python train.py -o 'runs/my lists' --hparams '@{out}/settings.txt'")
+    full_size = f"Next: python train.py -o 'runs/my lists' --hparams '@{out}/settings.txt'"
+    assert next_command(out, has_gpu=True) == full_size
+    assert "GPU" in note
+    assert command == f"{full_size},@{SMALL_MODEL}"
+    assert (ROOT / SMALL_MODEL).is_file()
 
 
 @pytest.mark.parametrize("option", ["convert", "mels", "trim"])

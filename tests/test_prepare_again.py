@@ -57,10 +57,9 @@ def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeyp
     assert (lists / "val_mel.txt").exists()
     assert "\nvalidation_files=none\n" in (lists / "settings.txt").read_text()
     prepare(Preparation(corpus, lists, table, val_fraction=0))
-    old = ", ".join(str(lists / f"{x}.txt") for x in ("val", "train_mel", "val_mel"))
-    assert (
-        f"\nnote: files of an earlier call are now NAME.earlier: {old}\n" in capsys.readouterr().out
-    )
+    [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
+    assert str(lists) in note
+    assert note.endswith("NAME.earlier: val.txt, train_mel.txt, val_mel.txt")
     names = {"train.txt", "train.txt.clips", "settings.txt", "lengths.png", "corpus.png"}
     earlier = {f"{name}.txt.earlier" for name in ("val", "train_mel", "val_mel")}
     assert contents(lists).keys() == {*names, *earlier, "val.txt.old", "symbols.json"}
@@ -69,6 +68,17 @@ def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeyp
     assert contents(lists).keys() == {*names, *earlier, "val.txt.old"}
     written = {path.name for path in prepare(Preparation(corpus, lists))}
     assert written == {"val.txt", "val.txt.clips", *names}
+
+
+def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
+    lists = tmp_path / "lists"
+    prepare(Preparation(corpus, lists))
+    prepare(Preparation(corpus, lists))  # nothing changes
+    assert "note: " not in capsys.readouterr().out
+    prepare(Preparation(corpus, lists, seed=5))
+    [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
+    assert str(lists) in note
+    assert note.endswith("replaced train.txt, val.txt")
 
 
 def test_settings_list_existing_filelists_when_prepare_is_killed(corpus, tmp_path, monkeypatch):
