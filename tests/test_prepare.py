@@ -73,15 +73,13 @@ def ids_of(rows):
 # ---------------------------------------------------------------------------- filelists
 
 
-@pytest.mark.parametrize("sound", ["wav", "flac"])
-def test_prepare_lists_every_clip_once(tmp_path, sound):
-    corpus = make_corpus(tmp_path / "corpus", 10, sound)
+def test_prepare_lists_every_clip_once(corpus, tmp_path):
     prepare(Preparation(corpus, tmp_path / "lists"))
     train, val = read_lists(tmp_path / "lists")
     assert (len(train), len(val)) == (8, 2)
     samples = [4000 + 137 * i for i in range(10)]
     assert sorted(train + val) == [
-        [str(corpus / "wavs" / f"c{i:02}.{sound}"), f"Number {i}.", f"{n / RATE:.6f}"]
+        [str(corpus / "wavs" / f"c{i:02}.wav"), f"Number {i}.", f"{n / RATE:.6f}"]
         for i, n in enumerate(samples)
     ]
     assert train == sorted(train)  # in the order of metadata.csv
@@ -99,14 +97,14 @@ def test_prepare_writes_the_same_when_it_runs_twice(corpus, tmp_path, monkeypatc
         assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10  # something is drawn
 
 
-@pytest.mark.parametrize("failing", sorted(name for name in FILES if ".clips" not in name))
-def test_old_lists_stay_when_the_disk_is_full(corpus, tmp_path, monkeypatch, failing):
+def test_old_lists_stay_when_the_disk_is_full(corpus, tmp_path, monkeypatch):
+    """The last file that is written finds no space."""
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
     write_bytes = Path.write_bytes
 
     def full(path, data):
-        if failing in path.name:
+        if path.name == "settings.txt":
             raise OSError(28, "No space left on device")
         return write_bytes(path, data)
 
@@ -222,46 +220,35 @@ def make_bad_corpus(folder):
     }
 
 
-@pytest.mark.parametrize("line", ["a b c", "c{i}|two|three|four"])
-def test_bad_lines_are_rejected_when_symbols_are_the_corpus_own(tmp_path, line):
+def test_bad_lines_are_rejected_when_symbols_are_the_corpus_own(tmp_path):
     """With symbols=corpus, no line remains to collect symbols from."""
     (tmp_path / "wavs").mkdir()
-    (tmp_path / "metadata.csv").write_text("".join(f"{line.format(i=i)}\n" for i in range(3)))
+    (tmp_path / "metadata.csv").write_text("a b c\n" * 3)
     overrides = "symbols=corpus,text_cleaners=[basic_cleaners]"
     message = refusal(prepare_with, tmp_path, tmp_path / "lists", overrides)
     assert str(tmp_path / "metadata.csv") in message
 
 
-@pytest.mark.parametrize("line", ["c1|a|b {0}", "c{0}|a|..."])
-def test_problem_is_printed_once_when_all_lines_have_it(tmp_path, line):
+def test_problem_is_printed_once_when_all_lines_have_it(tmp_path):
     (tmp_path / "wavs").mkdir()
-    lines = "".join(f"{line.format(i)}\n" for i in range(13_000))
-    (tmp_path / "metadata.csv").write_text(lines)
+    (tmp_path / "metadata.csv").write_text("".join(f"c{i}|a|...\n" for i in range(1000)))
     message = refusal(prepare_with, tmp_path, tmp_path / "lists")
-    assert message.startswith("13,000 of 13,000 clips are bad:\n")
-    assert re.search(r"\n    the same in 12,99[89] more: ", message)
+    assert message.startswith("1,000 of 1,000 clips are bad:\n")
+    assert "\n    the same in 999 more: " in message
     assert len(message.splitlines()) <= 5
     assert len(message) < 2500
 
 
-@pytest.mark.parametrize(
-    ("text", "letters", "becomes"),
-    [
-        ("Für 3,50 € über die Straße.", "ß, ü", "'fur three,fifty euro uber die strasse.'"),
-        ("Дом и сад, 5 лет.", "а, д, е, и, л", "'dom i sad, five let.'"),
-    ],
-)
-def test_prepare_warns_when_texts_have_foreign_letters(
-    corpus, tmp_path, capsys, text, letters, becomes
-):
+def test_prepare_warns_when_texts_have_foreign_letters(corpus, tmp_path, capsys):
+    text = "Für 3,50 € über die Straße."
     for i in range(4):
         write_tone(corpus / "wavs" / f"x{i}.wav", 9000 + i)
         add_line(corpus, f"x{i}|raw|{text}")
     prepare(Preparation(corpus, tmp_path / "lists"))
     printed = capsys.readouterr().out
     assert "warning: 4 of 14 texts" in printed
-    assert f": {letters}. " in printed
-    assert f"{text[:40]!r} becomes {becomes}" in printed
+    assert ": ß, ü. " in printed
+    assert f"{text!r} becomes 'fur three,fifty euro uber die strasse.'" in printed
     assert "--hparams symbols=corpus,text_cleaners=[basic_cleaners]" in printed
     add_line(corpus, "c|raw|语言。")
     write_tone(corpus / "wavs" / "c.wav", 9000)
@@ -557,9 +544,7 @@ def test_prepare_prints_no_warning_when_clips_are_real(tmp_path, capsys, ljspeec
     assert len(read_filelist(tmp_path / "train.txt", HPARAMS)) == 4
 
 
-@pytest.mark.parametrize(
-    ("option", "name"), [("out", "--out"), ("mels", "--cache-mels"), ("trim", "--trim-silence")]
-)
+@pytest.mark.parametrize(("option", "name"), [("out", "--out"), ("mels", "--cache-mels")])
 def test_folder_is_rejected_when_it_is_a_file(option, name, tmp_path):
     (tmp_path / "file").write_text("mine")
     folders = {"out": tmp_path / "l"} | {option: tmp_path / "file" / "inside"}
@@ -586,21 +571,17 @@ def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsy
     assert (ROOT / SMALL_MODEL).is_file()
 
 
-@pytest.mark.parametrize("option", ["convert", "mels", "trim"])
-def test_new_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path, option):
+def test_new_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
     """A link to the corpus is rejected too. Nothing in the corpus changes."""
     (tmp_path / "link").symlink_to(corpus)
     before = contents(corpus)
     for folder in (corpus, tmp_path / "link", tmp_path / "x" / ".." / "corpus"):
-        message = refusal(prepare_with, corpus, tmp_path / "lists", **{option: folder})
+        message = refusal(prepare_with, corpus, tmp_path / "lists", mels=folder)
         assert str(folder) in message or str(corpus) in message
     assert contents(corpus) == before
 
 
-@pytest.mark.parametrize(
-    "form",
-    ["Windows encoding", "semicolons", "header", "other folder", "other extension", "named column"],
-)
+@pytest.mark.parametrize("form", ["Windows encoding", "semicolons", "named column"])
 def test_tables_of_any_form_give_the_same_lists(corpus, tmp_path, form):
     """This also works without --convert if training can use the audio."""
     add_line(corpus, "c10|No. ten|Number ten, naïve café and the crème brûlée of Zoë.")
@@ -616,14 +597,6 @@ def test_tables_of_any_form_give_the_same_lists(corpus, tmp_path, form):
         options = ["--delimiter", ";"]
         text = "".join(f'{name};"{text}"\n' for name, _, text in lines)
         metadata.write_text(text, encoding="utf-8")
-    elif form == "header":
-        text = "".join(f"{text}\t{name}.wav\n" for name, _, text in lines)
-        metadata.write_text(f"text\tpath\n{text}", encoding="utf-8")
-    elif form == "other folder":
-        (corpus / "wavs").rename(corpus / "audio")
-    elif form == "other extension":
-        for path in (corpus / "wavs").iterdir():
-            path.rename(path.with_suffix(".WAV"))
     else:
         options = ["--text-column", "2"]
         text = "".join(f"{name}|{text}|an English translation of it\n" for name, _, text in lines)

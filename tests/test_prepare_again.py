@@ -1,7 +1,6 @@
 """Test prepare when it runs again, or twice at the same time, in the folders of an earlier call."""
 
 import os
-import shutil
 
 import pytest
 from corpora import contents, make_corpus, prepare_with, refusal
@@ -16,31 +15,6 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 @pytest.fixture
 def corpus(tmp_path):
     return make_corpus(tmp_path / "corpus")
-
-
-def test_mels_of_two_corpora_do_not_mix(corpus, tmp_path):
-    """The clips of two corpora may have the same names."""
-    mels = tmp_path / "mels"
-    other = tmp_path / "other"
-    prepare(Preparation(corpus, tmp_path / "lists", mels=mels))
-    before = contents(mels)
-    shutil.copytree(corpus, other)
-    message = refusal(prepare_with, other, tmp_path / "others", mels=mels)
-    assert message.startswith(f"--cache-mels {mels}: ")
-    assert "corpus=../corpus, this run has ../other" in message
-    assert contents(mels) == before
-
-
-def test_mels_may_move_with_their_corpus(tmp_path, capsys):
-    old, new = tmp_path / "old", tmp_path / "new"
-    prepare(Preparation(make_corpus(old / "data"), old / "lists", mels=old / "mels"))
-    assert "already" not in capsys.readouterr().out
-    old.rename(new)
-    prepare(Preparation(new / "data", new / "lists", mels=new / "mels"))
-    assert "10 of 10 files were already in" in capsys.readouterr().out
-
-
-# ---------------------------------------------------------------------------- lists
 
 
 def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeypatch, capsys):
