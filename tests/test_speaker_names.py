@@ -2,12 +2,15 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import soundfile
 from corpora import RATE, prepare_with, refusal, write_tone
 from helpers import LJSPEECH_CLIPS
 
+from corpus.clips import Clip
+from corpus.convert import note_of_folders
 from corpus.layouts import audio_files, read_layout
 from corpus.speaker_names import SpeakerSource
 from corpus.tables import Table
@@ -262,24 +265,13 @@ def test_folder_is_left_out_when_it_is_hidden(readers):
     assert {clip.speaker for clip in clips} == {"Zoë"}
 
 
-def test_advice_about_folders_is_right(readers, tmp_path, capsys):
-    """A user who follows the messages gets the filelists."""
-    shutil.rmtree(readers / "Zoë")
-    shutil.copytree(readers / "anna", readers / "bert")
-    options = ["--out", str(tmp_path / "lists"), "--val-fraction", "0.34"]
-    assert "--speaker-folders" in refusal(prepare.main, [str(readers), *options])
-    options += ["--convert", str(tmp_path / "new")]
-    assert "--speaker-folders" in refusal(prepare.main, [str(readers), *options])
-    prepare.main([str(readers), *options, "--speaker-folders"])
-    assert sorted({*lists_of(tmp_path / "lists").values()}) == ["anna", "bert"]
-    capsys.readouterr()
-    for name in ("anna", "bert"):
-        (readers / name / "metadata.csv").unlink()
-        for path in (readers / name / "wavs").glob("*.wav"):
-            path.with_suffix(".txt").write_text("Text.")
-    prepare.main([str(readers), *options[:-1], str(tmp_path / "one voice")])
-    [note] = [x for x in capsys.readouterr().out.splitlines() if "--speaker-folders" in x]
-    assert all(name in note for name in ("'anna'", "'bert'"))
+def test_note_suggests_speakers_when_recordings_are_in_several_folders():
+    clips = [Clip(f"corpus/{name}/{i}.wav", "") for name in ("anna", "bert") for i in (1, 2)]
+    note = note_of_folders(clips, Path("corpus"))
+    assert note.startswith("note: ")
+    assert all(word in note for word in ("'anna'", "'bert'", "--speaker-folders"))
+    assert note_of_folders(clips[:2], Path("corpus")) is None
+    assert note_of_folders([Clip("corpus/a.wav", ""), *clips[:2]], Path("corpus")) is None
 
 
 def test_folders_in_ids_become_speakers(readers, tmp_path):

@@ -153,22 +153,6 @@ def test_epochs_keep_all_rules_when_speakers_are_balanced(corpus, balance, strat
     assert list(resumed) == batches[trained:]
 
 
-@given(corpus=corpora, strategy=st.sampled_from(STRATEGIES))
-@few
-def test_plans_stay_the_same_when_balance_is_off(corpus, strategy):
-    frames, speakers = map(np.array, zip(*corpus, strict=True))
-    hparams = replace(SPEAKERS, batching_strategy=strategy, num_bins=2, num_buckets=2)
-    weights = balancing_weights(frames, speakers, hparams)
-    sampler, one_voice = (
-        make_sampler(frames, hparams, weights=weights),
-        make_sampler(frames, replace(hparams, speaker_embedding_dim=0)),
-    )
-    for epoch in range(3):
-        plan, expected = sampler.plan_of(epoch), one_voice.plan_of(epoch)
-        assert np.array_equal(plan.order, expected.order)
-        assert np.array_equal(plan.starts, expected.starts)
-
-
 FRAMES = np.array([*[100] * 90, *[50] * 10])
 NUMBERS = np.array([*[0] * 90, *[1] * 10])  # 9,000 frames of one, 500 of the other
 
@@ -198,10 +182,6 @@ def test_costs_are_relative_to_the_same_clips_when_epochs_are_balanced():
     [
         ("speaker_balance=0.5", "speaker_balance=0.5: .* speaker_embedding_dim=0"),
         ("speaker_balance=1.5,speaker_embedding_dim=8", "speaker_balance=1.5: .* less than or"),
-        ("speaker_balance=-1,speaker_embedding_dim=8", "speaker_balance=-1.0: .* greater than or"),
-        ("speaker_balance=nan,speaker_embedding_dim=8", "speaker_balance=nan: .* finite"),
-        ("speaker_balance=most,speaker_embedding_dim=8", "speaker_balance=most: expected a number"),
-        ("use_speaker_weighted_sampler=True", "use_speaker_weighted_sampler: unknown setting"),
     ],
 )
 def test_balance_is_rejected_when_out_of_range(overrides, message):
@@ -352,21 +332,6 @@ def test_validation_has_an_example_of_every_speaker(corpus, tmp_path, monkeypatc
     assert drawn == {f"validation_loss_unpadded/{name}" for name in "abc"}
 
 
-def test_examples_differ_when_speakers_differ(corpus, tmp_path):
-    """Both speakers speak the same text with the same seed, but the audio differs."""
-    out, runs = tmp_path / "out", []
-    validate = validation.validate
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "validate", lambda run, stop: runs.append(run) or validate(run, stop))
-        run(out, corpus, **MANY)
-    model = runs[0].trainer.model.eval()
-    with torch.no_grad():
-        model.speaker_embedding.weight.copy_(100 * torch.eye(3, 4))
-        a, b, again = (validation.speak(runs[0], [5, 6, 7], name) for name in "aba")
-    assert np.array_equal(a.mel, again.mel)
-    assert a.mel.shape != b.mel.shape or not np.allclose(a.mel, b.mel)
-
-
 def test_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path):
     """The example is the same clip. With one speaker, numbers, lines and plots contain no names of
     speakers."""
@@ -501,10 +466,9 @@ def test_run_line_contains_the_speech_of_speakers(corpus, tmp_path, capsys):
     assert record["hparams"]["speaker_balance"] == 1
 
 
-@pytest.mark.parametrize("balance", [0, 0.5])
-def test_one_and_two_processes_agree(balance, corpus, tmp_path):
+def test_one_and_two_processes_agree(corpus, tmp_path):
     """Weights, records of speakers and examples are bitwise the same."""
-    settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": balance}
+    settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": 0.5}
     one, two = tmp_path / "one", tmp_path / "two"
     assert Child(flags(one, corpus.hparams(**settings))).end().code == 0
     check_all(Together(2, flags(two, corpus.hparams(**settings))).end())
