@@ -489,7 +489,7 @@ def test_mel_folder_is_rejected_when_it_has_other_settings(corpus, tmp_path):
     assert contents(mels) == before
 
 
-@pytest.mark.parametrize("stop", ["kill", "ctrl-c"])
+@pytest.mark.parametrize("stop", [pytest.param("kill", marks=pytest.mark.thorough), "ctrl-c"])
 def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, capsys):
     """No incomplete mel has a final name, and no mel is computed twice."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"

@@ -19,7 +19,6 @@ from scripts import prepare
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
-HPARAMS = create_hparams()
 FOLDERS = SpeakerSource(folders=True)
 REAL = sorted(LJSPEECH_CLIPS.glob("*.wav"))
 
