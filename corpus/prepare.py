@@ -348,13 +348,13 @@ def write_lists(
 
 
 def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[str]) -> str:
-    """Return a note about the files of an earlier call, with the same --out."""
+    """Return a note about the files of an earlier call with the same --out."""
     parts = []
     if replaced:
         parts.append(f"replaced {', '.join(replaced)}")
     if renamed:
         parts.append(f"renamed to NAME{EARLIER}: {', '.join(renamed)}")
-    return f"note: {out}: files of an earlier call are {'; '.join(parts)}"
+    return f"note: {out} contained files of an earlier call: {'; '.join(parts)}"
 
 
 def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
