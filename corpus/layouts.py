@@ -181,7 +181,11 @@ def _read_texts_next_to_audio(corpus: Path) -> tuple[list[Clip], list[str]]:
 
 def advice_on_tables(corpus: Path) -> str:
     """Return the end of an error about a missing table, which lists the tables in the folder."""
-    tables = sorted(path for path in corpus.iterdir() if path.suffix.lower() in TABLE_SUFFIXES)
+    tables = sorted(
+        path
+        for path in corpus.iterdir()
+        if path.suffix.lower() in TABLE_SUFFIXES and path.name[0] != "."
+    )
     options = [f"--csv {path}" for path in tables[:SHOWN]]
     return f". Add {' or '.join(options) or '--csv FILE'}"
 

@@ -61,6 +61,9 @@ def main(arguments: list[str] | None = None) -> None:
         help="write the voice to this new folder",
     )
     precision = parser.add_mutually_exclusive_group()
+    precision.add_argument(
+        "--int8", action="store_true", help="quantize the weights to int8 (the default)"
+    )
     packed_help = "quantize the weights further, and compress the graphs"
     precision.add_argument("--packed", action="store_true", help=packed_help)
     precision.add_argument("--fp32", action="store_true", help="keep the weights in float32")
