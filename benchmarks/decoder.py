@@ -19,6 +19,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ import torch
 from batch import synthetic_batch
 from benchmarks import options
 from benchmarks.timing import median_and_range, publish, time_interleaved
-from hparams import HParams
+from hparams import HParams, create_hparams
 from machine import peak_memory, reset_peak_memory
 from tacotron2_voice.utils.arguments import whole_number
 from tacotron2_voice.utils.console import markdown_table
@@ -139,7 +140,9 @@ def main(arguments: list[str] | None = None) -> None:
     add("--only", choices=("speed", "memory"), help="measure nothing else (default: both)")
     args = parser.parse_args(arguments)
     options.check_fast_decoder()
-    args.hparams = options.hparams_of_noise(args.hparams, HParams(precision=args.precision))
+    hparams = create_hparams(args.hparams, HParams(precision=args.precision))
+    speakers = ("a", "b") if hparams.speaker_embedding_dim else ()
+    args.hparams = replace(hparams, speakers=speakers)
     result = {name: getattr(args, name) for name in SIZES}
     result["fast_decoder"] = choose_decoder("fast", args.device).description
     if args.only != "speed":

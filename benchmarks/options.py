@@ -2,11 +2,9 @@
 
 import argparse
 import importlib.util
-from dataclasses import replace
 
 import torch
 
-from hparams import HParams, create_hparams
 from tacotron2_voice.utils.arguments import at_least_one, checked, make_parser, output_file
 from tacotron2_voice.utils.errors import UserError
 from training.precision import PRECISIONS
@@ -42,15 +40,6 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
             help=f"{name.replace('_', ' ')} (default: %(default)s)",
         )
     return parser
-
-
-def hparams_of_noise(overrides: str, base: HParams) -> HParams:
-    """Return settings for a model whose inputs are noise.
-
-    With `speaker_embedding_dim` the model has two speakers.
-    """
-    hparams = create_hparams(overrides, base)
-    return replace(hparams, speakers=("a", "b") if hparams.speaker_embedding_dim else ())
 
 
 def check_fast_decoder() -> None:

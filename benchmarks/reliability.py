@@ -2,7 +2,7 @@
 
     python -m benchmarks.reliability demo/voice texts.txt
     python -m benchmarks.reliability demo/voice --numbers 1-10000 --json reliability.json
-    python -m benchmarks.reliability demo/voice --numbers 1-10000 --no-mark --transcribe
+    python -m benchmarks.reliability demo/voice --numbers 1-10000 --transcribe
     python -m benchmarks.reliability best.pt texts.txt --transcribe --recognizer whisper --quality
     python -m benchmarks.reliability best.pt texts.txt --speaker anna
 
@@ -80,11 +80,9 @@ def texts_of(args: argparse.Namespace) -> list[str]:
     """Return the texts to speak."""
     if args.numbers:
         first, last = args.numbers
-        texts = [sentence_of(str(n), args.language) for n in range(first, last + 1)]
-    else:
-        lines = numbered_lines(args.texts, "no such file (expected one text per line)")
-        texts = [line.strip() for _, line in lines]
-    return [text.rstrip(".") for text in texts] if args.no_mark else texts
+        return [sentence_of(str(n), args.language) for n in range(first, last + 1)]
+    lines = numbered_lines(args.texts, "no such file (expected one text per line)")
+    return [line.strip() for _, line in lines]
 
 
 def number_range(text: str) -> tuple[int, int]:
@@ -220,7 +218,6 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add("--language", default=ENGLISH, help="language of the texts (default: %(default)s)")
     add("--speaker", metavar="NAME", help="speak as this speaker, if the model has several")
-    add("--no-mark", action="store_true", help="leave out the full stop at the end of a text")
     add("--vocoder", metavar="FILE", help="use this ONNX vocoder instead of Griffin-Lim")
     add(
         "--audio",

@@ -83,17 +83,9 @@ def convert(
     }
     copies = DerivedFolder(wavs, "--convert", SETTINGS_FILE, made_with)
     copies.check_settings()
-    clips, problems = read_layout(corpus, table, speakers)
+    clips, problems = recordings_of(corpus, table, speakers)
     total = len(clips) + len(problems)
-    if note := note_of_unused_audio(clips, problems, corpus):
-        print(note)
-    if not speakers.is_known and (note := note_of_folders(clips, corpus)):
-        print(note)
-    wrong = {clip.where: problem_of_missing(clip) or problem_of_text(clip) for clip in clips}
-    problems += filter(None, wrong.values())
-    clips = [clip for clip in clips if not wrong[clip.where]]
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
-    clips = [replace(clip, identity=Identity.of(clip.path)) for clip in clips]
     cut_seconds = list[float]()
 
     def copy_of(clip: Clip) -> Path:
@@ -124,6 +116,25 @@ def convert(
     if speakers.is_known:
         print(f"--convert: column {SPEAKER_COLUMN} of {folder / METADATA} contains the speakers")
     return problems, total
+
+
+def recordings_of(
+    corpus: Path, table: Table | None, speakers: SpeakerSource
+) -> tuple[list[Clip], list[str]]:
+    """Return the recordings that have audio and a text, and the problems of other recordings. Print
+    notes about unused audio and about folders that may be speakers."""
+    clips, problems = read_layout(corpus, table, speakers)
+    if note := note_of_unused_audio(clips, problems, corpus):
+        print(note)
+    if not speakers.is_known and (note := note_of_folders(clips, corpus)):
+        print(note)
+    good = []
+    for clip in clips:
+        if problem := problem_of_missing(clip) or problem_of_text(clip):
+            problems.append(problem)
+        else:
+            good.append(replace(clip, identity=Identity.of(clip.path)))
+    return good, problems
 
 
 def check_is_outside(folder: Path, corpus: Path) -> None:

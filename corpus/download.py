@@ -30,9 +30,13 @@ CHUNK = 1 << 20  # number of bytes that are read at a time
 TIMEOUT = 60  # a connection counts as lost after this many seconds without a byte
 TRIES = 5  # the download fails after this many connections in a row without a new byte
 FIRST_WAIT = 1.0  # seconds before the second connection; doubled for each further connection
-LOST = (  # errors of a lost connection, but not OSErrors of the disk
-    *(urllib.error.URLError, http.client.HTTPException),
-    *(ConnectionError, TimeoutError, ssl.SSLError),
+# Errors of a lost connection, but not OSErrors of the disk.
+LOST = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    ConnectionError,
+    TimeoutError,
+    ssl.SSLError,
 )
 
 

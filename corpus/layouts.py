@@ -14,7 +14,7 @@ import os
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # In order of preference; LibriTTS has two suffixes.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
 # Formats that libsndfile reads. If several files have the same name, the first of these formats is
@@ -72,7 +73,7 @@ def read_layout(
         clips, problems = _read_table(corpus, table, speakers.column)
     elif speakers.column:
         raise UserError(
-            f"--speaker-column {speakers.column}: {corpus} has no {METADATA}; add a table with --csv"
+            f"--speaker-column {speakers.column}: no {METADATA} in {corpus}{advice_on_tables(corpus)}"
         )
     elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
         raise UserError(
@@ -164,8 +165,8 @@ def _read_texts_next_to_audio(corpus: Path) -> tuple[list[Clip], list[str]]:
             problems.append(f"{by_name[name]}: no text next to it, expected {name.name}.txt")
     if not text_of:
         raise UserError(
-            f"{corpus}: {len(by_name):,} audio files and no text, expected {METADATA}, a text next "
-            "to each audio file (a.wav, a.txt), or --csv FILE"
+            f"{corpus}: {len(by_name):,} audio files and no text, expected {METADATA}, or a text next "
+            f"to each audio file (a.wav, a.txt){advice_on_tables(corpus)}"
         )
     texts = decode({path: read_bytes(path) for path in text_of.values()})
     clips = []
@@ -176,6 +177,17 @@ def _read_texts_next_to_audio(corpus: Path) -> tuple[list[Clip], list[str]]:
 
 
 # ---------------------------------------------------------------------------- tables
+
+
+def advice_on_tables(corpus: Path) -> str:
+    """Return the end of an error about a missing table, which lists the tables in the folder."""
+    tables = sorted(
+        path
+        for path in corpus.iterdir()
+        if path.suffix.lower() in TABLE_SUFFIXES and path.name[0] != "."
+    )
+    options = [f"--csv {path}" for path in tables[:SHOWN]]
+    return f". Add {' or '.join(options) or '--csv FILE'}"
 
 
 def _read_table(
@@ -189,6 +201,27 @@ def _read_table(
         clips, unnamed = with_names(clips, f"column {speaker_column}", table.path)
         problems += unnamed
     return clips, problems
+
+
+def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container[str]) -> None:
+    """Raise UserError if most texts are names of audio files, as in swapped columns.
+
+    Args:
+        names: the name of each entry, as `comparable` returns it, without folder and extension.
+        files: the names of all audio files of the corpus in the same form.
+    """
+    swapped = [
+        entry
+        for entry, name in zip(entries, names, strict=True)
+        if entry.text.lower().endswith(AUDIO_SUFFIXES)
+        or (comparable(entry.text) in files and name not in files)
+    ]
+    if len(swapped) > len(entries) / 2:
+        raise UserError(
+            f"{swapped[0].where}: text {swapped[0].text[:60]!r}, expected the words that are spoken. "
+            f"{len(swapped):,} of {len(entries):,} texts are names of audio files; set other columns "
+            "with --path-column and --text-column"
+        )
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
@@ -248,6 +281,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     for path in audio_files(corpus):
         files[comparable(path.stem)].append(path)
     names = [comparable(without_folder_and_suffix(entry.name)) for entry in entries]
+    check_texts(entries, names, files)
     # Different entries with the same name, such as 001 of two speakers, are in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
     folders = [*dict.fromkeys((base, corpus, base / "wavs", corpus / "wavs"))]

@@ -1,4 +1,4 @@
-"""Plot a corpus: lengths of its clips, symbol rates, silence, and speaking rates."""
+"""Plot a corpus: lengths of its clips, symbol rates and silence."""
 
 import io
 from typing import Any
@@ -18,7 +18,6 @@ from corpus.warnings import (
     usual_rates,
 )
 from hparams import HParams
-from tacotron2_voice.utils.plots import drawable
 
 # A light area and a dark line can be told apart without color too.
 AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
@@ -29,8 +28,6 @@ CLIPS_COLOR = "#5B8DB0"
 # Ito).
 COLORS = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #555555 #B8A800".split()
 MARKERS = "os^vDPh*"
-MAX_NAMES, MAX_NAME_LETTERS = 32, 20  # limits of the speakers' names along an axis
-RATE_RANGE = (10, 50, 90)  # percentiles of a speaker's clips
 
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
@@ -38,8 +35,8 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     seconds = {}
     for name, clips in sets.items():
         values = seconds_of(clips, hparams)
-        hours, mean = f"{values.sum() / 3600:.2f} h", f"mean {values.mean():.2f} s"
-        seconds[f"{name}: {len(values):,} clips, {hours}, {mean}"] = values
+        hours = f"{values.sum() / 3600:.2f} h"
+        seconds[f"{name}: {len(values):,} clips, {hours}, mean {values.mean():.2f} s"] = values
     edges = np.histogram_bin_edges(np.concatenate([*seconds.values()]), "auto")
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
@@ -48,27 +45,23 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     axes.set_xlim(left=0)
     axes.grid(axis="y", color="0.9")
     rate = hparams.sampling_rate / hparams.hop_length  # frames per second
-    to_frames, to_seconds = (lambda s: np.multiply(s, rate)), (lambda f: np.divide(f, rate))
-    upper = axes.secondary_xaxis("top", functions=(to_frames, to_seconds))
+    conversions = (lambda seconds: seconds * rate, lambda frames: frames / rate)
+    upper = axes.secondary_xaxis("top", functions=conversions)
     upper.set_xlabel(f"mel frames (one every {1000 / rate:.4g} ms)")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return _png(figure)
 
 
 def draw_corpus(clips: list[Clip], hparams: HParams) -> bytes:
-    """Draw symbols against seconds of speech, silence at the ends and, with several speakers, the
-    speaking rate of each. Returns a PNG."""
+    """Draw symbols against seconds of speech, and silence at the ends. Returns a PNG."""
     return _png(corpus_figure(clips, hparams))
 
 
 def corpus_figure(clips: list[Clip], hparams: HParams) -> Figure:
-    several = have_several_speakers(clips)
-    figure = Figure(figsize=(15 if several else 10, 5), dpi=150, layout="constrained")
-    rates, silences, *speakers = figure.subplots(1, 3 if several else 2)
+    figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
+    rates, silences = figure.subplots(1, 2)
     _draw_rates(rates, clips, hparams.sampling_rate)
     _draw_silences(silences, clips, hparams.sampling_rate)
-    for axes in speakers:
-        _draw_speaking_rates(axes, clips, hparams.sampling_rate)
     return figure
 
 
@@ -123,34 +116,6 @@ def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
     if 1 < len(names) <= len(COLORS):
         return dict(zip(names, zip(COLORS, MARKERS, strict=True), strict=False))
     return {"": (CLIPS_COLOR, "o")}
-
-
-def _draw_speaking_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
-    """Draw a line for each speaker, the slowest at the top."""
-    styles, one_style = _styles(clips), (CLIPS_COLOR, "o")
-    rates_of = {
-        name: np.percentile(1000 / symbol_rates(own, rate), RATE_RANGE)
-        for name, own in by_speaker(clips).items()
-    }
-    ordered = sorted(rates_of, key=lambda name: (rates_of[name][1], name))
-    size = float(np.clip(200 / len(ordered), 2, 7))
-    for place, name in enumerate(ordered):
-        color, marker = styles.get(name, one_style)
-        low, median, high = rates_of[name]
-        axes.plot([low, high], [place] * 2, color=color, linewidth=size / 2, alpha=0.5)
-        axes.plot([median], [place], color=color, marker=marker, markersize=size)
-    step = -(-len(ordered) // MAX_NAMES)
-    named = ordered[::step]
-    labels = [x if len(x) <= MAX_NAME_LETTERS else f"{x[: MAX_NAME_LETTERS - 1]}…" for x in named]
-    # Matplotlib would turn the text between two dollar signs in a name into a formula.
-    labels = [drawable(label) for label in labels]
-    axes.set_yticks([*range(0, len(ordered), step)], labels, parse_math=False, fontsize="small")
-    some = f", one in {step} named" if step > 1 else ""
-    axes.set(
-        title=f"speaking rate of {len(ordered):,} speakers{some}", ylim=(-0.7, len(ordered) - 0.3)
-    )
-    axes.set(xlabel="milliseconds per symbol: median, 10 to 90 % of clips", xlim=(0, None))
-    axes.grid(axis="x", color="0.9")
 
 
 def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:

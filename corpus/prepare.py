@@ -37,7 +37,13 @@ from hparams import HParams, create_hparams, override_lines, read_symbols
 from tacotron2_voice.settings import check_text_settings
 from tacotron2_voice.text.symbols import SYMBOLS_FILE
 from tacotron2_voice.utils.errors import UserError, grouped
-from tacotron2_voice.utils.files import Identity, check_is_folder, folder_locked, naming
+from tacotron2_voice.utils.files import (
+    Identity,
+    check_is_folder,
+    folder_locked,
+    naming,
+    read_bytes,
+)
 
 SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt for several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
@@ -330,8 +336,10 @@ def write_lists(
     contents["settings.txt"] = contents.pop("settings.txt")
     busy = "another process is preparing in it; wait, or choose another --out"
     with folder_locked(out, busy):
-        put_into(out, contents)
-        rename_earlier_lists(out, {*contents}, hparams)
+        replaced = put_into(out, contents)
+        renamed = rename_earlier_lists(out, {*contents}, hparams)
+        if replaced or renamed:
+            print(note_of_earlier_files(out, replaced, renamed))
         for name, clips in lists.items():
             settings_of_list = replace(hparams, load_mel_from_disk=name.endswith("_mel.txt"))
             key = table_key(contents[name], settings_of_list)
@@ -340,25 +348,43 @@ def write_lists(
     return sorted(path for path in written if path.exists())
 
 
-def put_into(out: Path, contents: dict[str, bytes]) -> None:
-    """Write files to a folder, but move no file into place before all files are written."""
+def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[str]) -> str:
+    """Return a note about the files of an earlier call with the same --out."""
+    parts = []
+    if replaced:
+        parts.append(f"replaced {', '.join(replaced)}")
+    if renamed:
+        parts.append(f"renamed to NAME{EARLIER}: {', '.join(renamed)}")
+    return f"note: {out} contained files of an earlier call: {'; '.join(parts)}"
+
+
+def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
+    """Write files to a folder, but move no file into place before all files are written.
+
+    Returns the names of earlier files that had another content.
+    """
+    earlier = [name for name in contents if (out / name).exists()]
+    replaced = [name for name in earlier if read_bytes(out / name) != contents[name]]
     with naming(out), tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
         for name, content in contents.items():
             Path(written, name).write_bytes(content)
         for name in contents:
             os.replace(Path(written, name), out / name)
+    return replaced
 
 
-def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> None:
+def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list[str]:
     """Rename the filelists and symbols of an earlier call, and remove the filelists' caches.
 
     The earlier filelists split the clips differently. This is called after settings.txt was
-    replaced, because the old settings.txt may list these filelists.
+    replaced, because the old settings.txt may list these filelists. Returns the old names.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
-    all_lists = [out / name for name in (*LISTS, SYMBOLS_FILE)]
-    if old := [x for x in all_lists if x.is_file() and os.path.realpath(x) not in kept]:
-        for path in old:
+    renamed = []
+    for name in (*LISTS, SYMBOLS_FILE):
+        path = out / name
+        if path.is_file() and os.path.realpath(path) not in kept:
             os.replace(path, f"{path}{EARLIER}")
             cache_path(path).unlink(missing_ok=True)
-        print(f"note: files of an earlier call are now NAME{EARLIER}: {', '.join(map(str, old))}")
+            renamed.append(name)
+    return renamed

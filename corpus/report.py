@@ -91,8 +91,12 @@ def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
     rows = [
         [
             x.name if len(x.name) <= MAX_LETTERS else f"{x.name[: MAX_LETTERS - 1]}…",
-            *(f"{x.clips:,}", f"{x.held_out:,}", f"{x.minutes:,.1f}", f"{x.pace:.0f}"),
-            *(f"{x.silence:.2f}", f"{x.level:.1f}"),
+            f"{x.clips:,}",
+            f"{x.held_out:,}",
+            f"{x.minutes:,.1f}",
+            f"{x.pace:.0f}",
+            f"{x.silence:.2f}",
+            f"{x.level:.1f}",
         ]
         for x in ordered
     ]

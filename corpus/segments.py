@@ -13,7 +13,7 @@ import gzip
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +42,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
     Raises:
         UserError: if the file cannot be read, or if a TextGrid has several tiers and none is named.
     """
+    found: Iterable[tuple[float, float, str]]
     if path.suffix.lower() == ".textgrid":
         found = _read_textgrid(path, tier)
     elif path.suffix.lower() in (".srt", ".vtt"):

@@ -13,7 +13,8 @@ from pathlib import Path
 from corpus.clips import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
-VAL_FRACTION, SEED = 0.2, 0  # fraction and seed of the pinned split
+VAL_FRACTION = 0.2  # of the pinned split
+SEED = 0  # of the pinned split
 # Share of validation clips with a training text; LJSpeech has 0.002 (titles).
 MAX_KNOWN_SHARE = 0.01
 
@@ -60,7 +61,8 @@ def choose_split(
             validation.update(clip.id for clip in takes[key])
             for clip in takes[key]:
                 wanted[clip.speaker] -= 1
-    kind, whose = "texts" if by_text else "ids", "each speaker's" if len(counts) > 1 else "the"
+    kind = "texts" if by_text else "ids"
+    whose = "each speaker's" if len(counts) > 1 else "the"
     origin = f"{val_fraction:g} of {whose} clips for validation, ordered by their {kind}' hash"
     return validation, f"{origin} with seed {seed}"
 

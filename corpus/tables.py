@@ -157,14 +157,13 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
     )
 
 
-class WithoutQuotes(csv.excel):
-    quoting = csv.QUOTE_NONE
-
-
 def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     """Return the fields of each line that is not empty. UserError if a line cannot be read."""
-    dialect = csv.excel if delimiter in QUOTING_DELIMITERS else WithoutQuotes
-    reader = csv.reader(io.StringIO(text, newline=""), dialect, delimiter=delimiter)
+    file = io.StringIO(text, newline="")
+    if delimiter in QUOTING_DELIMITERS:
+        reader = csv.reader(file, delimiter=delimiter)
+    else:
+        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     rows = []
     number = 1
     try:

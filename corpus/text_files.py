@@ -19,9 +19,9 @@ from tacotron2_voice.utils.files import read_bytes
 # These encodings are common. charset-normalizer also finds rarer encodings, but they would make
 # more files ambiguous.
 ENCODINGS = (
-    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
-    *("cp932", "gb18030", "big5", "cp949", "koi8_r", "utf_16", "utf_16_le", "utf_16_be", "utf_32"),
-)
+    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r "
+    "utf_16 utf_16_le utf_16_be utf_32"
+).split()
 # An encoding counts as likely if its chaos and coherence, which charset-normalizer measures from 0
 # to 1, differ by less than this from the best encoding's.
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
@@ -86,7 +86,7 @@ def _recognize(where: str, content: bytes) -> str:
     """Return the encoding of text that is not UTF-8. Raises the errors of `decode`."""
     if is_binary(content):
         raise UserError(f"{where}: binary, expected text")
-    matches = list(from_bytes(content, cp_isolation=list(ENCODINGS)))
+    matches = list(from_bytes(content, cp_isolation=ENCODINGS))
     if not matches:
         raise UserError(f"{where}: text in an unknown encoding; add --encoding NAME")
     clear = [x for x in matches if x.chaos <= matches[0].chaos + MAX_MORE_CHAOS]

@@ -23,11 +23,27 @@ MAX_SILENCE_SECONDS = 0.3  # longest usual silence before or after speech
 WORST_SHOWN = 5
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # a tag of HTML, without attributes
-MARKUP = re.compile(rf"&#[0-9]+;|&#x[0-9a-fA-F]+;|&[A-Za-z]{{2,8}};|{TAG}")
-# Wrong conversions of quotation marks leave control characters.
-CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Accents, quotation marks and Cyrillic letters of UTF-8 that was read as Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
+# What is unusual in a text, an advice, and its pattern.
+UNUSUAL_TEXTS = (
+    (
+        "codes or tags of HTML, which are read letter by letter,",
+        "Write the characters themselves",
+        re.compile(rf"&#[0-9]+;|&#x[0-9a-fA-F]+;|&[A-Za-z]{{2,8}};|{TAG}"),
+    ),
+    (
+        "UTF-8 that was read as Windows-1252",
+        "Decode the texts again where they come from",
+        TWICE_ENCODED,
+    ),
+    (
+        # Wrong conversions of quotation marks leave control characters.
+        "control characters",
+        "Delete them, or write the characters that were meant",
+        re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"),
+    ),
+)
 # With fewer clips, or with clips of the same length, a correlation means nothing.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
 MIN_CORRELATION = 0.3  # least correlation of the logarithms of seconds and symbols
@@ -60,10 +76,6 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     dropped = [dropped_symbols(clip.text, *facts) if may_drop else {} for clip in clips]
     clipped = [clip.measured.clipped for clip in clips]
     lines = [Path(clip.where).name for clip in clips]
-    marks = [MARKUP.findall(clip.text) for clip in clips]
-    twice_encoded = [TWICE_ENCODED.findall(clip.text) for clip in clips]
-    controls = [CONTROLS.findall(clip.text) for clip in clips]
-
     faults = [  # the problem, the advice, and a note on each affected clip, worst first
         (
             f"silence over {MAX_SILENCE_SECONDS:g} s before or after speech",
@@ -95,20 +107,9 @@ def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
             "Write them as words, or choose other text_cleaners with --hparams",
             [f"{lines[i]}: {with_columns(dropped[i])}" for i in _having(dropped)],
         ),
-        (
-            "codes or tags of HTML, which are read letter by letter,",
-            "Write the characters themselves",
-            [f"{lines[i]}: {' '.join(marks[i])}" for i in _having(marks)],
-        ),
-        (
-            "UTF-8 that was read as Windows-1252",
-            "Decode the texts again where they come from",
-            [f"{lines[i]}: {twice_encoded[i][0]!r}" for i in _having(twice_encoded)],
-        ),
-        (
-            "control characters",
-            "Delete them, or write the characters that were meant",
-            [f"{lines[i]}: {controls[i][0]!r}" for i in _having(controls)],
+        *(
+            (what, advice, found_in_texts(pattern, clips))
+            for what, advice, pattern in UNUSUAL_TEXTS
         ),
         (
             "the audio of another clip",
@@ -228,6 +229,16 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
 def _having(found: Sequence[Sized]) -> list[int]:
     """Return the indices of clips with findings, sorted by falling number of findings."""
     return _worst([*map(len, found)], 0)
+
+
+def found_in_texts(pattern: re.Pattern[str], clips: Sequence[Clip]) -> list[str]:
+    """Return a note on each clip whose text contains the pattern, most occurrences first."""
+    found = [pattern.findall(clip.text) for clip in clips]
+    notes = []
+    for i in _having(found):
+        shown = " ".join(map(repr, found[i][:WORST_SHOWN]))
+        notes.append(f"{Path(clips[i].where).name}: {shown}")
+    return notes
 
 
 def _duplicates(clips: Sequence[Clip]) -> list[str]:

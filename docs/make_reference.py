@@ -172,14 +172,13 @@ def api_page() -> Iterator[str]:
 
 def methods_of(class_name: str, thing: type) -> Iterator[str]:
     for name, member in vars(thing).items():
-        if name.startswith("_"):
+        is_method = inspect.isfunction(member)
+        if name.startswith("_") or not member.__doc__:
             continue
-        if isinstance(member, property) and member.__doc__:
+        if is_method or isinstance(member, property):
             yield f"\n### {class_name}.{name}\n"
-            yield f"```text\n{inspect.getdoc(member)}\n```"
-        elif inspect.isfunction(member) and member.__doc__:
-            yield f"\n### {class_name}.{name}\n"
-            yield f"```python\n{signature_of(name, member)}\n```\n"
+            if is_method:
+                yield f"```python\n{signature_of(name, member)}\n```\n"
             yield f"```text\n{inspect.getdoc(member)}\n```"
 
 

@@ -9,7 +9,6 @@ al. 2022). Every recognizer makes mistakes, so also report the word error rate o
 
 import argparse
 import contextlib
-import functools
 import re
 import tempfile
 from collections.abc import Sequence
@@ -137,7 +136,7 @@ class Whisper:
 
     def __init__(self, model: str, language: str) -> None:
         self.name = f"{WHISPER} {Path(model).name}"
-        self._model = _whisper_model(model)
+        self._model = _load_whisper(model)
         base = language.partition("-")[0]
         self._language = WHISPER_LANGUAGES.get(base, base)
         if self._language not in self._model.supported_languages:
@@ -157,9 +156,7 @@ class Whisper:
         return " ".join(segment.text.strip() for segment in segments)
 
 
-@functools.cache
-def _whisper_model(model: str) -> Any:
-    """Load a model once, because large models take seconds."""
+def _load_whisper(model: str) -> Any:
     try:
         import faster_whisper
     except ImportError as error:

@@ -91,7 +91,7 @@ def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
             f"speaker_balance={hparams.speaker_balance}: needs speakers, not only "
             "lengths; leave it out. train.py prints the costs with this setting"
         )
-    frames = read_lengths(path, hparams).frames
+    frames = read_lengths(path, hparams)
     return Surveyor(frames, frames_per_step=hparams.n_frames_per_step, epochs=epochs)
 
 

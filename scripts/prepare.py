@@ -39,6 +39,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import torch
+
 from corpus.download import download_corpus
 from corpus.layouts import METADATA
 from corpus.prepare import Preparation, prepare
@@ -50,6 +52,7 @@ from hparams import create_hparams
 from tacotron2_voice.utils.arguments import checked, make_parser, positive, share
 from tacotron2_voice.utils.program import run_program
 
+SMALL_MODEL = "scripts/sentences_model.txt"  # settings for training on a CPU
 STOPPED = "stopped; no filelist was written. Run the same command to resume"
 
 
@@ -127,6 +130,19 @@ def table_of(args: argparse.Namespace) -> Table | None:
     return Table(path, args.path_column, args.text_column, args.delimiter, args.encoding or "")
 
 
+def next_command(out: Path, *, has_gpu: bool) -> str:
+    """Return the command that trains on the filelists, with a small model on a CPU."""
+    run = shlex.quote(f"runs/{out.name}")
+    hparams = shlex.quote(f"@{out / 'settings.txt'}")
+    if has_gpu:
+        return f"Next: python train.py -o {run} --hparams {hparams}"
+    return (
+        "note: no CUDA GPU was found. The next command trains a small model, which learns in hours "
+        "on a CPU (docs/guides/small-corpus.md)\n"
+        f"Next: python train.py -o {run} --hparams {hparams},@{SMALL_MODEL}"
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add_options(parser)
@@ -147,9 +163,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"\nWrote to {args.out}: {', '.join(path.name for path in written)}")
     for option, folder in asked.new_folders.items():
         print(f"Wrote to {folder}: the files of {option}")
-    run = shlex.quote(f"runs/{args.out.name}")
-    hparams = shlex.quote(f"@{args.out / 'settings.txt'}")
-    print(f"Next: python train.py -o {run} --hparams {hparams}")
+    print(next_command(args.out, has_gpu=torch.cuda.is_available()))
 
 
 if __name__ == "__main__":

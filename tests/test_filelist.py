@@ -11,7 +11,6 @@ import pytest
 import soundfile
 import torch
 from clips import write_list
-from helpers import make_other_than_file
 
 from audio import mel_fingerprint
 from corpus.cache import ClipTable
@@ -80,7 +79,7 @@ def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
     (tmp_path / "new" / "wavs").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "b.wav")
-    filelist = write_list(sounds, "/old/wavs/a.wav|One.", "../../old/b.wav|Two.")
+    filelist = write_list(sounds, "/old/wavs/a.wav|One.", "C:\\old\\b.wav|Two.")
     moved = replace(H, clips_folder=f"{tmp_path}/new")
     clips = list(cache_table(read_filelist(filelist, moved), moved))
     assert [clip.path for clip in clips] == [f"{tmp_path}/new/wavs/a.wav", f"{tmp_path}/new/b.wav"]
@@ -88,13 +87,6 @@ def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
     assert not cached_table(filelist, H)  # it was made for other paths
     lost = write_list(sounds, "/old/c.wav|One.")
     assert f"{tmp_path}/new/c.wav: no such file" in refusal(lost, moved)
-
-
-def test_windows_paths_are_found_in_their_folder(sounds):
-    filelist = sounds / "list.txt"
-    moved = replace(H, clips_folder=str(sounds))
-    filelist.write_text("C:\\old\\wavs\\a.wav|One.\n")
-    assert [clip.path for clip in read_filelist(filelist, moved)] == [f"{sounds}/a.wav"]
 
 
 def test_clips_folder_does_not_mix_speakers(sounds):
@@ -282,30 +274,18 @@ def test_bad_cached_mels_are_listed_together(cached_mels):
     mel = np.load(cached_mels / "x.npy")
     bad = mel.copy()
     bad[3, 17] = np.nan
-    arrays = {"bands": mel[:64], "empty": mel[:, :0], "half": mel.astype(np.float16), "nan": bad}
+    arrays = {"bands": mel[:64], "half": mel.astype(np.float16), "nan": bad}
     for name, array in arrays.items():
         np.save(cached_mels / f"{name}.npy", array)
     np.savez(cached_mels / "archive", mel=mel)
     (cached_mels / "archive.npz").rename(cached_mels / "archive.npy")
     content = (cached_mels / "x.npy").read_bytes()
     (cached_mels / "cut.npy").write_bytes(content[:-1])
-    absurd = content.replace(b"40), }" + b" " * 12, b"40" + b"0" * 12 + b"), }")
-    (cached_mels / "absurd.npy").write_bytes(absurd)
-    make_other_than_file(cached_mels / "pipe.npy", "a named pipe")
-    shape = b"{'descr': '<f4', 'fortran_order': False, 'shape': (80, %d)}\n" % 2**70
-    for name, header in {"minus": b"-" * 9000, "huge": shape}.items():
-        start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
-        (cached_mels / f"{name}.npy").write_bytes(start + header)
     expected = {
         "bands": "float32 (64, 40), expected float32 (80, frames)",
-        "empty": "float32 (80, 0), expected",
         "half": "float16 (80, 40), expected",
         "archive": "several arrays",
         "cut": "not a whole .npy array",
-        "absurd": "not a whole .npy array",
-        "minus": "not a whole .npy array",
-        "huge": "not a whole .npy array",
-        "pipe": "a named pipe",
         "gone": "no such file; run prepare.py --cache-mels",
         "nan": "frame 17",
     }
@@ -316,41 +296,13 @@ def test_bad_cached_mels_are_listed_together(cached_mels):
     assert len(refusal(filelist, CACHED).splitlines()) == len(expected)  # a resumed run takes nan
 
 
-@pytest.mark.parametrize(
-    "line", ['a.wav|It\'s {0}; "no"|a|b', "a{0}.wav", "/none/{0}.wav|Go on.|1.5"]
-)
-def test_problem_is_printed_once_when_all_lines_have_it(tmp_path, line):
+@pytest.mark.parametrize("read", [read_recordings, lambda path: read_filelist(path, H)])
+def test_problem_is_printed_once_when_all_lines_have_it(tmp_path, read):
     path = tmp_path / "train.txt"
-    path.write_text("".join(f"{line.format(i)}\n" for i in range(13_000)))
-    for read in (read_recordings, lambda path: read_filelist(path, HParams(), new_run=True)):
-        if "none" in line and read is read_recordings:
-            continue  # it opens none of them
-        with pytest.raises(UserError) as caught:
-            read(path)
-        refused, first, *others = str(caught.value).splitlines()
-        assert refused.startswith(f"{path}: 13,000 of 13,000 lines")
-        assert first.startswith(f"  {path}:1: ")
-        assert [x.partition(" more: ")[0] for x in others] == ["    the same in 12,999"]
-
-
-def test_header_and_rounded_seconds_are_rejected_with_their_lines(sounds):
-    path = write_list(sounds, "path|text", f"{sounds}/a.wav|One.")
-    assert f"{path}:1: " in refusal(path)
-    seconds = soundfile.info(sounds / "a.wav").duration
-    path = write_list(sounds, f"{sounds}/a.wav|One.|{seconds + 0.004:.3f}")
-    assert f"{path}:1: {sounds}/a.wav: {seconds + 0.004:.6f} seconds" in refusal(path)
-
-
-@pytest.mark.parametrize("third", ["0", "anna"])
-def test_speaker_in_the_third_field_is_rejected_with_the_right_form(sounds, third):
-    path = write_list(sounds, f"{sounds}/a.wav|Go on.|{third}")
-    message = refusal(path)
-    assert f"{path}:1: " in message
-    assert "speaker" in message
-
-
-def test_filelist_is_rejected_when_it_is_not_utf8(sounds):
-    path = sounds / "list.txt"
-    path.write_bytes(f"{sounds}/a.wav|One.\n{sounds}/a.wav|Caf\xe9.\n".encode("latin-1"))
-    message = refusal(path)
-    assert f"{path}:2: " in message
+    path.write_text("".join(f"a{i}.wav\n" for i in range(1000)))
+    with pytest.raises(UserError) as caught:
+        read(path)
+    title, first, *others = str(caught.value).splitlines()
+    assert title.startswith(f"{path}: 1,000 of 1,000 lines")
+    assert first.startswith(f"  {path}:1: ")
+    assert [x.partition(" more: ")[0] for x in others] == ["    the same in 999"]

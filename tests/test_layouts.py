@@ -180,8 +180,39 @@ def test_unused_audio_is_noted(recordings):
     assert note_of_unused_audio(clips, [], recordings) is None
 
 
+@pytest.mark.parametrize("speakers", [SpeakerSource(), SpeakerSource("2")])
+def test_error_lists_the_tables_of_the_folder_when_metadata_is_missing(recordings, speakers):
+    message = refusal(read_layout, recordings, None, speakers)
+    assert "metadata.csv" in message
+    assert "--csv FILE" in message
+    for name in ("test.tsv", "train.CSV"):
+        (recordings / name).write_text("a|One.\n")
+    message = refusal(read_layout, recordings, None, speakers)
+    assert f"--csv {recordings}/test.tsv or --csv {recordings}/train.CSV" in message
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "One, two.|a.wav\nTwo, three.|b.wav\nThree.|C.wav\n",
+        "One, two.|a\nTwo, three.|b\nThree.|c\n",
+        "path|text\na|clips/a.wav\nb|clips/b.wav\nC|more/C.wav\n",
+    ],
+)
+def test_table_is_rejected_when_its_texts_are_names_of_audio_files(recordings, lines):
+    (recordings / "metadata.csv").write_text(lines)
+    message = refusal(read, recordings)
+    assert message.startswith(f"{recordings / 'metadata.csv'}:")
+    assert "3 of 3 texts" in message
+    assert "--text-column" in message
+
+
+def test_text_may_equal_the_name_of_its_audio_file(recordings):
+    (recordings / "metadata.csv").write_text("a|A\nb|B\nC|c\n")
+    assert read(recordings) == (expected("A", "B", "c"), [])
+
+
 def test_folder_is_rejected_when_it_has_no_texts(recordings, tmp_path):
-    assert "metadata.csv" in refusal(read, recordings)
     assert str(tmp_path / "none") in refusal(read, tmp_path / "none")
 
 

@@ -1,7 +1,6 @@
 """Test prepare when it runs again, or twice at the same time, in the folders of an earlier call."""
 
 import os
-import shutil
 
 import pytest
 from corpora import contents, make_corpus, prepare_with, refusal
@@ -18,31 +17,6 @@ def corpus(tmp_path):
     return make_corpus(tmp_path / "corpus")
 
 
-def test_mels_of_two_corpora_do_not_mix(corpus, tmp_path):
-    """The clips of two corpora may have the same names."""
-    mels = tmp_path / "mels"
-    other = tmp_path / "other"
-    prepare(Preparation(corpus, tmp_path / "lists", mels=mels))
-    before = contents(mels)
-    shutil.copytree(corpus, other)
-    message = refusal(prepare_with, other, tmp_path / "others", mels=mels)
-    assert message.startswith(f"--cache-mels {mels}: ")
-    assert "corpus=../corpus, this run has ../other" in message
-    assert contents(mels) == before
-
-
-def test_mels_may_move_with_their_corpus(tmp_path, capsys):
-    old, new = tmp_path / "old", tmp_path / "new"
-    prepare(Preparation(make_corpus(old / "data"), old / "lists", mels=old / "mels"))
-    assert "already" not in capsys.readouterr().out
-    old.rename(new)
-    prepare(Preparation(new / "data", new / "lists", mels=new / "mels"))
-    assert "10 of 10 files were already in" in capsys.readouterr().out
-
-
-# ---------------------------------------------------------------------------- lists
-
-
 def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeypatch, capsys):
     """This happens after settings.txt lists the new filelists. Other files do not change."""
     lists, mels = tmp_path / "lists", tmp_path / "mels"
@@ -57,10 +31,9 @@ def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeyp
     assert (lists / "val_mel.txt").exists()
     assert "\nvalidation_files=none\n" in (lists / "settings.txt").read_text()
     prepare(Preparation(corpus, lists, table, val_fraction=0))
-    old = ", ".join(str(lists / f"{x}.txt") for x in ("val", "train_mel", "val_mel"))
-    assert (
-        f"\nnote: files of an earlier call are now NAME.earlier: {old}\n" in capsys.readouterr().out
-    )
+    [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
+    assert str(lists) in note
+    assert note.endswith("NAME.earlier: val.txt, train_mel.txt, val_mel.txt")
     names = {"train.txt", "train.txt.clips", "settings.txt", "lengths.png", "corpus.png"}
     earlier = {f"{name}.txt.earlier" for name in ("val", "train_mel", "val_mel")}
     assert contents(lists).keys() == {*names, *earlier, "val.txt.old", "symbols.json"}
@@ -69,6 +42,17 @@ def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeyp
     assert contents(lists).keys() == {*names, *earlier, "val.txt.old"}
     written = {path.name for path in prepare(Preparation(corpus, lists))}
     assert written == {"val.txt", "val.txt.clips", *names}
+
+
+def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
+    lists = tmp_path / "lists"
+    prepare(Preparation(corpus, lists))
+    prepare(Preparation(corpus, lists))  # nothing changes
+    assert "note: " not in capsys.readouterr().out
+    prepare(Preparation(corpus, lists, seed=5))
+    [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
+    assert str(lists) in note
+    assert note.endswith("replaced train.txt, val.txt")
 
 
 def test_settings_list_existing_filelists_when_prepare_is_killed(corpus, tmp_path, monkeypatch):

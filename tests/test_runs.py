@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 from helpers import metrics
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from records import (
     CORPUS,
     LENGTHS,
@@ -53,12 +51,9 @@ def test_epochs_have_losses_hours_and_optimizer_steps(tmp_path):
         ([RUN, '{"kind": "epo', EPOCH], ":2: not JSON: "),
         ([RUN, {"epoch": 1}], "KeyError('kind')"),
         ([RUN, EPOCH | {"minutes": float("nan")}], "minutes"),
-        ([RUN, EPOCH | {"minutes": 1e308}], "minutes"),
-        ([RUN, {"kind": "epoch", "epoch": 1}], "1e+15"),
-        ([RUN | {"time": "then"}, EPOCH], "then"),
+        ([RUN, {"kind": "epoch", "epoch": 1}], "finite"),
         ([RUN | {"hparams": {"batch_size": 0}}, EPOCH], "batch_size"),
         ([EPOCH], "epoch"),
-        ([RUN, epoch_line(3)], "epoch"),
         ([RUN, EPOCH, VALIDATION, VALIDATION], "epoch"),
     ],
 )
@@ -74,32 +69,6 @@ def test_last_line_is_ignored_when_it_is_incomplete(tmp_path):
     folder = write_run(tmp_path / "a")
     write_lines(folder, [*metrics(folder), '{"kind": "r'], end="")
     assert len(read_runs([tmp_path]).by_folder) == 1
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=15, derandomize=True)
-@given(data=st.data())
-def test_line_is_read_or_rejected_whatever_it_contains(tmp_path_factory, data):
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "lengths.csv").write_text("id,frames\na,100\n")
-    valid = [RUN, EPOCH, VALIDATION]
-    index = data.draw(st.sampled_from([0, 1, 2]))
-    name = data.draw(st.sampled_from(sorted(valid[index])))
-    line = json.dumps(valid[index] | {name: data.draw(JSON)})
-    line = data.draw(st.sampled_from([line, line[:40], "[" * 5000, "7" * 5000, "\0", "{}"]))
-    write_lines(folder, [*valid[:index], line, *valid[index + 1 :]])
-    message = ""
-    try:
-        assert read_runs([folder]).by_folder
-    except UserError as error:
-        message = str(error)
-    assert not message or str(folder) in message
 
 
 # ---------------------------------------------------------------------------- left out

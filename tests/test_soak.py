@@ -22,7 +22,6 @@ import torch
 from helpers import metrics, newest
 from same_run import compare_runs
 
-from corpus.lengths import make_corpus, synthetic_lengths
 from hparams import create_hparams
 from tacotron2_voice.utils.errors import explained
 from tacotron2_voice.utils.files import METRICS_FILE
@@ -49,7 +48,7 @@ def test_output_is_complete_when_the_disk_is_full(tmp_path):
     """The limit is 2,000 bytes per file, and the output is longer."""
     draw = SimpleNamespace(randrange=lambda *_: 2000, random=lambda: 1, uniform=lambda *_: 60)
     hparams = create_hparams(soak_runs.SETTINGS)
-    filelist = make_corpus(tmp_path, synthetic_lengths(32, hparams, 0), hparams)
+    filelist = soak_runs.make_mels(tmp_path, hparams, 0)
     settings = f"{soak_runs.SETTINGS},training_files={filelist},validation_files=none"
     arguments = soak_runs.command(tmp_path / "run", settings, 10, 0)
     stop = soak_runs.start_and_stop(soak_runs.FULL_DISK, arguments, draw, tmp_path / "log")

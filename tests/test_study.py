@@ -66,14 +66,6 @@ def test_remember_rejects_other_settings_for_a_name(tmp_path):
         study.remember(path, "batch_sise=4", {"d": ""})
 
 
-def test_read_values_rejects_another_file(tmp_path):
-    path = tmp_path / "values.csv"
-    assert study.read_values(path).empty
-    path.write_text("epoch,loss\n1,2\n")
-    with pytest.raises(UserError, match=r"values.csv: "):
-        study.read_values(path)
-
-
 # ---------------------------------------------------------------------------- running
 
 

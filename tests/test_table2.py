@@ -176,11 +176,10 @@ def test_all_trains_ten_rows_and_reports_even_when_a_row_fails(run, failing):
     assert last_line.endswith(": sb") == bool(failing)
 
 
-@pytest.mark.parametrize("options", [["--small"], ["3", "x"]])
-def test_all_rejects_arguments(run, options):
-    status, output = run("all.sh", *options)
+def test_all_rejects_arguments(run):
+    status, output = run("all.sh", "--small")
     assert status == 2
-    assert " ".join(options) in output
+    assert "--small" in output
     assert not run.calls.exists()
 
 

@@ -234,7 +234,7 @@ def test_prepare_warns_when_texts_have_codes_of_html(tmp_path, capsys):
     corpus = write_corpus(tmp_path / "a corpus", {name: (None, x) for name, x in texts.items()})
     prepare(Preparation(corpus, tmp_path / "lists"))
     [warning] = [x for x in warnings(capsys.readouterr().out) if "HTML" in x]
-    assert "2 of 12 clips: metadata.csv:2: &#39; &amp; <b> </b>; meta" in warning
+    assert "2 of 12 clips: metadata.csv:2: '&#39;' '&amp;' '<b>' '</b>'; meta" in warning
 
 
 def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -> list[Clip]:
