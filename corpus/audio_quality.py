@@ -17,7 +17,8 @@ SPECTRUM_SECONDS = 0.25  # windows in which spectra are measured, so that a bin 
 EDGE_SECONDS = 0.01  # length of the first and the last part of a clip
 SPEECH_DECIBELS = 30  # a window is speech if it is at most this far below the loudest window
 SILENCE_DECIBELS = 40  # a window is a pause if it is more than this far below the loudest window
-NOISE_PERCENTILE = 5  # of the levels of all windows; even short clips have this many quiet windows
+NOISE_SHARE = 1 / 40  # of the windows are quieter than the noise's level; speech has more pauses
+SILENT_DECIBELS = -90  # windows below this level contain digital silence instead of noise
 # A window is also a pause if it is less than this above the noise.
 PAUSE_ABOVE_NOISE = 6
 MAINS = (50, 60)  # Hz
@@ -52,6 +53,9 @@ class Quality:
     longest_pause: float = 0.0  # seconds, inside the speech
 
 
+UNMEASURED = Quality()
+
+
 def measure_quality(samples: np.ndarray, sampling_rate: int) -> Quality:
     """Measure the audio of a clip.
 
@@ -66,7 +70,8 @@ def measure_quality(samples: np.ndarray, sampling_rate: int) -> Quality:
     loudest = levels.max()
     powers = 10 ** (levels / 10)
     level = _decibels(powers[levels >= loudest - SPEECH_DECIBELS].mean())
-    noise = float(np.percentile(levels, NOISE_PERCENTILE))
+    recorded = np.sort(levels[levels > SILENT_DECIBELS])
+    noise = float(recorded[int(NOISE_SHARE * len(recorded))]) if len(recorded) else loudest
     spectra, frequencies = _power_spectra(waves, sampling_rate)
     edge = max(1, round(EDGE_SECONDS * sampling_rate))
     return Quality(

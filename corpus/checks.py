@@ -4,7 +4,6 @@ good, problems = check_clips(clips, hparams)
 measured = measure(Path("wavs/a.wav"), hparams)
 """
 
-import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from audio import frame_count, read_checked
+from corpus.audio_quality import measure_quality
 from corpus.clips import Clip, Measurements
 from corpus.filelist import symbols_of
 from corpus.layouts import problem_of_missing
@@ -93,10 +93,8 @@ def measure(path: Path, hparams: HParams) -> Measurements:
     before, after = silence_at_ends(samples, hparams.sampling_rate)
     # CRC-32 is enough for a warning; SHA-256 would take two seconds more for 24 hours of speech.
     checksum = zlib.crc32(samples.data) << 32 | len(samples)
-    full_scale = 32768 if samples.dtype == np.int16 else 1
-    waves = (samples - samples.mean(dtype=np.float64)).astype(np.float32) / full_scale
-    level = 20 * math.log10(speech_level(waves, hparams.sampling_rate))
-    return Measurements(len(samples), before, after, count_clipped(samples), checksum, level)
+    quality = measure_quality(samples, hparams.sampling_rate)
+    return Measurements(len(samples), before, after, count_clipped(samples), checksum, quality)
 
 
 def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:

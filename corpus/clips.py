@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from corpus.audio_quality import UNMEASURED, Quality
 from tacotron2_voice.utils.files import UNKNOWN, Identity
 
 
@@ -14,7 +15,7 @@ class Measurements:
     silence_after: int = 0  # after speech
     clipped: int = 0  # number of clipped samples
     checksum: int = 0  # checksum of the samples
-    level: float = 0.0  # level of the speech, in dB of full scale
+    quality: Quality = UNMEASURED
 
     @property
     def speech_samples(self) -> int:

@@ -21,11 +21,14 @@ from corpus.clips import Clip, Segment
 from corpus.derived import KEPT_SECONDS, SOURCE, DerivedFolder, is_newer, path_from
 from corpus.layouts import (
     METADATA,
+    NEXT_TO_AUDIO,
+    TextSource,
     note_of_unused_audio,
     problem_of_missing,
     read_layout,
     unique_ids,
 )
+from corpus.segments import padded
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from corpus.tables import Table
 from hparams import HParams
@@ -39,6 +42,7 @@ MAX_PEAK = 0.95  # audio with high peaks gets a lower level than LEVEL
 # Share of the loudest channel's level; if the channels' mean is below it, speech cancels out.
 MIN_MIXED = 0.5
 MAX_SECONDS = 600  # length of a recording, because it is kept in memory
+SEGMENT_PADDING = 0.1  # seconds
 MAX_MISSING_SECONDS = 0.5  # a segment may end this much after its recording
 SETTINGS_FILE = "conversion_settings.json"
 # Contains the recording of each id: path, size, time of change, segment.
@@ -52,6 +56,8 @@ def convert(
     table: Table | None,
     hparams: HParams,
     speakers: SpeakerSource = NO_SPEAKERS,
+    texts: TextSource = NEXT_TO_AUDIO,
+    padding: float = SEGMENT_PADDING,
 ) -> tuple[list[str], int]:
     """Write FOLDER/wavs/ID.wav of every recording that `read_layout` finds, and FOLDER/metadata.csv
     with lines of id|text or id|speaker|text.
@@ -65,6 +71,8 @@ def convert(
         table: the table of the recordings; None for layouts that need none.
         hparams: settings with the sampling rate of the copies.
         speakers: where the corpus names its speakers.
+        texts: where the texts are, without a table.
+        padding: seconds by which segments of long recordings are lengthened at both ends.
 
     Returns:
         The problems of bad recordings, which have no copy, and the number of all recordings.
@@ -83,8 +91,10 @@ def convert(
     }
     copies = DerivedFolder(wavs, "--convert", SETTINGS_FILE, made_with)
     copies.check_settings()
-    clips, problems = recordings_of(corpus, table, speakers)
+    clips, problems = recordings_of(corpus, table, speakers, texts)
     total = len(clips) + len(problems)
+    clips, overlapping = padded(clips, padding)
+    problems += overlapping
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
     cut_seconds = list[float]()
 
@@ -119,11 +129,11 @@ def convert(
 
 
 def recordings_of(
-    corpus: Path, table: Table | None, speakers: SpeakerSource
+    corpus: Path, table: Table | None, speakers: SpeakerSource, texts: TextSource
 ) -> tuple[list[Clip], list[str]]:
     """Return the recordings that have audio and a text, and the problems of other recordings. Print
     notes about unused audio and about folders that may be speakers."""
-    clips, problems = read_layout(corpus, table, speakers)
+    clips, problems = read_layout(corpus, table, speakers, texts)
     if note := note_of_unused_audio(clips, problems, corpus):
         print(note)
     if not speakers.is_known and (note := note_of_folders(clips, corpus)):

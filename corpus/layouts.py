@@ -6,7 +6,10 @@
 Layouts:
 
     a table        metadata.csv of the corpus, or any other CSV, TSV or JSON lines (`Table`)
-    texts          NAME.txt, NAME.lab or NAME.normalized.txt next to each NAME.wav, at any depth
+    texts          NAME.txt, NAME.lab or NAME.normalized.txt next to each NAME.wav, at any depth,
+                   or in a folder of texts (`TextSource`)
+    segments       NAME.srt, NAME.vtt, NAME.TextGrid, or Audacity's labels in NAME.txt, next to NAME.wav
+    Kaldi          a folder with wav.scp and text
     folders        one per speaker or book, each in one of the two layouts above (`SpeakerSource`)
 """
 
@@ -15,11 +18,20 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from corpus.clips import Clip
+from corpus.segments import (
+    SEGMENT_SUFFIXES,
+    are_labels,
+    is_kaldi,
+    is_lhotse,
+    read_kaldi,
+    read_lhotse,
+    read_segments,
+)
 from corpus.speaker_names import (
     NO_SPEAKERS,
     SpeakerSource,
@@ -43,10 +55,35 @@ AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
 # Characters of a speaker's name before an id, because file names have at most 255 bytes.
 MAX_PREFIX = 40
 SHOWN = 5  # files in a note
+# VCTK 0.92 has two recordings of each text, by two microphones.
+MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Describe where the texts are, for corpora without a table: next to the audio by default.
+
+    Args:
+        folder: a folder of texts, at any depth, with the names of the audio files.
+        tier: the tier of TextGrids with several tiers.
+    """
+
+    folder: Path | None = None
+    tier: str = ""
+
+    def files(self) -> list[Path]:
+        """Return the texts of the folder; [] without a folder."""
+        return sorted(self.folder.rglob("*.txt")) if self.folder else []
+
+
+NEXT_TO_AUDIO = TextSource()
 
 
 def read_layout(
-    corpus: Path, table: Table | None = None, speakers: SpeakerSource = NO_SPEAKERS
+    corpus: Path,
+    table: Table | None = None,
+    speakers: SpeakerSource = NO_SPEAKERS,
+    texts: TextSource = NEXT_TO_AUDIO,
 ) -> tuple[list[Clip], list[str]]:
     """Read the recordings of a corpus, in order, and the problems of bad lines.
 
@@ -54,6 +91,7 @@ def read_layout(
         corpus: the folder of the recordings.
         table: the table of the recordings; by default metadata.csv, or the texts next to the audio.
         speakers: where the names of the speakers are.
+        texts: where the texts are, without a table.
 
     Raises:
         UserError: if there is no such folder, table or text, or if `speakers` names something that
@@ -66,28 +104,40 @@ def read_layout(
             "LJSpeech-1.1 (2.7 GB) into a new folder"
         )
     if speakers.folders:
-        return _read_folders(corpus) if table is None else _read_table_of_folders(corpus, table)
+        if table is None:
+            return _read_folders(corpus, texts)
+        return _read_table_of_folders(corpus, table)
+    if texts.folder and not texts.folder.is_dir():
+        raise UserError(f"--text-folder {texts.folder}: no such folder, expected the texts")
     if table is None and os.path.lexists(corpus / METADATA):
         table = Table(corpus / METADATA)
     if table:
         clips, problems = _read_table(corpus, table, speakers.column)
+    elif is_kaldi(corpus):
+        entries = read_kaldi(corpus)
+        clips, problems = _with_audio_and_names(entries, corpus, corpus / "text", speakers.column)
     elif speakers.column:
         raise UserError(
             f"--speaker-column {speakers.column}: no {METADATA} in {corpus}{advice_on_tables(corpus)}"
         )
     elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
-        raise UserError(
-            f"{corpus}: no {METADATA}, but {nested[0]} and {len(nested) - 1:,} more in its folders; "
-            "add --speaker-folders if each folder is a speaker"
-        )
+        if not speakers.name:
+            raise UserError(
+                f"{corpus}: no {METADATA}, but {nested[0]} and {len(nested) - 1:,} more in its "
+                "folders; add --speaker-folders if each folder is a speaker, or --speaker NAME if "
+                "all folders have the same speaker"
+            )
+        tables = each_or_all_errors(lambda path: _read_table(path.parent, Table(path)), nested)
+        clips = [clip for found, _ in tables for clip in found]
+        problems = [problem for _, found in tables for problem in found]
     else:
-        clips, problems = _read_texts_next_to_audio(corpus)
+        clips, problems = _read_texts_of_audio(corpus, texts)
     if speakers.name:
         clips = [replace(clip, speaker=speakers.name) for clip in clips]
     return clips, problems
 
 
-def _read_folders(corpus: Path) -> tuple[list[Clip], list[str]]:
+def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
     """Read a corpus that has a folder for each speaker. Audio files outside these folders are
     problems."""
     if (path := corpus / METADATA).exists():
@@ -103,7 +153,7 @@ def _read_folders(corpus: Path) -> tuple[list[Clip], list[str]]:
     problems = [f"{path}: in no speaker's folder; move it into a folder" for path in loose]
     clips = list[Clip]()
     speakers = speakers_of_folders(corpus, names)
-    layouts = each_or_all_errors(lambda name: read_layout(corpus / name), speakers)
+    layouts = each_or_all_errors(lambda name: read_layout(corpus / name, texts=texts), speakers)
     for speaker, (own, bad) in zip(speakers.values(), layouts, strict=True):
         clips += [replace(clip, speaker=speaker) for clip in own]
         problems += bad
@@ -134,7 +184,7 @@ def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
     return dict(zip(names, checked, strict=True))
 
 
-def each_or_all_errors(function: Callable[[str], Any], names: Iterable[str]) -> list[Any]:
+def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> list[Any]:
     """Call the function for each name. Raises a single UserError with the messages of all calls."""
     results = []
     errors = []
@@ -151,29 +201,47 @@ def each_or_all_errors(function: Callable[[str], Any], names: Iterable[str]) -> 
 # ---------------------------------------------------------------------------- texts next to audio
 
 
-def _read_texts_next_to_audio(corpus: Path) -> tuple[list[Clip], list[str]]:
-    """Read the audio files that have a text next to them; audio files without a text are
-    problems."""
+def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
+    """Read the audio files that have a text; audio files without a text are problems."""
     by_name = {path.with_suffix(""): path for path in reversed(readable_first(audio_files(corpus)))}
-    text_of = {}
+    in_folder = {path.stem: path for path in texts.files()}
+    contents = dict[Path, Path]()
     problems = list[str]()
     for name in sorted(by_name):
-        candidates = (Path(f"{name}{suffix}") for suffix in TEXT_SUFFIXES)
-        if text := next((path for path in candidates if path.is_file()), None):
-            text_of[name] = text
+        if texts.folder and name.name.endswith(OTHER_MICROPHONE):
+            continue
+        if path := in_folder.get(name.name.removesuffix(MICROPHONE)) or text_next_to(name):
+            contents[name] = path
         else:
-            problems.append(f"{by_name[name]}: no text next to it, expected {name.name}.txt")
-    if not text_of:
+            problems.append(f"{by_name[name]}: no text, expected {name.name}.txt next to it")
+    if not contents and not texts.folder:
         raise UserError(
             f"{corpus}: {len(by_name):,} audio files and no text, expected {METADATA}, or a text next "
             f"to each audio file (a.wav, a.txt){advice_on_tables(corpus)}"
         )
-    texts = decode({path: read_bytes(path) for path in text_of.values()})
+    plain = {path for path in contents.values() if path.suffix not in SEGMENT_SUFFIXES}
+    decoded = decode({path: read_bytes(path) for path in sorted(plain)})
     clips = []
-    for name, path in text_of.items():
-        words = texts[path].split()
-        clips.append(Clip(str(by_name[name]), " ".join(words), where=str(path)))
+    for name, path in contents.items():
+        if path not in plain or are_labels(decoded[path]):
+            entries = read_segments(path, str(by_name[name]), texts.tier)
+            clips += [
+                Clip(entry.name, entry.text, where=entry.where, segment=entry.segment)
+                for entry in entries
+            ]
+        else:
+            words = decoded[path].split()
+            clips.append(Clip(str(by_name[name]), " ".join(words), where=str(path)))
     return clips, problems
+
+
+def text_next_to(name: Path) -> Path | None:
+    """Return the file with the text, or with the segments, of an audio file; None without one.
+
+    `name`: the path of the audio file without its extension.
+    """
+    candidates = (Path(f"{name}{suffix}") for suffix in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 # ---------------------------------------------------------------------------- tables
@@ -194,13 +262,27 @@ def _read_table(
     corpus: Path, table: Table, speaker_column: str = ""
 ) -> tuple[list[Clip], list[str]]:
     """Read the recordings of a table. Raises the errors of `read_table` and `with_names`."""
-    entries, problems = read_table(table, speaker_column)
-    clips, missing = with_audio(entries, corpus, table.path.parent)
-    problems += missing
-    if speaker_column:
-        clips, unnamed = with_names(clips, f"column {speaker_column}", table.path)
-        problems += unnamed
-    return clips, problems
+    problems = list[str]()
+    if is_lhotse(table.path):
+        entries = read_lhotse(table.path)
+    else:
+        entries, problems = read_table(table, speaker_column)
+    clips, more = _with_audio_and_names(entries, corpus, table.path, speaker_column)
+    return clips, problems + more
+
+
+def _with_audio_and_names(
+    entries: Sequence[Entry], corpus: Path, path: Path, speaker_column: str
+) -> tuple[list[Clip], list[str]]:
+    """Find the audio of entries and, with `speaker_column`, check the names of their speakers.
+
+    `path`: the file that the entries were read from.
+    """
+    clips, problems = with_audio(entries, corpus, path.parent)
+    if not speaker_column:
+        return [replace(clip, speaker="") for clip in clips], problems
+    clips, unnamed = with_names(clips, f"column {speaker_column}", path)
+    return clips, problems + unnamed
 
 
 def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container[str]) -> None:

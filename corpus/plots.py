@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from corpus.audio_quality import MIN_SIGNAL_TO_NOISE
 from corpus.checks import seconds_of
 from corpus.clips import Clip
 from corpus.report import by_speaker
@@ -63,6 +64,30 @@ def corpus_figure(clips: list[Clip], hparams: HParams) -> Figure:
     _draw_rates(rates, clips, hparams.sampling_rate)
     _draw_silences(silences, clips, hparams.sampling_rate)
     return figure
+
+
+def draw_audio(clips: list[Clip]) -> bytes:
+    """Draw the levels and the signal-to-noise ratios of the clips. Returns a PNG."""
+    figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
+    levels, ratios = figure.subplots(1, 2)
+    qualities = [clip.measured.quality for clip in clips]
+    level = np.array([quality.level for quality in qualities])
+    noise = np.array([quality.signal_to_noise for quality in qualities])
+    _draw_histograms(levels, {"clips": level}, _edges(level), percent=False)
+    levels.axvline(float(np.median(level)), label="median", **LIMIT)
+    levels.set(title="level of the speech", xlabel="dB of full scale", ylabel="clips")
+    _draw_histograms(ratios, {"clips": noise}, _edges(noise, MIN_SIGNAL_TO_NOISE), percent=False)
+    ratios.axvline(MIN_SIGNAL_TO_NOISE, label="limit of the warning", **LIMIT)
+    ratios.set(title="signal-to-noise ratio", xlabel="dB", ylabel="clips")
+    for axes in (levels, ratios):
+        axes.legend(fontsize="small")
+    return _png(figure)
+
+
+def _edges(values: np.ndarray, *others: float) -> np.ndarray:
+    """Return the edges of 30 bins that contain all values, and the others."""
+    every = [*values.tolist(), *others]
+    return np.linspace(min(every) - 1, max(every) + 1, 31)
 
 
 def _png(figure: Figure) -> bytes:

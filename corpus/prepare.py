@@ -16,23 +16,26 @@ from audio import unusual_frames
 from corpus.cache import ClipTable, cache_path
 from corpus.checks import check_clips, check_ids, seconds_of
 from corpus.clips import Clip
-from corpus.convert import SPEAKER_COLUMN, convert
+from corpus.convert import SEGMENT_PADDING, SPEAKER_COLUMN, convert
 from corpus.derived import DerivedFolder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
-from corpus.layouts import METADATA, note_of_unused_audio, read_layout
-from corpus.plots import draw_corpus, draw_lengths
+from corpus.layouts import METADATA, NEXT_TO_AUDIO, TextSource, note_of_unused_audio, read_layout
+from corpus.plots import draw_audio, draw_corpus, draw_lengths
 from corpus.report import (
+    by_speaker,
     facts_of,
     speaker_table,
     speaker_warnings,
     statistics_of,
+    summary_of,
     table_of_lengths,
 )
+from corpus.report_page import report_page
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource, checked_name
 from corpus.split import SEED, VAL_FRACTION, choose_split, texts_in_both
 from corpus.symbols import drop_unused_symbols, rare_symbols, with_symbols_of
 from corpus.tables import Table
-from corpus.warnings import corpus_warnings
+from corpus.warnings import Finding, clip_findings, corpus_warnings
 from hparams import HParams, create_hparams, override_lines, read_symbols
 from tacotron2_voice.settings import check_text_settings
 from tacotron2_voice.text.symbols import SYMBOLS_FILE
@@ -104,6 +107,8 @@ class Preparation:
     # Table of the recordings; None: metadata.csv, or texts next to the audio.
     table: Table | None = None
     speakers: SpeakerSource = NO_SPEAKERS  # where the names of the speakers are
+    texts: TextSource = NEXT_TO_AUDIO  # where the texts are, without a table
+    padding: float = SEGMENT_PADDING  # seconds that segments get at both ends
 
     def __post_init__(self) -> None:
         for name in ("corpus", "mels", "trim", "convert"):
@@ -165,24 +170,60 @@ def prepare(asked: Preparation) -> list[Path]:
     table = asked.table
     speakers = asked.speakers
     if asked.convert:
-        bad, total = convert(asked.corpus, asked.convert, table, hparams, speakers)
+        bad, total = convert(
+            asked.corpus, asked.convert, table, hparams, speakers, asked.texts, asked.padding
+        )
         check_or_skip(bad, total, asked.skip_bad)
         table = Table(asked.convert / METADATA)
         speakers = SpeakerSource(SPEAKER_COLUMN if speakers.is_known else "")
     table_path = table.path if table else asked.folder / METADATA
     table_before = Clip(str(table_path), "", identity=Identity.of(table_path))
-    entries, problems = read_layout(asked.folder, table, speakers)
+    texts = NEXT_TO_AUDIO if asked.convert else asked.texts
+    entries, problems = read_layout(asked.folder, table, speakers, texts)
     if note := note_of_unused_audio(entries, problems, asked.folder):
         print(note)
     clips, sources, hparams = usable_clips(asked, mel_files, copies, entries, problems, hparams)
     sets, origin = split_clips(asked, entries, clips)
-    describe(sets, clips, origin, asked, hparams)
+    findings = clip_findings(clips, hparams)
+    warnings = describe(sets, clips, findings, origin, asked, hparams)
+    if "val" in sets:
+        sets["val"] = with_examples_first(sets["val"], findings)
     plot = draw_corpus(clips, hparams)
     sources = [table_before, *sources]
     if changed := [clip.path for clip in sources if Identity.of(clip.path) != clip.identity]:
         others = f" and {len(changed) - 1:,} more" * (len(changed) > 1)
         raise UserError(f"{changed[0]}{others}: {CHANGED_IN_CHECK}. No filelist was written")
-    return write_lists(sets, asked, hparams, plot)
+    plots = {
+        "lengths.png": draw_lengths(sets, hparams),
+        "corpus.png": plot,
+        "audio.png": draw_audio(clips),
+    }
+    report = report_page(
+        asked.corpus.name,
+        summary_of(sets, clips, hparams),
+        findings,
+        warnings,
+        plots,
+        asked.out,
+        hparams,
+    )
+    files = plots | {"report.html": report.encode()}
+    return write_lists(sets, asked, hparams, files)
+
+
+def with_examples_first(clips: Sequence[Clip], findings: Sequence[Finding]) -> list[Clip]:
+    """Put the example of each speaker first, because training plots the first clips of val.txt.
+
+    The example has the median length of the speaker's clips without a problem.
+    """
+    flagged = {clip.where for finding in findings for clip, _ in finding.notes}
+    examples = []
+    for own in by_speaker(clips).values():
+        good = [clip for clip in own if clip.where not in flagged] or own
+        ordered = sorted(good, key=lambda clip: clip.num_frames)
+        examples.append(ordered[len(ordered) // 2])
+    chosen = {clip.where for clip in examples}
+    return examples + [clip for clip in clips if clip.where not in chosen]
 
 
 def usable_clips(
@@ -255,12 +296,13 @@ def split_clips(
 def describe(
     sets: dict[str, list[Clip]],
     clips: list[Clip],
+    findings: Sequence[Finding],
     origin: str,
     asked: Preparation,
     hparams: HParams,
-) -> None:
+) -> list[str]:
     """Print the symbols, lengths, split and speakers, and warnings about clips that hurt
-    training."""
+    training. Returns the warnings that are not about single clips."""
     if hparams.symbols == "corpus":
         table = "".join(hparams.symbol_table)
         print(f"{len(hparams.symbol_table):,} symbols, the padding first: {table:.1000}")
@@ -274,8 +316,10 @@ def describe(
     if len(facts) > 1:
         print(f"\n{speaker_table(facts)}\n")
         warnings += speaker_warnings(facts, is_converted=asked.convert is not None)
-    for warning in filter(None, warnings):
+    found = [warning for warning in warnings if warning]
+    for warning in [*found, *(finding.describe(len(clips)) for finding in findings)]:
         print(warning)
+    return found
 
 
 def listed_path(path: str, out: Path) -> str:
@@ -297,12 +341,15 @@ def list_line(path: str, clip: Clip, seconds: float) -> str:
 
 
 def write_lists(
-    sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, plot: bytes
+    sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, files: dict[str, bytes]
 ) -> list[Path]:
-    """Write all files to `out` and replace the files of an earlier call. Returns the files."""
+    """Write all files to `out` and replace the files of an earlier call. Returns the files.
+
+    `files`: the contents of the plots and of the report.
+    """
     out = asked.out
     mels = asked.mels
-    contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": plot}
+    contents = dict(files)
     contents["settings.txt"] = settings(
         asked.overrides,
         "_mel" if mels else "",
@@ -315,10 +362,10 @@ def write_lists(
     lists = {f"{name}.txt": clips for name, clips in sets.items()}
     if mels:
         for name, clips in sets.items():
-            files = (str(mels / f"{clip.id}.npy") for clip in clips)
+            mel_paths = (str(mels / f"{clip.id}.npy") for clip in clips)
             lists[f"{name}_mel.txt"] = [
                 replace(clip, path=path, identity=Identity.of(path))
-                for clip, path in zip(clips, files, strict=True)
+                for clip, path in zip(clips, mel_paths, strict=True)
             ]
     for name, clips in lists.items():
         paths = [listed_path(clip.path, out) for clip in clips]

@@ -34,6 +34,25 @@ def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> st
     return markdown_table(titles, rows)
 
 
+def summary_of(
+    sets: Mapping[str, Sequence[Clip]], clips: Sequence[Clip], hparams: HParams
+) -> dict[str, str]:
+    """Return the first table of the report: names and values."""
+    seconds = seconds_of(clips, hparams)
+    qualities = [clip.measured.quality for clip in clips]
+    speech = sum(clip.measured.speech_samples for clip in clips) / hparams.sampling_rate
+    symbols = sum(len(clip.symbols) for clip in clips)
+    return {
+        "clips": ", ".join(f"{len(own):,} in {name}.txt" for name, own in sets.items()),
+        "audio": f"{seconds.sum() / 3600:.2f} hours at {hparams.sampling_rate:,} Hz",
+        "speakers": f"{len(by_speaker(clips)):,}",
+        "median length": f"{np.median(seconds):.1f} s (longest {seconds.max():.1f} s)",
+        "speaking rate": f"{symbols / speech:.1f} symbols per second",
+        "median level": f"{np.median([x.level for x in qualities]):.0f} dB of full scale",
+        "median signal-to-noise ratio": f"{np.median([x.signal_to_noise for x in qualities]):.0f} dB",
+    }
+
+
 def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
     """Return the statistics that training stores in checkpoints, computed over all clips."""
     symbols = hparams.table.symbols
@@ -79,7 +98,7 @@ def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[Speak
                 seconds / 60,
                 1000 * spoken / sum(len(clip.symbols) for clip in clips),
                 (seconds - spoken) / len(clips),
-                float(np.median([clip.measured.level for clip in clips])),
+                float(np.median([clip.measured.quality.level for clip in clips])),
             )
         )
     return facts

@@ -173,7 +173,20 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
             number = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: {error}, expected a line of a table") from None
-    return rows
+    return joined_pairs(rows)
+
+
+def joined_pairs(rows: Sequence[Row]) -> list[Row]:
+    """Join each line with the next line if every second line begins with the delimiter.
+
+    In BAKER's corpus, the second line of a clip has its pinyin.
+    """
+    first = rows[::2]
+    second = rows[1::2]
+    is_paired = len(first) == len(second) and all(x.fields[0] == "" for x in second)
+    if not is_paired or not all(x.fields[0] for x in first):
+        return list(rows)
+    return [Row(x.where, x.fields + y.fields[1:]) for x, y in zip(first, second, strict=True)]
 
 
 def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:

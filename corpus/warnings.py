@@ -1,16 +1,21 @@
-"""Warn about clips and texts that keep a model from learning to align (docs/guides/own-data.md).
+"""Find clips and texts that keep a model from learning to align (docs/guides/own-data.md).
 
 for warning in corpus_warnings(clips, hparams):
     print(warning)
+for finding in clip_findings(clips, hparams):
+    print(finding.describe(len(clips)))
 """
 
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from corpus.audio_quality import MAX_PAUSE, MIN_SIGNAL_TO_NOISE, problems_of
 from corpus.clips import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
 from hparams import HParams
@@ -44,6 +49,52 @@ UNUSUAL_TEXTS = (
         re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"),
     ),
 )
+# A problem of `problems_of`, how it is described, and an advice.
+AUDIO_PROBLEMS = {
+    "noise": (
+        f"noise (speech is less than {MIN_SIGNAL_TO_NOISE} dB louder)",
+        "Record in a quieter place, or remove the noise with an audio editor",
+    ),
+    "hum": ("hum of 50 or 60 Hz", "Filter the hum with an audio editor"),
+    "offset": (
+        "a constant offset of the samples",
+        "--convert DIR writes copies without the offset",
+    ),
+    "narrow band": (
+        "no speech above 4.5 kHz, as in telephone recordings,",
+        "Use recordings with a higher sampling rate",
+    ),
+    "cut": (
+        "speech at the start or the end of the file",
+        "Listen: if words are cut off, cut the recording again",
+    ),
+    "pause": (
+        f"a pause over {MAX_PAUSE:g} s inside the speech",
+        "Split the clip at the pause, or shorten the pause",
+    ),
+}
+MAX_LEVEL_DIFFERENCE = 10  # dB
+# The first word of the Unicode names of a language's letters, for languages with one script.
+SCRIPTS = {
+    language: script
+    for script, languages in {
+        "ARABIC": "ar fa ur",
+        "ARMENIAN": "hy hyw",
+        "BENGALI": "bn as",
+        "CYRILLIC": "ru uk bg be mk",
+        "DEVANAGARI": "hi mr ne",
+        "GEORGIAN": "ka",
+        "GREEK": "el",
+        "HANGUL": "ko",
+        "HEBREW": "he",
+        "LATIN": "en de fr es it pt nl pl cs sv fi tr vi hu",
+        "TAMIL": "ta",
+        "TELUGU": "te",
+        "THAI": "th",
+    }.items()
+    for language in languages.split()
+}
+MAX_OTHER_SCRIPT = 0.2  # share of the texts, because texts contain foreign names
 # With fewer clips, or with clips of the same length, a correlation means nothing.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
 MIN_CORRELATION = 0.3  # least correlation of the logarithms of seconds and symbols
@@ -53,78 +104,152 @@ COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 
+class Finding(NamedTuple):
+    """A problem that clips of a corpus have."""
+
+    problem: str
+    advice: str
+    notes: list[tuple[Clip, str]]  # the affected clips, each with its value, worst first
+
+    def describe(self, num_clips: int) -> str:
+        """Return the warning that `prepare` prints."""
+        shown = [f"{clip.id} ({value})" for clip, value in self.notes[:WORST_SHOWN]]
+        more = len(self.notes) - len(shown)
+        listed = "; ".join(shown) + (f" and {more:,} more" if more else "")
+        count = f"{len(self.notes):,} of {num_clips:,} clips"
+        return f"warning: {self.problem} in {count}: {listed}. {self.advice} ({MANUAL})"
+
+
 def corpus_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
-    """Return all warnings about the texts and the audio of these clips, in a fixed order."""
-    warnings = [other_language(clips, hparams), texts_of_other_clips(clips)]
-    warnings += clip_warnings(clips, hparams)
+    """Return the warnings that are about the whole corpus, in a fixed order."""
+    warnings = [
+        other_language(clips, hparams),
+        other_script(clips, hparams),
+        texts_of_other_clips(clips),
+    ]
     return [warning for warning in warnings if warning]
 
 
-def clip_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
-    """Return one warning for each kind of problem that single clips have, in a fixed order."""
+def clip_findings(clips: Sequence[Clip], hparams: HParams) -> list[Finding]:
+    """Return the problems that single clips have, in a fixed order; [] without problems."""
+    findings = [*_audio_findings(clips, hparams), *_text_findings(clips, hparams)]
+    return [finding for finding in findings if finding.notes]
+
+
+def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]:
     rate = hparams.sampling_rate
     silences = [max(clip.measured.silence_before, clip.measured.silence_after) for clip in clips]
-    rates = comparable_rates(clips, rate)
+    yield Finding(
+        f"silence over {MAX_SILENCE_SECONDS:g} s before or after speech",
+        "Trim it with --trim-silence DIR",
+        [
+            (
+                clips[i],
+                f"{clips[i].measured.silence_before / rate:.2f} s before, "
+                f"{clips[i].measured.silence_after / rate:.2f} s after",
+            )
+            for i in _worst(silences, MAX_SILENCE_SECONDS * rate)
+        ],
+    )
+    clipped = [clip.measured.clipped for clip in clips]
+    yield Finding(
+        "clipping (three samples or more in a row at full scale, or often at the clip's peak)",
+        "Record at a lower level, restore the clip with a declipper, or leave it out",
+        [
+            (clips[i], f"{clipped[i]:,} samples, {1000 * clipped[i] / rate:.1f} ms")
+            for i in _worst(clipped, 0)
+        ],
+    )
+    found = [problems_of(clip.measured.quality) for clip in clips]
+    for name, (problem, advice) in AUDIO_PROBLEMS.items():
+        affected = [i for i in range(len(clips)) if name in found[i]]
+        yield Finding(problem, advice, [(clips[i], found[i][name]) for i in affected])
+    levels = _level_differences(clips)
+    yield Finding(
+        f"a level more than {MAX_LEVEL_DIFFERENCE} dB from the speaker's median",
+        "--convert DIR writes copies with the same level",
+        [(clips[i], f"{levels[i]:+.0f} dB") for i in _worst(np.abs(levels), MAX_LEVEL_DIFFERENCE)],
+    )
+    yield Finding(
+        "the audio of another clip",
+        "Keep the clip with the right text and remove the other clips",
+        _duplicates(clips),
+    )
+
+
+def _level_differences(clips: Sequence[Clip]) -> np.ndarray:
+    """Return how far the level of each clip is from its speaker's median, in dB, float64 [clips]."""
+    levels = np.array([clip.measured.quality.level for clip in clips])
+    names = np.array([clip.speaker for clip in clips])
+    differences = np.zeros(len(clips))
+    for name in np.unique(names):
+        own = names == name
+        differences[own] = levels[own] - np.median(levels[own])
+    return differences
+
+
+def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]:
+    rates = comparable_rates(clips, hparams.sampling_rate)
     low, median, high = usual_rates(rates)
-    several = have_several_speakers(clips)
-    unit = (
-        "times the usual symbols per second of their speaker" if several else "symbols per second"
+    unit = "symbols per second"
+    if have_several_speakers(clips):
+        unit = "times the usual symbols per second of their speaker"
+    yield Finding(
+        f"fewer than {low:.1f} or more than {high:.1f} {unit}",
+        "Listen, then correct the text, cut the audio, or leave the clip out",
+        [
+            (clips[i], f"{_line(clips[i])}, {rates[i]:.1f}")
+            for i in _worst(np.abs(np.log(rates / median)), np.log(high / median))
+        ],
     )
     # Other symbol tables reject unknown characters, but eSpeak drops them without a message.
     may_drop = hparams.table.is_english or PHONES in hparams.text_cleaners
     facts = hparams.text_cleaners, hparams.table, hparams.language
     dropped = [dropped_symbols(clip.text, *facts) if may_drop else {} for clip in clips]
-    clipped = [clip.measured.clipped for clip in clips]
-    lines = [Path(clip.where).name for clip in clips]
-    faults = [  # the problem, the advice, and a note on each affected clip, worst first
-        (
-            f"silence over {MAX_SILENCE_SECONDS:g} s before or after speech",
-            "Trim it with --trim-silence DIR",
+    yield Finding(
+        "characters or phones that the text cleaners drop",
+        "Write them as words, or choose other text_cleaners with --hparams",
+        [
+            (clips[i], f"{_line(clips[i])}, columns of the text: {with_columns(dropped[i])}")
+            for i in _worst([*map(len, dropped)], 0)
+        ],
+    )
+    for problem, advice, pattern in UNUSUAL_TEXTS:
+        found = [pattern.findall(clip.text) for clip in clips]
+        yield Finding(
+            problem,
+            advice,
             [
-                f"{clips[i].id} ({clips[i].measured.silence_before / rate:.2f} s before, "
-                f"{clips[i].measured.silence_after / rate:.2f} s after)"
-                for i in _worst(silences, MAX_SILENCE_SECONDS * rate)
+                (clips[i], f"{_line(clips[i])}, {' '.join(map(repr, found[i]))}")
+                for i in _worst([*map(len, found)], 0)
             ],
-        ),
-        (
-            f"fewer than {low:.1f} or more than {high:.1f} {unit}",
-            "Listen, then correct the text, cut the audio, or leave the clip out",
-            [
-                f"{lines[i]}: {clips[i].id} ({rates[i]:.1f})"
-                for i in _worst(np.abs(np.log(rates / median)), np.log(high / median))
-            ],
-        ),
-        (
-            "clipping (three samples or more in a row at full scale, or often at the clip's peak)",
-            "Record at a lower level, restore the clip with a declipper, or leave it out",
-            [
-                f"{clips[i].id} ({clipped[i]:,} samples, {1000 * clipped[i] / rate:.1f} ms)"
-                for i in _worst(clipped, 0)
-            ],
-        ),
-        (
-            "characters or phones that the text cleaners drop, by their columns in the text,",
-            "Write them as words, or choose other text_cleaners with --hparams",
-            [f"{lines[i]}: {with_columns(dropped[i])}" for i in _having(dropped)],
-        ),
-        *(
-            (what, advice, found_in_texts(pattern, clips))
-            for what, advice, pattern in UNUSUAL_TEXTS
-        ),
-        (
-            "the audio of another clip",
-            "Keep the clip with the right text and remove the other clips",
-            _duplicates(clips),
-        ),
-    ]
-    warnings = []
-    for what, advice, notes in faults:
-        more = len(notes) - WORST_SHOWN
-        listed = "; ".join(notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-        summary = f"{what} in {len(notes):,} of {len(clips):,} clips: {listed}"
-        if notes:
-            warnings.append(f"warning: {summary}. {advice} ({MANUAL})")
-    return warnings
+        )
+
+
+def _line(clip: Clip) -> str:
+    """Return the file and the line of a clip's text, without the folder."""
+    return Path(clip.where).name
+
+
+def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
+    """Return a warning if many texts have no letters of their language's script, such as English
+    translations of Korean speech; otherwise None."""
+    script = SCRIPTS.get(hparams.language.partition("-")[0])
+    is_english = hparams.table.is_english and PHONES not in hparams.text_cleaners
+    if not script or is_english:  # `other_language` compares texts for the English cleaners
+        return None
+    others = [clip for clip in clips if not _has_script(clip.text, script)]
+    if len(others) <= MAX_OTHER_SCRIPT * len(clips):
+        return None
+    return (
+        f"warning: {len(others):,} of {len(clips):,} texts have no {script.title()} letters, expected "
+        f"them for language={hparams.language}: {others[0].where}: {others[0].text[:60]!r}. Check "
+        "that --text-column names the words that are spoken"
+    )
+
+
+def _has_script(text: str, script: str) -> bool:
+    return any(unicodedata.name(x, "").startswith(script) for x in text if x.isalpha())
 
 
 def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
@@ -226,22 +351,7 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
     return [i for i in order.tolist() if badness[i] > limit]
 
 
-def _having(found: Sequence[Sized]) -> list[int]:
-    """Return the indices of clips with findings, sorted by falling number of findings."""
-    return _worst([*map(len, found)], 0)
-
-
-def found_in_texts(pattern: re.Pattern[str], clips: Sequence[Clip]) -> list[str]:
-    """Return a note on each clip whose text contains the pattern, most occurrences first."""
-    found = [pattern.findall(clip.text) for clip in clips]
-    notes = []
-    for i in _having(found):
-        shown = " ".join(map(repr, found[i][:WORST_SHOWN]))
-        notes.append(f"{Path(clips[i].where).name}: {shown}")
-    return notes
-
-
-def _duplicates(clips: Sequence[Clip]) -> list[str]:
+def _duplicates(clips: Sequence[Clip]) -> list[tuple[Clip, str]]:
     """Return notes on clips with the audio of an earlier clip. Clips with a different text come
     first."""
     first: dict[int, Clip] = {}
@@ -252,7 +362,7 @@ def _duplicates(clips: Sequence[Clip]) -> list[str]:
         if clip is before:
             continue
         if clip.text == before.text:
-            with_the_same_text.append(f"{clip.id} (that of {before.id}, the same text)")
+            with_the_same_text.append((clip, f"that of {before.id}, the same text"))
         else:
-            with_another_text.append(f"{clip.id} (that of {before.id}, another text)")
+            with_another_text.append((clip, f"that of {before.id}, another text"))
     return with_another_text + with_the_same_text

@@ -8,7 +8,9 @@ CORPUS is a folder in one of these layouts:
 
     metadata.csv and audio files    lines of id|text or id|text|normalized text, as in LJSpeech; or
                                     any other CSV, TSV or JSON lines, with a header or without one
-    a text next to each audio file  a.wav and a.txt, at any depth
+    a text next to each audio file  a.wav and a.txt, at any depth; or add --text-folder DIR
+    long files with segments        a.mp3 and a.srt, a.vtt, a.TextGrid, or a.txt with Audacity's labels;
+                                    a Kaldi data directory; needs --convert DIR
     a table anywhere                add --csv FILE
     a folder for each speaker       add --speaker-folders; each has one of the layouts above
 
@@ -41,8 +43,9 @@ from pathlib import Path
 
 import torch
 
+from corpus.convert import SEGMENT_PADDING
 from corpus.download import download_corpus
-from corpus.layouts import METADATA
+from corpus.layouts import METADATA, TextSource
 from corpus.prepare import Preparation, prepare
 from corpus.speaker_names import SpeakerSource
 from corpus.split import SEED, VAL_FRACTION
@@ -94,6 +97,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     encoding = checked(check_encoding, "an encoding such as cp1252", bool)
     encoding_help = "encoding of the table (default: UTF-8, otherwise recognized)"
     table("--encoding", metavar="NAME", type=encoding, help=encoding_help)
+
+    texts = parser.add_argument_group("corpora without a table").add_argument
+    folder_help = "folder of the texts, at any depth (default: next to the audio)"
+    texts("--text-folder", metavar="DIR", type=Path, help=folder_help)
+    texts("--tier", metavar="NAME", default="", help="tier of TextGrids with several tiers")
+    not_negative = checked(float, "a number from 0 on", lambda value: 0 <= value < math.inf)
+    padding_help = (
+        "seconds that segments of long recordings get at both ends (default: %(default)s)"
+    )
+    texts(
+        "--segment-padding",
+        metavar="S",
+        dest="padding",
+        type=not_negative,
+        default=SEGMENT_PADDING,
+        help=padding_help,
+    )
 
     group = parser.add_argument_group("speakers (default: one speaker without a name)")
     one_of = group.add_mutually_exclusive_group().add_argument
@@ -156,7 +176,8 @@ def main(arguments: list[str] | None = None) -> None:
         speakers = SpeakerSource(
             args.speaker_column or "", args.speaker_folders, args.speaker or ""
         )
-        asked = Preparation(**options, table=table_of(args), speakers=speakers)
+        texts = TextSource(args.text_folder, args.tier)
+        asked = Preparation(**options, table=table_of(args), speakers=speakers, texts=texts)
         written = prepare(asked)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(STOPPED) from None

@@ -250,6 +250,7 @@ def test_segments_are_cut_out_of_long_recordings(tmp_path, no_plots):
     table = corpus / "manifest.json"
     table.write_text("\n".join(map(json.dumps, lines)))
     command = [corpus, "--csv", table, "--out", tmp_path / "lists", "--val-fraction", "0.25"]
+    command += ["--segment-padding", "0"]
     assert "--convert" in refusal(prepare.main, [*map(str, command)])
     prepare.main([*map(str, command), "--convert", str(tmp_path / "new")])
     copies = sorted((tmp_path / "new" / "wavs").glob("*.wav"))

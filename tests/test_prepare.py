@@ -42,7 +42,8 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 HPARAMS = create_hparams()
 FILES = {
-    *("train.txt", "val.txt", "settings.txt", "lengths.png", "corpus.png"),
+    *("train.txt", "val.txt", "settings.txt", "lengths.png", "corpus.png", "audio.png"),
+    "report.html",
     *("train.txt.clips", "val.txt.clips"),
 }
 MEL_HPARAMS = create_hparams("load_mel_from_disk=True")
@@ -92,7 +93,7 @@ def test_prepare_writes_the_same_when_it_runs_twice(corpus, tmp_path, monkeypatc
     prepare(Preparation(corpus, tmp_path / "lists"))
     assert contents(tmp_path / "lists") == before
     assert before.keys() == FILES
-    for name in ("lengths.png", "corpus.png"):
+    for name in ("lengths.png", "corpus.png", "audio.png"):
         image = matplotlib.image.imread(io.BytesIO(before[name]))
         assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10  # something is drawn
 

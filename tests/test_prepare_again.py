@@ -34,7 +34,8 @@ def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeyp
     [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
     assert str(lists) in note
     assert note.endswith("NAME.earlier: val.txt, train_mel.txt, val_mel.txt")
-    names = {"train.txt", "train.txt.clips", "settings.txt", "lengths.png", "corpus.png"}
+    drawn = {"lengths.png", "corpus.png", "audio.png", "report.html"}
+    names = {"train.txt", "train.txt.clips", "settings.txt", *drawn}
     earlier = {f"{name}.txt.earlier" for name in ("val", "train_mel", "val_mel")}
     assert contents(lists).keys() == {*names, *earlier, "val.txt.old", "symbols.json"}
     prepare(Preparation(corpus, lists, val_fraction=0))

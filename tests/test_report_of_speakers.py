@@ -9,6 +9,7 @@ from corpora import RATE, prepare_with
 from helpers import LJSPEECH_CLIPS
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from corpus.audio_quality import Quality
 from corpus.checks import measure, speech_level
 from corpus.clips import Clip, Measurements
 from corpus.plots import corpus_figure
@@ -19,7 +20,7 @@ from corpus.report import (
     speaker_warnings,
 )
 from corpus.speaker_names import SpeakerSource
-from corpus.warnings import clip_warnings, comparable_rates
+from corpus.warnings import clip_findings, comparable_rates
 from hparams import create_hparams
 
 HPARAMS = create_hparams()
@@ -36,7 +37,7 @@ def clips_of(name, count, pace=0.06, level=-20.0, seconds=5.0, silence=0.1):
             "Text.",
             symbols,
             where=f"metadata.csv:{name}{i}",
-            measured=Measurements(*samples, level=level, checksum=hash((name, i))),
+            measured=Measurements(*samples, quality=Quality(level=level), checksum=hash((name, i))),
             speaker=name,
         )
         for i in range(count)
@@ -98,9 +99,10 @@ def test_clips_are_not_unusual_when_their_speaker_is_slow():
     clips = clips_of("fast", 100, pace=0.05) + slow
     rates = comparable_rates(clips, RATE)
     assert np.flatnonzero(np.abs(rates - 1) > 0.01).tolist() == [103]
-    [warning] = [x for x in clip_warnings(clips, HPARAMS) if "symbols per second" in x]
-    assert "of their speaker in 1 of 120" in warning
-    assert "slow3 (3.0)" in warning
+    [finding] = [x for x in clip_findings(clips, HPARAMS) if "symbols per second" in x.problem]
+    [(clip, value)] = finding.notes
+    assert clip == slow[3]
+    assert value.endswith("3.0")
 
 
 # ---------------------------------------------------------------------------- a corpus
@@ -127,10 +129,10 @@ def test_report_and_conversion_measure_the_same_level(corpus):
         path = corpus / "wavs" / f"{name}-{REAL[0].name}"
         samples, _ = soundfile.read(REAL[0], dtype="float32")
         expected = 20 * np.log10(gain * speech_level(samples - samples.mean(), RATE))
-        assert measure(path, HPARAMS).level == pytest.approx(expected, abs=0.02)
+        assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
         samples, _ = soundfile.read(path)
         soundfile.write(path, 0.05 + samples, RATE)  # a constant offset is silent
-        assert measure(path, HPARAMS).level == pytest.approx(expected, abs=0.02)
+        assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
 
 
 def test_levels_are_equal_when_the_advised_conversion_was_made(corpus, tmp_path, capsys):
