@@ -23,6 +23,7 @@ from tacotron2_voice.utils.files import open_file
 SILENT_RANGE = 1e-4  # largest range of the samples of a silent clip (3 steps of 16 bits)
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # soundfile's names; the first three are kinds of WAV
 MAX_SAMPLES = 2**28  # 3 hours per clip, because a small FLAC of silence could exhaust memory
+MAX_OGG_PAGE = 27 + 255 + 255 * 255  # bytes
 UNKNOWN_BYTES = 0x7FFFF000  # the size is unknown if a WAV's header has this value or more
 # Largest ratio to the default hop and window in ms; the paper's ratio is 1.08.
 MAX_FRAME_RATIO = 1.25
@@ -116,14 +117,34 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing, because soundfile does not report it.
 
-    WAV and AIFF begin with the size of the file. FLAC and MP3 say how many samples they contain:
-    `read_samples` compares this number. A truncated Ogg file is a shorter Ogg file.
+    WAV, RF64 and AIFF begin with the size of the file. The last page of an Ogg file is marked. FLAC
+    and MP3 say how many samples they contain: `read_samples` compares this number.
     """
-    if file_format not in ("WAV", "WAVEX", "AIFF"):
+    size = os.fstat(file.fileno()).st_size
+    if file_format == "OGG":
+        start = max(0, size - MAX_OGG_PAGE)
+        return not ends_with_last_page(os.pread(file.fileno(), MAX_OGG_PAGE, start))
+    # The position and the length of the size.
+    places = {"WAV": (4, 4), "WAVEX": (4, 4), "AIFF": (4, 4), "RF64": (20, 8)}
+    if file_format not in places:
         return False
-    size = os.pread(file.fileno(), 4, 4)
-    listed = int.from_bytes(size, "big" if file_format == "AIFF" else "little")
-    return listed < UNKNOWN_BYTES and os.fstat(file.fileno()).st_size < listed + 8
+    position, length = places[file_format]
+    listed_size = os.pread(file.fileno(), length, position)
+    listed = int.from_bytes(listed_size, "big" if file_format == "AIFF" else "little")
+    is_known = file_format == "RF64" or listed < UNKNOWN_BYTES
+    return is_known and size < listed + 8
+
+
+def ends_with_last_page(content: bytes) -> bool:
+    """Return whether the last bytes of an Ogg file contain its whole last page (RFC 3533, section
+    6)."""
+    page = content[content.rfind(b"OggS") :]
+    if len(page) < 27 or not page.startswith(b"OggS"):
+        return False
+    is_last = page[5] & 4
+    num_segments = page[26]
+    lengths = page[27 : 27 + num_segments]
+    return bool(is_last) and len(page) >= 27 + num_segments + sum(lengths)
 
 
 def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarray:

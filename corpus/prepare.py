@@ -50,6 +50,12 @@ from tacotron2_voice.utils.files import (
 
 SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt for several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
+# Captions of the plots in the report.
+PLOTS = {
+    "lengths.png": "Lengths of the clips",
+    "corpus.png": "Symbols per second, and silence at the ends",
+    "audio.png": "Levels and noise",
+}
 EARLIER = ".earlier"  # suffix of filelists that settings.txt no longer lists
 # Levels from filelists/NAME up to the project's folder, which contains data/ and mels/.
 MAX_FOLDERS_UP = 2
@@ -201,9 +207,10 @@ def prepare(asked: Preparation) -> list[Path]:
     report = report_page(
         asked.corpus.name,
         summary_of(sets, clips, hparams),
+        len(clips),
         findings,
         warnings,
-        plots,
+        {PLOTS[name]: png for name, png in plots.items()},
         asked.out,
         hparams,
     )

@@ -1,6 +1,6 @@
 """Write the report of `prepare`: a page with a summary, the problems, plots and the flagged clips.
 
-page = report_page("mine", summary, findings, warnings, plots, out, hparams)
+page = report_page("mine", summary, len(clips), findings, warnings, plots, out, hparams)
 """
 
 import base64
@@ -23,6 +23,7 @@ MAX_FLAGGED = 200  # clips in the table
 def report_page(
     title: str,
     summary: Mapping[str, str],
+    num_clips: int,
     findings: Sequence[Finding],
     warnings: Sequence[str],
     plots: Mapping[str, bytes],
@@ -34,6 +35,7 @@ def report_page(
     Args:
         title: the name of the corpus.
         summary: rows of the first table, such as {"clips": "1,000"}.
+        num_clips: the number of clips in all sets.
         findings: problems of single clips.
         warnings: other warnings about the corpus.
         plots: PNG files by their captions. The page contains them.
@@ -66,4 +68,5 @@ def report_page(
         plots={caption: base64.b64encode(png).decode() for caption, png in plots.items()},
         flagged=flagged,
         num_flagged=len(ranked),
+        num_clips=num_clips,
     )

@@ -33,7 +33,7 @@ TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
 # What is unusual in a text, an advice, and its pattern.
 UNUSUAL_TEXTS = (
     (
-        "codes or tags of HTML, which are read letter by letter,",
+        "codes or tags of HTML, which are read letter by letter",
         "Write the characters themselves",
         re.compile(rf"&#[0-9]+;|&#x[0-9a-fA-F]+;|&[A-Za-z]{{2,8}};|{TAG}"),
     ),
@@ -61,7 +61,7 @@ AUDIO_PROBLEMS = {
         "--convert DIR writes copies without the offset",
     ),
     "narrow band": (
-        "no speech above 4.5 kHz, as in telephone recordings,",
+        "a narrow band (no speech above 4.5 kHz, such as from a telephone)",
         "Use recordings with a higher sampling rate",
     ),
     "cut": (

@@ -280,12 +280,16 @@ def test_segment_is_rejected_when_it_is_not_in_the_recording(recordings, segment
 # ---------------------------------------------------------------------------- truncated files
 
 
-@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "aiff"])
-def test_recording_is_rejected_when_it_is_truncated(tmp_path, kind):
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.98])
+@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "aiff", "ogg", "opus", "rf64"])
+def test_recording_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     path = tmp_path / f"a.{kind}"
-    soundfile.write(path, speech(), RATE)
+    options = {"opus": ("OGG", "OPUS"), "rf64": ("RF64", "PCM_16")}
+    form, subtype = options.get(kind, (kind.upper(), None))
+    rate = 48000 if kind == "opus" else RATE
+    soundfile.write(path, speech(), rate, format=form, subtype=subtype)
     converted(path, RATE)
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
+    path.write_bytes(content[: round(share * len(content))])
     message = refusal(converted, path, RATE)
     assert "truncated" in message or "not readable" in message

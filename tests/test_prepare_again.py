@@ -1,12 +1,15 @@
 """Test prepare when it runs again, or twice at the same time, in the folders of an earlier call."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from corpora import contents, make_corpus, prepare_with, refusal
 
 from corpus import prepare as preparation
-from corpus.prepare import Preparation, prepare
+from corpus.clips import Clip
+from corpus.prepare import Preparation, prepare, with_examples_first
+from corpus.warnings import Finding
 from tacotron2_voice.utils.files import folder_locked
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -82,3 +85,14 @@ def test_prepare_fails_when_another_call_writes(corpus, tmp_path):
     assert message == f"{lists}: another process is preparing in it; wait, or choose another --out"
     assert contents(lists) == {}
     prepare(Preparation(corpus, lists))
+
+
+def test_first_validation_clip_has_the_median_length_and_no_problem():
+    clips = [
+        Clip(f"{i}.wav", "Yes.", num_frames=n, where=f"m:{i}") for i, n in enumerate([9, 5, 7])
+    ]
+    assert [x.num_frames for x in with_examples_first(clips, [])] == [7, 9, 5]
+    findings = [Finding("noise", "Record again", [(clips[2], "5 dB"), (clips[0], "6 dB")])]
+    assert [x.num_frames for x in with_examples_first(clips, findings)] == [5, 9, 7]
+    named = [replace(clip, speaker=name) for clip, name in zip(clips, "bab", strict=True)]
+    assert [x.num_frames for x in with_examples_first(named, [])] == [5, 9, 7]
