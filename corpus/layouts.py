@@ -219,6 +219,9 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             f"{corpus}: {len(by_name):,} audio files and no text, expected {METADATA}, or a text next "
             f"to each audio file (a.wav, a.txt){advice_on_tables(corpus)}"
         )
+    if unused := sorted({*corpus_texts(corpus), *in_folder.values()} - {*contents.values()}):
+        example = os.path.relpath(unused[0], corpus)
+        print(f"note: {len(unused):,} text files have no audio file, such as {example}")
     plain = {path for path in contents.values() if path.suffix not in SEGMENT_SUFFIXES}
     decoded = decode({path: read_bytes(path) for path in sorted(plain)})
     clips = []
@@ -233,6 +236,21 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             words = decoded[path].split()
             clips.append(Clip(str(by_name[name]), " ".join(words), where=str(path)))
     return clips, problems
+
+
+def corpus_texts(corpus: Path) -> list[Path]:
+    """Return the text files of a corpus whose names could be the names of audio files.
+
+    Other versions of a text that is used, such as LibriTTS's NAME.original.txt, do not count.
+    """
+    suffixes = tuple(sorted((*TEXT_SUFFIXES, *SEGMENT_SUFFIXES)))
+    files = (path for path in corpus.rglob("*") if path.name.endswith(suffixes))
+    return [path for path in files if not _has_audio(path)]
+
+
+def _has_audio(path: Path) -> bool:
+    stem = path.name.partition(".")[0]
+    return any((path.parent / f"{stem}{suffix}").is_file() for suffix in AUDIO_SUFFIXES)
 
 
 def text_next_to(name: Path) -> Path | None:

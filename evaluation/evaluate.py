@@ -60,6 +60,7 @@ from tacotron2_voice.synthesizer import Synthesizer
 from tacotron2_voice.text.spoken_numbers import ENGLISH
 from tacotron2_voice.utils.audio_files import write_wav
 from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
@@ -105,6 +106,11 @@ class Evaluators:
         transcript = ""
         if self.recognizer:
             words = words_of(text, self.language)
+            if not words:
+                raise UserError(
+                    f"{text[:60]!r}: no words in language={self.language}, expected texts in the "
+                    "language of --language"
+                )
             transcript = words_of(self.recognizer.transcribe(samples, sampling_rate), self.language)
         self.transcripts.append(Transcript(words, transcript))
         if self.quality_model:

@@ -128,6 +128,9 @@ class LengthBatches(Dataset[Any]):
             batches_per_epoch=batches_per_epoch,
             **options,
         )
+        if hasattr(dataset, "__len__") and len(dataset) != len(self._planner.lengths):
+            found = f"{len(dataset):,} clips and {len(self._planner.lengths):,} lengths"
+            raise BatchingError(f"dataset, lengths: {found}, expected a length per clip")
         self.dataset = dataset
         self.collate = collate
         self._updates = self._planner.updates_of(0)

@@ -26,7 +26,7 @@ def check_lengths(lengths: Lengths) -> np.ndarray:
     Raises:
         BatchingError: if the array has another shape, or if an element is not a valid length.
     """
-    x = np.asarray(lengths)
+    x = _array("lengths", lengths)
     if x.ndim not in (1, 2) or x.size == 0 or x.dtype.kind not in "iuf":
         found = f"{x.dtype}, shape {x.shape}"
         raise BatchingError(f"lengths: expected a number per clip, got {found}")
@@ -40,11 +40,22 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
     Raises:
         BatchingError: if the array has another shape, or if a value is negative or not finite.
     """
-    x = np.asarray(values)
+    x = _array(name, values)
     if x.shape != (num_clips,) or x.dtype.kind not in "iuf":
         found = f"{x.dtype}, shape {x.shape}"
         raise BatchingError(f"{name}: expected numbers, shape ({num_clips},), got {found}")
     return check_range(name, x, zero_allowed=True)
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    """Return the values as an array. Raise BatchingError if they have no common shape, or if values
+    are masked."""
+    if np.ma.is_masked(values):
+        raise BatchingError(f"{name}: some values are masked, expected a number per clip")
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a tensor with gradients
+        raise BatchingError(f"{name}: expected a number per clip ({error})") from None
 
 
 def check_range(name: str, x: np.ndarray, *, zero_allowed: bool = False) -> np.ndarray:

@@ -89,7 +89,9 @@ def _problems(options: Mapping[str, Any]) -> Iterator[str]:
     capacity = options.get("batch_capacity")
     if capacity is None:
         return
-    if not 0 < capacity <= MAX_COUNT:
+    if not isinstance(capacity, (int, float, np.integer, np.floating)):
+        yield f"batch_capacity={capacity!r}: expected a number"
+    elif not 0 < capacity <= MAX_COUNT:
         yield f"batch_capacity={capacity}: expected a number above 0, to {MAX_COUNT:.0e}"
     elif not options.get("dynamic_batch_size") and too_long != "leave_out":
         problem = "limits dynamic batches only; set dynamic_batch_size=True"

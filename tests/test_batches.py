@@ -397,3 +397,11 @@ def test_batches_resume_in_the_loader_of_torchdata():
             seen += list(second)
         second.sampler.set_epoch(2)
         assert [seen, list(second)] == whole[1:]
+
+
+@pytest.mark.parametrize("count", [49, 51])
+def test_batches_raise_when_clips_and_lengths_differ_in_number(count):
+    """With 49 lengths for 50 clips, one clip was never trained."""
+    with pytest.raises(BatchingError) as raised:
+        LengthBatches(range(50), range(1, count + 1), 4, "random", collate=list)
+    assert {"50", str(count)} <= set(re.findall(r"\d+", str(raised.value)))

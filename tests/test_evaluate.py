@@ -34,6 +34,7 @@ from scripts import evaluate as program
 from tacotron2_voice.synthesizer import TrainingFacts
 from tacotron2_voice.text.spoken_numbers import WORDS, in_words
 from tacotron2_voice.utils.audio_files import write_wav
+from tacotron2_voice.utils.errors import UserError
 
 HPARAMS = create_hparams("n_frames_per_step=4")
 TEXTS = ["Seven.", "Seven hundred.", "Two."]
@@ -461,3 +462,12 @@ def test_damaged_results_and_recordings_are_rejected(recordings, checkpoint_path
     out.write_text(json.dumps({"word_error_rate": "low"}))
     assert f"{out}: word_error_rate='low': " in refusal(read_result, out, Intelligibility)
     assert "none" in refusal(evaluate, checkpoint_path, tmp_path / "none")
+
+
+def test_evaluation_raises_when_a_text_has_no_words_in_the_language():
+    """A voice of another script once got word error rates of 30, because its texts were empty."""
+    evaluators = Evaluators(StandInRecognizer(), None, "en-us")
+    with pytest.raises(UserError) as raised:
+        evaluators.add("Добрый день.", np.zeros(100, np.float32), 22050)
+    assert "Добрый день." in str(raised.value)
+    assert "--language" in str(raised.value)

@@ -5,7 +5,9 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 from corpora import refusal, write_tone
 
 from corpus.clips import Clip, Segment
@@ -234,3 +236,16 @@ def test_ids_begin_with_the_speaker_when_two_speakers_share_a_name():
     assert unique_ids(clips, Path("c")) == ["anna-x-1", "anna-y-1", "B_t-1", "2"]
     clips = [Clip(f"c/{name}/1.wav", "", speaker=name * 100) for name in "語言"]
     assert all(len(f"{name}.wav".encode()) <= 255 for name in unique_ids(clips, Path("c")))
+
+
+def test_note_counts_texts_without_audio(tmp_path, capsys):
+    """Deleted audio files and dangling links were once dropped without a message."""
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_text("Yes.")
+    soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
+    (tmp_path / "b.wav").symlink_to("deleted.wav")
+    clips, _ = read_layout(tmp_path)
+    assert [clip.id for clip in clips] == ["a"]
+    [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
+    assert "2 text files" in note
+    assert "b.txt" in note

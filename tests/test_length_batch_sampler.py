@@ -474,3 +474,18 @@ def test_example_of_the_package_docstring_runs():
     names = {"DataLoader": DataLoader, "LengthBatchSampler": LengthBatchSampler, "pad": pad}
     exec(example, names | {"lengths": TWENTY, "dataset": range(20)})
     assert Counter(trained) == dict.fromkeys(range(20), 100)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "name"),
+    [
+        ([[1, 2], [3]], {}, "lengths"),
+        (np.ma.array([1, 2, 3], mask=[False, True, False]), {}, "lengths"),
+        (torch.ones(3, requires_grad=True), {}, "lengths"),
+        ([1, 2, 3], {"dynamic_batch_size": True, "batch_capacity": "4"}, "batch_capacity='4'"),
+    ],
+)
+def test_sampler_raises_when_values_are_not_numbers(lengths, options, name):
+    with pytest.raises(BatchingError) as raised:
+        LengthBatchSampler(lengths, 1, "random", **options)
+    assert str(raised.value).startswith(f"{name}: ")
