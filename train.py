@@ -5,6 +5,7 @@
     python train.py -o runs/ljspeech --resume-from best           # go back to the best checkpoint
     python train.py -o runs/small --hparams batch_size=32,batching_strategy=bucket
     python train.py -o runs/other -c tacotron2.pt --warm_start    # start from its weights
+    python train.py -o runs/mine -c voices/english --warm_start   # start from an exported voice
     tensorboard --logdir runs                                     # watch
 
 Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. hparams.py has all
@@ -95,7 +96,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add(
         "--warm_start",
         action="store_true",
-        help="start a new run with the weights of -c, except those in ignore_layers",
+        help="start a new run with the weights of -c (a checkpoint or an exported voice), except those in "
+        "ignore_layers",
     )
     add(
         "--resume", action="store_true", help="resume from the newest good checkpoint in -o, if any"

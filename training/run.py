@@ -141,6 +141,8 @@ def load_start(run: Run, start: Start) -> None:
         ignored = run.hparams.ignore_layers
         saved, notes = warm_start.fitted(start.weights, run.hparams)
         print(*notes, sep="\n")
+        if different := warm_start.different_audio(start.weights, run.hparams):
+            print(f"warning: {path} was trained on other audio: {'; '.join(different)}")
         checkpoint_file.load_weights(run.trainer.model, saved, path, run.hparams, ignored)
         print(f"loaded the weights of {path}; ignored layers: {', '.join(ignored) or 'none'}")
 

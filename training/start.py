@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from export import checkpoint_file
+from export.voice_weights import is_voice, state_of_voice
 from hparams import (
     HParams,
     create_hparams,
@@ -78,6 +79,11 @@ def find_start(
                 f"{folder.path} contains a run. {other}Add --resume to resume it, or choose "
                 "another -o"
             )
+        if source and is_voice(source):
+            raise UserError(
+                f"{source}: an exported voice, which has no optimizer state. Add --warm_start to "
+                "start a new run from its weights"
+            )
         return Checkpoint.read(source) if source else None
 
     resumed = processes.all_or_none(lambda: find() if processes.is_first else None)
@@ -87,10 +93,18 @@ def find_start(
         if resumed_path is not None:
             return Start(resumed=checkpoint.complete(resumed or Checkpoint.read(resumed_path)))
         if path is not None and warm_start:
-            return Start(weights=Checkpoint.read(path))
+            return Start(weights=read_weights(path))
         return Start()
 
     return processes.all_or_none(read)
+
+
+def read_weights(path: Path) -> Checkpoint:
+    """Read the weights of a checkpoint or of an exported voice. Raises the errors of
+    `load_checkpoint` and `state_of_voice`."""
+    if is_voice(path):
+        return Checkpoint(path, state_of_voice(path))
+    return Checkpoint.read(path)
 
 
 def is_inside(path: Path, directory: Path) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 from export import checkpoint_file
 from hparams import HParams, hparams_from_dict
+from tacotron2_voice.settings import MEL_SETTINGS
 from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
@@ -53,6 +54,17 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
         saved, note = map_speakers(Checkpoint(source.path, saved), hparams)
         notes.append(note)
     return saved, notes
+
+
+def different_audio(source: Checkpoint, hparams: HParams) -> list[str]:
+    """Return the audio settings of a checkpoint that differ from this run's, each with both
+    values."""
+    theirs = source.state.get("hparams", {})
+    return [
+        f"{name}={theirs[name]}, here {getattr(hparams, name)}"
+        for name in MEL_SETTINGS
+        if name in theirs and theirs[name] != getattr(hparams, name)
+    ]
 
 
 def map_symbols(

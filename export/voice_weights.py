@@ -1,0 +1,151 @@
+"""Read the weights of an exported voice back into a model's state, to start training from it.
+
+    state = state_of_voice(Path("voices/english"))
+    state["state_dict"]["embedding.weight"]
+
+The graphs contain the convolutions and their batch norms as one convolution. The state therefore has
+batch norms without effect. Reading needs the package onnx.
+"""
+
+import lzma
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import read_bytes, read_json
+from tacotron2_voice.voice import COMPRESSED_SUFFIX, DESCRIPTION_FILE, GRAPHS
+
+NORM_EPSILON = torch.nn.BatchNorm1d(1).eps
+OWN_NAME = re.compile(r"model\.(.+?)(_Transposed)?(_quantized)?")
+PRENET_LAYER = re.compile(r"/layers\.(\d+)/linear_layer/MatMul")
+
+
+def is_voice(path: Path) -> bool:
+    """Return whether a path is the folder of an exported voice."""
+    return (path / DESCRIPTION_FILE).is_file()
+
+
+def state_of_voice(folder: Path) -> dict[str, Any]:
+    """Return `state_dict` and `hparams` of an exported voice, like those of a checkpoint.
+
+    Weights in 8 bits are converted to float32.
+
+    Raises:
+        UserError: if the package onnx is missing, or if the folder is not a voice of this recipe.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise UserError(
+            f"{folder}: reading a voice needs the packages in requirements/onnx.txt"
+        ) from None
+    description = read_json(folder / DESCRIPTION_FILE)
+    weights = dict[str, np.ndarray]()
+    for name in GRAPHS:
+        path = folder / f"{name}.onnx"
+        compressed = path.with_name(f"{path.name}{COMPRESSED_SUFFIX}")
+        if compressed.exists():
+            content = lzma.decompress(read_bytes(compressed))
+        else:
+            content = read_bytes(path)
+        weights |= weights_of_graph(onnx.load_from_string(content).graph, name)
+    settings = dict(description["hparams"])
+    settings["speakers"] = tuple(settings.get("speakers", ()))
+    state = {name: torch.from_numpy(np.array(x, np.float32)) for name, x in weights.items()}
+    return {"state_dict": state, "hparams": settings}
+
+
+def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
+    """Return the weights of a graph by their names in `Tacotron2`.
+
+    name: "encoder", "decoder" or "postnet".
+    """
+    tensors = _tensors(graph)
+    weights = {}
+    for tensor, values in tensors.items():
+        match = OWN_NAME.fullmatch(tensor)
+        if match:
+            is_transposed = match[2] is not None
+            weights[match[1]] = values.T if is_transposed else values
+    num_convolutions = 0
+    for node in graph.node:
+        if node.op_type == "Conv" and len(node.input) == 3:
+            layer = f"{name}.convolutions.{num_convolutions}"
+            weights |= _convolution(layer, tensors[node.input[1]], tensors[node.input[2]])
+            num_convolutions += 1
+        elif node.op_type == "LSTM":
+            weights |= _lstm(*(tensors[x] for x in node.input[1:4]))
+        elif node.op_type == "MatMul" and OWN_NAME.fullmatch(node.input[1]) is None:
+            layer = _linear_layer(node.name)
+            if layer and node.input[1] in tensors:
+                weights[f"{layer}.linear_layer.weight"] = tensors[node.input[1]].T
+    return weights
+
+
+def _linear_layer(node: str) -> str:
+    """Return the name of the linear layer that a node computes; "" for other products."""
+    if match := PRENET_LAYER.fullmatch(node):
+        return f"decoder.prenet.layers.{match[1]}"
+    if node == "/memory_layer/linear_layer/MatMul":
+        return "decoder.attention_layer.memory_layer"
+    if node.startswith("/attention_layer/") and node.endswith("/linear_layer/MatMul"):
+        return f"decoder{node.removesuffix('/linear_layer/MatMul').replace('/', '.')}"
+    return ""
+
+
+def _tensors(graph: Any) -> dict[str, np.ndarray]:
+    """Return the constant tensors of a graph in float32, with the names that the nodes use."""
+    from onnx import numpy_helper
+
+    stored = {x.name: numpy_helper.to_array(x) for x in graph.initializer}
+    tensors = {}
+    for name, values in stored.items():
+        if name.endswith("_quantized"):
+            scale, zero = (stored[name.replace("_quantized", x)] for x in ("_scale", "_zero_point"))
+            tensors[name] = (values.astype(np.float32) - zero) * scale
+        elif values.dtype == np.float32 and not name.endswith(("_scale", "_scales")):
+            tensors[name] = values
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear":
+            values, scales = (stored[x] for x in node.input)
+            shape = [1] * values.ndim
+            axis = next(x.i for x in node.attribute if x.name == "axis")
+            shape[axis] = len(scales)
+            tensors[node.output[0]] = values.astype(np.float32) * scales.reshape(shape)
+    return tensors
+
+
+def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
+    """Return a convolution and a batch norm without effect."""
+    channels = len(bias)
+    return {
+        f"{layer}.0.conv.weight": weight,
+        f"{layer}.0.conv.bias": bias,
+        f"{layer}.1.weight": np.ones(channels),
+        f"{layer}.1.bias": np.zeros(channels),
+        f"{layer}.1.running_mean": np.zeros(channels),
+        f"{layer}.1.running_var": np.full(channels, 1 - NORM_EPSILON),
+        f"{layer}.1.num_batches_tracked": np.zeros(()),
+    }
+
+
+def _lstm(inputs: np.ndarray, hidden: np.ndarray, biases: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the encoder's LSTM. ONNX has the gates in the order i, o, f, c, and torch in the order
+    i, f, g, o."""
+
+    def gates(x: np.ndarray) -> np.ndarray:
+        i, o, f, c = np.split(x, 4)
+        return np.concatenate([i, f, c, o])
+
+    weights = {}
+    for direction, suffix in enumerate(("", "_reverse")):
+        bias_ih, bias_hh = np.split(biases[direction], 2)
+        weights[f"encoder.lstm.weight_ih_l0{suffix}"] = gates(inputs[direction])
+        weights[f"encoder.lstm.weight_hh_l0{suffix}"] = gates(hidden[direction])
+        weights[f"encoder.lstm.bias_ih_l0{suffix}"] = gates(bias_ih)
+        weights[f"encoder.lstm.bias_hh_l0{suffix}"] = gates(bias_hh)
+    return weights

@@ -1,0 +1,105 @@
+"""Tests of export/voice_weights.py: a voice becomes a model again, and training starts from it."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers import ROOT
+
+import train
+from export.checkpoint_synthesizer import CheckpointSynthesizer
+from export.voice_weights import is_voice, state_of_voice
+from hparams import hparams_from_dict
+from model import Tacotron2
+from tacotron2_voice.voice import Voice
+from training.start import read_weights
+from training.warm_start import different_audio
+
+TEXT = "A dog came."
+ENGLISH = ROOT / "voices" / "english"
+
+
+def synthesizer_of(folder) -> CheckpointSynthesizer:
+    state = state_of_voice(folder)
+    hparams = hparams_from_dict(state["hparams"])
+    model = Tacotron2(hparams)
+    model.load_state_dict(state["state_dict"])
+    return CheckpointSynthesizer(model.eval(), hparams)
+
+
+def forced_steps(synthesizer, count: int):
+    """Return the first decoder steps of a text: frames, gate and alignments."""
+    ids = [int(x) for x in np.arange(38, 60)]
+    speaker = 0 if synthesizer.settings.speakers else None
+    steps = next(iter(synthesizer.decode(ids, 3, count, speaker)))
+    return steps.frames[:count], steps.gate[:count], steps.alignments[:count]
+
+
+@pytest.mark.parametrize("kind", ["fp32", "int8", "packed"])
+def test_model_of_a_voice_has_the_weights_of_the_checkpoint(voices, kind):
+    """Batch norms are part of the convolutions, so outputs are compared too."""
+    folder = getattr(voices, kind)[0]
+    trained = torch.load(voices.checkpoint[0], weights_only=True)["state_dict"]
+    state = state_of_voice(folder)["state_dict"]
+    assert state.keys() == trained.keys()
+    for name, weights in state.items():
+        assert weights.shape == trained[name].shape, name
+        if ".convolutions." not in name:
+            largest = trained[name].abs().max()
+            # A compressed voice is rounded twice, to 64 and to 46 integers on each side of 0.
+            tolerance = 0 if kind == "fp32" else largest * (1 / 128 + 1 / 92)
+            difference = (weights - trained[name]).abs().max()
+            assert difference <= tolerance, name
+
+
+@pytest.mark.parametrize("kind", ["fp32", "packed"])
+def test_model_of_a_voice_has_the_mels_of_the_voice(voices, kind):
+    """A compressed voice also rounds the inputs of its LSTMs to 8 bits, and the model does not."""
+    folder = getattr(voices, kind)[0]
+    found = forced_steps(synthesizer_of(folder), 5)
+    expected = forced_steps(Voice(folder), 5)
+    for ours, theirs in zip(found, expected, strict=True):
+        largest = np.abs(theirs).max()
+        np.testing.assert_allclose(ours, theirs, atol=largest * (1e-4 if kind == "fp32" else 0.02))
+
+
+def test_refined_mel_of_the_model_equals_that_of_the_voice(voices):
+    mel = np.random.default_rng(0).normal(-5, 1, (80, 30)).astype(np.float32)
+    found = synthesizer_of(voices.fp32[0]).refine(mel)
+    np.testing.assert_allclose(found, Voice(voices.fp32[0]).refine(mel), atol=1e-4)
+
+
+def test_voice_of_the_repository_becomes_a_model():
+    synthesizer = synthesizer_of(ENGLISH)
+    assert synthesizer.settings.speakers == ("hibari", "kathleen", "linda")
+    frames, _, alignments = forced_steps(synthesizer, 20)
+    expected, _, expected_alignments = forced_steps(Voice(ENGLISH), 20)
+    assert np.abs(frames - expected).mean() < 0.05 * np.abs(expected).mean()
+    assert np.abs(alignments - expected_alignments).mean() < 0.01
+
+
+def test_training_rejects_a_voice_without_warm_start(tmp_path):
+    with pytest.raises(SystemExit) as raised:
+        train.main(["-o", str(tmp_path / "run"), "-c", str(ENGLISH)])
+    message = str(raised.value.code)
+    assert str(ENGLISH) in message
+    assert "--warm_start" in message
+
+
+def test_folder_is_a_voice_when_it_has_a_description(voices, tmp_path):
+    assert is_voice(voices.fp32[0])
+    assert not is_voice(tmp_path)
+    shutil.copytree(voices.fp32[0], tmp_path / "voice")
+    (tmp_path / "voice" / "voice.json").unlink()
+    assert not is_voice(tmp_path / "voice")
+
+
+def test_different_audio_settings_are_listed(voices):
+    source = read_weights(voices.int8[0])
+    hparams = hparams_from_dict(source.state["hparams"])
+    assert different_audio(source, hparams) == []
+    other = replace(hparams, sampling_rate=16000)
+    [line] = different_audio(source, other)
+    assert {"22050", "16000"} <= {word.strip(",").rpartition("=")[2] for word in line.split()}
