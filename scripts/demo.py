@@ -13,11 +13,9 @@ continues where it stopped.
 
 from project_root import ROOT
 
-import contextlib
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -28,6 +26,7 @@ import pandas as pd
 from evaluation.figures import draw_progress, write_figure
 from evaluation.results import INTELLIGIBILITY_FILE, Intelligibility, read_result
 from hparams import HParams
+from scripts.commands import run_stage
 from scripts.table2.runs import MEASURES, read_progress
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english, sentence_of
 from tacotron2_voice.utils.arguments import make_parser
@@ -62,26 +61,6 @@ UNSEEN = 50  # numbers that the trained model speaks
 VALIDATION = 0.05  # fraction of the clips for validation
 
 
-def run(*command: object, threads: str = "1") -> None:
-    """Print a command that runs a program of this project, and run it.
-
-    Raises:
-        UserError: if the program fails or is stopped.
-    """
-    program, *arguments = map(str, command)
-    print("\n$ python", program, shlex.join(arguments), flush=True)
-    environment = os.environ | {"OMP_NUM_THREADS": threads}
-    # The matrix products are so short that sleeping threads would wake up too late.
-    environment.setdefault("GOMP_SPINCOUNT", "100000")
-    process = subprocess.Popen([sys.executable, ROOT / program, *arguments], env=environment)
-    while process.returncode is None:
-        # Ctrl-C also reaches the program, which then saves
-        with contextlib.suppress(KeyboardInterrupt):
-            process.wait()
-    if process.returncode != 0:
-        raise UserError(f"stopped in {program}; run the demo again to continue")
-
-
 def text_settings(language: str, *, phones: bool) -> str:
     """Return the overrides for texts in a language.
 
@@ -110,16 +89,25 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
     folder = out / "run"
     model = os.path.relpath(ROOT / "scripts" / demo.model)
     spoken = ("--language", language) if language != ENGLISH else ()
-    run("scripts/make_demo_corpus.py", corpus, "--clips", clips, *spoken)
-    run("scripts/make_demo_corpus.py", out / "unseen", "--clips", UNSEEN, "--skip", clips, *spoken)
+    run_stage("scripts/make_demo_corpus.py", corpus, "--clips", clips, *spoken, threads="1")
+    run_stage(
+        "scripts/make_demo_corpus.py",
+        out / "unseen",
+        "--clips",
+        UNSEEN,
+        "--skip",
+        clips,
+        *spoken,
+        threads="1",
+    )
     kept = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
     chosen = ("--hparams", settings) if settings else ()
-    run("scripts/prepare.py", corpus, *kept, *chosen)
+    run_stage("scripts/prepare.py", corpus, *kept, *chosen, threads="1")
     hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={demo.epochs},seed={seed}"
     hparams += f",random_epochs={demo.random_epochs},learning_rate_decay_start={demo.decay_start}"
     hparams += f",learning_rate_half_life={demo.half_life}"
     threads = os.environ.get("OMP_NUM_THREADS", "2")
-    run("train.py", "-o", folder, "--resume", "--hparams", hparams, threads=threads)
+    run_stage("train.py", "-o", folder, "--resume", "--hparams", hparams, threads=threads)
     return folder
 
 
@@ -130,7 +118,9 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
     if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
         given += ("--language", language) if language != ENGLISH else ()
-        run("scripts/evaluate.py", *given, "--output", out / "speech", "-o", result)
+        run_stage(
+            "scripts/evaluate.py", *given, "--output", out / "speech", "-o", result, threads="1"
+        )
     return read_result(result, Intelligibility)
 
 
@@ -140,7 +130,7 @@ def export(out: Path, checkpoint: Path) -> Path:
     about = voice / DESCRIPTION_FILE
     if not about.exists() or about.stat().st_mtime < checkpoint.stat().st_mtime:
         shutil.rmtree(voice, ignore_errors=True)
-        run("scripts/export_voice.py", "--checkpoint", checkpoint, "-o", voice)
+        run_stage("scripts/export_voice.py", "--checkpoint", checkpoint, "-o", voice, threads="1")
     return voice
 
 

@@ -11,7 +11,7 @@ import pytest
 from helpers import ROOT, call_alone, fork_server, metrics, run_program
 
 from evaluation.results import Intelligibility, read_result
-from scripts import demo
+from scripts import commands, demo
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import write_json
 
@@ -65,7 +65,7 @@ def test_demo_runs_twice_when_its_path_contains_spaces(tmp_path, monkeypatch, ca
     folder = tmp_path / "where I work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(demo.subprocess, "Popen", ForkedProgram)
+    monkeypatch.setattr(commands.subprocess, "Popen", ForkedProgram)
     monkeypatch.setattr(demo, "SMALL", demo.SMALL._replace(random_epochs=1))
     monkeypatch.setattr(demo, "UNSEEN", 1)
     monkeypatch.setattr(demo, "VALIDATION", 0.2)
@@ -119,12 +119,12 @@ def test_demo_transcribes_again_when_the_checkpoint_is_newer(tmp_path, monkeypat
     found = tmp_path / "intelligibility.json"
     runs = []
 
-    def evaluate(*command):
+    def evaluate(*command, **_):
         runs.append(command)
         write_json(found, asdict(Intelligibility(0.25, 0.1, 0.125, 50, "best.pt", 12, [])))
         os.utime(found, (2000, 2000))
 
-    monkeypatch.setattr(demo, "run", evaluate)
+    monkeypatch.setattr(demo, "run_stage", evaluate)
     best.touch()
     for seconds, expected in ((1000, 1), (1000, 1), (3000, 2)):
         os.utime(best, (seconds, seconds))
@@ -145,7 +145,7 @@ def test_demo_waits_until_the_program_has_saved_when_it_gets_ctrl_c(tmp_path):
         "    sys.exit(130)\n"
     )
     log = tmp_path / "log"
-    process = fork_server().Process(target=call_alone, args=(log, demo.run, program))
+    process = fork_server().Process(target=call_alone, args=(log, commands.run_stage, program))
     process.start()
     deadline = time.monotonic() + 60
     while not log.exists() or "training\n" not in log.read_text():
@@ -167,7 +167,7 @@ def test_demo_uses_another_folder_and_other_settings_when_a_language_is_given(
         if program == "train.py":
             raise UserError("stopped")
 
-    monkeypatch.setattr(demo, "run", stop)
+    monkeypatch.setattr(demo, "run_stage", stop)
     monkeypatch.chdir(tmp_path)
     for given in ("", "--language de", "--language ko --phones", "--phones"):
         with pytest.raises(UserError, match="stopped"):
