@@ -18,6 +18,7 @@ import html
 import os
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -60,7 +61,8 @@ def prepare(out: Path, args: argparse.Namespace) -> HParams:
         *shlex.split(args.prepare),
         *chosen,
     )
-    return read_symbols(create_hparams(f"@{out / 'lists' / 'settings.txt'},{settings_file()}"))
+    hparams = create_hparams(f"@{out / 'lists' / 'settings.txt'},{settings_file()}")
+    return replace(read_symbols(hparams), speakers=(args.name,))
 
 
 def settings_file() -> str:
