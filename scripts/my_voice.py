@@ -133,6 +133,7 @@ def evaluate(out: Path, checkpoint: Path, args: argparse.Namespace) -> Intelligi
             *("--checkpoint", checkpoint, "--recordings", out / "lists" / "val.txt"),
             *("--output", out / "speech", "-o", result, "--language", args.language),
             *("--recognizer", args.recognizer, "--words-only"),
+            *(("--whisper-model", args.whisper_model) if args.whisper_model else ()),
         )
     return read_result(result, Intelligibility)
 
@@ -195,6 +196,7 @@ def main(arguments: list[str] | None = None) -> None:
         choices=("whisper", "pocketsphinx"),
         help="transcribes the speech",
     )
+    add("--whisper-model", metavar="MODEL", help="name or folder of a Whisper model")
     args = parser.parse_args(arguments)
     out = args.out or Path(f"my-voice-{args.name}")
     check_is_folder(out, "--out")
