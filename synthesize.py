@@ -5,6 +5,7 @@
     python synthesize.py --voice voice --text-file book.txt -o book.wav --time
     python synthesize.py --voice voice --text-file book.txt --stream wav | ffplay -
     python synthesize.py --voice voice --list-speakers
+    python synthesize.py --checkpoint runs/mine/best.pt --teacher-forced filelists/mine/train.txt -o forced
     python synthesize.py --voice voice --speaker anna --text "It was a quiet evening."
 
 -o FOLDER writes a WAV and a plot of the alignment for each text, named by its line: out/0012.wav.
@@ -31,6 +32,17 @@ from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import Voice
 
 
+def write_forced_mels(checkpoint: Path, filelist: Path, folder: Path) -> None:
+    """Write the teacher-forced log-mels of the recordings in a filelist."""
+    # Imported here, because speaking with a voice needs no PyTorch.
+    from evaluation.teacher_forcing import write_teacher_forced_mels
+    from export.checkpoint_synthesizer import load_checkpoint_synthesizer
+
+    synthesizer = load_checkpoint_synthesizer(checkpoint)
+    paths = write_teacher_forced_mels(synthesizer, filelist, folder)
+    print(f"Wrote {len(paths):,} log-mels to {folder}")
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
@@ -40,8 +52,20 @@ def main(arguments: list[str] | None = None) -> None:
     source.add_argument(
         "--voice", type=Path, metavar="FOLDER", help="speak with this exported voice"
     )
-    add_options(parser)
+    texts = add_options(parser)
+    texts.add_argument(
+        "--teacher-forced",
+        type=Path,
+        metavar="FILELIST",
+        help="write log-mels of the recordings in this filelist into the folder -o, to fine-tune a "
+        "vocoder",
+    )
     args = parser.parse_args(arguments)
+    if args.teacher_forced:
+        if args.checkpoint is None:
+            parser.error("--teacher-forced needs --checkpoint")
+        write_forced_mels(args.checkpoint, args.teacher_forced, args.out or Path("out"))
+        return
     if args.voice is not None:
         speak_texts(args, args.voice, lambda: Voice(args.voice, args.hparams, args.threads or 1))
     else:

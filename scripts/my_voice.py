@@ -17,9 +17,11 @@ import argparse
 import html
 import os
 import shlex
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import torch
 
@@ -33,6 +35,7 @@ from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import check_is_folder, numbered_lines, write_bytes
 from tacotron2_voice.utils.program import run_program
+from tacotron2_voice.voice import DESCRIPTION_FILE
 from training.checkpoint import list_checkpoints
 from training.precision import describe_precision
 from training.trainer import Trainer
@@ -139,8 +142,11 @@ def evaluate(out: Path, checkpoint: Path, args: argparse.Namespace) -> Intelligi
 
 
 def export(out: Path, checkpoint: Path) -> Path:
+    """Return the folder of the exported voice, and export it first if the checkpoint is newer."""
     voice = out / "voice"
-    if not voice.exists():
+    description = voice / DESCRIPTION_FILE
+    if not description.exists() or description.stat().st_mtime < checkpoint.stat().st_mtime:
+        shutil.rmtree(voice, ignore_errors=True)
         run_stage("scripts/export_voice.py", "--checkpoint", checkpoint, "-o", voice, "--packed")
     return voice
 
@@ -154,7 +160,7 @@ def write_page(out: Path, name: str, summary: str) -> Path:
     for line, speech in zip(lines, audio, strict=False):
         recording = os.path.relpath(os.path.join(lists, line.path), out)
         cells = "".join(
-            f'<td><audio controls preload="none" src="{html.escape(path)}"></audio></td>'
+            f'<td><audio controls preload="none" src="{quote(path)}"></audio></td>'
             for path in (recording, os.path.relpath(speech, out))
         )
         rows.append(f"<tr><td>{html.escape(line.text)}</td>{cells}</tr>")

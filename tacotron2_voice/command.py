@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tacotron2_voice.outputs import FolderOutput, Output, StreamOutput, WavOutput
 from tacotron2_voice.resume_log import hash_of, options_hash
@@ -37,9 +38,10 @@ def output_path(text: str) -> Path:
     return Path(text)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `speak_texts`, except the path of the model."""
-    add_text_options(parser)
+def add_options(parser: argparse.ArgumentParser) -> Any:
+    """Add the options of `speak_texts`, except the path of the model. Returns the group of the
+    options that say what to speak."""
+    source = add_text_options(parser)
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
         "-o",
@@ -66,6 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="number of CPU threads (default: 1 for a voice, PyTorch's for a checkpoint)",
     )
     parser.add_argument("--time", action="store_true", help="print the times and the RTF")
+    return source
 
 
 def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthesizer]) -> None:

@@ -27,8 +27,9 @@ class InputText(NamedTuple):
     utterance: Utterance
 
 
-def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `read_texts` and `speaking_options` use."""
+def add_text_options(parser: argparse.ArgumentParser) -> Any:
+    """Add the options that `read_texts` and `speaking_options` use. Returns the group of the options
+    that say what to speak."""
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", help="speak this text")
@@ -93,6 +94,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         help="use this ONNX vocoder instead of Griffin-Lim (docs/guides/deploy.md)",
     )
     add("--hparams", default="", help="change settings, such as gate_threshold=0.4")
+    return source
 
 
 def speaking_options(args: argparse.Namespace) -> dict[str, Any]:

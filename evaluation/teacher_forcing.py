@@ -1,0 +1,72 @@
+"""Write teacher-forced log-mels of recordings, to fine-tune a vocoder on a model's output.
+
+    synthesizer = load_checkpoint_synthesizer("runs/mine/best.pt")
+    paths = write_teacher_forced_mels(synthesizer, Path("filelists/mine/train.txt"), Path("forced"))
+
+The model sees the recording's frames while it predicts the next frames. Each log-mel is therefore as
+long as the recording's.
+"""
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from batch import collate
+from corpus.filelist import read_filelist
+from data_utils import TextMelDataset
+from export.checkpoint_synthesizer import CheckpointSynthesizer
+from tacotron2_voice.utils.console import progress_bar
+from tacotron2_voice.utils.files import write_bytes
+
+
+def write_teacher_forced_mels(
+    synthesizer: CheckpointSynthesizer, filelist: Path, folder: Path, seed: int = 0
+) -> list[Path]:
+    """Write FOLDER/ID.npy, float32 [n_mels, frames], of each clip of a filelist.
+
+    These are the names, the shape and the folder that HiFi-GAN's fine-tuning reads
+    (`--input_mels_dir`). Files that exist are kept.
+
+    Args:
+        seed: of the prenet's dropout, which is also used in synthesis.
+
+    Raises:
+        UserError: see `read_filelist`.
+    """
+    load_mel = any(line.partition("|")[0].endswith(".npy") for line in _first_lines(filelist))
+    hparams = replace(synthesizer.settings, load_mel_from_disk=load_mel, clips_folder="")
+    clips = read_filelist(filelist, hparams)
+    dataset = TextMelDataset(clips, hparams)
+    ids = clips.ids()
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.npy" for name in ids]
+    for i in progress_bar("Teacher forcing", len(paths), " clips", iterable=range(len(paths))):
+        if paths[i].exists():
+            continue
+        mel = _teacher_forced(synthesizer, dataset[i], seed)
+        content = io.BytesIO()
+        np.save(content, mel)
+        write_bytes(paths[i], content.getvalue())
+    return paths
+
+
+def _first_lines(filelist: Path) -> Iterator[str]:
+    with open(filelist, encoding="utf-8") as file:
+        yield file.readline()
+
+
+@torch.no_grad()
+def _teacher_forced(synthesizer: CheckpointSynthesizer, item: tuple, seed: int) -> np.ndarray:
+    """Return the log-mel [n_mels, frames] of one clip, with the frames of its recording."""
+    model = synthesizer.model
+    device = model.embedding.weight.device
+    batch = collate([item], model.n_frames_per_step)
+    num_frames = int(batch.mel_lengths[0])
+    num_steps = batch.mel.shape[2] // model.n_frames_per_step
+    masks = model.decoder.draw_masks(num_steps, 1, torch.Generator().manual_seed(seed))
+    outputs = model(batch.to(device), masks)
+    return outputs.mel_postnet[0, :, :num_frames].float().cpu().numpy()

@@ -1,0 +1,116 @@
+"""Tests of scripts/my_voice.py: its commands, its settings, and how it continues."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from evaluation.results import Intelligibility
+from scripts import my_voice
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.files import write_json
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """Replace the stages by functions that write their outputs; return the commands that were run."""
+    run = []
+    out = tmp_path / "out"
+
+    def stage(program, *arguments, **_):
+        run.append([program, *map(str, arguments)])
+        if program == "scripts/prepare.py":
+            lists = out / "lists"
+            lists.mkdir(parents=True, exist_ok=True)
+            lines = "".join(f"../recordings/{i}.wav|Good morning.|2.0|anna\n" for i in range(100))
+            (lists / "train.txt").write_text(lines)
+            (lists / "val.txt").write_text("../recordings/a & b.wav|It <rains>.|2.0|anna\n")
+            (lists / "settings.txt").write_text(
+                "training_files=train.txt\nvalidation_files=val.txt\n"
+            )
+        elif program == "train.py":
+            (out / "run").mkdir(exist_ok=True)
+            (out / "run" / f"checkpoint_{len(run)}.pt").touch()
+        elif program == "scripts/evaluate.py":
+            (out / "speech").mkdir(exist_ok=True)
+            (out / "speech" / "0001.wav").touch()
+            write_json(
+                out / "evaluation.json",
+                asdict(Intelligibility(0.25, 0.1, 0.125, 50, "best.pt", 12, [])),
+            )
+        elif program == "scripts/export_voice.py":
+            (out / "voice").mkdir()
+            (out / "voice" / "voice.json").touch()
+
+    monkeypatch.setattr(my_voice, "run_stage", stage)
+    monkeypatch.setattr(my_voice, "seconds_per_step", lambda *_: 1.2)
+    return run
+
+
+def make(tmp_path: Path, *options: str) -> None:
+    my_voice.main(["rec", "--name", "anna", "--out", str(tmp_path / "out"), *options])
+
+
+def test_stages_are_run_in_order_and_the_time_is_announced(commands, tmp_path, capsys):
+    make(tmp_path, "--steps", "100")
+    assert [words[0] for words in commands] == [
+        "scripts/prepare.py",
+        "train.py",
+        "scripts/evaluate.py",
+        "scripts/export_voice.py",
+    ]
+    prepared, trained, evaluated, exported = commands
+    assert prepared[prepared.index("--speaker") + 1] == "anna"
+    assert trained[trained.index("-c") + 1].endswith("voices/english")
+    assert "--warm_start" in trained
+    checkpoint = str(tmp_path / "out" / "run" / "checkpoint_2.pt")
+    assert checkpoint in evaluated
+    assert checkpoint in exported
+    printed = capsys.readouterr().out
+    assert "100 clips, 3.3 minutes" in printed
+    assert "about 2 minutes" in printed
+
+
+def test_second_call_resumes_the_training_and_keeps_the_rest(commands, tmp_path):
+    make(tmp_path)
+    commands.clear()
+    make(tmp_path)
+    assert [words[0] for words in commands[:2]] == ["scripts/prepare.py", "train.py"]
+    assert "--resume" in commands[1]
+    assert "-c" not in commands[1]
+    assert "scripts/export_voice.py" not in [words[0] for words in commands]
+
+
+def test_stopped_stage_ends_the_program(commands, tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise UserError("stopped in scripts/prepare.py")
+
+    monkeypatch.setattr(my_voice, "run_stage", stop)
+    with pytest.raises(UserError):
+        make(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("clips", "steps", "epochs", "every"), [(100, 1000, 40, 4), (3, 50, 50, 5), (4000, 1000, 1, 1)]
+)
+def test_epochs_follow_from_the_number_of_clips(clips, steps, epochs, every):
+    settings = dict(x.split("=") for x in my_voice.training_settings(clips, steps, 4).split(","))
+    assert settings["epochs"] == str(epochs)
+    assert settings["epochs_per_validation"] == str(every)
+    decay = int(settings["learning_rate_decay_start"])
+    halvings = (steps - decay) / int(settings["learning_rate_half_life"])
+    assert 5e-4 * 2**-halvings == pytest.approx(2e-5, rel=0.25)
+
+
+def test_page_shows_the_texts_with_the_recordings_and_the_speech(commands, tmp_path):
+    make(tmp_path)
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "It &lt;rains&gt;." in page
+    assert 'src="recordings/a%20%26%20b.wav"' in page
+    assert 'src="speech/0001.wav"' in page
+
+
+def test_texts_in_another_language_get_a_table_of_their_symbols(commands, tmp_path):
+    make(tmp_path, "--language", "nl")
+    prepared = commands[0]
+    assert "symbols=corpus" in prepared[prepared.index("--hparams") + 1]
