@@ -28,7 +28,7 @@ def commands(tmp_path, monkeypatch):
             (lists / "settings.txt").write_text(
                 "training_files=train.txt\nvalidation_files=val.txt\n"
             )
-        elif program == "train.py":
+        elif program == "train.py" and "--resume" not in arguments:
             (out / "run").mkdir(exist_ok=True)
             (out / "run" / f"checkpoint_{len(run)}.pt").touch()
         elif program == "scripts/evaluate.py":
