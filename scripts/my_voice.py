@@ -23,12 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import torch
 
 from batch import synthetic_batch
 from corpus.filelist import split_filelist_line
 from evaluation.results import Intelligibility, read_result
-from hparams import HParams, create_hparams, read_symbols
+from hparams import HParams, batching_options, create_hparams, read_symbols
+from length_batching import plan_epoch
 from scripts.commands import run_stage
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english
 from tacotron2_voice.utils.arguments import make_parser
@@ -81,9 +83,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return checkpoints[-1][1] if checkpoints else None
 
 
-def training_settings(num_clips: int, steps: int, batch_size: int) -> str:
-    """Return the settings that depend on the number of clips."""
-    batches_per_epoch = max(1, num_clips // batch_size)
+def training_settings(steps: int, batches_per_epoch: int) -> str:
+    """Return the settings that depend on the number of batches."""
     epochs = -(-steps // batches_per_epoch)
     decay_start = round(DECAY_START * steps)
     half_life = max(1, round((steps - decay_start) / HALVINGS))
@@ -94,12 +95,11 @@ def training_settings(num_clips: int, steps: int, batch_size: int) -> str:
     )
 
 
-def seconds_per_step(hparams: HParams, frames: int, symbols: int) -> float:
-    """Return the time of an optimizer step with clips of these lengths, measured on this machine."""
+def seconds_per_step(hparams: HParams, clips: int, frames: int, symbols: int) -> float:
+    """Return the time of an optimizer step with a batch of this size, measured on this machine."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trainer = Trainer(hparams, device)
-    size = hparams.batch_size
-    batch = synthetic_batch([frames] * size, [symbols] * size, hparams).to(device)
+    batch = synthetic_batch([frames] * clips, [symbols] * clips, hparams).to(device)
     trainer.compute_gradients(batch)  # the first pass allocates memory
     began = time.monotonic()
     for _ in range(TIMED_STEPS):
@@ -209,15 +209,17 @@ def main(arguments: list[str] | None = None) -> None:
     began = time.monotonic()
     hparams = prepare(out, args)
     lines = [split_filelist_line(x) for _, x in numbered_lines(out / "lists" / "train.txt", "")]
-    seconds = sum(line.seconds or 0.0 for line in lines)
-    frames = round(seconds / len(lines) * hparams.sampling_rate / hparams.hop_length)
+    seconds = np.array([line.seconds or 0.0 for line in lines])
+    frames = np.ceil(seconds * hparams.sampling_rate / hparams.hop_length)
+    batches = len(plan_epoch(frames, epoch=hparams.random_epochs, **batching_options(hparams)))
     symbols = round(sum(len(line.text) for line in lines) / len(lines))
-    step = seconds_per_step(hparams, frames, symbols)
+    step = seconds_per_step(hparams, round(len(lines) / batches), round(frames.mean()), symbols)
     print(
-        f"\n{len(lines):,} clips, {seconds / 60:.1f} minutes of speech. Training for {args.steps:,} "
-        f"optimizer steps takes about {args.steps * step / 60:.0f} minutes on this machine"
+        f"\n{len(lines):,} clips, {seconds.sum() / 60:.1f} minutes of speech. Training for "
+        f"{args.steps:,} optimizer steps takes about {args.steps * step / 60:.0f} minutes on this "
+        "machine"
     )
-    settings = training_settings(len(lines), args.steps, hparams.batch_size)
+    settings = training_settings(args.steps, batches)
     checkpoint = train(out, args.start, settings)
     speech = evaluate(out, checkpoint, args)
     voice = export(out, checkpoint)

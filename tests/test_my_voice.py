@@ -91,10 +91,10 @@ def test_stopped_stage_ends_the_program(commands, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("clips", "steps", "epochs", "every"), [(100, 1000, 40, 4), (3, 50, 50, 5), (4000, 1000, 1, 1)]
+    ("batches", "steps", "epochs", "every"), [(25, 1000, 40, 4), (1, 50, 50, 5), (1000, 1000, 1, 1)]
 )
-def test_epochs_follow_from_the_number_of_clips(clips, steps, epochs, every):
-    settings = dict(x.split("=") for x in my_voice.training_settings(clips, steps, 4).split(","))
+def test_epochs_follow_from_the_number_of_batches(batches, steps, epochs, every):
+    settings = dict(x.split("=") for x in my_voice.training_settings(steps, batches).split(","))
     assert settings["epochs"] == str(epochs)
     assert settings["epochs_per_validation"] == str(every)
     decay = int(settings["learning_rate_decay_start"])
