@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacotron2_voice.alignment_failures import Failure, find_failures, severity
-from tacotron2_voice.griffin_lim import SILENCE, GriffinLim, windowed
+from tacotron2_voice.griffin_lim import SILENCE, GriffinLim, cut_silence, is_silence, windowed
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.speakers import chosen_index
 from tacotron2_voice.speech_end import EndDetector, StopReason
@@ -484,14 +484,20 @@ class Synthesizer(ABC):
 
     def _audio_of_mels(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield samples [N] of consecutive log-mels [n_mels, frames]."""
-        if self.vocoder is None:
+        vocoder = self.vocoder
+        if vocoder is None:
             return self.griffin_lim.stream(mels)
+        hop = self.settings.hop_length
+
+        def audio_of_piece(mel: np.ndarray) -> np.ndarray:
+            return np.zeros(mel.shape[1] * hop, np.float32) if is_silence(mel) else vocoder(mel)
+
         pieces = (
             mel[:, start : start + MAX_VOCODER_FRAMES]
-            for mel in mels
+            for mel in cut_silence(mels)
             for start in range(0, mel.shape[1], MAX_VOCODER_FRAMES)
         )
-        return windowed(pieces, self.vocoder, VOCODER_CONTEXT, self.settings.hop_length)
+        return windowed(pieces, audio_of_piece, VOCODER_CONTEXT, hop)
 
 
 class _ResultKeeper:
