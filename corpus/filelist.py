@@ -25,6 +25,7 @@ from corpus.clips import Clip
 from hparams import HParams
 from tacotron2_voice.speakers import listed, speaker_name
 from tacotron2_voice.text import can_be_spoken, clean
+from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.rules import version_of
 from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
 from tacotron2_voice.utils.console import progress_bar
@@ -169,6 +170,8 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
         count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
         raise UserError(f"text {text[:40]!r}... of {count}; split the clip")
     table = hparams.table
+    if new_run:
+        check_notations(text, hparams.text_cleaners, table)
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     symbols = tuple(table.ids[symbol] for symbol in cleaned if symbol in table.ids)
     if len(symbols) < len(cleaned) and not (table.is_english or hparams.drop_unknown):

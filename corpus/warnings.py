@@ -22,6 +22,7 @@ from hparams import HParams
 from tacotron2_voice.text import sequence_to_text
 from tacotron2_voice.text.sequences import PHONES
 from tacotron2_voice.text.spoken_numbers import WORDS
+from tacotron2_voice.text.tags import WORDS_IN_BRACKETS
 from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 
 MAX_SILENCE_SECONDS = 0.3  # longest usual silence before or after speech
@@ -41,6 +42,11 @@ UNUSUAL_TEXTS = (
         "UTF-8 that was read as Windows-1252",
         "Decode the texts again where they come from",
         TWICE_ENCODED,
+    ),
+    (
+        "words in square brackets, which training reads as speech but synthesis as tags",
+        "Delete them if the recordings do not contain them, or write (round) brackets",
+        WORDS_IN_BRACKETS,
     ),
     (
         # Wrong conversions of quotation marks leave control characters.

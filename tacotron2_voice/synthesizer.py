@@ -269,7 +269,8 @@ class Synthesizer(ABC):
         decoder step. Without retries, frames are yielded while the decoder runs.
 
         Args:
-            speaker: a name from settings.speakers; required if there are several speakers.
+            speaker: a name from settings.speakers; required if there are several speakers. Tags
+                such as [speaker anna] change the speaker inside the text.
             seed: seed of the prenet dropout.
             speed: factor of the speaking rate; pauses keep their length.
             pause: seconds after a sentence. Other endings have shorter pauses, and a pause tag sets
@@ -378,7 +379,8 @@ class Synthesizer(ABC):
                     text = sequence_to_text(ids, settings.table)
                     start = textwrap.shorten(text, 30, placeholder="...")
                     place = f"chunk {number} of {len(chunks)} ({start!r}): "
-                spoken = yield from self._speak_chunk(ids, speaker, seed, retries, speed)
+                own = speaker if chunk.speaker is None else chunk.speaker
+                spoken = yield from self._speak_chunk(ids, own, seed, retries, speed)
                 if spoken.attempts > 1:
                     tried = f"synthesized {spoken.attempts} times ({', '.join(spoken.causes)})"
                     report.notes.append(f"{place}{tried}, kept seed {spoken.seed}")

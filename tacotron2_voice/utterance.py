@@ -4,12 +4,14 @@ utterance = prepare_utterance("Wait. [pause 0.5] Now.", settings)
 chunks = split_into_chunks(utterance, 188, settings.table, pause=0.3)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacotron2_voice.settings import VoiceSettings
+from tacotron2_voice.speakers import speaker_index
 from tacotron2_voice.text import SymbolTable, can_be_spoken, clean
+from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.splitting import Ending, split_sequence
-from tacotron2_voice.text.tags import Pause, split_tags
+from tacotron2_voice.text.tags import Pause, SpeakerTag, split_tags
 from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
 from tacotron2_voice.utils.errors import UserError
 
@@ -21,10 +23,11 @@ PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INS
 
 @dataclass(frozen=True)
 class Segment:
-    """The symbols before the next pause tag of the text."""
+    """The symbols before the next tag of the text."""
 
     ids: list[int]  # ids of the symbols; [] if the segment is only a pause
     pause: float | None = None  # seconds after the segment; None: the usual pause for its ending
+    speaker: int | None = None  # index of its speaker; None: the speaker of the text
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Chunk:
 
     ids: list[int]  # [] if the chunk is a pause only
     pause: float  # seconds of silence after it
+    speaker: int | None = None  # index of its speaker; None: the speaker of the text
 
 
 class NothingToSpeak(UserError):
@@ -66,25 +70,36 @@ class UnknownSymbols(UserError):
 def prepare_utterance(
     text: str, settings: VoiceSettings, *, drop_unknown: bool = False
 ) -> Utterance:
-    """Return a text with pause tags (text/tags.py) as an utterance.
+    """Return a text with tags for pauses and speakers (text/tags.py) as an utterance.
 
     Raises:
-        UserError: if the text is too long, contains other tags, has nothing to speak, or contains
-            unknown symbols (see `text_to_ids`).
+        UserError: if the text is too long, contains other tags, names an unknown speaker, has
+            nothing to speak, or contains unknown symbols (see `text_to_ids`).
     """
     _check_length(text)
     segments: list[Segment] = []
+    speaker = None
     for piece in split_tags(text):
         if isinstance(piece, Pause):
             before = segments.pop() if segments else Segment([])
-            segments.append(Segment(before.ids, (before.pause or 0) + piece.seconds))
+            segments.append(replace(before, pause=(before.pause or 0) + piece.seconds))
+        elif isinstance(piece, SpeakerTag):
+            speaker = _speaker_of(piece, settings)
         else:
             ids = _ids_of(piece, settings, drop_unknown)
             if can_be_spoken(ids, settings.table):
-                segments.append(Segment(ids))
+                segments.append(Segment(ids, speaker=speaker))
     if not any(segment.ids for segment in segments):
         raise NothingToSpeak(text)
     return Utterance(segments, text)
+
+
+def _speaker_of(tag: SpeakerTag, settings: VoiceSettings) -> int:
+    """Return the index of the speaker of a tag. UserError if the model does not have it."""
+    if not settings.speakers:
+        problem = "the model has one speaker without a name"
+        raise UserError(f"[speaker {tag.name[:60]}]: {problem} (expected no speaker tag)")
+    return speaker_index(tag.name, settings.speakers, "the model")
 
 
 def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:
@@ -116,11 +131,11 @@ def split_into_chunks(
             continue
         for span in split_sequence(segment.ids, limit, table):
             ids = segment.ids[span.start : span.end]
-            chunks.append(Chunk(ids, pause * PAUSES[span.ending]))
+            chunks.append(Chunk(ids, pause * PAUSES[span.ending], segment.speaker))
         if segment.pause is not None:
-            chunks[-1] = Chunk(chunks[-1].ids, segment.pause)
+            chunks[-1] = replace(chunks[-1], pause=segment.pause)
     if utterance.segments[-1].pause is None:
-        chunks[-1] = Chunk(chunks[-1].ids, 0.0)
+        chunks[-1] = replace(chunks[-1], pause=0.0)
     return chunks
 
 
@@ -137,6 +152,7 @@ def _check_length(text: str) -> None:
 def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]:
     _check_length(text)  # checked first, because cleaning a long text is slow
     table = settings.table
+    check_notations(text, settings.text_cleaners, table)
     cleaned = clean(text, settings.text_cleaners, table, settings.language)
     unknown = unknown_symbols(cleaned, table)
     if unknown and not table.is_english and not drop_unknown:

@@ -383,3 +383,10 @@ def test_usual_letters_are_not_reported_as_wrongly_decoded_text(text):
 @pytest.mark.parametrize("text", ["don’t – “no”", "Größe für alle", "Дом и сад"])
 def test_text_that_was_encoded_twice_is_recognized(text):
     assert TWICE_ENCODED.search(text.encode().decode("cp1252", "replace"))
+
+
+def test_words_in_square_brackets_are_listed_by_line(tmp_path, capsys):
+    corpus = write_corpus(tmp_path / "corpus", {"c03": (None, "He [laughs] and [1] [T]he end.")})
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    [found] = [line for line in warnings(capsys.readouterr().out) if "[laughs]" in line]
+    assert "metadata.csv:4: '[laughs]'." in found

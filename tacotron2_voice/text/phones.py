@@ -289,7 +289,7 @@ def _letter_name(script: str, language: str) -> str:
     samples = dict.fromkeys([*letters[:SAMPLES], *spread[:SAMPLES]])
     phones = sorted(_speak({letter: letter for letter in samples}, language).values())
     triples = zip(phones, phones[2:], strict=False)
-    beginnings = [os.path.commonprefix(triple) for triple in triples]
+    beginnings = [os.path.commonprefix(triple) for triple in triples]  # noqa: RUF071
     names = [name for name in beginnings if len(STRESS.sub("", name)) >= MIN_NAME]
     return min(names, key=len, default="")
 
