@@ -95,6 +95,11 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         raise UserError(f"--speaker: {error}") from None
     if index is not None:
         args.speaker = settings.speakers[index]  # the name in the spelling of the model
+    if args.lexicon:
+        note = synthesizer.use_lexicon(args.lexicon)
+        settings = synthesizer.settings
+        if note:
+            print(note, file=sys.stderr, flush=True)
     texts, num_skipped = read_texts(args, settings)
     if args.vocoder:
         synthesizer.vocoder = load_vocoder(args.vocoder, settings, args.threads or 1)

@@ -38,6 +38,7 @@ from tacotron2_voice.speech_statistics import (
     last_symbol,
 )
 from tacotron2_voice.text import rules_version, sequence_to_text, uses_english_rules
+from tacotron2_voice.text.lexicon import respell, with_lexicon
 from tacotron2_voice.text.unspoken import left_out
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utterance import (
@@ -201,6 +202,7 @@ class Synthesizer(ABC):
         self.training = training or TrainingFacts()
         self.source = source
         self.griffin_lim = GriffinLim(settings, filters)
+        self.rules = rules_version(settings.pronunciations)
 
     @abstractmethod
     def decode(
@@ -216,6 +218,21 @@ class Synthesizer(ABC):
     @abstractmethod
     def refine(self, mel: np.ndarray) -> np.ndarray:
         """Return the log-mel [n_mels, frames] after the postnet."""
+
+    def use_lexicon(self, path: Path) -> str:
+        """Use the pronunciations in a file in addition to those of the model. Return a note about
+        the difference from the training, or "".
+
+        Raises:
+            UserError: if `with_lexicon` raises it.
+        """
+        trained = set(self.settings.pronunciations)
+        self.settings = with_lexicon(self.settings, path)
+        added = len(set(self.settings.pronunciations) - trained)
+        if not added:
+            return ""
+        words = f"{added:,} word{'s' * (added > 1)}"
+        return f"note: {path}: other pronunciations than in the training of {self.source}: {words}"
 
     # ------------------------------------------------------------------------ speak
 
@@ -293,8 +310,9 @@ class Synthesizer(ABC):
         chunks = split_into_chunks(utterance, limit, settings.table, pause)
         report = Report(num_chunks=len(chunks))
         if utterance.text:
+            text = respell(utterance.text, settings.pronunciations)
             report.warnings += left_out(
-                utterance.text, settings.text_cleaners, settings.table, settings.language
+                text, settings.text_cleaners, settings.table, settings.language
             )
         if any(len(segment.ids) > limit for segment in utterance.segments):
             longest = max(len(chunk.ids) for chunk in chunks)
@@ -350,12 +368,11 @@ class Synthesizer(ABC):
     def rules_note(self) -> str:
         """Return a note if the model was trained with other reading rules for English, or ""."""
         trained = self.training.text_rules
-        is_same = trained in ("", rules_version())
-        if is_same or not uses_english_rules(self.settings.text_cleaners):
+        if trained in ("", self.rules) or not uses_english_rules(self.settings.text_cleaners):
             return ""
         return (
             f"note: {self.source} was trained with other reading rules for English ({trained}, "
-            f"here {rules_version()}), so it may pronounce some words differently"
+            f"here {self.rules}), so it may pronounce some words differently"
         )
 
     # ------------------------------------------------------------------------ chunks

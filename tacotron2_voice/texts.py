@@ -76,6 +76,12 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         help="change the speaking rate by this factor, from 0.7 to 1.5 (default: %(default)s)",
     )
     add(
+        "--lexicon",
+        type=Path,
+        metavar="FILE",
+        help="pronounce words as in this file, with a word and its respelling per line",
+    )
+    add(
         "--drop-unknown",
         action="store_true",
         help="leave out symbols that the model does not have",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.speakers import speaker_index
 from tacotron2_voice.text import SymbolTable, can_be_spoken, clean
+from tacotron2_voice.text.lexicon import respell
 from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.tags import Pause, SpeakerTag, split_tags
@@ -151,6 +152,7 @@ def _check_length(text: str) -> None:
 
 def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]:
     _check_length(text)  # checked first, because cleaning a long text is slow
+    text = respell(text, settings.pronunciations)
     table = settings.table
     check_notations(text, settings.text_cleaners, table)
     cleaned = clean(text, settings.text_cleaners, table, settings.language)

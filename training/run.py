@@ -106,7 +106,7 @@ class Run:
             return None
         parts: dict[str, Any] = {
             "corpus": self.clips.fingerprint,
-            "text_rules": rules_version(),
+            "text_rules": rules_version(self.hparams.pronunciations),
             "longest_text": self.statistics.longest_text,
             "speech_statistics": asdict(self.statistics),
         }

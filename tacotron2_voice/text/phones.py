@@ -46,6 +46,10 @@ class Crashed(Exception):
     """Report that eSpeak's process ended without an answer."""
 
 
+class SpelledLetters(UserError):
+    """Report letters that eSpeak does not read, but spells by name."""
+
+
 class Espeak:
     """Run eSpeak's process for all threads of this process.
 
@@ -176,14 +180,10 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     it loses full-width marks, and after an empty text it mixes up neighboring texts.
 
     Raises:
-        UserError: if `check_language` raises it, if eSpeak crashes on a text, or if eSpeak would
-            spell letters by name ("Chinese letter") instead of reading them.
+        UserError: if `check_language` raises it, or if eSpeak crashes on a text.
+        SpelledLetters: if eSpeak would spell letters by name ("Chinese letter").
     """
-    return _convert(texts, check_language(language), reads_all=True)
-
-
-def _convert(texts: Sequence[str], language: str, *, reads_all: bool) -> list[str]:
-    """Return the phones of texts. `reads_all`: whether spelled letters are an error."""
+    language = check_language(language)
     plain = [re.sub(r"\s+", " ", with_plain_numbers(text, language)) for text in texts]
     pieces = [_split_at_marks(text) for text in plain]
     origin = {
@@ -191,8 +191,7 @@ def _convert(texts: Sequence[str], language: str, *, reads_all: bool) -> list[st
     }
     origin.pop("", None)
     phones = _speak(origin, language)
-    if reads_all:
-        _check_is_read(phones, language)
+    _check_is_read(phones, language)
     return ["".join(x if i % 2 else _put(x, phones) for i, x in enumerate(p)) for p in pieces]
 
 
@@ -239,12 +238,12 @@ def _is_inside_word(text: str, index: int) -> bool:
 
 
 def _check_is_read(phones: dict[str, str], language: str) -> None:
-    """Raise UserError if eSpeak spells letters of these words by name, such as "Chinese letter"."""
+    """Raise SpelledLetters if eSpeak spells letters of these words by name, such as "Chinese letter"."""
     spelled = [letter for words in phones for letter in _spelled(words, phones[words], language)]
     if spelled:
         listed = "".join(dict.fromkeys(spelled))
         problem = f"eSpeak NG does not read these letters, but spells their names: {listed[:60]}"
-        raise UserError(f"language={language}: {problem} (expected words of this language)")
+        raise SpelledLetters(f"language={language}: {problem} (expected words of this language)")
 
 
 def _spelled(words: str, phones: str, language: str) -> list[str]:
@@ -341,7 +340,10 @@ def is_silent(character: str, language: str) -> bool:
 
 @functools.lru_cache(2**16)
 def _phones_of_character(character: str, language: str) -> str:
-    return _convert([character], language, reads_all=False)[0]
+    try:
+        return to_phones([character], language)[0]
+    except SpelledLetters:
+        return character  # eSpeak may read it inside a word
 
 
 def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
