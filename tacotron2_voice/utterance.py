@@ -146,7 +146,7 @@ def _quoted(text: str) -> str:
 
 def _check_length(text: str) -> None:
     if len(text) > MAX_CHARACTERS:
-        expected = f"expected at most {MAX_CHARACTERS:,}; put each paragraph on its own line"
+        expected = f"expected at most {MAX_CHARACTERS:,}; leave a blank line between paragraphs"
         raise UserError(f"{_quoted(text)}: {len(text):,} characters ({expected})")
 
 
