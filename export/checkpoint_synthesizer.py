@@ -151,4 +151,5 @@ def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
         longest_text=saved.get("longest_text") or longest_text,
         epochs=saved["loop"]["epoch"] - 1 if "loop" in saved else 0,
         text_rules=saved.get("text_rules", ""),
+        trained_phones=saved.get("trained_phones"),
     )

@@ -71,6 +71,8 @@ class TrainingFacts:
     longest_text: int | None = None  # of the training clips, in symbols
     epochs: int = 0  # 0: unknown
     text_rules: str = ""  # version of the reading rules for English; "": unknown
+    # phones of the ARPAbet in the training texts, such as "@HH"; None: unknown
+    trained_phones: list[str] | None = None
 
 
 class DecoderSteps(NamedTuple):
@@ -314,6 +316,7 @@ class Synthesizer(ABC):
             report.warnings += left_out(
                 text, settings.text_cleaners, settings.table, settings.language
             )
+        report.warnings += self._untrained_phones(utterance)
         if any(len(segment.ids) > limit for segment in utterance.segments):
             longest = max(len(chunk.ids) for chunk in chunks)
             exception = f"; the longest word has {longest}" if longest > limit else ""
@@ -374,6 +377,18 @@ class Synthesizer(ABC):
             f"note: {self.source} was trained with other reading rules for English ({trained}, "
             f"here {self.rules}), so it may pronounce some words differently"
         )
+
+    def _untrained_phones(self, utterance: Utterance) -> list[str]:
+        """Return a list with a warning about phones of the ARPAbet without training, or []."""
+        trained = self.training.trained_phones
+        if trained is None:
+            return []
+        symbols = [self.settings.table.symbols[i] for one in utterance.segments for i in one.ids]
+        phones = {symbol for symbol in symbols if len(symbol) > 1}.difference(trained)
+        if not phones:
+            return []
+        listed = " ".join(sorted(phone[1:] for phone in phones))
+        return [f"no training text contained these phones of the ARPAbet: {listed}"]
 
     # ------------------------------------------------------------------------ chunks
 
