@@ -389,4 +389,4 @@ def test_words_in_square_brackets_are_listed_by_line(tmp_path, capsys):
     corpus = write_corpus(tmp_path / "corpus", {"c03": (None, "He [laughs] and [1] [T]he end.")})
     prepare(Preparation(corpus, tmp_path / "lists"))
     [found] = [line for line in warnings(capsys.readouterr().out) if "[laughs]" in line]
-    assert "metadata.csv:4: '[laughs]'." in found
+    assert "metadata.csv:4, '[laughs]'" in found
