@@ -27,7 +27,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacotron2_voice.alignment_failures import Failure, find_failures, severity
-from tacotron2_voice.griffin_lim import SILENCE, GriffinLim, cut_silence, is_silence, windowed
+from tacotron2_voice.griffin_lim import (
+    SILENCE,
+    SILENT_PIECE,
+    GriffinLim,
+    cut_silence,
+    is_silence,
+    windowed,
+)
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.speakers import chosen_index
 from tacotron2_voice.speech_end import EndDetector, StopReason
@@ -419,8 +426,9 @@ class Synthesizer(ABC):
                 report.warnings += [place + failure.message for failure in spoken.failures]
                 report.chunks.append(spoken)
             frames = round(chunk.pause * settings.sampling_rate / settings.hop_length)
-            if frames:
-                yield np.full((settings.n_mel_channels, frames), SILENCE, np.float32)
+            for num_before in range(0, frames, SILENT_PIECE):
+                shape = (settings.n_mel_channels, min(SILENT_PIECE, frames - num_before))
+                yield np.full(shape, SILENCE, np.float32)
 
     def _speak_chunk(
         self, ids: list[int], speaker: int | None, seed: int, retries: int, speed: float

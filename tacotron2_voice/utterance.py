@@ -18,6 +18,7 @@ from tacotron2_voice.utils.errors import UserError
 
 # most characters per text: about 20 minutes of speech, which must fit into memory
 MAX_CHARACTERS = 20_000
+MAX_PAUSES = 1200  # most seconds of pause tags per text, as long as the longest speech
 # Pause after each kind of ending, as a fraction of the pause after a sentence.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
@@ -74,7 +75,7 @@ def prepare_utterance(
     """Return a text with tags for pauses and speakers (text/tags.py) as an utterance.
 
     Raises:
-        UserError: if the text is too long, contains other tags, names an unknown speaker, has
+        UserError: if the text or its pauses are too long, or if it contains other tags, names an unknown speaker, has
             nothing to speak, or contains unknown symbols (see `text_to_ids`).
     """
     _check_length(text)
@@ -92,7 +93,11 @@ def prepare_utterance(
                 segments.append(Segment(ids, speaker=speaker))
     if not any(segment.ids for segment in segments):
         raise NothingToSpeak(text)
-    return Utterance(segments, text)
+    utterance = Utterance(segments, text)
+    if utterance.pause_seconds > MAX_PAUSES:
+        pauses = f"pauses of {utterance.pause_seconds:,.0f} s"
+        raise UserError(f"{_quoted(text)}: {pauses} (expected at most {MAX_PAUSES:,} s per text)")
+    return utterance
 
 
 def _speaker_of(tag: SpeakerTag, settings: VoiceSettings) -> int:

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from corpora import refusal
 from helpers import ROOT
+from test_warnings import write_corpus
 
+from corpus.prepare import Preparation, prepare
 from tacotron2_voice.text import phones
 from tacotron2_voice.text.phones import COMMAND, check_language, espeak_version, to_phones
 from tacotron2_voice.utils.errors import UserError
@@ -254,3 +256,16 @@ def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled
 )
 def test_letters_that_espeak_reads_are_accepted(language, text):
     assert to_phones([text], language)[0]
+
+
+def test_prepare_lists_the_lines_whose_letters_are_spelled(tmp_path, no_plots, capsys):
+    texts = {"c03": (None, "私は学生です。"), "c07": (None, "東京")}
+    corpus = write_corpus(tmp_path / "corpus", texts, text="わたしです。")
+    hparams = "text_cleaners=[phones],language=ja"
+    message = refusal(prepare, Preparation(corpus, tmp_path / "lists", hparams))
+    message += capsys.readouterr().out
+    for number, letters in ((4, "私学生"), (8, "東京")):
+        assert f"metadata.csv:{number}: " in message
+        assert letters in message
+    prepare(Preparation(corpus, tmp_path / "lists", hparams, skip_bad=True))
+    assert (tmp_path / "lists/symbols.json").is_file()

@@ -137,3 +137,16 @@ def test_error_names_the_speakers_when_a_tag_has_an_unknown_one(settings, parts)
     with pytest.raises(UserError) as error:
         prepare_utterance("One. [speaker carla] Two.", settings)
     assert all(part in str(error.value) for part in parts)
+
+
+def test_error_contains_the_seconds_when_the_pauses_of_a_text_are_too_long():
+    assert prepare_utterance("One." + "[pause 60]" * 20, H).pause_seconds == 1200
+    with pytest.raises(UserError, match="1,260 s"):
+        prepare_utterance("One." + "[pause 60]" * 21, H)
+
+
+def test_long_pause_is_streamed_in_small_pieces():
+    stream = Scripted(GOOD).stream(f"One two three. {10 * '[pause 60]'} One two three.")
+    lengths = [len(piece) for piece in stream]
+    assert sum(lengths) > 600 * 22050
+    assert max(lengths) < 10 * 22050

@@ -57,17 +57,19 @@ def noisy():
     return (speech + 15000 * 10 ** (-12 / 20) * noise).clip(-32767, 32767).astype(np.int16)
 
 
-def write_corpus(folder: Path, changes: dict | None = None, clips: int = 12) -> Path:
+def write_corpus(
+    folder: Path, changes: dict | None = None, clips: int = 12, text: str = TEXT
+) -> Path:
     """Make clips c00, c01, ... of one second; `changes` replaces the audio, the text or both of
     some clips."""
     (folder / "wavs").mkdir(parents=True)
     lines = []
     for i in range(clips):
         name = f"c{i:02}"
-        samples, text = (changes or {}).get(name, (None, None))
+        samples, own_text = (changes or {}).get(name, (None, None))
         samples = quiet_at_ends(seed=i) if samples is None else samples
         soundfile.write(folder / "wavs" / f"{name}.wav", samples, RATE)
-        lines.append(f"{name}|raw|{text or TEXT}\n")
+        lines.append(f"{name}|raw|{own_text or text}\n")
     (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
     return folder
 
