@@ -15,7 +15,7 @@ from typing import NamedTuple
 # A page number in a line of its own, such as "12" and "- 12 -".
 _PAGE_NUMBER = re.compile(r"[-–— ]*\d{1,4}[-–— ]*")
 _SENTENCE_END = re.compile(r"[.!?…:。！？।։؟]['\")\]»”’」』]*$")
-_BROKEN_WORD = re.compile(r"[^\W\d_][-‐]$")
+_BROKEN_WORD = re.compile(r"[^\W\d_][-‐]")
 _WITHOUT_SPACES = (
     "CJK",
     "HIRAGANA",
@@ -86,20 +86,19 @@ def paragraphs_of(source: str, text: str) -> Prose:
 
 def join_lines(lines: list[str], joined: list[str]) -> str:
     """Return the lines of a paragraph as one line. Append words that were broken to `joined`."""
-    text = lines[0]
+    pieces = lines[:1]
     for line in lines[1:]:
-        if text.endswith("\xad"):
-            text = text[:-1] + line
-        elif _BROKEN_WORD.search(text) and line[:1].isalpha():
-            is_broken = line[0].islower()  # "Anglo-Saxon" keeps its hyphen
-            text = (text[:-1] if is_broken else text) + line
-            if is_broken:
-                joined.append(_last_word(text, line))
-        elif _has_no_spaces(text[-1]) and _has_no_spaces(line[0]):
-            text += line
-        else:
-            text = f"{text} {line}"
-    return text
+        before = pieces[-1]
+        is_broken = _BROKEN_WORD.fullmatch(before[-2:]) and line[:1].isalpha()
+        if before.endswith("\xad"):
+            pieces[-1] = before[:-1]
+        elif is_broken and line[0].islower():  # "Anglo-Saxon" keeps its hyphen
+            pieces[-1] = before[:-1]
+            joined.append(_joined_word(before[:-1], line))
+        elif not is_broken and not (_has_no_spaces(before[-1]) and _has_no_spaces(line[0])):
+            pieces.append(" ")
+        pieces.append(line)
+    return "".join(pieces)
 
 
 def joined_note(source: str, joined: list[str]) -> list[str]:
@@ -133,10 +132,10 @@ def _continues(before: str, line: str) -> bool:
     return not _SENTENCE_END.search(before) and line[0].islower()
 
 
-def _last_word(text: str, line: str) -> str:
-    """Return the word at the beginning of `line`, with its part before the line."""
-    end = len(text) - len(line) + len(re.match(r"\w*", line)[0])  # type: ignore[index]
-    return text[:end].split()[-1].lstrip("([{\"'“„‘«")
+def _joined_word(before: str, line: str) -> str:
+    """Return the last word of `before` with the first word of `line`."""
+    rest = re.findall(r"^\w*", line)[0]
+    return (before.split()[-1] + rest).lstrip("([{\"'“„‘«")
 
 
 def _has_no_spaces(character: str) -> bool:

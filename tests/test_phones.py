@@ -188,6 +188,7 @@ def test_digits_of_all_scripts_are_read():
         ("he", "סנדוויץ׳"),
         ("fr-fr", "étudiant·e·s"),
         ("fi", "EU:n"),
+        ("fi", "20:een"),
         ("sv", "s:t"),
         ("de", "Nord‑Süd"),
         ("de", "z.B"),
@@ -227,6 +228,8 @@ def test_marks_between_words_stay_when_there_is_no_space(language, text, marks):
         ("de", "Привет", "Привет"),
         ("en-us", "привет", "привет"),
         ("en-us", "سلام", "سلام"),
+        ("en-us", "ⴰⵎⴰⵣⵉⵖ", "ⴰⵎⵣⵉⵖ"),
+        ("de", "𐌰𐌱𐌲", "𐌰𐌱𐌲"),
     ],
 )
 def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled):

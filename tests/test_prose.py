@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+import time
 from argparse import Namespace
 
 import pytest
@@ -44,6 +45,13 @@ H = create_hparams()
 )
 def test_lines_become_paragraphs(text, expected):
     assert paragraphs_of("a.txt", text).paragraphs == expected
+
+
+def test_long_paragraph_is_read_in_linear_time():
+    began = time.perf_counter()
+    [(_, text)] = paragraphs_of("a.txt", "a b-\nc\n" * 100_000).paragraphs
+    assert len(text) == 100_000 * len("a bc ") - 1
+    assert time.perf_counter() - began < 5
 
 
 def test_notes_count_joined_words_and_page_numbers():

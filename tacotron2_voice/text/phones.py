@@ -225,7 +225,9 @@ def _is_inside_word(text: str, index: int) -> bool:
     if before.isdecimal() and after.isdecimal() and mark in NUMBER_MARKS:
         return True
     if mark in CASED_WORD_MARKS:
-        is_cased = before.lower() != before.upper() and after.lower() != after.upper()
+        is_ending = before.isdecimal() and mark == ":"  # Finnish 20:een
+        is_cased = is_ending or before.lower() != before.upper()
+        is_cased = is_cased and after.lower() != after.upper()
         # After a word in lower case, a capital begins a sentence: "the end.Then".
         starts_sentence = index > 1 and text[index - 2 : index].islower() and after.isupper()
         return is_cased and not (starts_sentence and text[index - 2].isalpha())
@@ -251,7 +253,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     spelled = []
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
         name = _letter_name(_script(letter), language)
-        if name and name in phones and _phones_of_word(letter, language).startswith(name):
+        own_phones = STRESS.sub("", _phones_of_word(letter, language))
+        if name and name in STRESS.sub("", phones) and own_phones.startswith(name):
             spelled.append(letter)
     if spelled or phones.count(" ") < words.count(" ") + 2:
         return spelled
@@ -283,13 +286,14 @@ def _letter_name(script: str, language: str) -> str:
     Letters that are read begin with different phones. Names begin with the same word, such as
     "Arabic" in "Arabic seen".
     """
-    letters = [chr(point) for point in range(0x10000) if _is_letter_of(chr(point), script)]
+    letters = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     spread = letters[:: max(1, len(letters) // SAMPLES)]
     samples = dict.fromkeys([*letters[:SAMPLES], *spread[:SAMPLES]])
-    phones = sorted(_speak({letter: letter for letter in samples}, language).values())
+    spoken = _speak({letter: letter for letter in samples}, language).values()
+    phones = sorted(STRESS.sub("", one) for one in spoken)
     triples = zip(phones, phones[2:], strict=False)
     beginnings = [os.path.commonprefix(triple) for triple in triples]  # noqa: RUF071
-    names = [name for name in beginnings if len(STRESS.sub("", name)) >= MIN_NAME]
+    names = [name for name in beginnings if len(name) >= MIN_NAME]
     return min(names, key=len, default="")
 
 
