@@ -98,6 +98,8 @@ class HParams(VoiceSettings):
         str, ...
     ] = ()  # set by the program: symbols of the table; (): English table
     drop_unknown: bool = False  # True: leave out characters without a symbol; False: reject the clip
+    lexicon: str = ""  # path of a file with pronunciations: a word and its respelling per line
+    pronunciations: tuple[str, ...] = ()  # set by the program: content of the file in lexicon
     espeak_version: str = ""  # set by the program: version of eSpeak that made the phones
     speakers: tuple[
         str, ...
@@ -177,7 +179,7 @@ class HParams(VoiceSettings):
     # fmt: on
 
     not_settable: ClassVar[Mapping[str, str]] = {**VoiceSettings.not_settable, **NVIDIA_ONLY}
-    path_settings: ClassVar[tuple[str, ...]] = ("training_files", "validation_files")
+    path_settings: ClassVar[tuple[str, ...]] = ("training_files", "validation_files", "lexicon")
 
     @classmethod
     def contradictions(cls, values: Any) -> Iterator[str]:

@@ -25,6 +25,8 @@ from corpus.clips import Clip
 from hparams import HParams
 from tacotron2_voice.speakers import listed, speaker_name
 from tacotron2_voice.text import can_be_spoken, clean
+from tacotron2_voice.text.lexicon import respell
+from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.rules import version_of
 from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
 from tacotron2_voice.utils.console import progress_bar
@@ -169,6 +171,9 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
         count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
         raise UserError(f"text {text[:40]!r}... of {count}; split the clip")
     table = hparams.table
+    text = respell(text, hparams.pronunciations)
+    if new_run:
+        check_notations(text, hparams.text_cleaners, table)
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     symbols = tuple(table.ids[symbol] for symbol in cleaned if symbol in table.ids)
     if len(symbols) < len(cleaned) and not (table.is_english or hparams.drop_unknown):
@@ -354,6 +359,7 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
         "text_cleaners": list(hparams.text_cleaners),
         "language": [hparams.language, hparams.espeak_version],
         "symbols": list(hparams.symbol_table),
+        "pronunciations": list(hparams.pronunciations),
         "drop_unknown": hparams.drop_unknown,
     }
 

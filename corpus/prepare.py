@@ -38,6 +38,7 @@ from corpus.tables import Table
 from corpus.warnings import Finding, clip_findings, corpus_warnings
 from hparams import HParams, create_hparams, override_lines, read_symbols
 from tacotron2_voice.settings import check_text_settings
+from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.text.symbols import SYMBOLS_FILE
 from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import (
@@ -59,6 +60,7 @@ PLOTS = {
 EARLIER = ".earlier"  # suffix of filelists that settings.txt no longer lists
 # Levels from filelists/NAME up to the project's folder, which contains data/ and mels/.
 MAX_FOLDERS_UP = 2
+LEXICON_FILE = "lexicon.txt"  # the pronunciations, next to the filelists
 
 
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
@@ -78,7 +80,12 @@ def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
 
 
 def settings(
-    overrides: str, suffix: str, *, has_validation: bool, several_speakers: bool = False
+    overrides: str,
+    suffix: str,
+    *,
+    has_validation: bool,
+    several_speakers: bool = False,
+    has_lexicon: bool = False,
 ) -> str:
     """Return the content of settings.txt for train.py: `overrides` and the filelists next to it."""
     ours = {
@@ -86,6 +93,8 @@ def settings(
         "training_files": f"train{suffix}.txt",
         "validation_files": f"val{suffix}.txt" if has_validation else "none",
     }
+    if has_lexicon:
+        ours["lexicon"] = LEXICON_FILE
     lines = ["# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
     names = {line.partition("=")[0].strip() for line in lines}
@@ -102,6 +111,7 @@ class Preparation:
     corpus: Path  # an absolute path, like the three other folders below
     out: Path  # for the filelists
     overrides: str = ""  # of settings
+    lexicon: Path | None = None  # file with pronunciations; None: the file in the settings
     val_fraction: float = VAL_FRACTION  # fraction of the clips for validation
     seed: int = SEED  # of the split
     mels: Path | None = None  # folder for cached log-mels
@@ -160,7 +170,7 @@ def prepare(asked: Preparation) -> list[Path]:
         UserError: if clips are bad (unless `skip_bad`; the message lists every bad clip), or if
             anything else is wrong. In that case no filelist is written.
     """
-    hparams = check_text_settings(create_hparams(asked.overrides))
+    hparams = with_lexicon(check_text_settings(create_hparams(asked.overrides)), asked.lexicon)
     if hparams.symbols != "corpus":
         hparams = read_symbols(hparams)
     mel_files = None
@@ -362,7 +372,10 @@ def write_lists(
         "_mel" if mels else "",
         has_validation="val" in sets,
         several_speakers=len({clip.speaker for clip in sets["train"]}) > 1,
+        has_lexicon=bool(hparams.pronunciations),
     ).encode()
+    if hparams.pronunciations:
+        contents[LEXICON_FILE] = "".join(f"{one}\n" for one in hparams.pronunciations).encode()
     if hparams.symbols == "corpus":
         table = json.dumps(hparams.symbol_table, ensure_ascii=False, indent=0)
         contents[SYMBOLS_FILE] = f"{table}\n".encode()

@@ -8,6 +8,7 @@ from corpus.clips import Clip
 from corpus.filelist import MAX_CHARACTERS
 from hparams import HParams, with_table
 from tacotron2_voice.text import clean
+from tacotron2_voice.text.lexicon import respell
 from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
@@ -23,6 +24,7 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
         with contextlib.suppress(UserError):  # this text crashes eSpeak
+            text = respell(text, hparams.pronunciations)
             characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
     # Other characters are rejected or dropped later, line by line.
     usable = [*filter(can_be_symbol, characters - {PADDING})]

@@ -20,8 +20,10 @@ from corpus.clips import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
 from hparams import HParams
 from tacotron2_voice.text import sequence_to_text
+from tacotron2_voice.text.lexicon import respell
 from tacotron2_voice.text.sequences import PHONES
 from tacotron2_voice.text.spoken_numbers import WORDS
+from tacotron2_voice.text.tags import WORDS_IN_BRACKETS
 from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 
 MAX_SILENCE_SECONDS = 0.3  # longest usual silence before or after speech
@@ -41,6 +43,11 @@ UNUSUAL_TEXTS = (
         "UTF-8 that was read as Windows-1252",
         "Decode the texts again where they come from",
         TWICE_ENCODED,
+    ),
+    (
+        "words in square brackets, which training reads as speech but synthesis as tags",
+        "Delete them if the recordings do not contain them, or write (round) brackets",
+        WORDS_IN_BRACKETS,
     ),
     (
         # Wrong conversions of quotation marks leave control characters.
@@ -205,7 +212,8 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
     # Other symbol tables reject unknown characters, but eSpeak drops them without a message.
     may_drop = hparams.table.is_english or PHONES in hparams.text_cleaners
     facts = hparams.text_cleaners, hparams.table, hparams.language
-    dropped = [dropped_symbols(clip.text, *facts) if may_drop else {} for clip in clips]
+    texts = [respell(clip.text, hparams.pronunciations) for clip in clips]
+    dropped = [dropped_symbols(text, *facts) if may_drop else {} for text in texts]
     yield Finding(
         "characters or phones that the text cleaners drop",
         "Write them as words, or choose other text_cleaners with --hparams",

@@ -80,6 +80,7 @@ KINDS: dict[str, Any] = {
     "speech_statistics": SpeechStatistics,  # missing in checkpoints of 0.3.0
     "speaker_statistics": list[SpeakerStatistics],  # missing for one speaker
     "text_rules": str,  # missing in checkpoints of 0.4.0
+    "trained_phones": list[str],  # missing in checkpoints of 0.4.0
 }
 
 

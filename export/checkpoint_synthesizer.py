@@ -20,6 +20,7 @@ from model import Tacotron2, free_running
 from tacotron2_voice.settings import change_speaking_settings, check_text_settings
 from tacotron2_voice.speech_statistics import LJSPEECH, SpeakerStatistics, SpeechStatistics
 from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer, TrainingFacts
+from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.utils.errors import UserError
 
 # Training settings that the speaking programs replace with options.
@@ -104,7 +105,7 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
             if value != getattr(trained, name):
                 raise UserError(f"{name}={value}: use {option} instead")
     else:
-        hparams = create_hparams(overrides, trained)
+        hparams = with_lexicon(create_hparams(overrides, trained))
     if hparams.speaker_embedding_dim and not hparams.speakers:
         width = f"speaker_embedding_dim={hparams.speaker_embedding_dim}"
         raise UserError(f"{width}: {path} has no speakers (expected 0)")
@@ -150,4 +151,5 @@ def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
         longest_text=saved.get("longest_text") or longest_text,
         epochs=saved["loop"]["epoch"] - 1 if "loop" in saved else 0,
         text_rules=saved.get("text_rules", ""),
+        trained_phones=saved.get("trained_phones"),
     )

@@ -355,6 +355,7 @@ def export_voice(
         files={},
         speaker_statistics=[*training.speaker_statistics],
         text_rules=training.text_rules,
+        trained_phones=training.trained_phones,
     )
     with folder_made_whole(folder) as made:
         write_graphs(synthesizer, made)

@@ -22,6 +22,7 @@ Output in OUT (default: filelists/ljspeech):
     train.txt, val.txt              path|text|seconds per clip, and |speaker with several speakers
     train_mel.txt, val_mel.txt      the same for cached log-mels (--cache-mels)
     *.txt.clips                     the checked clips of each list, so that training starts fast
+    lexicon.txt                     the pronunciations (--lexicon)
     symbols.json                    the symbols of the texts (--hparams symbols=corpus)
     settings.txt                    for train.py --hparams @OUT/settings.txt
     lengths.png, corpus.png         plots of lengths, symbols per second and silence
@@ -85,6 +86,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="",
         help="settings of audio and text, in the format of train.py",
     )
+    lexicon_help = "pronounce words as in this file, with a word and its respelling per line"
+    add("--lexicon", metavar="FILE", type=Path, help=lexicon_help)
 
     table = parser.add_argument_group("the table of the recordings").add_argument
     table("--csv", metavar="FILE", type=Path, help=f"the table (default: CORPUS/{METADATA})")

@@ -16,7 +16,13 @@ from tacotron2_voice.outputs import FolderOutput, Output, StreamOutput, WavOutpu
 from tacotron2_voice.resume_log import hash_of, options_hash
 from tacotron2_voice.speakers import chosen_index
 from tacotron2_voice.synthesizer import SpeechStream, Synthesizer
-from tacotron2_voice.texts import InputText, add_text_options, read_texts, speaking_options
+from tacotron2_voice.texts import (
+    InputText,
+    add_text_options,
+    read_texts,
+    reads_lines,
+    speaking_options,
+)
 from tacotron2_voice.utils.arguments import output_file, thread_count
 from tacotron2_voice.utils.console import print_without_failing, progress_bar
 from tacotron2_voice.utils.errors import UserError
@@ -26,6 +32,7 @@ from tacotron2_voice.voice import DESCRIPTION_FILE
 
 # names with this suffix are files, not folders
 OTHER_FORMATS = (".mp3", ".flac", ".ogg", ".opus", ".m4a")
+PARAGRAPH_PAUSE = 2.5  # pause between paragraphs, as a multiple of the pause after a sentence
 SHOWN_LETTERS = 60  # most characters of a text that a message shows
 
 
@@ -95,12 +102,18 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         raise UserError(f"--speaker: {error}") from None
     if index is not None:
         args.speaker = settings.speakers[index]  # the name in the spelling of the model
+    if args.lexicon:
+        note = synthesizer.use_lexicon(args.lexicon)
+        settings = synthesizer.settings
+        if note:
+            print(note, file=sys.stderr, flush=True)
     texts, num_skipped = read_texts(args, settings)
     if args.vocoder:
         synthesizer.vocoder = load_vocoder(args.vocoder, settings, args.threads or 1)
     if synthesizer.rules_note():
         print(synthesizer.rules_note(), file=sys.stderr, flush=True)
     output = _open_output(args, path, texts, synthesizer)
+    output.pause = args.pause if reads_lines(args) else PARAGRAPH_PAUSE * args.pause
     timer.stop_loading()
     num_before = sum(output.is_complete(text.name) for text in texts)
     if num_before:

@@ -21,6 +21,29 @@ MOMENTUM = 0.99  # momentum of fast Griffin-Lim
 ITERATIONS = 30  # iterations; more iterations hardly change the audio (docs/guides/deploy.md)
 MAGNITUDE_ITERATIONS = 30
 TINY = np.float32(1e-8)
+SILENT_PIECE = 128  # frames of silence in a piece; longer silence is cut
+
+
+def is_silence(log_mel: np.ndarray) -> bool:
+    """Return whether a log-mel [n_mels, frames] is digital silence, as in a pause."""
+    return bool((log_mel <= np.float32(SILENCE)).all())
+
+
+def cut_silence(log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield log-mels [n_mels, frames], with long silence in pieces of its own.
+
+    A vocoder needs no computation for these pieces, so a long pause takes neither time nor memory.
+    """
+    for log_mel in log_mels:
+        is_silent = (log_mel <= np.float32(SILENCE)).all(axis=0)
+        edges = np.flatnonzero(np.diff(is_silent, prepend=False, append=False))
+        cuts: list[int] = []
+        for start, end in edges.reshape(-1, 2).tolist():
+            if end - start >= 2 * SILENT_PIECE:
+                cuts += [*range(start, end, SILENT_PIECE), end]
+        for piece in np.split(log_mel, cuts, axis=1):
+            if piece.shape[1]:
+                yield piece
 
 
 def windowed(
@@ -107,12 +130,17 @@ class GriffinLim:
 
         def invert(log_mel: np.ndarray) -> np.ndarray:
             nonlocal known
-            samples = self._invert(self.magnitudes(log_mel), known, rng)
+            if is_silence(log_mel):
+                blocks = -(-self.size // self.hop)
+                samples = np.zeros((log_mel.shape[1] + blocks) * self.hop, np.float32)
+                samples[: len(known)] = known
+            else:
+                samples = self._invert(self.magnitudes(log_mel), known, rng)
             ready = log_mel.shape[1] - context  # like in `windowed`, if more frames follow
             known = samples[max(0, ready - context) * self.hop : max(0, ready) * self.hop + half]
             return samples[half : half + log_mel.shape[1] * self.hop - 1]
 
-        return windowed(log_mels, invert, context, self.hop)
+        return windowed(cut_silence(log_mels), invert, context, self.hop)
 
     def _invert(
         self, magnitudes: np.ndarray, known: np.ndarray, rng: np.random.Generator

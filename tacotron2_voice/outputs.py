@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tacotron2_voice.resume_log import ResumeLog, sizes_of
-from tacotron2_voice.synthesizer import Speech, SpeechStream, Synthesizer
+from tacotron2_voice.synthesizer import PAUSE, Speech, SpeechStream, Synthesizer
 from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.texts import InputText
 from tacotron2_voice.utils.audio_files import encode, write_mel, write_wav
@@ -41,10 +41,12 @@ class Output(ABC):
     Attributes:
         num_warnings: number of warnings for all complete texts.
         written: a phrase about the last text, or "".
+        pause: seconds between two texts, if they become one stream or file.
     """
 
     num_warnings = 0
     written = ""
+    pause = PAUSE
 
     def __init__(self, synthesizer: Synthesizer, options: dict[str, Any]):
         self.synthesizer = synthesizer
@@ -197,7 +199,7 @@ class StreamOutput(Output):
 
     def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
         if self.num_written:
-            self._send(silence(self.options["pause"], self.sampling_rate))
+            self._send(silence(self.pause, self.sampling_rate))
         for samples in stream:
             self._send(to_int16(samples))
             yield len(samples)
@@ -280,7 +282,7 @@ class WavOutput(Output):
 
     def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
         if self.num_complete:
-            self.add_samples(silence(self.options["pause"], self.sampling_rate))
+            self.add_samples(silence(self.pause, self.sampling_rate))
         for samples in stream:
             self.add_samples(to_int16(samples))
             yield len(samples)

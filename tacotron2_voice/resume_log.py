@@ -23,7 +23,7 @@ from tacotron2_voice.version import __version__
 
 # Options that do not change the audio of a text. Settings and the contents of files are hashed.
 OTHER_OPTIONS = set(
-    "command text text_file list_speakers out save_mel stream time hparams checkpoint voice vocoder".split()
+    "command text text_file list_speakers out save_mel stream time lexicon hparams checkpoint voice vocoder".split()
 )
 
 

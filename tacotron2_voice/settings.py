@@ -84,6 +84,8 @@ class VoiceSettings:
     symbols: str  # english, corpus, or the file that contains the symbol table
     symbol_table: tuple[str, ...]  # all symbols in the order of their ids; (): English
     espeak_version: str  # version of eSpeak that produced the phones for training
+    lexicon: str = ""  # file with pronunciations of words
+    pronunciations: tuple[str, ...] = ()  # the content of this file
     speakers: tuple[str, ...]  # names of the speakers; (): one speaker without a name
 
     # audio
@@ -122,11 +124,12 @@ class VoiceSettings:
     not_settable: ClassVar[Mapping[str, str]] = {
         "symbol_table": "a run reads it from the file in symbols=",
         "espeak_version": "a run detects it",
+        "pronunciations": "a run reads them from the file in lexicon=",
         "speakers": "a run reads them from its filelists",
     }
     # Settings that contain paths. In a settings file, they may be relative to the folder of that
     # file.
-    path_settings: ClassVar[tuple[str, ...]] = ()
+    path_settings: ClassVar[tuple[str, ...]] = ("lexicon",)
 
     def __post_init__(self) -> None:
         values = values_of(self)
@@ -202,7 +205,7 @@ TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 MIN_SIMILARITY = 0.72  # least similarity (0 to 1) of an unknown name and a suggested name
 
 # A model speaks correctly only with the audio settings and the speakers of its training.
-FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers")
+FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers", "lexicon")
 # Sizes that are built into the graphs of an exported voice.
 GRAPH_SETTINGS = (
     "n_symbols",

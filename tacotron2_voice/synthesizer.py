@@ -27,7 +27,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacotron2_voice.alignment_failures import Failure, find_failures, severity
-from tacotron2_voice.griffin_lim import SILENCE, GriffinLim, windowed
+from tacotron2_voice.griffin_lim import (
+    SILENCE,
+    SILENT_PIECE,
+    GriffinLim,
+    cut_silence,
+    is_silence,
+    windowed,
+)
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.speakers import chosen_index
 from tacotron2_voice.speech_end import EndDetector, StopReason
@@ -38,6 +45,7 @@ from tacotron2_voice.speech_statistics import (
     last_symbol,
 )
 from tacotron2_voice.text import rules_version, sequence_to_text, uses_english_rules
+from tacotron2_voice.text.lexicon import respell, with_lexicon
 from tacotron2_voice.text.unspoken import left_out
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utterance import (
@@ -70,6 +78,8 @@ class TrainingFacts:
     longest_text: int | None = None  # of the training clips, in symbols
     epochs: int = 0  # 0: unknown
     text_rules: str = ""  # version of the reading rules for English; "": unknown
+    # phones of the ARPAbet in the training texts, such as "@HH"; None: unknown
+    trained_phones: list[str] | None = None
 
 
 class DecoderSteps(NamedTuple):
@@ -201,6 +211,7 @@ class Synthesizer(ABC):
         self.training = training or TrainingFacts()
         self.source = source
         self.griffin_lim = GriffinLim(settings, filters)
+        self.rules = rules_version(settings.pronunciations)
 
     @abstractmethod
     def decode(
@@ -216,6 +227,21 @@ class Synthesizer(ABC):
     @abstractmethod
     def refine(self, mel: np.ndarray) -> np.ndarray:
         """Return the log-mel [n_mels, frames] after the postnet."""
+
+    def use_lexicon(self, path: Path) -> str:
+        """Use the pronunciations in a file in addition to those of the model. Return a note about
+        the difference from the training, or "".
+
+        Raises:
+            UserError: if `with_lexicon` raises it.
+        """
+        trained = set(self.settings.pronunciations)
+        self.settings = with_lexicon(self.settings, path)
+        added = len(set(self.settings.pronunciations) - trained)
+        if not added:
+            return ""
+        words = f"{added:,} word{'s' * (added > 1)}"
+        return f"note: {path}: other pronunciations than in the training of {self.source}: {words}"
 
     # ------------------------------------------------------------------------ speak
 
@@ -269,7 +295,8 @@ class Synthesizer(ABC):
         decoder step. Without retries, frames are yielded while the decoder runs.
 
         Args:
-            speaker: a name from settings.speakers; required if there are several speakers.
+            speaker: a name from settings.speakers; required if there are several speakers. Tags
+                such as [speaker anna] change the speaker inside the text.
             seed: seed of the prenet dropout.
             speed: factor of the speaking rate; pauses keep their length.
             pause: seconds after a sentence. Other endings have shorter pauses, and a pause tag sets
@@ -292,9 +319,11 @@ class Synthesizer(ABC):
         chunks = split_into_chunks(utterance, limit, settings.table, pause)
         report = Report(num_chunks=len(chunks))
         if utterance.text:
+            text = respell(utterance.text, settings.pronunciations)
             report.warnings += left_out(
-                utterance.text, settings.text_cleaners, settings.table, settings.language
+                text, settings.text_cleaners, settings.table, settings.language
             )
+        report.warnings += self._untrained_phones(utterance)
         if any(len(segment.ids) > limit for segment in utterance.segments):
             longest = max(len(chunk.ids) for chunk in chunks)
             exception = f"; the longest word has {longest}" if longest > limit else ""
@@ -349,13 +378,24 @@ class Synthesizer(ABC):
     def rules_note(self) -> str:
         """Return a note if the model was trained with other reading rules for English, or ""."""
         trained = self.training.text_rules
-        is_same = trained in ("", rules_version())
-        if is_same or not uses_english_rules(self.settings.text_cleaners):
+        if trained in ("", self.rules) or not uses_english_rules(self.settings.text_cleaners):
             return ""
         return (
             f"note: {self.source} was trained with other reading rules for English ({trained}, "
-            f"here {rules_version()}), so it may pronounce some words differently"
+            f"here {self.rules}), so it may pronounce some words differently"
         )
+
+    def _untrained_phones(self, utterance: Utterance) -> list[str]:
+        """Return a list with a warning about phones of the ARPAbet without training, or []."""
+        trained = self.training.trained_phones
+        if trained is None:
+            return []
+        symbols = [self.settings.table.symbols[i] for one in utterance.segments for i in one.ids]
+        phones = {symbol for symbol in symbols if len(symbol) > 1}.difference(trained)
+        if not phones:
+            return []
+        listed = " ".join(sorted(phone[1:] for phone in phones))
+        return [f"no training text contained these phones of the ARPAbet: {listed}"]
 
     # ------------------------------------------------------------------------ chunks
 
@@ -378,15 +418,17 @@ class Synthesizer(ABC):
                     text = sequence_to_text(ids, settings.table)
                     start = textwrap.shorten(text, 30, placeholder="...")
                     place = f"chunk {number} of {len(chunks)} ({start!r}): "
-                spoken = yield from self._speak_chunk(ids, speaker, seed, retries, speed)
+                own = speaker if chunk.speaker is None else chunk.speaker
+                spoken = yield from self._speak_chunk(ids, own, seed, retries, speed)
                 if spoken.attempts > 1:
                     tried = f"synthesized {spoken.attempts} times ({', '.join(spoken.causes)})"
                     report.notes.append(f"{place}{tried}, kept seed {spoken.seed}")
                 report.warnings += [place + failure.message for failure in spoken.failures]
                 report.chunks.append(spoken)
             frames = round(chunk.pause * settings.sampling_rate / settings.hop_length)
-            if frames:
-                yield np.full((settings.n_mel_channels, frames), SILENCE, np.float32)
+            for num_before in range(0, frames, SILENT_PIECE):
+                shape = (settings.n_mel_channels, min(SILENT_PIECE, frames - num_before))
+                yield np.full(shape, SILENCE, np.float32)
 
     def _speak_chunk(
         self, ids: list[int], speaker: int | None, seed: int, retries: int, speed: float
@@ -484,14 +526,20 @@ class Synthesizer(ABC):
 
     def _audio_of_mels(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield samples [N] of consecutive log-mels [n_mels, frames]."""
-        if self.vocoder is None:
+        vocoder = self.vocoder
+        if vocoder is None:
             return self.griffin_lim.stream(mels)
+        hop = self.settings.hop_length
+
+        def audio_of_piece(mel: np.ndarray) -> np.ndarray:
+            return np.zeros(mel.shape[1] * hop, np.float32) if is_silence(mel) else vocoder(mel)
+
         pieces = (
             mel[:, start : start + MAX_VOCODER_FRAMES]
-            for mel in mels
+            for mel in cut_silence(mels)
             for start in range(0, mel.shape[1], MAX_VOCODER_FRAMES)
         )
-        return windowed(pieces, self.vocoder, VOCODER_CONTEXT, self.settings.hop_length)
+        return windowed(pieces, audio_of_piece, VOCODER_CONTEXT, hop)
 
 
 class _ResultKeeper:

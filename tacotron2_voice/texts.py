@@ -5,12 +5,19 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tacotron2_voice.prose import Prose, paragraphs_of
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.synthesizer import PAUSE, RETRIES
 from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
 from tacotron2_voice.utils.arguments import at_least_one, checked, whole_number
 from tacotron2_voice.utils.errors import UserError, about_lines, lines_rejected
-from tacotron2_voice.utils.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
+from tacotron2_voice.utils.files import (
+    STANDARD_INPUT,
+    STANDARD_INPUTS,
+    decode_utf8,
+    numbered_lines,
+    read_stream,
+)
 from tacotron2_voice.utterance import (
     NothingToSpeak,
     UnknownSymbols,
@@ -21,8 +28,11 @@ from tacotron2_voice.utterance import (
 MAX_FILE_BYTES = 2**26  # most bytes of a text file or a pipe (about a hundred books)
 
 
+MARKDOWN_SUFFIXES = (".md", ".markdown")
+
+
 class InputText(NamedTuple):
-    name: str  # the line number, with leading zeros so that file names sort correctly
+    name: str  # the number of its first line, with leading zeros so that file names sort correctly
     text: str
     utterance: Utterance
 
@@ -36,13 +46,14 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
     source.add_argument(
         "--text-file",
         metavar="FILE",
-        help="speak every line of this UTF-8 text file; - is standard input",
+        help="speak the paragraphs of this UTF-8 text file or Markdown file (.md); - is standard input",
     )
     source.add_argument(
         "--list-speakers",
         action="store_true",
         help="print the speakers of the model, with the minutes of their training speech",
     )
+    add("--lines", action="store_true", help="speak each line of --text-file as a text of its own")
     add("--speaker", metavar="NAME", help="speak as this speaker, if the model has several")
     seed = checked(int, "an integer from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
     add("--seed", type=seed, default=0, help="draw the prenet dropout from this seed (default: 0)")
@@ -74,6 +85,12 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         default=1.0,
         metavar="FACTOR",
         help="change the speaking rate by this factor, from 0.7 to 1.5 (default: %(default)s)",
+    )
+    add(
+        "--lexicon",
+        type=Path,
+        metavar="FILE",
+        help="pronounce words as in this file, with a word and its respelling per line",
     )
     add(
         "--drop-unknown",
@@ -144,15 +161,46 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
 
 
 def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
-    """Return the name of the source for messages, and the numbered lines of the source."""
+    """Return the name of the source for messages, and its numbered lines or paragraphs."""
     if args.text is not None:
-        source = "--text"
-        lines = [(1, args.text.replace("\n", " "))]
-    else:
-        content = read_stream(args.text_file, MAX_FILE_BYTES)
-        is_standard_input = args.text_file in STANDARD_INPUTS
-        source = STANDARD_INPUT if is_standard_input else str(args.text_file)
-        lines = numbered_lines(source, content=content)
+        return "--text", [(1, args.text.replace("\n", " "))]
+    content = read_stream(args.text_file, MAX_FILE_BYTES)
+    is_standard_input = args.text_file in STANDARD_INPUTS
+    source = STANDARD_INPUT if is_standard_input else str(args.text_file)
+    lines = numbered_lines(source, content=content)
+    if not reads_lines(args):
+        prose = _read_prose(source, decode_utf8(source, content))
+        notes = prose.notes
+        if len(prose.paragraphs) == 1 < len(lines) and all(map(_is_sentence, lines)):
+            notes.append(
+                f"{source}: {len(lines):,} lines are one text; --lines reads each by itself"
+            )
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr, flush=True)
+        lines = prose.paragraphs
     if not lines:
-        raise UserError(f"{source}: no text (expected one per line)")
+        expected = "one per line" if reads_lines(args) else "paragraphs"
+        raise UserError(f"{source}: no text (expected {expected})")
     return source, lines
+
+
+def reads_lines(args: argparse.Namespace) -> bool:
+    """Return whether each line of the file is a text. Numbers are always one per line."""
+    return args.lines or bool(args.numbers)
+
+
+def _read_prose(source: str, text: str) -> Prose:
+    if not source.lower().endswith(MARKDOWN_SUFFIXES):
+        return paragraphs_of(source, text)
+    try:
+        from tacotron2_voice.markdown import read_markdown
+    except ModuleNotFoundError as error:
+        problem = f"{error.name} is not installed, but Markdown files need it"
+        fix = "Install markdown-it-py (requirements/markdown.txt)."
+        raise UserError(f"{source}: {problem}. {fix}") from None
+    return read_markdown(source, text)
+
+
+def _is_sentence(line: tuple[int, str]) -> bool:
+    """Return whether a line ends like a sentence."""
+    return line[1].endswith((".", "!", "?"))

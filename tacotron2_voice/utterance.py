@@ -4,27 +4,32 @@ utterance = prepare_utterance("Wait. [pause 0.5] Now.", settings)
 chunks = split_into_chunks(utterance, 188, settings.table, pause=0.3)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacotron2_voice.settings import VoiceSettings
+from tacotron2_voice.speakers import speaker_index
 from tacotron2_voice.text import SymbolTable, can_be_spoken, clean
+from tacotron2_voice.text.lexicon import respell
+from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.splitting import Ending, split_sequence
-from tacotron2_voice.text.tags import Pause, split_tags
+from tacotron2_voice.text.tags import Pause, SpeakerTag, split_tags
 from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
 from tacotron2_voice.utils.errors import UserError
 
 # most characters per text: about 20 minutes of speech, which must fit into memory
 MAX_CHARACTERS = 20_000
+MAX_PAUSES = 1200  # most seconds of pause tags per text, as long as the longest speech
 # Pause after each kind of ending, as a fraction of the pause after a sentence.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The symbols before the next pause tag of the text."""
+    """The symbols before the next tag of the text."""
 
     ids: list[int]  # ids of the symbols; [] if the segment is only a pause
     pause: float | None = None  # seconds after the segment; None: the usual pause for its ending
+    speaker: int | None = None  # index of its speaker; None: the speaker of the text
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class Chunk:
 
     ids: list[int]  # [] if the chunk is a pause only
     pause: float  # seconds of silence after it
+    speaker: int | None = None  # index of its speaker; None: the speaker of the text
 
 
 class NothingToSpeak(UserError):
@@ -66,25 +72,40 @@ class UnknownSymbols(UserError):
 def prepare_utterance(
     text: str, settings: VoiceSettings, *, drop_unknown: bool = False
 ) -> Utterance:
-    """Return a text with pause tags (text/tags.py) as an utterance.
+    """Return a text with tags for pauses and speakers (text/tags.py) as an utterance.
 
     Raises:
-        UserError: if the text is too long, contains other tags, has nothing to speak, or contains
-            unknown symbols (see `text_to_ids`).
+        UserError: if the text or its pauses are too long, or if it contains other tags, names an unknown speaker, has
+            nothing to speak, or contains unknown symbols (see `text_to_ids`).
     """
     _check_length(text)
     segments: list[Segment] = []
+    speaker = None
     for piece in split_tags(text):
         if isinstance(piece, Pause):
             before = segments.pop() if segments else Segment([])
-            segments.append(Segment(before.ids, (before.pause or 0) + piece.seconds))
+            segments.append(replace(before, pause=(before.pause or 0) + piece.seconds))
+        elif isinstance(piece, SpeakerTag):
+            speaker = _speaker_of(piece, settings)
         else:
             ids = _ids_of(piece, settings, drop_unknown)
             if can_be_spoken(ids, settings.table):
-                segments.append(Segment(ids))
+                segments.append(Segment(ids, speaker=speaker))
     if not any(segment.ids for segment in segments):
         raise NothingToSpeak(text)
-    return Utterance(segments, text)
+    utterance = Utterance(segments, text)
+    if utterance.pause_seconds > MAX_PAUSES:
+        pauses = f"pauses of {utterance.pause_seconds:,.0f} s"
+        raise UserError(f"{_quoted(text)}: {pauses} (expected at most {MAX_PAUSES:,} s per text)")
+    return utterance
+
+
+def _speaker_of(tag: SpeakerTag, settings: VoiceSettings) -> int:
+    """Return the index of the speaker of a tag. UserError if the model does not have it."""
+    if not settings.speakers:
+        problem = "the model has one speaker without a name"
+        raise UserError(f"[speaker {tag.name[:60]}]: {problem} (expected no speaker tag)")
+    return speaker_index(tag.name, settings.speakers, "the model")
 
 
 def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:
@@ -116,11 +137,11 @@ def split_into_chunks(
             continue
         for span in split_sequence(segment.ids, limit, table):
             ids = segment.ids[span.start : span.end]
-            chunks.append(Chunk(ids, pause * PAUSES[span.ending]))
+            chunks.append(Chunk(ids, pause * PAUSES[span.ending], segment.speaker))
         if segment.pause is not None:
-            chunks[-1] = Chunk(chunks[-1].ids, segment.pause)
+            chunks[-1] = replace(chunks[-1], pause=segment.pause)
     if utterance.segments[-1].pause is None:
-        chunks[-1] = Chunk(chunks[-1].ids, 0.0)
+        chunks[-1] = replace(chunks[-1], pause=0.0)
     return chunks
 
 
@@ -130,13 +151,15 @@ def _quoted(text: str) -> str:
 
 def _check_length(text: str) -> None:
     if len(text) > MAX_CHARACTERS:
-        expected = f"expected at most {MAX_CHARACTERS:,}; put each paragraph on its own line"
+        expected = f"expected at most {MAX_CHARACTERS:,}; leave a blank line between paragraphs"
         raise UserError(f"{_quoted(text)}: {len(text):,} characters ({expected})")
 
 
 def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]:
     _check_length(text)  # checked first, because cleaning a long text is slow
+    text = respell(text, settings.pronunciations)
     table = settings.table
+    check_notations(text, settings.text_cleaners, table)
     cleaned = clean(text, settings.text_cleaners, table, settings.language)
     unknown = unknown_symbols(cleaned, table)
     if unknown and not table.is_english and not drop_unknown:

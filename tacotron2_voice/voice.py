@@ -78,6 +78,8 @@ class VoiceDescription:
     files: dict[str, str]  # SHA-256 by name
     speaker_statistics: list[SpeakerStatistics] = field(default_factory=list)
     text_rules: str = ""  # version of the reading rules for the training texts; "": unknown
+    # phones of the ARPAbet in the training texts; None: unknown
+    trained_phones: list[str] | None = None
 
 
 class Voice(Synthesizer):
@@ -117,6 +119,7 @@ class Voice(Synthesizer):
             longest_text=self.description.longest_text,
             epochs=self.description.epochs,
             text_rules=self.description.text_rules,
+            trained_phones=self.description.trained_phones,
         )
         filters = self._read_filters(settings)
         super().__init__(settings, filters, training, self.folder)

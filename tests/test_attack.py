@@ -95,7 +95,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.npy": lambda path: clip_of(path, create_hparams("load_mel_from_disk=True")),
     "clips.csv": lambda path: find_change(CLIPS, Checkpoint(path, {"corpus": ""}), True),
     "texts.txt": lambda path: read_texts(
-        Namespace(text=None, text_file=path, numbers=False, drop_unknown=False), H
+        Namespace(text=None, text_file=path, lines=False, numbers=False, drop_unknown=False), H
     ),
     "demo_corpus.json": lambda path: demo_corpus.make_corpus(path.parent),
     "part.txt": last_lines,

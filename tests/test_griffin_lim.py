@@ -13,7 +13,7 @@ from test_audio import BOTH, REFERENCE, speech_like
 
 from audio import frame_count, log_mel_spectrogram, mel_filters, read_audio
 from hparams import HParams
-from tacotron2_voice.griffin_lim import ITERATIONS, GriffinLim, windowed
+from tacotron2_voice.griffin_lim import ITERATIONS, SILENCE, GriffinLim, cut_silence, windowed
 from tacotron2_voice.utils.errors import UserError
 
 
@@ -88,3 +88,32 @@ def test_griffin_lim_accepts_a_few_frames(frames, h):
 def test_mel_of_diverged_weights_is_rejected(loudest):
     with pytest.raises(UserError, match=rf"{loudest:g} \(expected at most 20\)"):
         sound_of(torch.full((80, 9), float(loudest)), REFERENCE)
+
+
+@pytest.mark.parametrize("silent_frames", [0, 200, 256, 1000])
+def test_cutting_silence_keeps_the_mel(silent_frames):
+    speech = np.zeros((3, 40), np.float32)
+    pause = np.full((3, silent_frames), SILENCE, np.float32)
+    mel = np.concatenate([pause, speech, pause, speech], axis=1)
+    pieces = [*cut_silence([mel])]
+    np.testing.assert_array_equal(np.concatenate(pieces, axis=1), mel)
+    assert len(pieces) == 1 or max(piece.shape[1] for piece in pieces) <= 128
+
+
+def test_a_long_pause_is_not_inverted(monkeypatch):
+    griffin_lim = GriffinLim(HParams(), mel_filters(HParams()).numpy())
+    inverted = []
+    invert = griffin_lim._invert
+    monkeypatch.setattr(
+        griffin_lim, "_invert", lambda *args: inverted.append(len(args[0])) or invert(*args)
+    )
+    clip = read_audio(sorted(LJSPEECH_CLIPS.glob("*.wav"))[0], HParams())[:16_000]
+    speech = log_mel_spectrogram(clip, HParams()).numpy()
+    pause = np.full((80, 10_000), SILENCE, np.float32)  # two minutes
+    samples = griffin_lim.samples(np.concatenate([speech, pause, speech], axis=1))
+    assert sum(inverted) < 1_000
+    assert len(samples) == 256 * (2 * speech.shape[1] + 10_000) - 1
+    middle = len(samples) // 2
+    assert not samples[middle - 10_000 : middle + 10_000].any()
+    assert np.abs(samples[:10_000]).max() > 0.01
+    assert np.abs(samples[-10_000:]).max() > 0.01

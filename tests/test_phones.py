@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from corpora import refusal
 from helpers import ROOT
+from test_warnings import write_corpus
 
+from corpus.prepare import Preparation, prepare
 from tacotron2_voice.text import phones
 from tacotron2_voice.text.phones import COMMAND, check_language, espeak_version, to_phones
 from tacotron2_voice.utils.errors import UserError
@@ -173,3 +175,100 @@ def test_digits_of_all_scripts_are_read():
     assert written[4] == written[5]
     nepali = to_phones(["३४", "34"], "ne")  # eSpeak reads 34 as English there
     assert nepali[0] != nepali[1]
+
+
+@pytest.mark.parametrize(
+    ("language", "word"),
+    [
+        ("hy", "գնա՛նք"),
+        ("hy", "Ինչո՞ւ"),
+        ("ca", "col·legi"),
+        ("he", "צה״ל"),
+        ("he", 'צה"ל'),
+        ("he", "סנדוויץ׳"),
+        ("fr-fr", "étudiant·e·s"),
+        ("fi", "EU:n"),
+        ("fi", "20:een"),
+        ("sv", "s:t"),
+        ("de", "Nord‑Süd"),
+        ("de", "z.B"),
+        ("de", "Schüler:innen"),
+        ("en-us", "example.com"),
+    ],
+)
+def test_words_with_marks_are_read_as_espeak_reads_the_whole_word(language, word):
+    [whole] = phones._espeak.ask(language=language, texts=[word])["phones"]
+    whole = unicodedata.normalize("NFC", whole)
+    assert to_phones([word, f"«{word}», {word}."], language) == [whole, f"«{whole}», {whole}."]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "marks"),
+    [
+        ("en-us", "yes,no;end.Then wait...what", ",;...."),
+        ("de", "Haus–Baum (Ende.Anfang)", "–(.)"),
+        ("hi", "है.मैं", "."),
+        ("hy", "Հա՞, այո։", "՞,։"),
+    ],
+)
+def test_marks_between_words_stay_when_there_is_no_space(language, text, marks):
+    [found] = to_phones([text], language)
+    assert "".join(x for x in found if unicodedata.category(x)[0] == "P") == marks
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "spelled"),
+    [
+        ("ja", "私は学生です。", "私学生"),
+        ("de", "Guten Tag, 你好!", "你好"),
+        ("en-us", "in 東京.", "東京"),
+        ("en-us", "カタカナ", "カタナ"),
+        ("cmn", "你好あ", "あ"),
+        ("ko", "漢字", "漢字"),
+        ("de", "Привет", "Привет"),
+        ("en-us", "привет", "привет"),
+        ("en-us", "سلام", "سلام"),
+        ("en-us", "ⴰⵎⴰⵣⵉⵖ", "ⴰⵎⵣⵉⵖ"),
+        ("de", "𐌰𐌱𐌲", "𐌰𐌱𐌲"),
+    ],
+)
+def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled):
+    message = refusal(to_phones, [text], language)
+    assert f"language={language}: " in message
+    assert spelled in message
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("ja", "わたしは カタカナ です。"),
+        ("cmn", "你好，世界。東京"),
+        ("yue", "你好，世界，三個人。"),
+        ("ru", "СССР, привет, эээ ккк α"),
+        ("en-us", "naïve café, Ω, नमस्ते 한국"),
+        ("de", "π und α"),
+        ("ar", "همزة، سلام"),
+        ("he", "שלום"),
+        ("el", "Καλημέρα ίσως"),
+        ("hi", "कमल नमक"),
+        ("ko", "한국어 상"),
+        ("ka", "გამარჯობა"),
+        ("am", "ሰላም"),
+        ("ta", "வணக்கம்"),
+    ],
+)
+def test_letters_that_espeak_reads_are_accepted(language, text):
+    assert to_phones([text], language)[0]
+
+
+def test_prepare_lists_the_lines_whose_letters_are_spelled(tmp_path, no_plots, capsys):
+    texts = {"c03": (None, "私は学生です。"), "c07": (None, "東京")}
+    corpus = write_corpus(tmp_path / "corpus", texts, text="わたしです。")
+    hparams = "text_cleaners=[phones],language=ja"
+    message = refusal(prepare, Preparation(corpus, tmp_path / "lists", hparams))
+    message += capsys.readouterr().out
+    for number, letters in ((4, "私学生"), (8, "東京")):
+        assert f"metadata.csv:{number}: " in message
+        assert letters in message
+    prepare(Preparation(corpus, tmp_path / "lists", hparams, skip_bad=True))
+    assert (tmp_path / "lists/symbols.json").is_file()

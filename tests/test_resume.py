@@ -499,8 +499,9 @@ def test_resume_rejects_other_text_rules_when_texts_are_english(
     out = tmp_path / "out"
     run(out, corpus, epochs=1, text_cleaners=f"[{cleaners}]")
     assert load(newest(out))["text_rules"] == rules_version()
+    assert load(newest(out))["trained_phones"] == []
     before = snapshot(out)
-    monkeypatch.setattr(start, "rules_version", lambda: "another")
+    monkeypatch.setattr(start, "rules_version", lambda pronunciations: "another")
     arguments = flags(out, "epochs=2", "--resume")
     if cleaners == "basic_cleaners":
         train.main(arguments)

@@ -81,6 +81,7 @@ def synthesized(checkpoint_path, book, one_thread, monkeypatch, capsys):
 
     def run(out, *more) -> str:
         arguments = ["--checkpoint", str(checkpoint_path), "--text-file", str(book), "-o", str(out)]
+        arguments.append("--lines")
         synthesize.main([*arguments, "--hparams", "gate_threshold=2", *more])
         return capsys.readouterr().out.splitlines()[-1]
 
@@ -137,7 +138,7 @@ def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
 ):
     synthesize_quickly(monkeypatch.setattr)
     rng = random.Random(seed)
-    arguments = ["--voice", str(voices.fp32[0]), "--text-file", str(book), "-o"]
+    arguments = ["--voice", str(voices.fp32[0]), "--text-file", str(book), "--lines", "-o"]
     synthesize.main([*arguments, str(tmp_path / "whole.wav")])
     whole, wav = (tmp_path / "whole.wav").read_bytes(), tmp_path / "a.wav"
     samples = soundfile.read(tmp_path / "whole.wav", dtype="int16")[0]
@@ -247,7 +248,7 @@ def test_file_names_sort_by_line_when_there_are_many_lines(tmp_path):
 
 
 def texts_of(path, hparams=None, drop_unknown=False, numbers=None):
-    options = {"text": None, "text_file": str(path), "drop_unknown": drop_unknown}
+    options = {"text": None, "text_file": str(path), "lines": True, "drop_unknown": drop_unknown}
     return read_texts(argparse.Namespace(**options, numbers=numbers), hparams or HParams())
 
 

@@ -73,7 +73,7 @@ def test_checkpoint_and_its_voice_note_other_rules_once(tmp_path, capsys):
     assert load_checkpoint_synthesizer(path).training.text_rules == "0123456789abcdef"
     texts = tmp_path / "texts.txt"
     texts.write_text("A dog.\nA cat.\n")
-    options = ["--text-file", str(texts), "-o", str(tmp_path / "a.wav")]
+    options = ["--lines", "--text-file", str(texts), "-o", str(tmp_path / "a.wav")]
     synthesize.main(["--checkpoint", str(path), *options, "--hparams", "max_decoder_steps=3"])
     assert capsys.readouterr().err.count("note: ") == 1
 

@@ -161,8 +161,14 @@ def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
     [
         (["--text", "..."], ["'...': nothing to speak"]),
         (["--text-file", "nowhere.txt"], ["nowhere.txt"]),
-        (["--text-file", "signs.txt"], ["signs.txt:2: '[]': nothing to speak", "signs.txt:4"]),
-        (["--text-file", "empty.txt"], ["50 of 50 lines rejected", "the same in 49 more: 2, 3,"]),
+        (
+            ["--lines", "--text-file", "signs.txt"],
+            ["signs.txt:2: '[]': nothing to speak", "signs.txt:4"],
+        ),
+        (
+            ["--lines", "--text-file", "empty.txt"],
+            ["50 of 50 lines rejected", "the same in 49 more: 2, 3,"],
+        ),
         (
             ["--text", "long " * 200_000],
             ["'long long", "999,999 characters (expected at most 20"],

@@ -1,5 +1,7 @@
 """Pauses and pace: [pause 0.5] in a text, other tags, and --speed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,9 +10,9 @@ from test_retries import GOOD, TEXT, H, Scripted
 
 from tacotron2_voice.griffin_lim import SILENCE
 from tacotron2_voice.synthesizer import stretched
-from tacotron2_voice.text.tags import Pause, split_tags
+from tacotron2_voice.text.tags import Pause, SpeakerTag, split_tags
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utterance import Segment, Utterance, prepare_utterance
+from tacotron2_voice.utterance import Segment, Utterance, prepare_utterance, split_into_chunks
 
 SECOND = 22050 / 256  # frames
 
@@ -23,7 +25,14 @@ def test_pauses_split_a_text():
         Pause(2),
         Pause(0.25),
     ]
-    assert split_tags("He said [sic] 1 < 2 > 0, a<b.") == ["He said [sic] 1 < 2 > 0, a<b."]
+    plain = "[T]he colo[u]r [1] (sic) 1 < 2 > 0, a<b []."
+    assert split_tags(plain) == [plain]
+    assert split_tags("[speaker  anna b.] One. [Speaker C] Two.") == [
+        SpeakerTag("anna b."),
+        "One.",
+        SpeakerTag("C"),
+        "Two.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -33,6 +42,11 @@ def test_pauses_split_a_text():
         ("[pause 61]", r"\[pause 61\]: expected seconds from 0 to 60"),
         ("a [pause 0.5 b", r"'\[pause 0.5 b' would be read aloud \(expected \[pause 0.5\]"),
         ("a (PAUSE 0.5s) b", "would be read aloud"),
+        ("He [laughs] sat.", r"'\[laughs\]'.*\[pause SECONDS\] and \[speaker NAME\]"),
+        ("[speakers x]", r"'\[speakers x\]'"),
+        ("[sigh, softly] a", r"'\[sigh, softly\]'"),
+        ("[speaker ]", r"\[speaker\]: no name"),
+        ("a [speaker x", r"'\[speaker x'"),
         ('Wait <break time="1s"/> now', r"<break time=\"1s\"/>': an unknown tag"),
     ],
 )
@@ -43,7 +57,7 @@ def test_error_contains_the_tag_when_it_is_unknown(text, message):
 
 def test_tag_in_the_error_message_is_accepted():
     assert split_tags("Wait [pause 0.5] now")[1] == Pause(0.5)
-    assert split_tags("He stopped (pause). [Silence]") == ["He stopped (pause). [Silence]"]
+    assert split_tags("He stopped (pause). (Silence)") == ["He stopped (pause). (Silence)"]
 
 
 def test_pause_has_the_requested_length():
@@ -83,3 +97,56 @@ def test_stretched_frames_do_not_depend_on_pieces(sizes, speed, seed):
     whole, joined = (np.concatenate([*stretched(x, speed)], axis=1) for x in ([mel], pieces))
     assert whole.tobytes() == joined.tobytes()
     assert whole.shape[1] == max(round(sum(sizes) / speed), 1) or sum(sizes) < 2
+
+
+TWO = replace(H, speakers=("anna", "bert"), speaker_embedding_dim=2)
+
+
+def test_speaker_tags_set_the_speaker_of_segments_and_chunks():
+    text = prepare_utterance("One. [speaker bert] Two. [pause 1] Three. [speaker anna] Four.", TWO)
+    assert [segment.speaker for segment in text.segments] == [None, 1, 1, 0]
+    chunks = split_into_chunks(text, 188, TWO.table, 0.3)
+    assert [(chunk.speaker, chunk.pause) for chunk in chunks] == [
+        (None, 0.3),
+        (1, 1),
+        (1, 0.3),
+        (0, 0),
+    ]
+
+
+def test_each_chunk_is_decoded_with_its_own_speaker():
+    synthesizer = Scripted(GOOD, settings=TWO)
+    speakers = []
+    decode = synthesizer.decode
+
+    def recorded(ids, seed, max_steps, speaker=None):
+        speakers.append(speaker)
+        return decode(ids, seed, max_steps, speaker)
+
+    synthesizer.decode = recorded
+    words = "One two three."
+    synthesizer.synthesize(f"{words} [speaker bert] {words} [speaker anna] {words}", speaker="bert")
+    assert speakers == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [(TWO, ["'carla'", "'anna', 'bert'"]), (H, ["[speaker carla]", "one speaker"])],
+)
+def test_error_names_the_speakers_when_a_tag_has_an_unknown_one(settings, parts):
+    with pytest.raises(UserError) as error:
+        prepare_utterance("One. [speaker carla] Two.", settings)
+    assert all(part in str(error.value) for part in parts)
+
+
+def test_error_contains_the_seconds_when_the_pauses_of_a_text_are_too_long():
+    assert prepare_utterance("One." + "[pause 60]" * 20, H).pause_seconds == 1200
+    with pytest.raises(UserError, match="1,260 s"):
+        prepare_utterance("One." + "[pause 60]" * 21, H)
+
+
+def test_long_pause_is_streamed_in_small_pieces():
+    stream = Scripted(GOOD).stream(f"One two three. {10 * '[pause 60]'} One two three.")
+    lengths = [len(piece) for piece in stream]
+    assert sum(lengths) > 600 * 22050
+    assert max(lengths) < 10 * 22050

@@ -224,3 +224,21 @@ def test_only_letters_digits_and_phones_can_be_spoken(text):
     assert can_be_spoken(bytes(text_to_sequence(text, COMPATIBLE)))
     for silent in ("", " ", "...", "—", "- ! ?", "_", "(),.", "{}", "{QQ}", "#*~"):
         assert not can_be_spoken(text_to_sequence(silent, COMPATIBLE))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("I MEAN IT.", "i mean it."),
+        ("I MEAN IT, said Tom.", "i mean it, said tom."),
+        ("He said IT IS over.", "he said it is over."),
+        ("IBM IT is large.", "i b m i t is large."),
+        ("The IT department", "the i t department"),
+        ("a ~~ b ~", "a b"),
+        ("Try ~. Then ~5 or ~.5", "try . then about five or about point five"),
+        ("~~5 days~~ 6 days", "five days six days"),
+        ("<. >. end", ". . end"),
+    ],
+)
+def test_pronoun_in_capitals_and_signs_without_a_number_are_read(text, expected):
+    assert spoken(text, CORRECTED) == expected

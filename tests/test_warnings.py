@@ -57,17 +57,19 @@ def noisy():
     return (speech + 15000 * 10 ** (-12 / 20) * noise).clip(-32767, 32767).astype(np.int16)
 
 
-def write_corpus(folder: Path, changes: dict | None = None, clips: int = 12) -> Path:
+def write_corpus(
+    folder: Path, changes: dict | None = None, clips: int = 12, text: str = TEXT
+) -> Path:
     """Make clips c00, c01, ... of one second; `changes` replaces the audio, the text or both of
     some clips."""
     (folder / "wavs").mkdir(parents=True)
     lines = []
     for i in range(clips):
         name = f"c{i:02}"
-        samples, text = (changes or {}).get(name, (None, None))
+        samples, own_text = (changes or {}).get(name, (None, None))
         samples = quiet_at_ends(seed=i) if samples is None else samples
         soundfile.write(folder / "wavs" / f"{name}.wav", samples, RATE)
-        lines.append(f"{name}|raw|{text or TEXT}\n")
+        lines.append(f"{name}|raw|{own_text or text}\n")
     (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
     return folder
 
@@ -383,3 +385,10 @@ def test_usual_letters_are_not_reported_as_wrongly_decoded_text(text):
 @pytest.mark.parametrize("text", ["don’t – “no”", "Größe für alle", "Дом и сад"])
 def test_text_that_was_encoded_twice_is_recognized(text):
     assert TWICE_ENCODED.search(text.encode().decode("cp1252", "replace"))
+
+
+def test_words_in_square_brackets_are_listed_by_line(tmp_path, capsys):
+    corpus = write_corpus(tmp_path / "corpus", {"c03": (None, "He [laughs] and [1] [T]he end.")})
+    prepare(Preparation(corpus, tmp_path / "lists"))
+    [found] = [line for line in warnings(capsys.readouterr().out) if "[laughs]" in line]
+    assert "metadata.csv:4, '[laughs]'" in found

@@ -199,8 +199,8 @@ def save(
     """Write a checkpoint of the current state, and mark it if it is the best so far.
 
     Args:
-        more: corpus, text_rules, longest_text, speech_statistics, logs, metrics_checksum and, for
-            several speakers, speaker_statistics.
+        more: corpus, text_rules, trained_phones, longest_text, speech_statistics, logs,
+            metrics_checksum and, for several speakers, speaker_statistics.
     """
     state = {
         "version": __version__,

@@ -80,6 +80,13 @@ class Run:
         return measure(clips.num_frames, clips.num_symbols, last, self.hparams)
 
     @functools.cached_property
+    def trained_phones(self) -> list[str]:
+        """Return the phones of the ARPAbet in the training texts, such as "@HH"."""
+        used = {i for ids in self.clips.training.symbols() for i in ids.tolist()}
+        names = [self.hparams.table.symbols[i] for i in sorted(used)]
+        return [name for name in names if len(name) > 1]
+
+    @functools.cached_property
     def speaker_statistics(self) -> list[SpeakerStatistics]:
         """Return statistics of each of the model's speakers; [] for a model of one speaker."""
         names = self.hparams.speakers
@@ -106,7 +113,8 @@ class Run:
             return None
         parts: dict[str, Any] = {
             "corpus": self.clips.fingerprint,
-            "text_rules": rules_version(),
+            "text_rules": rules_version(self.hparams.pronunciations),
+            "trained_phones": self.trained_phones,
             "longest_text": self.statistics.longest_text,
             "speech_statistics": asdict(self.statistics),
         }

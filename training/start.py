@@ -25,6 +25,7 @@ from hparams import (
 )
 from machine import fingerprint_of_code, versions
 from tacotron2_voice.settings import check_text_settings
+from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.text.rules import rules_version, uses_english_rules
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
@@ -145,7 +146,8 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
 
     def resolve() -> HParams:
         if resumed is None:
-            hparams = read_symbols(check_text_settings(create_hparams(overrides)))
+            hparams = with_lexicon(check_text_settings(create_hparams(overrides)))
+            hparams = read_symbols(hparams)
         else:
             base = hparams_from_dict(resumed.state["hparams"])
             hparams = create_hparams(overrides, base)
@@ -154,6 +156,7 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
                     old = getattr(base, name)
                     print(f"changed since the checkpoint: {name} = {value}, was {old}")
             hparams = resolve_symbols(check_text_settings(hparams), base)
+            check_lexicon(hparams, base)
             check_text_rules(resumed, hparams)
         if hparams.batches_per_update == 1 and processes.world_size > 1:
             hparams = replace(hparams, batches_per_update=processes.world_size)
@@ -194,6 +197,26 @@ def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
     return hparams
 
 
+def check_lexicon(hparams: HParams, base: HParams) -> None:
+    """Check that the lexicon still contains the pronunciations of the checkpoint.
+
+    If only its file is missing, the run uses the pronunciations in the checkpoint.
+
+    Raises:
+        UserError: if the pronunciations differ.
+    """
+    if hparams.lexicon == base.lexicon and not Path(hparams.lexicon).is_file():
+        return
+    current = set(with_lexicon(hparams).pronunciations)
+    num_changed = len(current.symmetric_difference(base.pronunciations))
+    if num_changed:
+        raise UserError(
+            f"lexicon={hparams.lexicon}: {num_changed:,} pronunciations differ from the checkpoint "
+            f"(expected its {len(base.pronunciations):,} pronunciations). Put that file back, or "
+            "start another run from the checkpoint's weights with -c and --warm_start"
+        )
+
+
 def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
     """Check that texts become the same symbols as when the checkpoint was written.
 
@@ -203,7 +226,7 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
         UserError: if the rules for reading English text have changed since then.
     """
     saved = resumed.state.get("text_rules")
-    current = rules_version()
+    current = rules_version(hparams.pronunciations)
     if saved in (None, current) or not uses_english_rules(hparams.text_cleaners):
         return
     raise UserError(

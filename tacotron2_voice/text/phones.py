@@ -26,6 +26,15 @@ from tacotron2_voice.utils.errors import UserError
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # common language codes and eSpeak's codes
 SPOKEN = "%&@#*/\\_§‰"  # punctuation marks that eSpeak would read as words
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24ea\u3251-\u325f\u32b1-\u32bf"
+# Marks that may be inside a word, such as in l'eau, Nord-Süd, col·legi, գնա՛նք, צה״ל.
+WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
+CASED_WORD_MARKS = ".:"  # z.B., EU:n; in scripts without capitals they end a sentence
+HEBREW_MARKS = "׳״"  # they belong to the word at its end too
+NUMBER_MARKS = ".,:'’"
+NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
+STRESS = re.compile("[ˈˌ]")
+SAMPLES = 16  # letters of a script that are compared
+MIN_NAME = 5  # fewest characters in eSpeak's name for the letters of a script
 GRACE_SECONDS = 1  # seconds in which the process may end by itself
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
@@ -35,6 +44,10 @@ COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
 class Crashed(Exception):
     """Report that eSpeak's process ended without an answer."""
+
+
+class SpelledLetters(UserError):
+    """Report letters that eSpeak does not read, but spells by name."""
 
 
 class Espeak:
@@ -168,24 +181,132 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 
     Raises:
         UserError: if `check_language` raises it, or if eSpeak crashes on a text.
+        SpelledLetters: if eSpeak would spell letters by name ("Chinese letter").
     """
     language = check_language(language)
     plain = [re.sub(r"\s+", " ", with_plain_numbers(text, language)) for text in texts]
-    used = set("".join(plain)).difference(SPOKEN)
-    marks = re.escape("".join(sorted(x for x in used if unicodedata.category(x)[0] == "P")))
-    pieces = [[text] for text in plain]
-    if marks:
-        in_number = r"(?<=\d)[.,:'’]\d"
-        in_word = rf"(?<=[^\s{marks}])['’‐-][^\s{marks}]"
-        mark = re.compile(rf"((?!{in_number}|{in_word})[{marks}])")
-        # words and marks alternate, and words come first and last
-        pieces = [mark.split(text) for text in plain]
+    pieces = [_split_at_marks(text) for text in plain]
     origin = {
         x.strip(): text for text, piece in zip(texts, pieces, strict=True) for x in piece[::2]
     }
     origin.pop("", None)
     phones = _speak(origin, language)
+    _check_is_read(phones, language)
     return ["".join(x if i % 2 else _put(x, phones) for i, x in enumerate(p)) for p in pieces]
+
+
+def _split_at_marks(text: str) -> list[str]:
+    """Split a text at punctuation outside words. Words and marks alternate, and words come first
+    and last."""
+    pieces = [""]
+    for index, character in enumerate(text):
+        if _is_mark(character) and not _is_inside_word(text, index):
+            pieces += [character, ""]
+        else:
+            pieces[-1] += character
+    return pieces
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character)[0] == "P" and character not in SPOKEN
+
+
+def _is_inside_word(text: str, index: int) -> bool:
+    """Return whether the punctuation mark at `index` belongs to a word or to a number."""
+    mark = text[index]
+    before = text[index - 1 : index]
+    after = text[index + 1 : index + 2]
+    if not before or before.isspace() or _is_mark(before):
+        return False
+    if mark in HEBREW_MARKS:
+        return True
+    if not after or after.isspace() or _is_mark(after):
+        return False
+    if before.isdecimal() and after.isdecimal() and mark in NUMBER_MARKS:
+        return True
+    if mark in CASED_WORD_MARKS:
+        is_ending = before.isdecimal() and mark == ":"  # Finnish 20:een
+        is_cased = is_ending or before.lower() != before.upper()
+        is_cased = is_cased and after.lower() != after.upper()
+        # After a word in lower case, a capital begins a sentence: "the end.Then".
+        starts_sentence = index > 1 and text[index - 2 : index].islower() and after.isupper()
+        return is_cased and not (starts_sentence and text[index - 2].isalpha())
+    if mark == '"':
+        return _script(before) == _script(after) == "HEBREW"
+    return mark in WORD_MARKS
+
+
+# ---------------------------------------------------------------------------- spelled letters
+
+
+def _check_is_read(phones: dict[str, str], language: str) -> None:
+    """Raise SpelledLetters if eSpeak spells letters of these words by name, such as "Chinese letter"."""
+    spelled = [letter for words in phones for letter in _spelled(words, phones[words], language)]
+    if spelled:
+        listed = "".join(dict.fromkeys(spelled))
+        problem = f"eSpeak NG does not read these letters, but spells their names: {listed[:60]}"
+        raise SpelledLetters(f"language={language}: {problem} (expected words of this language)")
+
+
+def _spelled(words: str, phones: str, language: str) -> list[str]:
+    """Return the letters in `words` that eSpeak spells by name. `phones`: the phones of `words`."""
+    spelled = []
+    for letter in dict.fromkeys(NOT_LATIN.findall(words)):
+        name = _letter_name(_script(letter), language)
+        own_phones = STRESS.sub("", _phones_of_word(letter, language))
+        if name and name in STRESS.sub("", phones) and own_phones.startswith(name):
+            spelled.append(letter)
+    if spelled or phones.count(" ") < words.count(" ") + 2:
+        return spelled
+    for word in re.findall(r"[^\W\d_]{3,}", words):
+        # Capitals may be initials, and a Chinese character is a word.
+        if word.isupper() or len(NOT_LATIN.findall(word)) < len(word) or _script(word) == "CJK":
+            continue
+        groups = _phones_of_word(word, language).split()
+        if len(groups) != len(word):
+            continue
+        letters = zip(groups, word, strict=True)
+        # eSpeak changes some phones next to others, so not all of them must be equal.
+        num_equal = sum(group == _phones_of_word(letter, language) for group, letter in letters)
+        if num_equal > len(word) / 2:
+            spelled += word
+    return spelled
+
+
+def _script(letters: str) -> str:
+    """Return the script of the first letter, as in its name: CYRILLIC, CJK, HIRAGANA."""
+    return unicodedata.name(letters[0], "").partition(" ")[0]
+
+
+@functools.cache
+def _letter_name(script: str, language: str) -> str:
+    """Return the phones with which eSpeak begins the name of every letter of a script, or "" if it
+    reads this script.
+
+    Letters that are read begin with different phones. Names begin with the same word, such as
+    "Arabic" in "Arabic seen".
+    """
+    letters = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
+    spread = letters[:: max(1, len(letters) // SAMPLES)]
+    samples = dict.fromkeys([*letters[:SAMPLES], *spread[:SAMPLES]])
+    spoken = _speak({letter: letter for letter in samples}, language).values()
+    phones = sorted(STRESS.sub("", one) for one in spoken)
+    triples = zip(phones, phones[2:], strict=False)
+    beginnings = [os.path.commonprefix(triple) for triple in triples]  # noqa: RUF071
+    names = [name for name in beginnings if len(name) >= MIN_NAME]
+    return min(names, key=len, default="")
+
+
+def _is_letter_of(character: str, script: str) -> bool:
+    return unicodedata.category(character)[0] == "L" and _script(character) == script
+
+
+@functools.lru_cache(2**16)
+def _phones_of_word(word: str, language: str) -> str:
+    return _speak({word: word}, language)[word]
+
+
+# ---------------------------------------------------------------------------- numbers and signs
 
 
 def with_plain_numbers(text: str, language: str) -> str:
@@ -223,7 +344,10 @@ def is_silent(character: str, language: str) -> bool:
 
 @functools.lru_cache(2**16)
 def _phones_of_character(character: str, language: str) -> str:
-    return to_phones([character], language)[0]
+    try:
+        return to_phones([character], language)[0]
+    except SpelledLetters:
+        return character  # eSpeak may read it inside a word
 
 
 def _speak(origin: dict[str, str], language: str) -> dict[str, str]:

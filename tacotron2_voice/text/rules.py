@@ -17,9 +17,13 @@ RULE_FILES = ("sequences.py", "cleaners.py", "english/*.py")
 
 
 @functools.cache
-def rules_version() -> str:
-    """Return a hash of the rules. Comments, docstrings and layout do not change it."""
-    return version_of(*RULE_FILES)
+def rules_version(pronunciations: tuple[str, ...] = ()) -> str:
+    """Return a hash of the rules and of a list of pronunciations. Comments, docstrings and layout
+    do not change it."""
+    version = version_of(*RULE_FILES)
+    if not pronunciations:
+        return version
+    return hashlib.sha256("\n".join([version, *pronunciations]).encode()).hexdigest()[:16]
 
 
 def version_of(*patterns: str) -> str:

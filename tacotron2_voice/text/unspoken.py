@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tacotron2_voice.text.sequences import IPA_SPAN, PHONES, clean, text_to_sequence
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable, symbols
-from tacotron2_voice.text.tags import without_pauses
+from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.unknown_symbols import at_columns, columns_of, unknown_symbols
 
 MAX_SHOWN = 20  # most characters of a text to check; each check takes as long as cleaning the text
@@ -23,9 +23,8 @@ UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" 
 def left_out(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> list[str]:
-    """Return a list with a warning about the dropped characters of a text, or []. Pause tags are
-    ignored."""
-    dropped = dropped_symbols(without_pauses(text), cleaner_names, table, language)
+    """Return a list with a warning about the dropped characters of a text, or []. Tags are ignored."""
+    dropped = dropped_symbols(without_tags(text), cleaner_names, table, language)
     reason = "the model has no symbol for it"
     if PHONES in cleaner_names:
         reason = "eSpeak NG has no phones for it, or the model has no symbol"

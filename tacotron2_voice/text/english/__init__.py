@@ -161,6 +161,11 @@ def _letters(letters: str) -> str:
     return " ".join(letters.lower().replace(".", ""))
 
 
+def _read_shouted_it(match: Match) -> str:
+    """Read IT next to a word in capitals as the pronoun: "I MEAN IT", but not "IBM IT"."""
+    return match[0] if match[1] in INITIALISMS else match[0].replace("IT", "it")
+
+
 def _read_capitals(match: Match) -> str:
     """Read FBI as letters and NASA as a word; TVs and TV's get the same apostrophe.
 
@@ -367,5 +372,7 @@ RULES: list[Rule] = [
     rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
     # Capitals come last, because units and Roman numerals are capitals too.
     rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
+    rule(r"\b(?!IT\b)([A-Z]{2,})\sIT\b", _read_shouted_it),
+    rule(r"\bIT\s(?!IT\b)([A-Z]{2,})\b", _read_shouted_it),
     rule(r"(?<![A-Za-z])([A-Z]{2,})('?s)?(?![A-Za-z])", _read_capitals),
 ]

@@ -324,9 +324,9 @@ ARITHMETIC_RULES: list[Rule] = [
     rule(r"(?<=[\w)])\s?-\s?(?=\d+\s*=)|(?<=[\w)])\s?−\s?(?=[\w(])", " minus "),
     rule(rf"({CURRENCY})-(?=\d)", r"-\1"),
     rule(rf"(?<![\w.)%\]-])[-−](?={CURRENCY}?\.?\d)", "minus "),
-    rule(rf"(?<![<\w])<\s?(?={CURRENCY}?[\d.])|(?<=\w)\s<\s(?=\w)", " less than "),
-    rule(rf"(?<![->=\w])>\s?(?={CURRENCY}?[\d.])|(?<=\w)\s>\s(?=\w)", " greater than "),
-    rule(rf"(?<!\w)~\s?(?={CURRENCY}?[\d.])", "about "),
+    rule(rf"(?<![<\w])<\s?(?={CURRENCY}?\.?\d)|(?<=\w)\s<\s(?=\w)", " less than "),
+    rule(rf"(?<![->=\w])>\s?(?={CURRENCY}?\.?\d)|(?<=\w)\s>\s(?=\w)", " greater than "),
+    rule(rf"(?<![\w~])~\s?(?={CURRENCY}?\.?\d)", "about "),
 ]
 
 # ---------------------------------------------------------------------------- decades and similar

@@ -1,0 +1,67 @@
+"""Read a Markdown file as prose: headings, paragraphs and list items, without their marks.
+
+    read_markdown("a.md", "# Title\\n\\nSee [the *docs*](x.md).").paragraphs
+    # [(1, "Title"), (3, "See the docs.")]
+
+Code blocks, tables, HTML and images are not read. This module needs the package markdown-it-py.
+"""
+
+import re
+from collections import Counter
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from tacotron2_voice.prose import Prose, join_lines, joined_note
+
+SKIPPED = {
+    "fence": "code block",
+    "code_block": "code block",
+    "table_open": "table",
+    "html_block": "block of HTML",
+}
+# YAML between lines of hyphens at the beginning of a file.
+_FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?=\r?\n|\Z)", re.DOTALL)
+_TASK = re.compile(r"\[[ xX]\]\s+")
+
+
+def read_markdown(source: str, text: str) -> Prose:
+    """Return the paragraphs of a Markdown text, and notes about skipped blocks.
+
+    Args:
+        source: the name of the file, for the notes.
+    """
+    # Blank lines instead of the front matter keep the numbers of lines.
+    text = _FRONT_MATTER.sub(lambda match: "\n" * match[0].count("\n"), text)
+    paragraphs: list[tuple[int, str]] = []
+    joined: list[str] = []
+    skipped: Counter[str] = Counter()
+    is_table = False
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
+        if token.type in SKIPPED:
+            skipped[SKIPPED[token.type]] += 1
+        if token.type in ("table_open", "table_close"):
+            is_table = token.type == "table_open"
+        if token.type != "inline" or is_table:
+            continue
+        lines = _text_of(token.children or []).split("\n")
+        lines = [line.strip() for line in lines if line.strip()]
+        if lines and token.map:
+            lines[0] = _TASK.sub("", lines[0], count=1) if _TASK.match(lines[0]) else lines[0]
+            paragraphs.append((token.map[0] + 1, join_lines(lines, joined)))
+    notes = joined_note(source, joined)
+    if skipped:
+        counts = [f"{count:,} {what}{'s' * (count > 1)}" for what, count in skipped.items()]
+        notes.append(f"{source}: skipped {', '.join(counts)}")
+    return Prose(paragraphs, notes)
+
+
+def _text_of(tokens: list[Token]) -> str:
+    """Return the text of inline tokens. Images and tags of HTML have no text."""
+    texts = []
+    for token in tokens:
+        if token.type in ("text", "text_special", "code_inline"):
+            texts.append(token.content)
+        elif token.type in ("softbreak", "hardbreak"):
+            texts.append("\n")
+    return "".join(texts)

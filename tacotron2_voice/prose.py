@@ -1,0 +1,142 @@
+"""Split a text file into paragraphs.
+
+prose = paragraphs_of("book.txt", "It was\\nthir-\\nteen.\\n\\nThe end.")
+prose.paragraphs  # [(1, "It was thirteen."), (5, "The end.")]
+prose.notes       # ["book.txt: joined 1 word at the ends of lines: 'thirteen'"]
+
+Line breaks inside a paragraph are spaces, and blank lines separate paragraphs. Words with a hyphen
+at the end of a line are joined, and page numbers are dropped.
+"""
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+# A page number in a line of its own, such as "12" and "- 12 -".
+_PAGE_NUMBER = re.compile(r"[-–— ]*\d{1,4}[-–— ]*")
+_SENTENCE_END = re.compile(r"[.!?…:。！？।։؟]['\")\]»”’」』]*$")
+_BROKEN_WORD = re.compile(r"[^\W\d_][-‐]")
+_WITHOUT_SPACES = (
+    "CJK",
+    "HIRAGANA",
+    "KATAKANA",
+    "FULLWIDTH",
+    "IDEOGRAPHIC",
+)  # scripts without spaces between words
+MAX_SHOWN = 5  # words or lines in a note
+
+
+class Prose(NamedTuple):
+    """The paragraphs of a file."""
+
+    paragraphs: list[tuple[int, str]]  # the number of its first line, and the text
+    notes: list[str]  # what was joined, dropped or skipped
+
+
+class _Line(NamedTuple):
+    number: int
+    text: str
+    starts_page: bool
+
+
+def paragraphs_of(source: str, text: str) -> Prose:
+    """Return the paragraphs of a text, and notes about joined words and dropped page numbers.
+
+    Args:
+        source: the name of the file, for the notes.
+    """
+    written = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = [
+        _Line(number, line.replace("\f", " ").strip(), "\f" in line)
+        for number, line in enumerate(written, 1)
+    ]
+    page_numbers = _page_numbers(lines)
+    groups: list[list[_Line]] = []
+    has_gap = True
+    has_page_break = False
+    for line in lines:
+        has_page_break = has_page_break or line.starts_page
+        if line.number in page_numbers:
+            has_page_break = True
+            continue
+        if not line.text:
+            has_gap = True
+            continue
+        # A sentence may continue on the next page.
+        continues = has_page_break and groups and _continues(groups[-1][-1].text, line.text)
+        if has_gap and not continues:
+            groups.append([])
+        groups[-1].append(line)
+        has_gap = False
+        has_page_break = False
+    joined: list[str] = []
+    paragraphs = [
+        (group[0].number, join_lines([line.text for line in group], joined)) for group in groups
+    ]
+    notes = joined_note(source, joined)
+    if page_numbers:
+        plural = "s" * (len(page_numbers) > 1)
+        numbers = ", ".join(map(str, sorted(page_numbers)[:MAX_SHOWN]))
+        more = ", ..." if len(page_numbers) > MAX_SHOWN else ""
+        notes.append(
+            f"{source}: dropped {len(page_numbers):,} page number{plural}, line{plural} {numbers}{more}"
+        )
+    return Prose(paragraphs, notes)
+
+
+def join_lines(lines: list[str], joined: list[str]) -> str:
+    """Return the lines of a paragraph as one line. Append words that were broken to `joined`."""
+    pieces = lines[:1]
+    for line in lines[1:]:
+        before = pieces[-1]
+        is_broken = _BROKEN_WORD.fullmatch(before[-2:]) and line[:1].isalpha()
+        if before.endswith("\xad"):
+            pieces[-1] = before[:-1]
+        elif is_broken and line[0].islower():  # "Anglo-Saxon" keeps its hyphen
+            pieces[-1] = before[:-1]
+            joined.append(_joined_word(before[:-1], line))
+        elif not is_broken and not (_has_no_spaces(before[-1]) and _has_no_spaces(line[0])):
+            pieces.append(" ")
+        pieces.append(line)
+    return "".join(pieces)
+
+
+def joined_note(source: str, joined: list[str]) -> list[str]:
+    """Return a note about the words that `join_lines` joined, or []."""
+    if not joined:
+        return []
+    plural = "s" * (len(joined) > 1)
+    words = ", ".join(map(repr, joined[:MAX_SHOWN]))
+    more = ", ..." if len(joined) > MAX_SHOWN else ""
+    return [f"{source}: joined {len(joined):,} word{plural} at the ends of lines: {words}{more}"]
+
+
+def _page_numbers(lines: list[_Line]) -> set[int]:
+    """Return the numbers of lines that contain only a page number.
+
+    Such a line is between blank lines, or the first or last line of a page. If the file contains
+    nothing else, it is a list of numbers.
+    """
+    found = set()
+    for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False):
+        is_alone = not (before and before.text) and not (after and after.text)
+        at_page_break = line.starts_page or (after is not None and after.starts_page)
+        if (is_alone or at_page_break) and _PAGE_NUMBER.fullmatch(line.text):
+            found.add(line.number)
+    has_text = any(line.text and line.number not in found for line in lines)
+    return found if has_text else set()
+
+
+def _continues(before: str, line: str) -> bool:
+    """Return whether a line after a page break continues the sentence before the break."""
+    return not _SENTENCE_END.search(before) and line[0].islower()
+
+
+def _joined_word(before: str, line: str) -> str:
+    """Return the last word of `before` with the first word of `line`."""
+    rest = re.findall(r"^\w*", line)[0]
+    return (before.split()[-1] + rest).lstrip("([{\"'“„‘«")
+
+
+def _has_no_spaces(character: str) -> bool:
+    return unicodedata.name(character, "").startswith(_WITHOUT_SPACES)

@@ -1,0 +1,148 @@
+"""Replace words by their respellings in a list of pronunciations (a lexicon).
+
+    settings = with_lexicon(settings, Path("names.txt"))
+    respell("Nguyen's dog", settings.pronunciations)  # "win's dog"
+
+Each line of the file contains a word and its respelling, separated by a tab or spaces. Models that
+read phones also accept phones as a respelling. Lines that begin with # are comments.
+
+    Nguyen   win
+    Reading  /ɹˈɛdɪŋ/
+
+Upper and lower case are the same, and only whole words are replaced. Settings keep the content of
+the list, so checkpoints and voices contain it.
+"""
+
+import functools
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tacotron2_voice.settings import Settings
+from tacotron2_voice.text.notations import check_notations
+from tacotron2_voice.text.sequences import PHONES
+from tacotron2_voice.text.symbols import SymbolTable
+from tacotron2_voice.utils.errors import UserError, lines_rejected
+from tacotron2_voice.utils.files import numbered_lines
+
+EXPECTED = "expected a word and its respelling, separated by a tab or spaces"
+# Phones, which contain no words.
+_PHONE_SPANS = re.compile(r"(\{[^{}]*\}|(?<!\w)/\S(?:[^/\n]*\S)?/(?!\w))")
+_PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
+_HYPHENS = re.compile("([-‐‑])")
+_SAME = str.maketrans("’‐‑", "'--")
+
+
+def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
+    """Return the settings with the pronunciations in the file `lexicon`, if it is set.
+
+    Args:
+        path: another file. Its pronunciations replace those of the settings word by word.
+
+    Raises:
+        UserError: if the file cannot be read, or contains a wrong line.
+    """
+    if path is None:
+        if not settings.lexicon:
+            return replace(settings, pronunciations=())
+        path = Path(settings.lexicon)
+        known = dict[str, str]()
+    else:
+        known = dict(_respellings(settings.pronunciations))
+    known |= _read_lexicon(path, settings.text_cleaners, settings.table)
+    pronunciations = tuple(f"{word}\t{respelling}" for word, respelling in known.items())
+    return replace(settings, pronunciations=pronunciations)
+
+
+def respell(text: str, pronunciations: tuple[str, ...]) -> str:
+    """Return the text with the respellings of its words.
+
+    Compounds with hyphens and words with 's are looked up as a whole first, then in their parts.
+
+    Args:
+        pronunciations: "word<TAB>respelling" each, as in the settings.
+    """
+    if not pronunciations:
+        return text
+    known = _respellings(pronunciations)
+    pieces = _PHONE_SPANS.split(unicodedata.normalize("NFC", text))
+    for i in range(0, len(pieces), 2):
+        pieces[i] = _word_pattern().sub(lambda word: _respelled(word[0], known), pieces[i])
+    return "".join(pieces)
+
+
+def _respelled(word: str, known: dict[str, str]) -> str:
+    respelling = known.get(_key(word))
+    if respelling is not None:
+        return respelling
+    if _key(word).endswith("'s"):
+        return _respelled(word[:-2], known) + word[-2:]
+    parts = _HYPHENS.split(word)  # words and hyphens alternate
+    if len(parts) > 1:
+        parts[::2] = [_respelled(part, known) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _key(word: str) -> str:
+    """Return the same text for all spellings of a word in upper and lower case."""
+    return unicodedata.normalize("NFC", word.casefold()).translate(_SAME)
+
+
+@functools.lru_cache(8)
+def _respellings(pronunciations: tuple[str, ...]) -> dict[str, str]:
+    """Return the respellings by key."""
+    entries = (one.partition("\t") for one in pronunciations)
+    return {key: respelling for key, _, respelling in entries}
+
+
+@functools.cache
+def _word_pattern() -> re.Pattern[str]:
+    """Return a pattern for words: letters, digits and the marks that follow letters, such as vowel
+    signs, with apostrophes and hyphens between them."""
+    marks = [chr(x) for x in range(0x300, 0x1F000) if unicodedata.category(chr(x))[0] == "M"]
+    letters = rf"(?:[^\W_]|[{''.join(marks)}\u200c\u200d])+"
+    return re.compile(rf"{letters}(?:['’‐‑-]{letters})*")
+
+
+def _read_lexicon(path: Path, cleaners: Sequence[str], table: SymbolTable) -> dict[str, str]:
+    """Return the respellings by key. UserError if lines are wrong."""
+    lines = numbered_lines(path, "no such lexicon")
+    known: dict[str, str] = {}
+    problems = []
+    for number, line in lines:
+        if line.startswith("#"):
+            continue
+        try:
+            word, respelling = _parse(line, cleaners, table)
+            other = known.setdefault(_key(word), respelling)
+            if other != respelling:
+                raise UserError(f"{word[:40]!r}: an earlier line has {other[:40]!r} for it")
+        except UserError as error:
+            problems.append(f"{path}:{number}: {error}")
+    if problems:
+        raise lines_rejected(path, problems, len(lines))
+    return known
+
+
+def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str, str]:
+    """Return the word and the respelling of a line."""
+    fields = unicodedata.normalize("NFC", line).split(maxsplit=1)
+    if len(fields) != 2:
+        raise UserError(f"{line.strip()[:60]!r}: no respelling ({EXPECTED})")
+    word = fields[0]
+    respelling = " ".join(fields[1].split())
+    if not _word_pattern().fullmatch(word):
+        raise UserError(f"{word[:60]!r}: not a single word ({EXPECTED})")
+    has_phones = respelling.startswith("/") or respelling.endswith("/")
+    if has_phones and not _PHONES.fullmatch(respelling):
+        raise UserError(f"{respelling[:60]!r}: expected phones between slashes, such as /wˈɪn/")
+    if has_phones and PHONES not in cleaners:
+        raise UserError(
+            f"{respelling[:60]!r}: phones, but the model reads letters (expected letters)"
+        )
+    if not any(character.isalnum() for character in respelling):
+        raise UserError(f"{respelling[:60]!r}: nothing to speak ({EXPECTED})")
+    check_notations(respelling, cleaners, table)
+    return word, respelling

@@ -1,0 +1,44 @@
+"""Reject pronunciations in a notation that a model does not have: ARPAbet and pinyin.
+
+check_notations("Turn left on {HH AW1}.", ["basic_cleaners"], table)  # UserError
+"""
+
+import re
+from collections.abc import Sequence
+
+from tacotron2_voice.text.rules import uses_english_rules
+from tacotron2_voice.text.sequences import ARPABET_SPAN, PHONES
+from tacotron2_voice.text.symbols import SymbolTable, symbols
+from tacotron2_voice.utils.errors import UserError
+
+_INITIAL = "(?:[zcs]h|[bpmfdtnlgkhjqxrzcsyw])"
+_FINAL = (
+    "(?:i?ang|i?ong|iao?|ian|ie|ing?|iu|uang?|uai?|uan|ue|ui|un|uo|üe?|ve?|ai|ao?|an|ei|eng?|er?|ou"
+    "|i|u)"
+)
+_SYLLABLE = rf"(?:{_INITIAL}?{_FINAL}|[bpmfwy]?o)"
+# Two or more syllables with the digits of their tones, such as "ta5 shi3" and "ni3hao3".
+_PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5][ '-]*){{2,}}(?!\w)", re.IGNORECASE)
+_LONG_SYLLABLE = re.compile("[^\\W\\d]{2}")
+
+
+def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable) -> None:
+    """Check that a text contains no pronunciation that its model would read as other words.
+
+    Raises:
+        UserError: if the text contains phones of the ARPAbet in braces and the model has no symbols
+            for them, or pinyin with tone digits and the cleaners read English.
+    """
+    if not table.has_phones or PHONES in cleaner_names:
+        for span in ARPABET_SPAN.finditer(text):
+            phones = span[1].split()
+            if phones and all(f"@{phone}" in symbols for phone in phones):
+                problem = "phones of the ARPAbet, but the model has no symbols for them"
+                known = "phones such as /hɛlˈoʊ/" if PHONES in cleaner_names else "letters"
+                raise UserError(f"{span[0][:60]!r}: {problem} (expected {known})")
+    if uses_english_rules(tuple(cleaner_names)):
+        found = _PINYIN.search(text)
+        if found and _LONG_SYLLABLE.search(found[0]):
+            problem = "pinyin with the digits of tones, but the model reads English"
+            fix = "A model of pinyin needs --hparams symbols=corpus,text_cleaners=[basic_cleaners]."
+            raise UserError(f"{found[0].strip()[:60]!r}: {problem} (expected English words). {fix}")

@@ -1,0 +1,156 @@
+"""tacotron2_voice/text/lexicon.py: pronunciations of words, in prepare, checkpoints, voices and speech."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from corpora import refusal
+from helpers import SMALL_MODEL, save_small_model
+from test_retries import GOOD, TEXT, Scripted
+from test_warnings import write_corpus
+
+import synthesize
+from corpus.filelist import symbols_of, table_key
+from corpus.prepare import Preparation, prepare
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
+from hparams import create_hparams
+from tacotron2_voice.text import rules_version, sequence_to_text
+from tacotron2_voice.text.lexicon import respell, with_lexicon
+from tacotron2_voice.text.rules import version_of
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import prepare_utterance, text_to_ids
+from training.start import check_lexicon
+
+H = create_hparams()
+PHONES = create_hparams("text_cleaners=[phones],language=en-us")
+
+
+def lexicon(folder, content):
+    path = folder / "words.txt"
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "expected"),
+    [
+        ("Nguyen\twin", "NGUYEN, nguyen's; Nguyens, McNguyen", "win, win's; Nguyens, McNguyen"),
+        ("Nguyen   win stone", "Mrs. Nguyen-Smith", "Mrs. win stone-Smith"),
+        ("co-op\tco op\nco\tcompany", "The co-op of Co.", "The co op of company."),
+        ("can\tkan", "can't can", "can't kan"),
+        ("can't\tcarnt", "can’t can", "carnt can"),
+        ("Straße\tweg", "STRASSE straße straßen", "weg weg straßen"),
+        ("cafe\u0301\tkaffee", "caf\u00e9 cafe", "kaffee cafe"),
+        ("क\tx", "क की", "x की"),  # a vowel sign is a part of the word
+        ("tom\ttim\ntim\ttom", "Tom Tim", "tim tom"),
+        ("# a comment\n\n  tom \t  tim  bo \n", "tom", "tim bo"),
+        ("hh\tx", "{HH AH0} hh", "{HH AH0} x"),
+    ],
+)
+def test_whole_words_are_respelled(content, text, expected, tmp_path):
+    settings = with_lexicon(H, lexicon(tmp_path, content))
+    assert respell(text, settings.pronunciations) == expected
+
+
+def test_phones_are_spoken_when_the_model_has_phones(tmp_path):
+    settings = with_lexicon(PHONES, lexicon(tmp_path, "reading /ɹˈɛdɪŋ/"))
+    assert respell("Reading's", settings.pronunciations) == "/ɹˈɛdɪŋ/'s"
+    settings = replace(settings, symbol_table=tuple("_ dɛˈɹɪŋ.s'"), n_symbols=11)
+    symbols = [settings.table.symbols[i] for i in text_to_ids("Reading.", settings)]
+    assert "".join(symbols) == "ɹˈɛdɪŋ."
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("Nguyen", "'Nguyen'"),
+        ("C++ see plus plus", "'C++'"),
+        ("tom tim", "'tom'"),  # line 1 has another respelling
+        ("reading /ɹˈɛdɪŋ/", "'/ɹˈɛdɪŋ/'"),
+        ("reading /ɹˈɛdɪŋ", "'/ɹˈɛdɪŋ'"),
+        ("word ...", "'...'"),
+        ("word ta5 shi3", "'ta5 shi3'"),
+    ],
+)
+def test_error_contains_file_line_and_value_when_a_line_is_wrong(line, value, tmp_path):
+    path = lexicon(tmp_path, f"Tom\ttomm\n\n{line}\n")
+    message = refusal(with_lexicon, H, path)
+    assert f"{path}:3: {value}" in message
+    assert "1 of 2 lines" in message
+
+
+def test_error_lists_all_wrong_lines(tmp_path):
+    message = refusal(with_lexicon, H, lexicon(tmp_path, "a\nb\nc see\n"))
+    assert "words.txt:1: 'a'" in message
+    assert "words.txt:2: 'b'" in message
+
+
+def test_reading_rules_and_caches_depend_on_the_pronunciations():
+    changed = replace(H, pronunciations=("tom\ttim",))
+    assert rules_version() == version_of("sequences.py", "cleaners.py", "english/*.py")
+    assert rules_version(changed.pronunciations) != rules_version()
+    assert table_key(b"", changed) != table_key(b"", H)
+    assert sequence_to_text(symbols_of("Tom.", changed)) == "tim."
+
+
+def test_prepare_writes_the_pronunciations_for_training(tmp_path, no_plots):
+    corpus = write_corpus(tmp_path / "corpus", {"c03": (None, "Tom sat.")})
+    path = lexicon(tmp_path, "Tom\ttim")
+    prepare(Preparation(corpus, tmp_path / "lists", lexicon=path))
+    assert (tmp_path / "lists/lexicon.txt").read_text() == "tom\ttim\n"
+    hparams = with_lexicon(create_hparams(f"@{tmp_path}/lists/settings.txt"))
+    assert hparams.pronunciations == ("tom\ttim",)
+
+
+def test_resume_rejects_a_lexicon_with_other_pronunciations(tmp_path):
+    path = lexicon(tmp_path, "Tom\ttim")
+    base = with_lexicon(create_hparams(f"lexicon={path}"))
+    check_lexicon(base, base)
+    path.write_text("# moved\ntom tim\n")
+    check_lexicon(base, base)
+    path.write_text("Tom\ttem\n")
+    assert f"lexicon={path}" in refusal(check_lexicon, base, base)
+    assert "lexicon=" in refusal(check_lexicon, replace(base, lexicon=""), base)
+    path.unlink()
+    check_lexicon(base, base)  # the checkpoint contains them
+
+
+def test_checkpoint_speaks_with_its_pronunciations_and_notes_others(tmp_path, capsys):
+    hparams = replace(create_hparams(SMALL_MODEL), pronunciations=("tom\ttim",))
+    version = rules_version(hparams.pronunciations)
+    path = save_small_model(tmp_path / "a.pt", hparams, text_rules=version)
+    synthesizer = load_checkpoint_synthesizer(path)
+    assert synthesizer.rules_note() == ""
+    ids = prepare_utterance("Tom.", synthesizer.settings).segments[0].ids
+    assert sequence_to_text(ids) == "tim."
+    same = lexicon(tmp_path, "tom tim")
+    assert synthesizer.use_lexicon(same) == ""
+    words = tmp_path / "other.txt"
+    words.write_text("tom\ttem\nbob\tbab\n")
+    command = ["--checkpoint", str(path), "--text", "Tom.", "-o", str(tmp_path / "a.wav")]
+    command += ["--lexicon", str(words), "--hparams", "max_decoder_steps=3"]
+    synthesize.main(command)
+    [note] = [x for x in capsys.readouterr().err.splitlines() if x.startswith("note: ")]
+    assert f"{words}: " in note
+    assert "2 words" in note
+    with pytest.raises(UserError, match="lexicon"):
+        load_checkpoint_synthesizer(path, f"lexicon={words}")
+
+
+def test_lexicon_changes_the_speech_but_not_the_rules_of_the_model(tmp_path):
+    synthesizer = Scripted(GOOD)
+    synthesizer.training = replace(synthesizer.training, text_rules=rules_version())
+    before = synthesizer.synthesize("bob.", retries=0)
+    note = synthesizer.use_lexicon(lexicon(tmp_path, "bob one two three"))
+    after = synthesizer.synthesize("bob.", retries=0)
+    assert note
+    assert synthesizer.rules_note() == ""
+    assert after.chunks[0].ids == TEXT
+    assert before.chunks[0].ids != TEXT
+    assert np.isfinite(after.audio).all()
+
+
+def test_exported_voice_contains_the_pronunciations(voices):
+    description = json.loads((voices.fp32[0] / "voice.json").read_text())
+    assert description["hparams"]["pronunciations"] == []

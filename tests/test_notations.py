@@ -1,0 +1,77 @@
+"""tacotron2_voice/text/notations.py: ARPAbet and pinyin that a model would read as other words."""
+
+from dataclasses import replace
+
+import pytest
+from corpora import refusal
+from helpers import SMALL_MODEL, save_small_model
+from test_retries import GOOD, Scripted
+
+from corpus.filelist import symbols_of
+from export.checkpoint_synthesizer import load_checkpoint_synthesizer
+from export.voice_export import export_voice
+from hparams import create_hparams, with_table
+from tacotron2_voice.text.notations import check_notations
+from tacotron2_voice.text.symbols import ENGLISH, table_of
+from tacotron2_voice.utterance import prepare_utterance
+from tacotron2_voice.voice import Voice
+
+LETTERS = table_of("abcdefghijklmnopqrstuvwxyz {}.0123456789")
+CORRECTED = ["english_cleaners_corrected"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaners", "table", "found"),
+    [
+        ("a {HH AH0 L OW1} b", ["basic_cleaners"], LETTERS, "{HH AH0 L OW1}"),
+        ("a {HH AH0} b", ["phones"], LETTERS, "{HH AH0}"),
+        ("ta5 shi3 de5", CORRECTED, ENGLISH, "ta5 shi3 de5"),
+        ("He said ni3hao3.", CORRECTED, ENGLISH, "ni3hao3"),
+        ("Zhong1 guo2, lü4", ["english_cleaners"], ENGLISH, "Zhong1 guo2"),
+    ],
+)
+def test_notation_is_rejected_when_the_model_does_not_have_it(text, cleaners, table, found):
+    assert repr(found) in refusal(check_notations, text, cleaners, table)
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaners", "table"),
+    [
+        ("a {HH AH0 L OW1} b", CORRECTED, ENGLISH),
+        ("a {see below} b {hh ah0}", ["basic_cleaners"], LETTERS),
+        ("ta5 shi3", ["basic_cleaners"], LETTERS),
+        ("Use a4 or an mp3 in room b2. Web2 h2o go2 a1 e2", CORRECTED, ENGLISH),
+        ("pin1, pin2 and fan3", CORRECTED, ENGLISH),
+    ],
+)
+def test_other_texts_are_accepted(text, cleaners, table):
+    check_notations(text, cleaners, table)
+
+
+def test_prepare_and_synthesis_reject_pinyin_that_is_read_as_english():
+    english = create_hparams()
+    assert "'ta5 shi3'" in refusal(symbols_of, "ta5 shi3", english)
+    assert "'ta5 shi3'" in refusal(prepare_utterance, "ta5 shi3", english)
+    corpus = create_hparams("symbols=corpus,text_cleaners=[basic_cleaners]")
+    corpus = with_table(corpus, LETTERS.symbols)
+    assert symbols_of("ta5 shi3", corpus)
+    assert "{HH AH0}" in refusal(symbols_of, "a {HH AH0}", corpus)
+
+
+@pytest.mark.parametrize(
+    ("trained", "phones"),
+    [(None, ""), ([], "AH0 HH"), (["@HH"], "AH0"), (["@HH", "@AH0", "@T"], "")],
+)
+def test_phones_without_training_are_a_warning(trained, phones):
+    synthesizer = Scripted(GOOD)
+    synthesizer.training = replace(synthesizer.training, trained_phones=trained)
+    warnings = synthesizer.stream("One {HH AH0}.").warnings
+    assert [warning.rpartition(": ")[2] for warning in warnings] == ([phones] if phones else [])
+
+
+def test_checkpoint_and_voice_contain_the_trained_phones(tmp_path):
+    path = save_small_model(tmp_path / "a.pt", create_hparams(SMALL_MODEL), trained_phones=["@HH"])
+    synthesizer = load_checkpoint_synthesizer(path)
+    assert synthesizer.training.trained_phones == ["@HH"]
+    export_voice(synthesizer, tmp_path / "voice", None)
+    assert Voice(tmp_path / "voice").training.trained_phones == ["@HH"]

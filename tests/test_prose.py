@@ -1,0 +1,180 @@
+"""tacotron2_voice/prose.py and markdown.py: paragraphs of text files and Markdown files."""
+
+import builtins
+import sys
+import time
+from argparse import Namespace
+
+import pytest
+import soundfile
+from corpora import refusal
+from helpers import synthesize_quickly
+
+import synthesize
+from hparams import create_hparams
+from tacotron2_voice.markdown import read_markdown
+from tacotron2_voice.prose import paragraphs_of
+from tacotron2_voice.text.spoken_numbers import ENGLISH
+from tacotron2_voice.texts import read_texts
+
+H = create_hparams()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One\ntwo.\n\n\nThree.\n", [(1, "One two."), (5, "Three.")]),
+        ("\n  One\r\n\ttwo \r\n \r\nThree", [(2, "One two"), (5, "Three")]),
+        ("thir-\nteen well-\nknown", [(1, "thirteen wellknown")]),
+        ("Anglo-\nSaxon 1-\n2 a --\nb soft\xad\nly", [(1, "Anglo-Saxon 1- 2 a -- b softly")]),
+        ("你好，\n世界\nok", [(1, "你好，世界 ok")]),
+        ("한국\n말", [(1, "한국 말")]),
+        # page numbers
+        ("One\n\n12\n\nTwo.", [(1, "One"), (5, "Two.")]),
+        ("it was\n\n- 12 -\n\n\fthe end.", [(1, "it was the end.")]),
+        ("It ended.\n\n12\n\n\fThe next.", [(1, "It ended."), (5, "The next.")]),
+        ("it was\n12\n\fthe end", [(1, "it was the end")]),
+        ("it was\n\f13\nthe end", [(1, "it was the end")]),
+        ("thir-\n\n12\n\fteen", [(1, "thirteen")]),
+        ("it was\n\fthe end", [(1, "it was the end")]),
+        ("It was\n12\nor 13.", [(1, "It was 12 or 13.")]),
+        ("12\n\n13\n", [(1, "12"), (3, "13")]),  # a list of numbers
+        ("", []),
+        (" \n\f\n", []),
+    ],
+)
+def test_lines_become_paragraphs(text, expected):
+    assert paragraphs_of("a.txt", text).paragraphs == expected
+
+
+def test_long_paragraph_is_read_in_linear_time():
+    began = time.perf_counter()
+    [(_, text)] = paragraphs_of("a.txt", "a b-\nc\n" * 100_000).paragraphs
+    assert len(text) == 100_000 * len("a bc ") - 1
+    assert time.perf_counter() - began < 5
+
+
+def test_notes_count_joined_words_and_page_numbers():
+    notes = paragraphs_of("a.txt", "(thir-\nteen, well-\nknown\n\n12\n\n13\n\nb").notes
+    assert notes[0].startswith("a.txt: joined 2 words")
+    assert notes[0].endswith("'thirteen', 'wellknown'")
+    assert notes[1] == "a.txt: dropped 2 page numbers, lines 5, 7"
+    assert paragraphs_of("a.txt", "One\ntwo.").notes == []
+
+
+MARKDOWN = """---
+title: not read
+---
+# The *first* title
+
+See [the **docs**](https://x.org "t") and ![an image](x.png) `code`
+of thir-
+teen ~~old~~ &amp; <b>bold</b>.
+
+Under
+=====
+
+- one
+- [x] two
+
+  more
+1. three
+
+> quoted
+
+```python
+x = 1
+```
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+<!-- hidden -->
+
+    indented
+
+[pause 1] last\\
+line <https://y.org>
+"""
+
+
+def test_markdown_is_read_as_prose():
+    prose = read_markdown("a.md", MARKDOWN)
+    assert prose.paragraphs == [
+        (4, "The first title"),
+        (6, "See the docs and  code of thirteen old & bold."),
+        (10, "Under"),
+        (13, "one"),
+        (14, "two"),
+        (16, "more"),
+        (17, "three"),
+        (19, "quoted"),
+        (33, "[pause 1] last line https://y.org"),
+    ]
+    assert prose.notes == [
+        "a.md: joined 1 word at the ends of lines: 'thirteen'",
+        "a.md: skipped 2 code blocks, 1 table, 1 block of HTML",
+    ]
+
+
+def texts_of(path, **options):
+    arguments = {"text": None, "lines": False, "numbers": None, "drop_unknown": False}
+    texts, _ = read_texts(Namespace(**arguments | {"text_file": str(path)} | options), H)
+    return [(text.name, text.text) for text in texts]
+
+
+def test_text_file_is_read_by_paragraphs_or_by_lines(tmp_path, capsys):
+    path = tmp_path / "a.txt"
+    path.write_text("It was\nthir-\nteen.\n\nThe end.\n")
+    assert texts_of(path) == [("0001", "It was thirteen."), ("0005", "The end.")]
+    assert f"note: {path}: joined 1 word" in capsys.readouterr().err
+    lines = ["It was", "thir-", "teen.", "The end."]
+    assert [text for _, text in texts_of(path, lines=True)] == lines
+    path.write_text("1\n2\n")
+    assert [name for name, _ in texts_of(path, numbers=ENGLISH)] == ["0001", "0002"]
+
+
+def test_note_names_the_option_when_the_lines_of_a_file_are_sentences(tmp_path, capsys):
+    path = tmp_path / "a.txt"
+    path.write_text("One.\nTwo!\nThree?\n")
+    assert texts_of(path) == [("0001", "One. Two! Three?")]
+    assert "--lines" in capsys.readouterr().err
+    path.write_text("One\ntwo.\n")
+    texts_of(path)
+    assert capsys.readouterr().err == ""
+
+
+def test_markdown_file_needs_the_parser_only_for_its_suffix(tmp_path, monkeypatch):
+    path = tmp_path / "a.MD"
+    path.write_text("# One\n\nTwo\n")
+    assert texts_of(path) == [("0001", "One"), ("0003", "Two")]
+    monkeypatch.delitem(sys.modules, "tacotron2_voice.markdown")
+    import_module = builtins.__import__
+
+    def without_parser(name, *arguments, **options):
+        if name.startswith("markdown_it"):
+            raise ModuleNotFoundError("none", name=name)
+        return import_module(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_parser)
+    message = refusal(texts_of, path)
+    assert str(path) in message
+    assert "requirements/markdown.txt" in message
+    (tmp_path / "a.txt").write_text("One")
+    assert texts_of(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize(("option", "factor"), [([], 2.5), (["--lines"], 1)])
+def test_pause_between_paragraphs_is_longer(option, factor, voices, tmp_path, monkeypatch):
+    synthesize_quickly(monkeypatch.setattr)
+    path = tmp_path / "a.txt"
+    lengths = []
+    for text in ("One.\n", "One.\n\nOne.\n"):
+        path.write_text(text)
+        wav = tmp_path / "a.wav"
+        command = ["--voice", str(voices.fp32[0]), "--text-file", str(path), *option]
+        synthesize.main([*command, "--pause", "0.4", "-o", str(wav)])
+        lengths.append(soundfile.info(wav).frames)
+    rate = soundfile.info(wav).samplerate
+    assert lengths[1] - 2 * lengths[0] == round(0.4 * factor * rate)
