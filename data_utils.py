@@ -128,6 +128,7 @@ def _start_worker(_worker_id: int) -> None:
         parent.join()
         os._exit(1)
 
+    signal.set_wakeup_fd(-1)  # A forked worker would report its signals to the trainer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # macOS has no sigwaitinfo, so any SIGTERM ends a worker there.

@@ -8,8 +8,8 @@
     python train.py -o runs/mine -c voices/english --warm_start   # start from an exported voice
     tensorboard --logdir runs                                     # watch
 
-Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. hparams.py has all
-settings. This file is the recipe from top to bottom, and training/ has its parts:
+Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. A second Ctrl-C stops at
+once without saving. hparams.py has all settings. This file is the recipe from top to bottom, and training/ has its parts:
 
 - before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py
 - each epoch: plan.py (optimizer steps), trainer.py (one optimizer step, the trained loss),
@@ -33,6 +33,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
 
 import argparse
+import functools
 import shlex
 import time
 from pathlib import Path
@@ -67,7 +68,7 @@ from training.plan import PendingStep, next_step
 from training.precision import describe_precision
 from training.run import Run, load_start, open_logs
 from training.run_folder import DEFAULT_LOGS, RunFolder
-from training.signals import StopRequest, messages
+from training.signals import SECONDS_FOR_STEP, StopRequest, messages, stopped_without_saving
 from training.speakers import describe_speakers
 from training.start import (
     Start,
@@ -220,12 +221,14 @@ def build_run(
     warning = few_updates(sampler, hparams)
     if warning:
         print(warning)
-    if on_gpu:
-        peak = processes.all_or_none(
-            lambda: check_memory(trainer, clips.training, clips.validation, weights)
-        )
-        peak = max(processes.gather(peak))
-        print(f"the worst-case batches of any epoch fit into memory: {peak / 1e9:.2f} GB")
+    peak = processes.all_or_none(
+        lambda: check_memory(trainer, clips.training, clips.validation, weights)
+    )
+    peak = max(processes.gather(peak))
+    if peak:
+        about = "" if on_gpu else "about "
+        size = max(peak / 1e9, 0.01)
+        print(f"the worst-case batches of any epoch fit into memory: {about}{size:.2f} GB")
     processes.all_or_none(lambda: open_logs(run, start))
     return run
 
@@ -310,6 +313,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     try:
         batches = next_batches(run.loader)
         while planned := next_step(sampler, state.batches_trained, hparams.n_frames_per_step):
+            step_clock = time.perf_counter()
             losses = trainer.step(
                 micro_batches_of(planned, run, batches),
                 schedule_at(state.iteration, hparams),
@@ -324,7 +328,11 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
                 # With several processes, stop requests come with the losses.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
-            done += longest[before : planned.end].sum()
+            frames = longest[before : planned.end].sum()
+            done += frames
+            if trainer.device.type == "cpu" and not run.has_printed_speed:
+                run.has_printed_speed = True
+                progress.write(describe_speed(time.perf_counter() - step_clock, frames / total))
             progress.set_postfix_str(time_left(run, done, total, seconds), refresh=False)
             run.must_stop = run.must_stop or (not several and stop.signal is not None)
             if state.iteration % hparams.iters_per_checkpoint == 0 or run.must_stop:
@@ -340,6 +348,14 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
         progress.close()
 
 
+def describe_speed(seconds: float, share: float) -> str:
+    """Return a line about the first optimizer step, which trained this share of an epoch."""
+    return (
+        f"the first optimizer step took {seconds:.1f} s; an epoch will take about "
+        f"{duration(seconds / share)}"
+    )
+
+
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     """Return loss, focus rate and remaining times, given that `done` of `total` frames took
     `seconds`."""
@@ -350,9 +366,22 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     return f"{loss}{rate}epoch {duration(left)} left, run {duration(whole)} left"
 
 
+def make_stop_request(run: Run) -> StopRequest:
+    """Return the stop request of this process.
+
+    Several processes have no time limit for a step, because they must save the same step.
+    """
+    limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
+    resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)
+    return StopRequest(limit, resume)
+
+
 def save(run: Run, stop: StopRequest) -> None:
     """Write a checkpoint, and exit if a process was asked to stop."""
-    run.save()
+    with stop.saving:
+        run.save()
+        if run.must_stop:
+            stop.leave()
     if run.must_stop:
         stop.exit(run.processes, run.resume_command)
 
@@ -384,11 +413,13 @@ def main(arguments: list[str] | None = None) -> None:
         return leave_at_exit()
     directory = run.folder.path
     try:
-        with messages(run.resume_command if processes.is_first else ""):
+        first = processes.is_first
+        with messages(run.resume_command if first else "", directory if first else None):
             print(f"checkpoints and {METRICS_FILE}: {directory}")
             print(f"watch: tensorboard --logdir {shlex.quote(str(directory))}", flush=True)
             try:
-                train(run, StopRequest())
+                with make_stop_request(run) as stop:
+                    train(run, stop)
             except NoNextBatch as stopped:
                 raise save_after_failure(run, stopped) from None
     finally:

@@ -1,10 +1,12 @@
 """Test that runs that are killed or stopped end bitwise as if they were never interrupted."""
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -162,3 +164,40 @@ def test_second_ctrl_c_stops_at_once(number, saved, corpus, tmp_path):
     assert ("stopped without saving" in stopped.output) == (saved == 6)
     assert "Traceback" not in stopped.output
     assert newest(out).name == f"checkpoint_{saved}.pt"
+
+
+def compute_for_minutes(interrupts: int, limit: float) -> None:
+    """Make step 7 compute for minutes in one operation, and send SIGINT this many times.
+
+    Python runs no signal handler during such an operation, as in a backward pass of torch.
+    """
+    vars(train)["SECONDS_FOR_STEP"] = limit
+
+    def interrupt() -> None:
+        for _ in range(interrupts):
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def compute() -> None:
+        threading.Thread(target=interrupt, daemon=True).start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+    act_at(Trainer, "step", compute, 7)
+
+
+@pytest.mark.parametrize(("interrupts", "limit"), [(1, 0.5), (2, 1000)])
+def test_ctrl_c_stops_within_seconds_when_a_step_takes_minutes(
+    interrupts, limit, corpus, whole, tmp_path
+):
+    """One Ctrl-C stops after the limit, a second Ctrl-C stops at once."""
+    out = tmp_path / "out"
+    hook = (compute_for_minutes, interrupts, limit)
+    stopped = Child(flags(out, corpus.hparams(**LONG)), *hook).end(timeout=60)
+    assert stopped.code == 128 + signal.SIGINT, stopped.output
+    assert "Ctrl-C again" in stopped.output
+    assert "stopped without saving" in stopped.output
+    assert "checkpoint_6.pt" in stopped.output
+    assert f"python train.py -o {out} --resume" in stopped.output
+    assert newest(out).name == "checkpoint_6.pt"
+    assert Child(flags(out, "", "--resume")).end().code == 0
+    assert_same_run(out, whole)

@@ -24,7 +24,7 @@ from helpers import (
 )
 from same_run import without_times
 from torch.utils._python_dispatch import TorchDispatchMode
-from training_runs import refused, run, watch_steps
+from training_runs import refused, run, stop_here, watch_steps
 
 import model as model_module
 import train
@@ -32,12 +32,17 @@ from data_utils import TextMelDataset
 from hparams import create_hparams
 from length_batching import LengthBatchSampler
 from loss import Tacotron2Loss
-from training import epoch
+from training import epoch, memory_check
 from training.checkpoint import LoopState
 from training.optimizer import learning_rate_at
 from training.trainer import StepLosses, Trainer
 
 pytestmark = pytest.mark.usefixtures("clean_process")
+
+
+def without_memory_check(monkeypatch) -> None:
+    """Compute no batches before the first optimizer step."""
+    monkeypatch.setattr(train, "check_memory", lambda *_: 0)
 
 
 class Steps:
@@ -65,6 +70,7 @@ class Steps:
             self.rates.append(trainer.optimizer.param_groups[0]["lr"])
             return losses
 
+        without_memory_check(monkeypatch)
         monkeypatch.setattr(Trainer, "losses_of", record_losses)
         monkeypatch.setattr(Trainer, "_accumulate_gradients", record_norm)
         watch_steps(monkeypatch, record)
@@ -206,6 +212,7 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
         seen.append(((losses.total.item(), mel, losses.gate_unpadded.item()), weights))
         return losses
 
+    without_memory_check(monkeypatch)
     monkeypatch.setattr(Tacotron2Loss, "forward", record)
     settings = {"batches_per_update": 2, "dynamic_batch_size": False, "log_interval": 1}
     run(out, corpus, epochs=1, epochs_per_validation=9, n_frames_per_step=r, **settings)
@@ -471,3 +478,21 @@ def test_scale_falls_when_fp16_overflows(corpus, tmp_path, monkeypatch):
     assert not torch.equal(*(state["weights"]["embedding.weight"] for state in states[2]))
     run(tmp_path / "out", corpus, "--resume", epochs=2, **settings)
     assert load(newest(tmp_path / "out"))["scaler"]["scale"] == 128.0  # not begun anew
+
+
+def test_time_of_an_epoch_is_printed_once_after_the_first_step_on_a_cpu(corpus, tmp_path, capsys):
+    run(tmp_path / "out", corpus, epochs=2)
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if "first optimizer step" in line
+    ]
+    assert len(lines) == 1
+    assert "epoch" in lines[0]
+
+
+def test_batches_beyond_the_memory_of_a_cpu_are_rejected_before_the_first_step(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(memory_check, "available_memory", lambda: 1000)
+    monkeypatch.setattr(Trainer, "step", stop_here)
+    assert "memory" in refused(flags(tmp_path / "out", corpus.hparams()), capsys)
+    assert not list((tmp_path / "out").glob("checkpoint_*"))

@@ -60,6 +60,7 @@ class Run:
     # Mean of the newest steps that were read; None before the first step.
     recent_loss: float | None = None
     recent_focus_rate: float | None = None  # focus rate of the last validation
+    has_printed_speed: bool = False  # whether the time of the first optimizer step was printed
 
     @property
     def hparams(self) -> HParams:
