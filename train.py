@@ -9,7 +9,8 @@
     tensorboard --logdir runs                                     # watch
 
 Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. A second Ctrl-C stops at
-once without saving. hparams.py has all settings. This file is the recipe from top to bottom, and training/ has its parts:
+once without saving. hparams.py has all settings. This file is the recipe from top to bottom, and
+training/ has its parts:
 
 - before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py
 - each epoch: plan.py (optimizer steps), trainer.py (one optimizer step, the trained loss),
@@ -22,8 +23,8 @@ attention, see layers.make_attention.
 
 import os
 
-# This is read when torch is loaded, and makes idle threads sleep. Spinning threads made a decoder
-# step ten times slower on a machine with other work.
+# This setting makes idle threads sleep. It must be set before torch is imported. On a machine with
+# other work, spinning threads made a decoder step ten times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import signal
@@ -116,7 +117,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--rank", type=int, default=0, help="must be 0 if given; torchrun sets the rank itself")
     add("--group_name", default="", help="accepted for compatibility, without effect")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # the name may come from a shell variable that is not set
+    if not args.output_directory:  # for example because a shell variable is not set
         parser.error("-o: the name is empty, expected a folder")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
@@ -139,7 +140,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         is_inside = name == checkpoint.BEST or inside.exists()
         args.checkpoint_path = inside if is_inside else Path(name)
         args.resume = False
-    output = Path(os.path.realpath(args.output_directory))  # `resolve` fails on a loop of links
+    # Path.resolve would raise an error for links that form a loop.
+    output = Path(os.path.realpath(args.output_directory))
     logs = Path(os.path.realpath(output / args.log_directory))
     if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
         parser.error(
@@ -153,8 +155,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
-    """Check everything and build the run, in all processes. Return None if the run is finished
-    already."""
+    """Check all inputs and build the run, in all processes. Return None if the run is already
+    finished."""
     folder = processes.all_or_none(
         lambda: RunFolder(args.output_directory, args.log_directory, processes.is_first)
     )
@@ -181,7 +183,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
 def build_run(
     folder: RunFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
 ) -> Run:
-    """Build the run. Nothing is written before the last step, `open_logs`."""
+    """Build the run. No file is written before the last call, `open_logs`."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     frames = clips.training.num_frames
@@ -221,6 +223,7 @@ def build_run(
     warning = few_updates(sampler, hparams)
     if warning:
         print(warning)
+    print("checking whether the largest batches fit into memory ...", flush=True)
     peak = processes.all_or_none(
         lambda: check_memory(trainer, clips.training, clips.validation, weights)
     )
@@ -248,7 +251,8 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
     if meaning:
         print(meaning)
     if not hparams.load_mel_from_disk:
-        # This imports librosa now, so that the workers and the first epoch need not wait for it.
+        # `silent_bands` imports librosa. Doing this now saves the workers and the first epoch the
+        # wait.
         warning = silent_bands(hparams)
         if warning:
             print(warning)
@@ -263,7 +267,7 @@ def train(run: Run, stop: StopRequest) -> None:
     run.trainer.model.train()
     while run.state.epoch <= hparams.epochs:
         clock = time.perf_counter()
-        # This keeps the position in an epoch that was resumed half-way.
+        # If training resumed inside this epoch, `set_epoch` keeps the position.
         run.sampler.set_epoch(run.state.plan_number(hparams))
         run.state.prepare_seconds += time.perf_counter() - clock
 
@@ -288,16 +292,20 @@ def train(run: Run, stop: StopRequest) -> None:
 
 
 def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
-    """Train the remaining batches of this epoch. `clock` is the time when its planning began.
+    """Train the remaining batches of this epoch.
 
-    The clock stops while checkpoints are written, so `state.seconds` is the time of training alone.
+    `state.seconds` does not include the time in which checkpoints are written.
+
+    Args:
+        clock: the time at which planning of the epoch began.
     """
     hparams = run.hparams
     state = run.state
     sampler = run.sampler
     trainer = run.trainer
     several = run.processes.world_size > 1
-    # Counts frames, because a batch's time grows with its longest clip.
+    # The remaining time is computed from frames, because the time of a batch grows with its longest
+    # clip.
     longest = sampler.plan.longest(sampler.lengths)
     total = longest.sum()
     done = longest[: state.batches_trained].sum()
@@ -325,7 +333,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.iteration += 1
             run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                # With several processes, stop requests come with the losses.
+                # With several processes, the losses also contain the stop requests of other
+                # processes.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
             frames = longest[before : planned.end].sum()
@@ -387,7 +396,8 @@ def save(run: Run, stop: StopRequest) -> None:
 
 
 def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
-    """Save after a process got no next batch, and return the exception to raise."""
+    """Save a checkpoint after a process could not read its next batch, and return the exception to
+    raise."""
     read_pending(run)
     path = run.save()
     print(f"all training so far is saved in {path}", flush=True)
@@ -396,7 +406,7 @@ def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
         return AlreadyReported("another process could not read its next batch; see its message")
     if not isinstance(failure, UserError):
         return failure
-    # A new exception, because the traceback's frames would keep the loader's processes alive.
+    # This makes a new exception, because the old traceback would keep the loader's processes alive.
     return UserError(f"the next batch could not be read: {stopped}")
 
 

@@ -61,7 +61,7 @@ def test_texts_are_read_when_they_are_next_to_the_audio(recordings):
 def test_metadata_finds_audio_in_any_folder(recordings):
     (recordings / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
     (recordings / "uploads").mkdir()
-    (recordings / "uploads" / "a.webm").touch()  # which cannot be read
+    (recordings / "uploads" / "a.webm").touch()  # a format that cannot be read
     clips, [problem] = read(recordings)
     assert clips == expected("One.", "Two.", "Three.")
     assert problem.startswith(f"{recordings / 'metadata.csv'}:4: 'd': ")

@@ -47,7 +47,7 @@ def devices() -> list[torch.device]:
 def test_worst_case_bounds_every_batch_of_any_plan(
     corpus, batch_size, dynamic, capacity, strategy, factor, seed
 ):
-    """This holds for padded frames, clips, frames and symbols."""
+    """No batch has more padded frames, clips, frames or symbols than the worst case."""
     frames, symbols = map(np.array, zip(*corpus, strict=True))
     capacity = int((capacity or batch_size) * frames.max()) if dynamic else None
     shapes = worst_case_shapes(frames, symbols, batch_size, capacity)
@@ -56,7 +56,7 @@ def test_worst_case_bounds_every_batch_of_any_plan(
     widest = {clips: text for clips, _, text in shapes}[most_clips]
     limit = capacity or np.inf
     for clips, length, _ in shapes:
-        assert clips * length <= limit  # nothing that could not be trained is asked for
+        assert clips * length <= limit  # the check must not try a batch that training cannot have
         assert clips <= len(frames)
     assert max(text for _, _, text in shapes) == symbols.max()
     for epoch in range(3):
@@ -102,7 +102,7 @@ VALIDATION = clips([12, 5, 8], [6, 4, 7])
 
 
 class WatchedTrainer(Trainer):
-    """Return a small model. `act(kind, batch)` is called before each step."""
+    """Train a small model, record its batches, and call `act(kind, batch)` before each step."""
 
     def __init__(self, text: str = "", device: torch.device = CPU, act=None):
         super().__init__(create_hparams(f"{tiny(n_mel_channels=4)},{text}"), device)
@@ -141,7 +141,7 @@ def test_memory_check_leaves_no_trace(device, with_gradients):
     before = state_of(trainer)
     training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
     peak = check_memory(trainer, training, VALIDATION)
-    on_cpu = device.type == "cpu"  # where a batch of one clip comes first
+    on_cpu = device.type == "cpu"  # on a CPU, the estimate runs a batch of one clip first
     first = [((1, 4, 20), (1, 9))] if on_cpu else []
     assert trainer.shapes("training") == [*first, ((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
     first = [((1, 4, 12), (1, 7))] * 2 if on_cpu else []
@@ -167,7 +167,8 @@ def test_memory_check_leaves_no_trace_when_memory_runs_out(error, as_on_a_gpu):
     before = state_of(trainer)
     with pytest.raises(UserError, match="clip of 20 frames does not fit") as refusal:
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
-    assert "clip of 12 frames does not fit" in str(refusal.value)  # from validation
+    # The second message is about validation.
+    assert "clip of 12 frames does not fit" in str(refusal.value)
     assert_same(state_of(trainer), before)
 
 
@@ -211,15 +212,15 @@ def test_memory_check_names_the_largest_setting_that_fits(
     assert message.endswith(f"--hparams {name}={value}")
     assert "64 clips of 100 frames and 5 symbols" in message
     assert ("for validation" in message) == (kind == "validation")
-    assert tried <= 14  # two shapes a size where sizes are dynamic
+    assert tried <= 14  # with dynamic sizes, each try has two shapes
 
 
 @pytest.mark.parametrize(
     ("limit", "frames", "settings", "expected"),
     [
-        # Fits: 10 longest clips of 100; given: 1050, which clips of 95 fill with 1045.
+        # 10 clips of 100 frames fit. The given budget of 1050 allows 11 clips of 95 frames.
         (1000, [100] * 12 + [95] * 30, f"{DYNAMIC},batch_capacity=1050", "batch_capacity=1000"),
-        (450, [100] * 5, FIXED, "batch_size=4"),  # no more clips than there are
+        (450, [100] * 5, FIXED, "batch_size=4"),  # the corpus has only five clips
     ],
 )
 def test_memory_check_searches_below_the_given_setting(
@@ -307,7 +308,7 @@ def test_advised_capacity_trains_on_a_gpu():
         with pytest.raises(UserError, match="do not fit into the GPU's memory") as refusal:
             check_memory(Trainer(create_hparams("batch_size=64"), device), training, VALIDATION)
         setting = str(refusal.value).rpartition(" ")[2]
-        del refusal  # whose traceback keeps the first model, which takes more than a clip does
+        del refusal  # its traceback would keep the first model in memory
         assert setting.startswith("batch_capacity=")
         torch.cuda.empty_cache()
         hparams = create_hparams(f"batch_size=64,{setting}")

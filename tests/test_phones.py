@@ -1,4 +1,4 @@
-"""tacotron2_voice/text/phones.py: phones by eSpeak NG 1.52."""
+"""Test phones by eSpeak NG 1.52 (tacotron2_voice/text/phones.py)."""
 
 import multiprocessing
 import os
@@ -82,7 +82,7 @@ def test_espeak_version_is_the_version_of_the_library():
     assert [int(number) for number in found] >= [1, 52, 0]
 
 
-# eSpeak's process, which ends at some texts, as eSpeak does after a fault of its own.
+# A replacement for eSpeak's process that ends at some texts, as if eSpeak had crashed.
 FRAGILE = """
 import os, runpy, sys
 espeak = runpy.run_path(sys.argv[1])
@@ -101,7 +101,7 @@ espeak["main"]()
 
 @pytest.fixture
 def fragile(monkeypatch):
-    """A process of eSpeak that ends at the text "sechs"."""
+    """Start a process like eSpeak's that ends at the text "sechs"."""
     monkeypatch.setattr(phones, "COMMAND", [*phones.COMMAND[:2], "-c", FRAGILE, COMMAND[-1]])
     espeak = phones.Espeak()
     monkeypatch.setattr(phones, "_espeak", espeak)

@@ -1,4 +1,5 @@
-"""Whisper, DistillMOS and Resemblyzer. They are optional: make test-frameworks installs them."""
+"""Test Whisper, DistillMOS and Resemblyzer, which are optional (make test-frameworks installs
+them)."""
 
 import contextlib
 import sys

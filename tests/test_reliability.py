@@ -93,7 +93,8 @@ def test_language_is_rejected_when_the_recognizer_lacks_it(scripted, tmp_path):
 def test_failure_is_counted_when_speech_does_not_end(monkeypatch, tmp_path):
     monkeypatch.setattr(reliability, "load_synthesizer", lambda *_: Scripted(ENDLESS))
     ways = run(tmp_path, "--audio", "1")
-    assert ways["with retries"]["failures"] == {}  # attention at rest ends it
+    # The rule about resting attention ends the speech.
+    assert ways["with retries"]["failures"] == {}
     assert ways["with retries"]["stop_reasons"] == {"REST": 4}
 
 

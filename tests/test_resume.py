@@ -108,7 +108,7 @@ def test_resume_renames_metrics_of_another_run(how, copied, capsys, monkeypatch)
     else:
         path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
     other = path.read_bytes() if path.exists() else None
-    monkeypatch.setattr(train, "train", stop_here)  # before the next checkpoint that is due
+    monkeypatch.setattr(train, "train", stop_here)  # stop before the next checkpoint
     for first in (True, False):
         with pytest.raises(StopHere):
             train.main(flags(copied, "epochs=5", "--resume"))
@@ -186,11 +186,13 @@ def test_resume_from_earlier_renames_later_checkpoints(corpus, whole, tmp_path, 
     }
     assert "renamed a later or damaged checkpoint" in printed
     assert len(metrics(out, "epoch")) == 3
-    assert not metrics(out, "validation")  # that of epoch 2 was cut, no other was due
+    # The validation of epoch 2 was cut off, and there was no other validation.
+    assert not metrics(out, "validation")
     steps_drawn = [step for step, _ in curves(out)["training/loss"]]
     assert steps_drawn == sorted(set(steps_drawn))
     assert max(steps_drawn) <= metrics(out, "epoch")[-1]["iteration"]
-    assert "checkpoint_" in printed.splitlines()[-1]  # there is no best one to name
+    # Without best.pt, the last line contains the newest checkpoint.
+    assert "checkpoint_" in printed.splitlines()[-1]
 
 
 def kill_when_renamed() -> None:
@@ -353,7 +355,8 @@ def test_new_clips_keep_weights_and_counts(corpus, tmp_path, monkeypatch, capsys
     whole = shutil.copytree(out, tmp_path / "whole")
     assert killed.end().code == -signal.SIGKILL
     for folder in (out, whole):
-        train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))  # now of no effect
+        # --new-clips has no effect the second time.
+        train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))
     assert "note: --new-clips has no effect" in capsys.readouterr().out
     assert_same_run(out, whole)
     assert [line["epoch"] for line in metrics(out, "epoch")] == [1, 2, 3, 4, 5]
@@ -406,7 +409,8 @@ def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path,
     (new / "settings.txt").write_text("training_files=train.txt\nvalidation_files=val.txt\n")
     capsys.readouterr()
     train.main(flags(out, f"@{new}/settings.txt", "--resume"))
-    assert "reading" not in capsys.readouterr().out  # the kept tables have moved along
+    # The filelist caches were moved too, so no clip is read.
+    assert "reading" not in capsys.readouterr().out
     assert_same_run(out, whole)
 
 
@@ -462,7 +466,7 @@ OLD_RUN = DATA / "run_0.4.0"
 @pytest.fixture
 def old_run(tmp_path, monkeypatch) -> Path:
     """Copy a run of version 0.4.0 that was stopped inside its second epoch."""
-    monkeypatch.chdir(ROOT)  # Its filelists have relative paths.
+    monkeypatch.chdir(ROOT)  # The filelists of the old run have relative paths.
     folder = shutil.copytree(OLD_RUN, tmp_path / "old")
     lists = ",".join(f"{x}_files={folder}/{y}.txt" for x, y in LISTS.items())
     train.main(flags(folder / "run", f"{lists},epochs=3", "--resume"))
@@ -478,7 +482,7 @@ def test_run_of_0_4_0_resumes_with_its_own_losses(old_run):
     expected = json_lines(OLD_RUN / "expected.jsonl")
     for record, wanted in zip(found[-len(expected) :], expected, strict=True):
         for name, value in wanted.items():
-            # Other processors round differently.
+            # Processors round differently, so losses differ a little.
             assert record[name] == (
                 pytest.approx(value, rel=1e-4) if value != str(value) else value
             )

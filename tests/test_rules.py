@@ -1,4 +1,4 @@
-"""tacotron2_voice/text/rules.py: the version of the reading rules, and where it is stored."""
+"""Test the version of the reading rules, and where it is stored (tacotron2_voice/text/rules.py)."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def test_version_depends_on_every_rule_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("trained", "cleaner", "has_note"),
     [
-        ("", "english_cleaners_corrected", False),  # unknown, as in checkpoints of 0.4.0
+        ("", "english_cleaners_corrected", False),  # no version, as in checkpoints of 0.4.0
         (rules_version(), "english_cleaners_corrected", False),
         ("0123456789abcdef", "english_cleaners_corrected", True),
         ("0123456789abcdef", "english_cleaners", True),
@@ -85,6 +85,6 @@ def test_exported_voice_keeps_the_rules_of_its_training(voices, tmp_path):
     description = json.loads(path.read_text())
     path.write_text(json.dumps(description | {"text_rules": "0123456789abcdef"}))
     assert "0123456789abcdef" in Voice(folder).rules_note()
-    del description["text_rules"]  # as in voices of 0.4.0
+    del description["text_rules"]  # voices of 0.4.0 do not contain this entry
     path.write_text(json.dumps(description))
     assert Voice(folder).rules_note() == ""

@@ -1,4 +1,4 @@
-"""The search for the best options, against brute force and hand counts, and its report."""
+"""Test the search for the best options against brute force and counts by hand, and its report."""
 
 from itertools import product
 

@@ -106,7 +106,7 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
         read_clips(lists, new_run=True)
     printed = capsys.readouterr().out
     for filelist in (lists.training_files, lists.validation_files):
-        assert f"{filelist}:2: " in str(found.value)  # both in one message
+        assert f"{filelist}:2: " in str(found.value)  # one message contains both errors
         assert f"{filelist}:1: " not in str(found.value)
         name = Path(filelist).name
         assert f"{filelist}: no current {name}.clips: reading every clip once" in printed
@@ -190,7 +190,7 @@ def test_processes_compare_all_code_that_trains():
 # ---------------------------------------------------------------------------- several processes
 
 
-PROCESS_TIMEOUT = 2  # seconds, for them to wait for each other
+PROCESS_TIMEOUT = 2  # seconds that processes wait for each other
 
 
 class Pair(Processes):

@@ -1,4 +1,5 @@
-"""tacotron2_voice/speech_end.py: which step is the last, by the gate and by attention at rest."""
+"""Test which decoder step is the last, by the stop token and by attention at rest
+(tacotron2_voice/speech_end.py)."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ STEP = 0.05  # seconds
 SETTINGS = "sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000"
 H = create_hparams(SETTINGS)
 WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # the last word from symbol 4, "." is 7
-LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)  # nepers: 69 dB less
+# Natural logarithms; QUIET is 69 dB softer.
+LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
 REST = 8  # steps
 
 
@@ -33,7 +35,7 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
-        assert certain <= finder.num_certain  # steps that were sent stay speech
+        assert certain <= finder.num_certain  # steps that a stream has yielded remain speech
         certain = finder.num_certain
         if ended:
             return finder, number
@@ -41,7 +43,8 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
 
 
 def through(gates=(), frames=(), after=()) -> list:
-    """A step on each symbol, then these at rest on the last one, then others."""
+    """Return decoder steps: one on each symbol, then steps at rest on the last symbol, then
+    others."""
     reading = [(LOUD, 0.01, at(symbol)) for symbol in range(len(WORDS) - 1)]
     rest = zip(frames or [LOUD] * len(gates), gates, strict=True)
     return reading + [(frame, gate, at(len(WORDS) - 1)) for frame, gate in rest] + list(after)

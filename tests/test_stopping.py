@@ -42,7 +42,7 @@ def test_killed_run_resumes_bitwise(moment, workers, corpus, whole, tmp_path):
     out = tmp_path / "out"
     first, second = (corpus.hparams(**LONG, num_workers=number) for number in workers)
     assert Child(flags(out, first), kill_at, moment).end().code == -signal.SIGKILL
-    if moment == "in validation":  # before which all is saved
+    if moment == "in validation":  # everything is saved before validation
         assert newest(out).name == newest(whole).name
     second = Child(flags(out, second, "--resume")).end()
     assert second.code == 0, second.output
@@ -71,8 +71,8 @@ def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
 
 
 def test_fast_decoder_and_guided_attention_resume_bitwise(corpus, tmp_path):
-    """The guided attention loss is logged. It has a weight in the first 9 of 16 to 20 optimizer steps, which end in the third
-    epoch."""
+    """The guided attention loss is logged. It has a weight in the first 9 of 16 to 20 optimizer
+    steps, which end in the third epoch."""
     settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "log_interval": 1}
     settings["decoder"] = "fast"
     out = resumed_like_uninterrupted(corpus.hparams(**settings), tmp_path)
@@ -95,13 +95,14 @@ PLACES = {
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        if to_group:  # from outside, for a loader's processes end when their parent says so
+        # Sent by another process, because a loader's worker obeys a SIGTERM of its parent.
+        if to_group:
             code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
             command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]
             subprocess.run(command, check=True, start_new_session=True)
         else:
             os.kill(os.getpid(), number)
-        time.sleep(seconds)  # in which the death of a loader's process would be noticed
+        time.sleep(seconds)  # time in which the loader would notice the death of a worker
 
     act_at(*PLACES[place], send, call)
 
@@ -143,7 +144,8 @@ def test_signal_to_group_leaves_no_orphan(number, corpus, whole, tmp_path):
     stopped = child.end()
     assert stopped.code == 128 + number, stopped.output
     assert "Traceback" not in stopped.output
-    assert newest(out).name == "checkpoint_7.pt"  # the very step, though none was due
+    # Saved at this step, although no checkpoint was due.
+    assert newest(out).name == "checkpoint_7.pt"
     assert session_members(child.process.pid) == []
     resumed = Child(flags(out, "num_workers=0", "--resume")).end()
     assert resumed.code == 0, resumed.output

@@ -1,4 +1,4 @@
-"""corpus/tables.py: tables of any delimiter, header and column order."""
+"""Test tables of any delimiter, header and column order (corpus/tables.py)."""
 
 import json
 

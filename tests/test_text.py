@@ -1,4 +1,4 @@
-"""Text to symbols: NVIDIA's sequences, numbers, abbreviations, phones, and any text at all."""
+"""Test text to symbols: NVIDIA's sequences, numbers, abbreviations, phones, and arbitrary texts."""
 
 import json
 
@@ -21,7 +21,7 @@ def clean_text(text, cleaner_names):
 
 
 def spoken(text, cleaner_names=COMPATIBLE):
-    """What reaches the model, written out: the ids turned back into text."""
+    """Return the text that the model gets, converted back from symbol ids."""
     return sequence_to_text(text_to_sequence(text, cleaner_names))
 
 

@@ -110,11 +110,11 @@ def test_epoch_record_agrees_with_the_trained_batches(corpus, tmp_path, monkeypa
     assert record["clips_per_second"] * seconds == pytest.approx(14)
     assert 0 < record["prepare_seconds"] < seconds
     assert 0 < record["data_wait_seconds"] < seconds
-    assert record["peak_memory_bytes"] > 1e8  # torch alone
+    assert record["peak_memory_bytes"] > 1e8  # torch alone needs this much
 
 
 def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
-    """Return a clock that moves only at chosen calls."""
+    """The clock of this test only moves in chosen calls."""
     now = 0.0
 
     def takes(owner, name, seconds):
@@ -156,7 +156,7 @@ def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatc
         ),
         (
             "learning_rate=1e-6,learning_rate_schedule=exponential,learning_rate_decay_start=0",
-            {0: 1e-6, 10**6: 1e-6},  # never up to learning_rate_final
+            {0: 1e-6, 10**6: 1e-6},  # learning_rate_final must not raise a lower rate
         ),
     ],
 )
@@ -231,7 +231,8 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
     "settings",
     [
         {"precision": "bf16"},
-        {"n_frames_per_step": 2, "mask_padding": False, "batch_size": 64},  # more than all clips
+        # Larger than the number of clips.
+        {"n_frames_per_step": 2, "mask_padding": False, "batch_size": 64},
     ],
 )
 def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
@@ -246,7 +247,7 @@ def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"batch_capacity": 7},  # frames: the longest is a dynamic batch of its own
+        {"batch_capacity": 7},  # budget in frames; the longest clip is a batch of its own
         {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2, "decoder": "fast"},
     ],
 )

@@ -4,8 +4,8 @@
     estimate.bytes_of([(32, 870, 150)]) <= available_memory()
 
 A GPU reports an error if memory runs out, so the memory check tries its batches there. On a CPU the
-system would kill the process, or swap for hours. So the check measures the peak memory of two
-batches with fewer clips of the same length. The memory of a longer batch grows linearly from there.
+system would kill the process, or swap for hours. So the check runs a batch with fewer clips of the
+same length, measures its peak memory, and multiplies.
 """
 
 import math
@@ -26,8 +26,8 @@ Shape = tuple[int, int, int]  # clips, frames, symbols
 SHARE = 1 / 16
 MIN_FRAMES = 3200
 WARM_UP_FRAMES = 50
-# Part of the memory that stays free, because the estimate may be too low and the memory of a
-# process becomes fragmented.
+# This fraction of the available memory stays free, because the estimate may be too low, and because
+# the memory of a process becomes fragmented.
 RESERVE = 0.1
 
 
@@ -55,7 +55,8 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     Cached files count as usage, but the system frees inactive files when memory becomes scarce.
     """
     for limit, usage, statistics, inactive in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),  # version 2
+        # Control groups of version 2.
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         (
             "memory/memory.limit_in_bytes",
             "memory/memory.usage_in_bytes",
@@ -144,5 +145,5 @@ class CpuEstimate:
 
 
 def can_estimate(device: torch.device) -> bool:
-    """Return whether the system reports the peak memory of a part of a run. Linux does."""
+    """Return whether the system can report the peak memory of a single step, as Linux does."""
     return device.type == "cpu" and reset_peak_memory(device)
