@@ -23,7 +23,7 @@ from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMB
 
 CHUNK = 32  # decoder steps per graph
 MAX_GRAPHS = 64  # number of cached `Graphs`, each with a few megabytes
-UNITS = 8  # LSTM cells per program; 1,024 cells use 128 of an H200's 132 processors
+UNITS = 8  # LSTM cells per program; 1,024 cells then use 128 of the 132 processors of an H200
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
 INNER = 64  # inner block size of a backward product
@@ -37,7 +37,7 @@ CONTEXT_VALUES = 2**14  # most values of the memory in a program of `attention_c
 WARPS = 4  # warps that share the inner dimension of `lstm_step`'s product in float32; 1: no sharing
 # Kernels only read these buffers. If a kernel cannot read a buffer, the buffer is copied.
 READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
-# Only measurements and tests turn this off, because a profiler counts the waiting of dependent
+# Only measurements and tests set this to False, because a profiler counts the waiting of dependent
 # launches as work.
 DEPENDENT_LAUNCHES = True
 
@@ -221,7 +221,7 @@ class _Loop:
             setting, setting.lstm, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
         )
         self.after = (*after, advance)
-        if device.type != "cuda":  # Triton's interpreter
+        if device.type != "cuda":  # Triton's interpreter runs on a CPU
             return
         with torch.cuda.device(device):
             torch.cuda.synchronize()  # A dependent launch does not wait until the table is written.

@@ -55,8 +55,8 @@ QUERIES = tl.constexpr(31)  # [T, B, D]
 # Parts of three sums over all steps. Each part belongs to one of G groups of steps. The parts of
 # DV and DLOCATION also belong to one clip and one program of symbols.
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
-DV = tl.constexpr(33)  # [G, B, programs of symbols, D]
-DLOCATION = tl.constexpr(34)  # [G, B, programs of symbols, 2 * K, D]
+DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
+DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
 ENERGIES = tl.constexpr(35)  # [B, N]
 TABLE_SIZE = 36
 
@@ -772,7 +772,9 @@ def attention_sums(
 
 @triton.jit
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
-    """Set START and STOP for the next graph, so that the host copies nothing. One program."""
+    """Set START and STOP for the next graph, so that the host copies nothing.
+
+    The kernel runs as a single program."""
     _wait(EARLY)
     start, stop, steps = tl.load(table + START), tl.load(table + STOP), tl.load(table + STEPS)
     if BACKWARDS:

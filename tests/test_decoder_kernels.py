@@ -160,7 +160,7 @@ def test_outputs_and_gradients_match_the_reference(name, dtype):
 
 
 def test_programs_change_nothing_when_they_have_no_clip_or_symbol(monkeypatch):
-    """The buckets and the sizes of programs are those of training."""
+    """The test uses the buckets and the program sizes of training."""
     change(monkeypatch, TRAINING, CHUNK=SMALL["CHUNK"], bucket=BUCKET)
     assert_parity(problem(((7, 2), (2, 1)), DTYPES[0]))
 

@@ -102,8 +102,8 @@ def test_clips_folder_does_not_mix_speakers(sounds):
 
 
 def test_text_is_read_without_csv_rules(sounds, monkeypatch):
-    """No CSV rules apply: LJSpeech has 523 lines with a lone quotation mark. Only a line feed ends
-    a line. Empty lines count in line numbers."""
+    """LJSpeech has 523 lines with a single quotation mark, which CSV rules would misread. Only a
+    line feed ends a line. Line numbers include empty lines."""
     texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
     lines = "\r\n\n".join(f"a.wav|{text}|1.0" for text in texts)
     (sounds / "list.txt").write_bytes(f"\ufeff{lines}\r\n".encode())
@@ -251,7 +251,8 @@ def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mel
 
 
 def test_cached_mels_are_read(cached_mels):
-    filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|0.456599")  # 1 + 10,068 // 256
+    # The mel has 1 + 10,068 // 256 = 40 frames.
+    filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|0.456599")
     clips = read_filelist(filelist, CACHED)
     assert [clip.num_frames for clip in clips] == [40]
     _, mel, *_ = TextMelDataset(clips, CACHED)[0]

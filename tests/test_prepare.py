@@ -323,7 +323,7 @@ def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
     assert ids_of(val) <= ids_of(fixed_val)
 
 
-def test_caches_are_those_that_training_would_make(corpus, tmp_path):
+def test_prepare_makes_the_same_caches_as_training(corpus, tmp_path):
     add_line(corpus, "c10|raw|  Blanks, and a  {HH AY1}. ")
     write_tone(corpus / "wavs" / "c10.wav", 5000)
     prepare(Preparation(corpus, tmp_path / "lists", mels=tmp_path / "mels"))
@@ -450,7 +450,7 @@ def test_prepare_stops_when_a_set_is_empty(tmp_path):
 # ---------------------------------------------------------------------------- cached mels
 
 
-def test_cached_mels_are_bitwise_the_computed_ones(corpus, tmp_path):
+def test_cached_mels_equal_computed_mels_bitwise(corpus, tmp_path):
     lists = tmp_path / "lists"
     noise = np.random.default_rng(0).uniform(-1, 1, 60_000)
     soundfile.write(corpus / "wavs" / "c04.wav", noise, RATE)

@@ -162,12 +162,12 @@ def test_step_limit_depends_on_the_length_of_the_text():
     ("text", "ended"),
     [("one", "one."), ("one.", "one."), ("one?", "one?"), ("(one)", "(one)."), ("one,", "one,")],
 )
-def test_final_mark_is_added_when_the_text_has_no_mark(text, ended):
+def test_end_punctuation_is_added_when_the_text_has_none(text, ended):
     found = Scripted(GOOD).with_final_mark(text_to_sequence(text, ["basic_cleaners"]))
     assert sequence_to_text(found, ENGLISH) == ended
 
 
-def test_no_mark_is_added_when_the_corpus_has_no_final_mark():
+def test_no_punctuation_is_added_when_the_corpus_has_none():
     speaker = Scripted(GOOD)
     unknown = [replace(LJSPEECH, final_mark=mark) for mark in ("", "é")]
     for statistics in (None, *unknown):

@@ -39,7 +39,7 @@ def mels_alone(empty_pictures, monkeypatch):
 def test_chunks_equal_separate_texts_with_pauses_between(checkpoint_path, tmp_path, empty_pictures):
     mel = speak_text(checkpoint_path, tmp_path, "--max-symbols", "16", "--pause", "0.3")
     wav = (tmp_path / "0001.wav").read_bytes()
-    # Frames of 11.6 ms: 26 are 0.30 s, 10 are 0.12 s.
+    # A frame lasts 11.6 ms, so 26 frames last 0.30 s, and 10 frames last 0.12 s.
     spans = [(0, 12), (12 + 26, 12 + 26 + 12), (50 + 10, 50 + 10 + 12)]
     assert mel.shape == (80, spans[-1][1])
     assert np.all(mel[:, 12:38] == np.float32(SILENCE))

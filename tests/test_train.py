@@ -308,8 +308,9 @@ def test_training_step_never_reads_the_device(precision, corpus, tmp_path, monke
     hparams = {"epochs": 1, "log_interval": 2, "epochs_per_validation": 9, "precision": precision}
     run(tmp_path / "out", corpus, **hparams, iters_per_checkpoint=1000)
     assert counts == [0] * metrics(tmp_path / "out", "epoch")[0]["iteration"]
-    assert sum(tolists) == math.ceil(len(counts) / 2)  # every log_interval steps, and at the end
-    with Reads() as reads:  # it does count
+    # Losses are read every log_interval steps, and at the end.
+    assert sum(tolists) == math.ceil(len(counts) / 2)
+    with Reads() as reads:  # check that the counter works
         bool(torch.ones(1) > 0)
         torch.ones(1).item()
     assert reads.count == 2
@@ -345,9 +346,10 @@ def test_losses_are_read_one_step_late(corpus, tmp_path, monkeypatch, capsys):
     watch_steps(monkeypatch, hiding)
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
-    # Of the two epochs of 14 steps, every fourth when the next is under way, and the last.
+    # Each of the two epochs has 14 steps. Losses are read every fourth step, one step late, and
+    # after the last step.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]  # the first, after step 1, has nothing to read
+    assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]  # the first call, after step 1, has nothing to read
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]
     assert [number for number, _ in curves(out)["training/loss"]] == [4, 8, 12, 16, 20, 24, 28]
@@ -397,7 +399,7 @@ def test_run_resumes_at_a_lower_rate_when_it_diverged(more, corpus, tmp_path, ca
     assert "in step 2, on these clips" in message
     assert f"The last good checkpoint is {out}/checkpoint_0.pt." in message
     assert "--hparams learning_rate=3\n" in message
-    assert "--resume-from best" not in message  # there is none yet
+    assert "--resume-from best" not in message  # no best.pt exists yet
     saved = [path.name for path in out.glob("*.pt*")]
     assert sorted(saved) == ["checkpoint_0.pt", "checkpoint_1.pt.superseded"]
     train.main(flags(out, "learning_rate=1e-3", "--resume"))
@@ -440,7 +442,7 @@ def poison_gradients(monkeypatch, steps) -> list[tuple[dict, dict]]:
 def test_optimizer_step_is_skipped_when_a_gradient_is_not_finite(corpus, tmp_path, monkeypatch):
     states = poison_gradients(monkeypatch, {0, 3})
     run(tmp_path / "out", corpus, epochs=1, epochs_per_validation=9)
-    assert float(states[0][1]["adam"][0]["step"]) == 0  # skipped, the very first
+    assert float(states[0][1]["adam"][0]["step"]) == 0  # the very first step was skipped
     assert not states[0][1]["adam"][0]["exp_avg"].any()
     assert_same(states[0][0]["weights"], states[0][1]["weights"])
     assert_same(*states[3])
@@ -478,7 +480,8 @@ def test_scale_falls_when_fp16_overflows(corpus, tmp_path, monkeypatch):
     assert_same(*states[1])
     assert not torch.equal(*(state["weights"]["embedding.weight"] for state in states[2]))
     run(tmp_path / "out", corpus, "--resume", epochs=2, **settings)
-    assert load(newest(tmp_path / "out"))["scaler"]["scale"] == 128.0  # not begun anew
+    # The scale continues from the checkpoint.
+    assert load(newest(tmp_path / "out"))["scaler"]["scale"] == 128.0
 
 
 def test_time_of_an_epoch_is_printed_once_after_the_first_step_on_a_cpu(corpus, tmp_path, capsys):

@@ -19,7 +19,7 @@ from training import checkpoint
 from training.distributed import AlreadyReported, Processes, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
-OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch may raise this error in any statement
+OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch may raise this error at any place in the code
 
 
 # After a first Ctrl-C, the current optimizer step has this time to finish. On a CPU a step may take
@@ -27,7 +27,7 @@ OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch may raise this error in any 
 SECONDS_FOR_STEP = 10
 # After a second Ctrl-C, the main thread has this time to end the process with its own message.
 SECONDS_TO_END = 2
-STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # exit code
+STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # exit code of a process that Ctrl-C ended
 
 
 class StopRequest:
@@ -50,8 +50,8 @@ class StopRequest:
 
     def __init__(self, limit: float | None, resume: Callable[[], str]) -> None:
         self.signal: int | None = None
-        self.saving = threading.Lock()  # held while a checkpoint is written
-        self._is_leaving = False  # whether the main thread ends the process itself
+        self.saving = threading.Lock()  # locked while a checkpoint is written
+        self._is_leaving = False  # whether the main thread is ending the process
         self._limit = limit
         self._resume = resume
         self._receiver, self._sender = socket.socketpair()
@@ -148,10 +148,10 @@ def stopped_without_saving(folder: Path, resume_command: str) -> str:
 
 @contextlib.contextmanager
 def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[None]:
-    """End the program with a message instead of a traceback on errors that are not bugs.
+    """End the program with a message instead of a traceback if an error is not a bug.
 
-    These are UserError, system errors, Ctrl-C, and the death of a loader's process or of another
-    process of the run.
+    Such errors are UserError, system errors, Ctrl-C, and the death of another process of the run or
+    of a loader.
 
     Args:
         resume_command: this command is added to the message if the run can be resumed.
@@ -165,16 +165,16 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and error.errno is None:
-            raise  # It does not come from the system.
+            raise  # The error does not come from the operating system.
         if isinstance(error, UserError):
             leave_at_exit()
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
         is_from_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
         if is_from_gloo or isinstance(error, torch.distributed.DistError):
-            message = str(error).partition("\n")[0]  # torch adds a stack to some messages.
+            message = str(error).partition("\n")[0]  # torch adds a stack trace to some messages.
             sys.exit(f"train.py: another process of this run ended or does not answer: {message}")
-        # The loader's processes exchange open files, so many workers need many descriptors.
+        # The loader's processes exchange open files, so many workers need many file descriptors.
         if "Too many open files" in str(error):
             sys.exit(
                 "train.py: too many open files. Raise ulimit -n, or set num_workers=0\n"
@@ -183,7 +183,7 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
         if "signal: Terminated" in str(error):
-            # The signal also reached this process, and it has saved.
+            # The signal also reached this process, which has saved a checkpoint.
             print(f"train.py: a loader's process was stopped; {resume}", file=sys.stderr)
             sys.exit(128 + signal.SIGTERM)
         sys.exit(
