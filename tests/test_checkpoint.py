@@ -34,7 +34,7 @@ def names(directory) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_write_keeps_the_newest_numbers(tmp_path):
+def test_write_keeps_the_checkpoints_with_the_largest_numbers(tmp_path):
     """Files are sorted by number, not by name. Other files stay, whatever their names."""
     others = ["checkpoint_.pt", "checkpoint_5.pt.superseded", "my_checkpoint_3.pt"]
     for name in others:

@@ -369,7 +369,7 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
         assert differences(case) == {}
 
 
-def test_failure_to_make_graphs_is_a_reason_except_out_of_memory(monkeypatch):
+def test_reason_is_returned_when_graphs_fail_unless_memory_runs_out(monkeypatch):
     """If memory runs out, nothing is cached, because another batch of the same bucket may fit."""
     failure = "out of resource: shared memory"
 

@@ -53,7 +53,7 @@ def test_batch_norm_uses_running_statistics_when_there_is_one_value():
 
 
 @pytest.mark.parametrize("lengths", [[3], [1, 4, 2, 4, 3]])
-def test_packing_equals_torchs(lengths):
+def test_packing_equals_torchs_packing(lengths):
     lengths, width = torch.tensor(lengths), 7
     x = torch.randn(len(lengths), width, 3, generator=seeded())
     places, batch_sizes = packing(lengths, width)

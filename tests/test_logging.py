@@ -194,7 +194,7 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     assert state["metrics_checksum"] == zlib.crc32((tmp_path / "metrics.jsonl").read_bytes())
 
 
-def test_names_outside_unicode_end_only_the_drawing(tmp_path, capsys):
+def test_only_plots_fail_when_names_are_not_valid_unicode(tmp_path, capsys):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     logger = RunLogger(folder, folder / "logs")

@@ -111,7 +111,7 @@ def golden_batch(golden):
     return Batch(*(x.double() if x.is_floating_point() else x for x in inputs))
 
 
-def test_outputs_equal_the_reference(golden, golden_model, golden_batch):
+def test_outputs_equal_nvidias_outputs(golden, golden_model, golden_batch):
     for run, masked in (("output", True), ("output_unmasked", False)):
         golden_model.mask_padding = masked
         outputs = golden_model(golden_batch)
@@ -121,7 +121,7 @@ def test_outputs_equal_the_reference(golden, golden_model, golden_batch):
         assert_close(outputs.alignments, golden["output/alignments"], ALIGNMENTS)
 
 
-def test_losses_and_gradients_equal_the_reference(golden, golden_model, golden_batch):
+def test_losses_and_gradients_equal_nvidias_values(golden, golden_model, golden_batch):
     losses = Tacotron2Loss()(golden_model(golden_batch), golden_batch)
     for name in ("total", "mel", "mel_postnet", "gate"):
         expected = golden[f"loss/{name}"].item()
@@ -139,7 +139,7 @@ def test_losses_and_gradients_equal_the_reference(golden, golden_model, golden_b
 @pytest.mark.parametrize(
     ("run", "gate_threshold", "frames"), [("inference", 0.5, 21), ("inference_nostop", 2.0, 60)]
 )
-def test_inference_equals_the_reference(golden, golden_model, run, gate_threshold, frames):
+def test_inference_equals_nvidias_inference(golden, golden_model, run, gate_threshold, frames):
     golden_model.gate_threshold = gate_threshold
     text = golden[f"{run}/text_ids"]
     outputs = golden_model.infer(text, torch.tensor([text.shape[1]]))
@@ -168,7 +168,7 @@ def test_default_model_has_the_published_tensors(golden):
     assert {(m.eps, m.momentum) for m in norms} == {(1e-5, 0.1)}
 
 
-def test_initial_weights_have_the_references_distribution():
+def test_initial_weights_have_the_distribution_of_nvidias_recipe():
     """Weights are Xavier-uniform, gain * sqrt(6 / (fan in + fan out)). Biases and LSTMs have
     torch's defaults."""
     torch.manual_seed(0)
@@ -322,7 +322,7 @@ def test_prenet_dropout_stays_on_after_training():
     assert rates == pytest.approx([0.5, 0.5, 0.9, 0.9], abs=0.015)
 
 
-def test_convolutions_drop_half_in_training():
+def test_convolutions_drop_half_of_the_values_in_training():
     model = tiny_model(training=True, postnet_embedding_dim=64, encoder_embedding_dim=64)
     convolutions = [*model.encoder.convolutions, *model.postnet.convolutions]
     for convolution in convolutions:

@@ -41,7 +41,7 @@ def test_phones_stay_the_same_when_empty_texts_are_between_texts():
     assert to_phones([], "de") == []
 
 
-def test_marks_inside_words_and_numbers_are_read():
+def test_punctuation_inside_words_and_numbers_is_read():
     numbers = to_phones(["4,072", "four thousand seventy two"], "en-us")
     assert numbers[0] == numbers[1]
     [dont, percent, words] = to_phones(["don't", "50%", "fifty percent"], "en-us")

@@ -180,7 +180,7 @@ def test_headings_are_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     assert [headings[f"unpadded {key}"][0] for key in VL] == [*THIRDS]
 
 
-def test_published_falls_follow_from_table_2():
+def test_published_reductions_follow_from_table_2():
     for name, printed in published.TABLE_3.items():
         before = PAPER["minutes"]["RAND"]
         after = PAPER["minutes"][name]
@@ -193,7 +193,7 @@ def test_published_falls_follow_from_table_2():
         assert fall == pytest.approx(expected, abs=0.01)
 
 
-def test_table_shows_no_fall_when_settings_differ(tmp_path):
+def test_table_shows_no_reduction_when_settings_differ(tmp_path):
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "b", BEST, overrides="prenet_dim=64")
     saved = cells(tmp_path).loc["table_3", BEST, "saved (%)"]

@@ -230,7 +230,7 @@ def test_resume_reads_the_step_from_content_when_the_name_differs(copied, capsys
         assert f"resuming from {copied / 'best.pt'}" in capsys.readouterr().out
 
 
-def test_resume_in_a_new_folder_leaves_the_old_folder(whole, corpus, tmp_path):
+def test_resume_in_a_new_folder_does_not_change_the_old_folder(whole, corpus, tmp_path):
     out, before = tmp_path / "new", snapshot(whole)
     train.main(flags(out, "epochs=5", "-c", newest(whole)))
     assert snapshot(whole) == before
@@ -320,7 +320,7 @@ def change_clips(corpus, filelist: Path) -> None:
 NEW_CLIPS = "1 added, 1 gone, 2 changed"
 
 
-def test_resume_names_the_option_when_clips_differ(copied, corpus, tmp_path, capsys):
+def test_error_contains_the_option_when_clips_differ(copied, corpus, tmp_path, capsys):
     filelist = tmp_path / "new.txt"
     change_clips(corpus, filelist)
     before = snapshot(copied)

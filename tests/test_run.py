@@ -73,7 +73,7 @@ def test_run_line_records_settings_and_machine(corpus, whole):
 
 
 @pytest.mark.parametrize("logs", ["logs", "my logs"])
-def test_resume_command_names_the_folders(logs, tmp_path):
+def test_resume_command_contains_the_folders(logs, tmp_path):
     output = tmp_path / "a run; with signs"
     trainer = SimpleNamespace(processes=ALONE)
     of_one = Run(RunFolder(output, logs), *[None] * 4, trainer=trainer)

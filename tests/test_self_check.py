@@ -205,7 +205,7 @@ def test_check_fails_when_there_is_nothing_to_compare(monkeypatch):
     assert not check().is_right
 
 
-def test_the_sizes_are_all_that_a_decoder_reads():
+def test_sizes_contain_every_setting_that_a_decoder_reads():
     class Noting:
         def __init__(self):
             self.read = set()
@@ -232,7 +232,7 @@ def test_the_sizes_are_all_that_a_decoder_reads():
         ("print('a library\\n[true, \"mel: 0\"]')", (True, "mel: 0")),
     ],
 )
-def test_answer_is_wrong_when_the_process_crashes_or_hangs(program, expected, monkeypatch):
+def test_check_fails_when_the_process_crashes_or_hangs(program, expected, monkeypatch):
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-S", "-c", program))
     monkeypatch.setattr(self_check, "SECONDS", 0.3 if "sleep" in program else 30)
     assert IN_A_PROCESS({}, "cpu") == expected

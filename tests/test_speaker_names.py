@@ -71,7 +71,7 @@ def lists_of(out, name="{}"):
         ("c{i}|Raw {i}.| {s} |Text {i}.", "3", "Text {i}."),
     ],
 )
-def test_any_field_may_name_the_speaker(tmp_path, capsys, line, column, text):
+def test_any_field_can_contain_the_speaker(tmp_path, capsys, line, column, text):
     lines = [line.format(i=i, s="ab"[i % 2]) for i in range(8)]
     clips, problems = read_metadata(write_metadata(tmp_path, *lines), column)
     assert [(x.id, x.text, x.speaker) for x in clips] == [
@@ -106,7 +106,7 @@ def test_speaker_column_is_rejected_when_it_is_the_text_or_empty(tmp_path):
     assert "column 2" in refusal(read_metadata, tmp_path, "2")
 
 
-def test_lists_have_a_fourth_field(tmp_path):
+def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     """Filelists of cached mels have this field too, and settings.txt sets speaker_embedding_dim."""
     corpus, out = tmp_path / "corpus", tmp_path / "lists"
     (corpus / "wavs").mkdir(parents=True)

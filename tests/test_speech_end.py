@@ -170,7 +170,8 @@ STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.fl
 
 @given(st.lists(STEPS, min_size=60, max_size=60))
 def test_speech_ends_within_the_limit_for_any_steps(steps):
-    """`run` also checks that steps that a stream has yielded stay speech."""
+    """`run` also checks that decoder steps are never removed from the speech after a stream has
+    yielded them."""
     told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]
     finder, number = run(told, max_steps=60)
     assert finder.reason is not None
