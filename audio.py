@@ -300,7 +300,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # this is also true for nan
+    if not peak <= 1:  # the condition is also true if the peak is nan
         raise UserError(f"samples reach {peak:g}, expected [-1, 1]; divide 16-bit ones by 32768")
     spectrum = torch.stft(
         samples.float(),

@@ -117,7 +117,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--rank", type=int, default=0, help="must be 0 if given; torchrun sets the rank itself")
     add("--group_name", default="", help="accepted for compatibility, without effect")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # for example because a shell variable is not set
+    if not args.output_directory:  # the name is empty, for example, if a shell variable is not set
         parser.error("-o: the name is empty, expected a folder")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:

@@ -45,7 +45,7 @@ DEPENDENT_LAUNCHES = True
 class LSTM(NamedTuple):
     """The sizes of an LSTM that its launches depend on."""
 
-    size: int  # S
+    size: int  # number of cells, S
     inner: int  # number of columns of a row that the LSTM's product reads
     query: int  # D, or 0 if no attention follows
     p_dropout: float
@@ -70,9 +70,9 @@ class Setting(NamedTuple):
     clips: int  # most clips in the bucket
     symbols: int  # most symbols in the bucket
     attention: LSTM  # the LSTM with attention; its size is 0 in the encoder
-    lstm: LSTM  # the other LSTM
-    context_size: int  # E
-    kernel_size: int  # K
+    lstm: LSTM  # the decoder LSTM, or the encoder's LSTM
+    context_size: int  # width of the context, E
+    kernel_size: int  # attention_location_kernel_size, K
     location_gradient: bool  # whether gradients go back through the alignments of earlier steps
     differentiable: bool  # whether the backward passes are needed too
     dependent_launch: bool  # whether a launch may start while the launch before it still runs

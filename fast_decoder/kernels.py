@@ -462,7 +462,7 @@ def attention_gradient(
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip, first = tl.program_id(0), tl.program_id(1) * SYMBOLS_BLOCK
     nothing = (t < tl.load(table + START)) | (clip >= batch) | (first >= symbols)
-    num_symbols = tl.where(nothing, 0, symbols)  # to load
+    num_symbols = tl.where(nothing, 0, symbols)  # number of symbols to load
     context_size: tl.constexpr = WIDTH - SIZE
     num_columns = tl.where(nothing, 0, context_size)
     n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MAX_SYMBOLS)
@@ -715,7 +715,7 @@ def attention_slopes(
 @triton.jit
 def attention_sums(
     table,
-    GROUPS: tl.constexpr,  # groups of steps
+    GROUPS: tl.constexpr,  # number of groups of steps
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     KERNEL: tl.constexpr,

@@ -189,7 +189,7 @@ class LSTMRecurrence(Function):
         input_weight: torch.Tensor,  # [4 * H, I]
         bias: torch.Tensor,  # [4 * H]
         hidden_weight: torch.Tensor,  # [4 * H, H]
-        context_size: int,  # E
+        context_size: int,  # number of context columns, E
     ) -> torch.Tensor:  # [T, B, H + E], hidden after dropout
         num_steps, batch_size, input_size = inputs.shape
         size = hidden_weight.shape[1]

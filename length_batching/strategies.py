@@ -163,7 +163,8 @@ def _semi_sorted(clips: ShuffledClips) -> Order:
     """clips sorted by length + noise; the noise is uniform in (-a/2, a/2) with
     a = (longest - shortest) * factor"""
     lengths = clips.lengths
-    noise_range = (lengths.max() - lengths.min()) * clips.parameter_value  # a
+    # The range a of the noise.
+    noise_range = (lengths.max() - lengths.min()) * clips.parameter_value
     noise = noise_range * (clips.rng.random(len(lengths)) - 0.5)
     return clips.order[np.argsort(lengths[clips.order] + noise)], [0]
 
@@ -174,7 +175,7 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
     uniform in (-a/2, a/2) with a = number of clips * factor; so clips of rare lengths mix as
     widely as clips of common lengths"""
     order, starts = _sorted(clips)
-    noise_range = len(order) * clips.parameter_value  # a
+    noise_range = len(order) * clips.parameter_value  # the range a of the noise
     noise = noise_range * (clips.rng.random(len(order)) - 0.5)
     return order[np.argsort(np.arange(len(order)) + noise)], starts
 

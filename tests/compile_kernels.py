@@ -25,7 +25,7 @@ from triton.compiler import ASTSource
 
 from fast_decoder import graphs, kernels
 
-CASES = [  # clips, symbols, precision
+CASES = [  # each case has a number of clips, a number of symbols and a precision
     (16, 120, "bf16"),
     (64, 32, "bf16"),
     (16, 190, "tf32"),

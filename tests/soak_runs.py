@@ -47,9 +47,10 @@ SETTINGS = (
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FULL_DISK = "full disk"
 # Patterns in the output of train.py.
-SAYS_FULL = "free some space|File too large: '/"  # the disk is full
-LOST = r"starting a new file|no validation of epoch|lines of metrics\.jsonl failed"  # lost metrics
-TRAINING = "watch: tensorboard"  # the set-up is finished
+SAYS_FULL = "free some space|File too large: '/"  # messages about a full disk
+# Messages about lost metrics.
+LOST = r"starting a new file|no validation of epoch|lines of metrics\.jsonl failed"
+TRAINING = "watch: tensorboard"  # message after the set-up
 KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)
 MAX_SECONDS = 2.0  # longest time before a stop, counted from the start of training or of set-up
@@ -59,7 +60,7 @@ STUCK_SECONDS = 90  # a start that takes longer to stop has failed
 class Stop(NamedTuple):
     """How one start ended."""
 
-    kind: str  # one of KINDS
+    kind: str  # kind of the stop, one of KINDS
     phase: str  # "set-up", which includes imports, or "training"
     exit_code: int
     failure: str | None

@@ -43,7 +43,7 @@ def test_one_letter_word_is_spoken_when_attention_is_on_its_spaces():
     alignment[21:24, 6] = 0.4
     alignment[21:24, 7:9] = 0.3
     assert failures_of(alignment, sequence) == []
-    alignment[18:27] = 0  # also the decoder steps on the spaces around it
+    alignment[18:27] = 0  # the decoder steps on the "a" and on the spaces around it
     alignment[18:27, 5] = 1
     (failure,) = failures_of(alignment, sequence)
     assert (failure.kind, failure.count) == ("skipped", 1)

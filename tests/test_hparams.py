@@ -315,7 +315,8 @@ BY_TIME = "win_time=50,hop_time=12.5"
     ("before", "overrides", "expected"),
     [
         ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625: rounded up
-        ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),  # not 1025
+        # 64 ms are exactly 1024 samples, which must not be rounded up to 1025.
+        ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),
         ("", "win_time=50,filter_length=4096", (1103, 256, 4096)),
         (BY_TIME, "hop_length=200,win_length=800", (800, 200, 2048)),
         (BY_TIME, "sampling_rate=16000", (800, 200, 1024)),

@@ -112,7 +112,7 @@ def test_stopped_run_leaves_no_files(tmp_path, number):
     os.kill(process.pid, number)
     process.join(20)
     process.kill()
-    assert process.exitcode == 130  # as after Ctrl-C
+    assert process.exitcode == 130  # the exit code after Ctrl-C
     assert log.read_text().splitlines()[-1].endswith("stopped; nothing was written")
     assert list(folder.iterdir()) == []
 

@@ -180,7 +180,7 @@ def test_initial_weights_have_the_distribution_of_nvidias_recipe():
     checked = set()
     for name, weight in weights.items():
         values = weight.detach()
-        if re.search(r"convolutions\.\d\.1\.", name):  # batch norm
+        if re.search(r"convolutions\.\d\.1\.", name):  # parameters of batch norm
             assert (values == (1 if name.endswith("weight") else 0)).all(), name
             continue
         if "rnn." in name or "lstm." in name:

@@ -510,7 +510,7 @@ def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, ca
 
     if stop == "kill":
         kill_while_preparing(".npy", options)
-        assert list(mels.glob(".*.tmp"))  # the incomplete mel
+        assert list(mels.glob(".*.tmp"))  # an incomplete mel has a temporary name
     else:
         with monkeypatch.context() as patch:
             patch.setattr(derived, "write_mel", interrupted)

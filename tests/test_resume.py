@@ -252,7 +252,7 @@ def test_run_resumes_from_its_start_checkpoint_when_killed(whole, corpus, tmp_pa
 
 
 def reference_style(path: Path, corpus) -> dict:
-    """Write a checkpoint in the reference's form, without loop state and settings."""
+    """Write a checkpoint in the form of NVIDIA's recipe, without loop state and settings."""
     torch.manual_seed(99)
     other = Tacotron2(create_hparams(corpus.hparams()))
     optimizer = torch.optim.Adam(other.parameters())

@@ -234,7 +234,9 @@ def test_memory_check_includes_speakers_and_repeated_draws():
     weights = balancing_weights(clips.num_frames, clips.speaker_numbers, hparams)
     check_memory(trainer, clips, clips, weights)
     validation = [(3, 4, 30)] * 2
-    assert [tuple(x.mel.shape) for x in batches] == [(3, 4, 30), (8, 4, 1), *validation]
+    # On a CPU, the check first runs a batch of one clip.
+    shapes = [tuple(batch.mel.shape) for batch in batches if len(batch.mel) > 1]
+    assert shapes == [(3, 4, 30), (8, 4, 1), *validation]
     assert all("speaker" in batch.labels for batch in batches)
 
 

@@ -10,13 +10,13 @@ from hparams import create_hparams
 from tacotron2_voice.speech_end import EndDetector, StopReason
 from tacotron2_voice.text import ENGLISH, text_to_sequence
 
-STEP = 0.05  # seconds
+STEP = 0.05  # seconds per decoder step
 SETTINGS = "sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000"
 H = create_hparams(SETTINGS)
 WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # the last word from symbol 4, "." is 7
 # Natural logarithms; QUIET is 69 dB softer.
 LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
-REST = 8  # steps
+REST = 8  # decoder steps of rest that end speech
 
 
 def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
@@ -64,7 +64,7 @@ def test_speech_ends_later_when_a_loud_end_dies_away():
 def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
     finder, told = run(through([0.6] + [0.1] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 8)
-    assert told == 8 + 0.25 / STEP  # seconds
+    assert told == 8 + 0.25 / STEP  # 0.25 seconds later
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
@@ -155,7 +155,7 @@ def test_speech_ends_when_attention_makes_no_progress():
     finder, told = run([(LOUD, 0.1, at(2))] * 99)
     assert finder.reason is StopReason.STUCK
     assert not finder.reason.is_found
-    assert told == pytest.approx(2 / STEP + 1, abs=1)  # seconds
+    assert told == pytest.approx(2 / STEP + 1, abs=1)  # after 2 seconds
 
 
 def test_speech_ends_at_its_limit_when_the_text_has_no_words():

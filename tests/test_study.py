@@ -242,7 +242,7 @@ def test_budget_table_compares_at_equal_budgets(values):
     assert [cell.split(" (")[1] for cell in ssb[1:]] == ["+200 %\\*)", "+500 %\\*)"]
     titles, _, rand, ssb = table_of(values, study.RATE, "decoder_steps")
     assert titles[1:] == ["40 decoder steps", "80 decoder steps"]
-    assert rand[1] == "–"  # its first word error rate came after 80
+    assert rand[1] == "–"  # the first word error rate came after 80 optimizer steps
     assert ssb[1].startswith("0.900 ± ")
 
 

@@ -43,7 +43,7 @@ def test_symbols_equal_nvidias():
         ("2009", "two thousand nine"),
         ("2010", "twenty ten"),
         ("the 1950s", "the nineteen fiftys"),
-        # Decimals.
+        # Decimal numbers.
         (".5", ".five"),
         ("1.2.3.4", "one point two.three point four"),
         # Ordinals.
@@ -69,7 +69,8 @@ def test_symbols_equal_nvidias():
         ("Mr Smith at first.", "mr smith at first."),
         ("the 1st. St", "the first. st"),
         ("best. _mr.", "best. _mr."),
-        # The rules run one after another: "mister" has swallowed the start of the word "st".
+        # The rules run one after another: the rule for "mister" also
+        # removes the start of the word "st".
         ("Mr.St.", "misterst."),
     ],
 )

@@ -68,7 +68,7 @@ class LoopState:
 
     __pydantic_config__ = EXACTLY
     iteration: int = 0  # optimizer steps of the whole run
-    epoch: CountFrom1 = 1  # the current epoch
+    epoch: CountFrom1 = 1  # number of the current epoch
     batches_trained: int = 0  # position in the epoch's plan, over all processes
     clips: int = 0
     frames: int = 0  # real frames trained in this epoch
@@ -162,7 +162,7 @@ NEEDED: dict[str, Any] = {
     "corpus": str,  # fingerprint of the clips
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
     "logs": dict[str, int],  # size of each log file in bytes, by its path in the run folder
-    "metrics_checksum": int,  # CRC-32 of metrics.jsonl
+    "metrics_checksum": int,  # CRC-32 checksum of metrics.jsonl
 }
 
 

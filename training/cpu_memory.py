@@ -19,7 +19,7 @@ from machine import is_out_of_memory, peak_memory, reset_peak_memory
 from training.optimizer import state_entries
 from training.trainer import Trainer
 
-Shape = tuple[int, int, int]  # clips, frames, symbols
+Shape = tuple[int, int, int]  # number of clips, frames per clip, symbols per clip
 
 # The measured batch has at least this share of the clips, and at least this number of frames. In
 # batches with fewer frames, memory that does not depend on the frames would count too much.

@@ -3,8 +3,8 @@
     peak_bytes = check_memory(trainer, training_clips, validation_clips)
 
 A run that is too large then fails before its first optimizer step. Without the check it would fail
-hours later, when the longest clips share a batch. On a GPU the check runs the worst-case batches. On
-a CPU it estimates their memory (cpu_memory.py).
+hours later, when the longest clips share a batch. On a GPU the check runs the worst-case batches.
+On a CPU it estimates their memory (cpu_memory.py).
 """
 
 import bisect
@@ -57,11 +57,11 @@ def worst_case_shapes(
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
-    # This is, for each length, the largest number of clips in a batch without longer clips. An
-    # epoch draws as many clips as the corpus contains.
+    # `clips` is, for each length, the largest possible number of clips in a batch whose longest
+    # clip has this length. An epoch draws as many clips as the corpus contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
-    # Among equal batches, this takes the batch with the longest clips.
+    # If several batches have equally many frames, the batch with the longest clips counts.
     largest = int(np.flatnonzero(frames == frames.max())[-1])
     most_clips = int(clips.max())
     widest = int(lengths[lengths * most_clips <= capacity].max())

@@ -63,7 +63,7 @@ class LossTerms(NamedTuple):
     """
 
     loss: Any  # the padded loss, which NVIDIA's recipe trains
-    loss_unpadded: Any  # the masked loss
+    loss_unpadded: Any  # the masked loss, a mean over real frames
     guided_attention: Any  # NaN if its weight is 0
 
 
