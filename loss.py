@@ -159,7 +159,8 @@ def guided_attention_loss(
 ) -> torch.Tensor:
     """Return a penalty from 0 to 1 for attention away from the diagonal.
 
-    It is the mean over real decoder steps of sum_n A[t, n] W[t, n], where A are the alignments.
+    The penalty is the mean over real decoder steps of sum_n A[t, n] W[t, n], where A are the
+    alignments.
     `off_diagonal` gives W and describes the arguments.
     """
     weights = off_diagonal(alignments, steps, symbols, sigma)

@@ -228,7 +228,7 @@ class _CellBackward:
         for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
 
     def step(self, t: int, dhidden: Tensor) -> None:
-        """Run step t. `dhidden` [B, H] is the gradient of its hidden state, after dropout."""
+        """Run step t. `dhidden` [B, H] is the gradient of the hidden state after dropout."""
         slopes = self.gate_slopes[t - self.start]
         gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])

@@ -260,7 +260,7 @@ def test_loader_raises_when_workers_are_out_of_order():
 def test_second_pass_raises_without_set_epoch(workers):
     batches = make()
     loader = loader_of(batches, **workers)
-    list(loader)  # train epoch 0
+    list(loader)  # draws all batches of epoch 0
     assert "set_epoch" in error_of(lambda: list(loader))
     batches.set_epoch(1)
     assert list(loader) == plans()[1]

@@ -205,7 +205,7 @@ def test_table_shows_no_reduction_when_settings_differ(tmp_path):
 
 
 def change(first, second):
-    """Return the change from one strategy to another, each given as seed -> value."""
+    """Return the change from one strategy to another. Each strategy maps seeds to values."""
     rows = [("a", *x) for x in first.items()] + [("b", *x) for x in second.items()]
     return paired_change(pd.DataFrame(rows, columns=["label", "seed", "value"]), "a", "b")
 
