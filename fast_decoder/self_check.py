@@ -116,7 +116,7 @@ def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
             stacklevel=2,
         )
     plain = functools.partial(fast_decoder.teacher_forced, loops_for=fast_decoder.plain_loops)
-    return plain, "plain operations, several times slower than its kernels"
+    return plain, "plain operations, several times slower than the kernels"
 
 
 def say(text: str) -> None:
