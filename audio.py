@@ -1,6 +1,7 @@
 """Read audio files and compute log-mel spectrograms.
 
-librosa and soundfile are imported where they are used: training from cached mels needs neither.
+Functions import librosa and soundfile themselves, because training from cached mels needs neither
+package.
 """
 
 import contextlib
@@ -20,12 +21,15 @@ from tacotron2_voice.settings import LOG_FLOOR, MEL_SETTINGS, VoiceSettings
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import open_file
 
-SILENT_RANGE = 1e-4  # largest range of the samples of a silent clip (3 steps of 16 bits)
-FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # soundfile's names; the first three are kinds of WAV
-MAX_SAMPLES = 2**28  # 3 hours per clip, because a small FLAC of silence could exhaust memory
-MAX_OGG_PAGE = 27 + 255 + 255 * 255  # bytes
-UNKNOWN_BYTES = 0x7FFFF000  # the size is unknown if a WAV's header has this value or more
-# Largest ratio to the default hop and window in ms; the paper's ratio is 1.08.
+SILENT_RANGE = 1e-4  # a clip is silent if its samples span at most this range (3 steps of 16 bits)
+# Formats that training reads, by the names in soundfile; the first three are WAV.
+FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
+# Limit of about 3 hours per clip: a small FLAC file of silence could exhaust memory.
+MAX_SAMPLES = 2**28
+MAX_OGG_PAGE = 27 + 255 + 255 * 255  # bytes; the largest page of an Ogg file
+UNKNOWN_BYTES = 0x7FFFF000  # a WAV header with this size or more means that the size is unknown
+# Hops and windows (in ms) that exceed the defaults by more than this ratio cause a warning. The
+# ratio of the paper is 1.08.
 MAX_FRAME_RATIO = 1.25
 CONVERT = "scripts/prepare.py --convert DIR writes a copy that training can use"
 
@@ -52,7 +56,7 @@ def minimum_samples(hparams: VoiceSettings) -> int:
 def settings_at(sampling_rate: int) -> str:
     """Return overrides of the settings at another sampling rate.
 
-    Windows and hops last as long as the default ones. The highest mel frequency is the same
+    Windows and hops keep their default durations. The highest mel frequency is the same
     share of the rate, at least 8,000 Hz if the rate allows it.
 
     settings_at(16000)  # "sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000"
@@ -172,7 +176,7 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
 
 @contextlib.contextmanager
 def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
-    """Open an audio file whose header suits `hparams`. Raises the errors of `read_header`."""
+    """Open an audio file whose header fits `hparams`. See `read_header` for errors."""
     rate = hparams.sampling_rate
     minimum = minimum_samples(hparams)
     with open_audio(path) as audio:
@@ -296,7 +300,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # this is also true for nan
+    if not peak <= 1:  # the condition is also true if the peak is nan
         raise UserError(f"samples reach {peak:g}, expected [-1, 1]; divide 16-bit ones by 32768")
     spectrum = torch.stft(
         samples.float(),

@@ -28,8 +28,9 @@ class Batch:
     mel: torch.Tensor  # [B, n_mels, T_out] float32, log-mel
     gate: torch.Tensor  # [B, T] float32, 1 from the decoder step that contains the last real frame
     mel_lengths: torch.Tensor  # [B] int64, real frames
-    clip_indices: torch.Tensor | None = None  # [B] int64, rows of the dataset
-    # Indices into hparams.labels, [B] int64, by label; empty for a model of one speaker.
+    clip_indices: torch.Tensor | None = None  # [B] int64, indices of the clips in the dataset
+    # Maps each label, such as the speaker, to indices into hparams.labels, [B] int64. It is empty
+    # for a model of one speaker.
     labels: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def num_steps(self, frames_per_step: int) -> torch.Tensor:
@@ -39,7 +40,7 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """Move text, mel, gate and labels to `device`.
 
-        Lengths and indices stay on the CPU, because packing and messages need them there. If the
+        Lengths and indices stay on the CPU, where the encoder and error messages use them. If the
         batch is in pinned memory, the copy overlaps with queued kernels, and later kernels wait for
         the copy.
         """

@@ -4,12 +4,14 @@
     sampler.set_epoch(epoch)                  # plans the epoch: sampler.plan, a list of batches
     loader = make_loader(clips, hparams, sampler, pin_memory=True)
 
-This list shows where each setting and each equation of Ge et al. is implemented ("Speed up training with variable length inputs by efficient batching strategies", Interspeech 2021):
+This list shows where each setting and each equation of Ge et al. is implemented ("Speed up training
+with variable length inputs by efficient batching strategies", Interspeech 2021):
 
     `batching_strategy`: RAND, SB, SSB (eq. 2-3), BKT, ATS   length_batching/strategies.py
-    `dynamic_batch_size`, `batch_capacity`: DBS              `batch_starts` in length_batching/plan.py
-    `batch_randomization`: BR                                the end of `plan_epoch` in that file
-    zero-padding rate (eq. 1), average batch length          length_batching/costs.py, printed by
+    `dynamic_batch_size`, `batch_capacity`: DBS              `batch_starts` in
+    length_batching/plan.py `batch_randomization`: BR                                the end of
+    `plan_epoch` in that file zero-padding rate (eq. 1), average batch length
+    length_batching/costs.py, printed by
                                                              `describe_costs`
 
 `speaker_balance` is not from this paper: it draws the clips of speakers with little speech more
@@ -25,9 +27,9 @@ from hparams import HParams, batching_options
 from length_batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 from tacotron2_voice.utils.errors import UserError
 
-# With fewer optimizer steps per epoch, validation takes most of a run.
+# A run with fewer optimizer steps per epoch spends most of its time on validation.
 MIN_UPDATES = 20
-VALIDATION_SEED = 0  # seed of the batches and prenet masks in validation
+VALIDATION_SEED = 0  # seed of the validation batches and of the prenet masks in validation
 
 
 def balancing_weights(
@@ -75,7 +77,8 @@ def make_sampler(
 
     Args:
         lengths: [clips] frames.
-        rank, world_size: the number of this process, and of all processes that train together.
+        rank: the number of this process, from 0.
+        world_size: how many processes train together.
         weights: the result of `balancing_weights`.
 
     Raises:
@@ -94,7 +97,7 @@ def make_sampler(
             world_size=world_size,
             **options,
         )
-    # length_batching is independent of this project, so it does not raise UserError
+    # length_batching is an independent library, so it does not raise UserError
     except BatchingError as error:
         raise UserError(str(error)) from None
 
@@ -122,7 +125,8 @@ def describe_costs(
     epoch = max(sampler.epoch, hparams.random_epochs)
     draw: dict[str, Any] = {}
     if weights is not None:
-        draw = {"draw_weights": weights, "epoch": epoch}  # the same epoch draws the same clips
+        # The same epoch number makes both plans draw the same clips.
+        draw = {"draw_weights": weights, "epoch": epoch}
     random_plan = plan_epoch(
         sampler.lengths, hparams.batch_size, "random", seed=hparams.seed, **draw
     )
@@ -169,7 +173,8 @@ def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
     advice = f"Set {name}={size} for about {MIN_UPDATES} per epoch" if size else "Add more clips"
     return (
         f"warning: {updates} optimizer steps per epoch, {updates * hparams.epochs:,} in all epochs, "
-        f"and attention needs hundreds or thousands of optimizer steps, whatever their size. {advice}"
+        "and attention needs hundreds or thousands of optimizer steps, also with large batches. "
+        f"{advice}"
     )
 
 

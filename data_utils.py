@@ -30,7 +30,7 @@ HOW_TO_CHANGE_CLIPS = (
 
 
 class TextMelDataset(Dataset):
-    """Reads clips.
+    """A map-style dataset of the clips in a filelist.
 
     Item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i, labels). `labels` maps
     each label to the index of the clip's name in hparams.labels.
@@ -42,7 +42,7 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # For each label, this maps the table's names to indices in hparams.labels.
+        # For each label, the index in hparams.labels of every name in the filelist.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}
@@ -58,7 +58,9 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        # The identity's third value is left out because a backup or a new file mode changes it too.
+        # Only two of the identity's three values are compared, because a backup or a new file mode
+        # also
+        # changes the third value.
         is_same_file = Identity.of(clip.path)[:2] == clip.identity[:2]
         if mel.shape[1] != clip.num_frames or not is_same_file:
             raise UserError(
@@ -75,8 +77,8 @@ class TextMelDataset(Dataset):
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:
             return torch.from_numpy(read_mel(path, self.hparams))
-        # This uses one thread, like a loader's worker. Matrix products on several threads may round
-        # differently, but a run must not depend on num_workers.
+        # A loader's worker has one thread, so this function also uses one thread. Matrix products
+        # on several threads may round differently, but a run must not depend on num_workers.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -111,10 +113,10 @@ def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) 
 
 
 def _start_worker(_worker_id: int) -> None:
-    """Make a worker ignore signals that reach every process of a terminal or a job.
+    """Make a loader's worker ignore Ctrl-C, SIGHUP and a job system's SIGTERM.
 
-    These are Ctrl-C, SIGHUP and a job system's SIGTERM. A worker ends with its parent, or when the
-    parent sends SIGTERM.
+    A terminal or a job system sends these signals to every process. A worker ends together with its
+    parent, or when the parent sends SIGTERM.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None  # Every worker has a parent.
@@ -128,6 +130,7 @@ def _start_worker(_worker_id: int) -> None:
         parent.join()
         os._exit(1)
 
+    signal.set_wakeup_fd(-1)  # A forked worker would report its signals to the trainer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # macOS has no sigwaitinfo, so any SIGTERM ends a worker there.

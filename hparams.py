@@ -83,7 +83,7 @@ class HParams(VoiceSettings):
     seed: Seed = 1234  # seed of all random numbers of the run
     num_workers: Workers = 2  # number of processes that read clips; 0: the training process reads them
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # number format of the computation; tf32 and fp16 need a GPU, bf16 a GPU or a recent CPU
-    decoder: Literal["fast", "reference"] = "fast"  # fast and reference give the same results; reference is readable and slower
+    decoder: Literal["fast", "reference"] = "fast"  # decoder used for training; both give the same results, and fast takes less time
     ignore_layers: tuple[str, ...] = ()  # names of tensors that --warm_start does not load
 
     # --- data
@@ -117,31 +117,31 @@ class HParams(VoiceSettings):
     mel_fmax: Positive = 8000.0  # Hz, upper edge of the highest mel band; at most half of sampling_rate
 
     # --- batching (the arguments of length_batching.plan_epoch)
-    batch_size: Count = 64  # clips per batch; with dynamic_batch_size, for batches of the longest clips
+    batch_size: Count = 64  # clips per batch; with dynamic_batch_size, batches of shorter clips contain more clips
     batching_strategy: str = "semi_sorted"  # strategy that decides which clips share a batch
-    local_randomization_factor: PositiveOrZero = 0.1  # semi_sorted*: range of the noise; larger: more random and more padding
-    bucket_size: Count = 1024  # clips per bucket (bucket); larger: more random and more padding
-    num_bins: Count = 58  # number of sorted runs per epoch (alternated_sort); larger: more random and more padding
-    num_buckets: Buckets = 10  # number of length classes (bucket_by_*); larger: less padding
+    local_randomization_factor: PositiveOrZero = 0.1  # range of the noise in semi_sorted strategies, as a fraction; larger: more random batches, more padding
+    bucket_size: Count = 1024  # clips per bucket, for the strategy bucket; larger: more random batches, more padding
+    num_bins: Count = 58  # number of sorted bins per epoch, for alternated_sort; larger: more random batches, more padding
+    num_buckets: Buckets = 10  # number of length classes, for bucket_by_width and bucket_by_quantile; larger: less padding
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
     batch_capacity: Count | None = None  # padded frames per batch, at most; None: batch_size times the longest clip
     batch_randomization: bool = True  # True: shuffle the finished batches
     random_epochs: CountOrZero = 2  # epochs at the start that use random batches; 0: none
     batches_per_update: Count = 1  # batches per optimizer step over all processes; larger: fewer steps
-    speaker_balance: Share = 0.0  # 0: every clip once per epoch; 1: every speaker gets the same time
+    speaker_balance: Share = 0.0  # how much more often speakers with little speech are drawn; 0: every clip once per epoch; 1: equal time for every speaker
     prepare_trainset_per_epoch: bool = True  # False: the same batches in every epoch after random_epochs
 
     # --- optimization
     learning_rate: Positive = 1e-3  # learning rate of Adam
-    learning_rate_schedule: Literal["constant", "exponential"] = "constant"  # how the learning rate changes; exponential: it decays
+    learning_rate_schedule: Literal["constant", "exponential"] = "constant"  # constant learning rate, or exponential decay
     learning_rate_warmup_steps: CountOrZero = 0  # optimizer steps in which the learning rate rises from 0; 0: no warm-up
     learning_rate_decay_start: CountOrZero = 50_000  # optimizer steps before the exponential decay begins
-    learning_rate_half_life: Count = 15_000  # optimizer steps in which the learning rate halves (exponential)
+    learning_rate_half_life: Count = 15_000  # optimizer steps in which the exponential decay halves the learning rate
     learning_rate_final: PositiveOrZero = 1e-5  # lowest learning rate of the exponential decay
     weight_decay: PositiveOrZero = 1e-6  # weight of the L2 penalty on all parameters; 0: off
     grad_clip_thresh: Positive = 1.0  # largest norm of the gradient; larger gradients are scaled down to it
     sync_batch_norm: bool = False  # True: batch norm is computed over the batches of all GPUs
-    loss: Literal["padded", "unpadded"] = "padded"  # loss that is trained; padded: mean over padding too (NVIDIA's); unpadded: masked loss
+    loss: Literal["padded", "unpadded"] = "padded"  # loss to train; padded: a mean that includes padding, as in NVIDIA's recipe; unpadded: masked loss
     gate_positive_weight: LossWeight = 5.0  # weight of the stop frame in the stop-token loss; 1: unweighted
     guided_attention_weight: LossWeight = 1.0  # weight of the guided attention loss at the start; 0: off
     guided_attention_sigma: DiagonalWidth = 0.4  # width of the diagonal, as a fraction of the text; larger: softer guidance
@@ -164,7 +164,7 @@ class HParams(VoiceSettings):
     p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and in synthesis
     max_decoder_steps: DecoderSteps = 10_000  # decoder steps per chunk, at most, in synthesis
     gate_threshold: Positive = 0.5  # stop probability that ends speech; larger: speech ends later
-    attention_rest_time: MillisecondsOrZero = 800.0  # ms, attention at rest for this time ends speech; 0: off
+    attention_rest_time: MillisecondsOrZero = 800.0  # ms; speech ends after attention has rested for this time; 0: off
     attention_window: CountOrZero = 0  # number of symbols that attention may move ahead per decoder step; 0: no limit
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
     attention_dim: Width = 128  # width of the vectors that attention compares

@@ -46,8 +46,8 @@ class Conv1d(nn.Module):
 class BatchNorm(nn.BatchNorm1d):
     """Apply batch norm that also trains on a batch with one value per channel.
 
-    A single clip with one symbol or frame makes such a batch, and its variance is undefined. The
-    running statistics are then used, and they do not change.
+    A batch of one clip with one symbol or frame has no variance. In this case the layer uses its
+    running statistics and does not change them.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, dim, T] -> [B, dim, T]
@@ -71,9 +71,10 @@ def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -
 
 
 def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return row indices and `batch_sizes` that pack a batch, flattened to [B * max_length].
+    """Return row indices and `batch_sizes` that pack a padded batch into a PackedSequence.
 
-    The indices have the order of a PackedSequence: step by step, the longest sequence first.
+    The indices refer to the batch flattened to [B * max_length]. They are sorted by step. In each
+    step, the longest sequence comes first.
 
     Raises:
         ValueError: if a length is not from 1 to max_length.
@@ -131,7 +132,7 @@ def draw_keep_mask(
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
     values = words.view(torch.int16)[:count].view(shape)  # uniform from -2^15 to 2^15 - 1
-    # Number of the 2^16 values that keep an element.
+    # An element is kept if its value is among the `count` smallest of the 2^16 values.
     num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)
     return (values < num_kept - 2**15).to(device)
 
@@ -175,7 +176,8 @@ class LocationLayer(nn.Module):
 class Attention(nn.Module):
     """Define the interface of every attention: `memory_layer` and `forward`."""
 
-    memory_layer: nn.Module  # memory [B, T_in, memory_dim] -> processed memory, once per text
+    # Maps memory [B, T_in, memory_dim] to the processed memory, once per text.
+    memory_layer: nn.Module
 
     def forward(
         self,
@@ -193,9 +195,9 @@ class LocationSensitiveAttention(Attention):
     """Compute location-sensitive attention (Chorowski et al. 2015, in the form that Tacotron 2
     uses).
 
-    Without `attention_location_gradient` the past alignments are constants. Their gradient through
-    all decoder steps can grow large. It then hides the gradients that teach attention to follow the
-    text (docs/guides/training-runs.md).
+    If `attention_location_gradient` is False, no gradient flows through past alignments. This
+    gradient can grow large over many decoder steps, and then hide the gradients that teach
+    attention to follow the text (docs/guides/training-runs.md).
     """
 
     def __init__(self, hparams: HParams):
@@ -218,7 +220,7 @@ class LocationSensitiveAttention(Attention):
         past: torch.Tensor,
         mask: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return context and alignment. `Attention` has the shapes."""
+        """Return the context and the alignment. See `Attention.forward` for shapes."""
         if not self.location_gradient:
             past = past.detach()
         projected = self.query_layer(query).unsqueeze(1)

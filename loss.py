@@ -25,15 +25,15 @@ from model import Outputs
 class Losses(NamedTuple):
     """The losses of a batch as scalars.
 
-    The first four losses are the reference's means, which include padding. The masked losses are
-    sums over real frames (gate: real decoder steps), divided by the number of real frames (steps).
+    The first four losses are means that include padding, as in NVIDIA's recipe. The masked losses
+    are means over real frames. For the stop token they are means over real decoder steps.
     """
 
     total: torch.Tensor
     mel: torch.Tensor
     mel_postnet: torch.Tensor
     gate: torch.Tensor
-    total_unpadded: torch.Tensor  # masked, like the three losses below
+    total_unpadded: torch.Tensor  # masked loss, like the three losses below
     mel_unpadded: torch.Tensor
     mel_postnet_unpadded: torch.Tensor
     gate_unpadded: torch.Tensor
@@ -43,8 +43,8 @@ class Tacotron2Loss(nn.Module):
     """Compute the MSE before and after the postnet, and the binary cross-entropy of the stop token
     ("gate").
 
-    The reference's mean falls when padding grows, because masked padding costs nothing but is
-    counted. Use this mean to compare with the paper. Use the masked loss to compare batching
+    The mean of NVIDIA's recipe falls when padding grows, because padding adds no error but counts
+    as frames. Use this mean to compare with the paper. Use the masked loss to compare batching
     strategies.
 
     Args:
@@ -82,9 +82,9 @@ def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
 
     The first row is the squared error of the mel before and after the postnet: means over bands,
     summed over the clip's real frames. The second row is the unweighted cross-entropy of the stop
-    token, summed over the clip's real decoder steps. If you divide the rows by the clip's numbers
-    of frames and of steps and add them, the sum is the masked loss of the clip. For several clips,
-    add their sums and their numbers first.
+    token, summed over the clip's real decoder steps. The masked loss of a clip is the first row
+    divided by its number of frames, plus the second row divided by its number of decoder steps. For
+    several clips, first add up each row and each number over the clips.
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)
@@ -111,7 +111,7 @@ def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.
 def _at_least_float32(outputs: Outputs) -> list[torch.Tensor]:
     """Return mel, mel after the postnet and gate, at least in float32.
 
-    Under autocast they have half precision, which is too coarse for sums.
+    Autocast may return half precision, which is too coarse for sums.
     """
     return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in outputs[:3]]
 
@@ -159,7 +159,8 @@ def guided_attention_loss(
 ) -> torch.Tensor:
     """Return a penalty from 0 to 1 for attention away from the diagonal.
 
-    It is the mean over real decoder steps of sum_n A[t, n] W[t, n], where A are the alignments.
+    The penalty is the mean over real decoder steps of sum_n A[t, n] W[t, n], where A are the
+    alignments.
     `off_diagonal` gives W and describes the arguments.
     """
     weights = off_diagonal(alignments, steps, symbols, sigma)

@@ -17,7 +17,7 @@ import torch
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the GPU has finished. On a CPU return at once."""
+    """Wait until the GPU has finished. Return at once on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -34,8 +34,8 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 def reset_peak_memory(device: torch.device) -> bool:
     """Reset the peak of `peak_memory`.
 
-    Returns False if the system does not support this. The peak is then counted from the process's
-    start.
+    Returns False if the system cannot reset the peak. `peak_memory` then returns the peak since the
+    process started.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -54,7 +54,8 @@ def reset_peak_memory(device: torch.device) -> bool:
 def peak_memory(device: torch.device) -> int:
     """Return the peak bytes since `reset_peak_memory`.
 
-    On a GPU these are torch's allocations, otherwise the resident memory of this process.
+    On a GPU, this counts torch's allocations. On a CPU, it counts the resident memory of this
+    process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -73,7 +74,7 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     words = (
         *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
-        # cuDNN's messages if no convolution fits into memory
+        # cuDNN prints these messages if the memory is too small for every convolution algorithm
         *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
     )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
@@ -120,7 +121,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        commit = None  # This is a copy of the recipe without its Git history.
+        commit = None  # The recipe was copied without its Git history.
     return {
         "machine": {
             "device": machine(device) if device.type == "cuda" else "cpu",

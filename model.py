@@ -30,11 +30,13 @@ from tacotron2_voice.settings import WINDOW_BACK
 
 # Probability of dropout after every encoder and postnet convolution, in training.
 P_CONVOLUTION_DROPOUT = 0.5
-PADDED_GATE = 1e3  # gate logit beyond a clip's end, which means a certain stop and adds no loss
-NO_LABELS: Mapping[str, torch.Tensor] = {}  # for a model of one speaker
+PADDED_GATE = 1e3  # stop-token logit beyond a clip's end: the stop is certain, and adds no loss
+NO_LABELS: Mapping[str, torch.Tensor] = {}  # the labels of a model of one speaker
 
 
 class Outputs(NamedTuple):
+    """The outputs of the model for a batch."""
+
     mel: torch.Tensor  # [B, n_mels, T_out], before the postnet
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
     gate: torch.Tensor  # [B, T] logits of the stop token: "this decoder step is the last"
@@ -83,8 +85,9 @@ class Encoder(nn.Module):
     ) -> torch.Tensor:  # [B, symbols_embedding_dim, T_in] -> [B, T_in, encoder_embedding_dim]
         """Encode texts.
 
-        With `mask` [B, T_in], True at padding, the convolutions read zeros there, as if each text
-        were alone. Without a mask they read the padding, as in the reference's training.
+        `mask` [B, T_in] is True at padding. With a mask the convolutions read zeros at padding, so
+        the other texts of the batch have no effect. Without a mask they read the padding, as in
+        NVIDIA's training.
         """
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
@@ -122,8 +125,9 @@ class Postnet(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Map [B, n_mels, T_out] to the same shape. `mask` [B, T_out] has the same effect as in the
-        encoder."""
+        """Map a mel [B, n_mels, T_out] to a correction of the same shape.
+
+        `mask` [B, T_out] has the same effect as in the encoder."""
         for i, convolution in enumerate(self.convolutions):
             x = convolution(_without_padding(x, mask))
             if i < len(self.convolutions) - 1:
@@ -165,7 +169,7 @@ class DecoderState(NamedTuple):
 
 
 class Decoder(nn.Module):
-    """The decoder's parameters, and compute one decoder step (`step`)."""
+    """Hold the parameters of the decoder, and compute one decoder step (`step`)."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -205,6 +209,7 @@ class Decoder(nn.Module):
         )
 
     def initial_state(self, memory: torch.Tensor) -> DecoderState:
+        """Return the state before the first decoder step: zeros."""
         batch_size, num_symbols, memory_dim = memory.shape
         attention_dim = self.attention_rnn.hidden_size
         decoder_dim = self.decoder_rnn.hidden_size
@@ -218,7 +223,7 @@ class Decoder(nn.Module):
         memory: torch.Tensor,  # [B, T_in, memory_dim]
         processed_memory: torch.Tensor,  # [B, T_in, attention_dim]
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
-        keep: DropoutMasks,  # masks of this step
+        keep: DropoutMasks,  # dropout masks of this decoder step
     ) -> tuple[torch.Tensor, torch.Tensor, DecoderState]:
         """Return the frames [B, n_mels * r], the gate logit [B] and the next state."""
         attention_hidden, attention_cell = self.attention_rnn(
@@ -259,7 +264,7 @@ class Decoder(nn.Module):
         return frames.flatten(1, 2).transpose(1, 2)
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
-        """Reverse `to_frames`.
+        """Map [B, n_mels, T_out] to [T, B, n_mels * r], the inverse of `to_frames`.
 
         Raises:
             ValueError: if T_out is not a multiple of r.
@@ -312,9 +317,9 @@ class SpokenSteps(NamedTuple):
 def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> torch.Tensor:
     """Extend `mask` [B, T_in] by the symbols outside this decoder step's attention window.
 
-    The window reaches from WINDOW_BACK symbols behind the furthest symbol attended so far [B, 1] to
-    `ahead` symbols beyond it. It only moves forward, so no word is repeated and few are skipped at
-    once.
+    `furthest` [B, 1] is the position of the furthest symbol attended so far. The window starts
+    WINDOW_BACK symbols before this position and ends `ahead` symbols after it. The window only
+    moves forward. This prevents repeated words and long skips.
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     return mask | (positions > furthest + ahead) | (positions < furthest - WINDOW_BACK)
@@ -330,11 +335,12 @@ def free_running(
 ) -> Iterator[SpokenSteps]:
     """Run free-running inference: each decoder step gets the decoder's own frames before it.
 
-    The first decoder step gets zeros. Steps are computed on demand, at most `max_steps`.
+    The first decoder step gets zeros. The generator computes decoder steps on demand, at most
+    `max_steps`.
 
     Args:
-        window: number of symbols that attention may move ahead in a step (`outside_window`); 0: no
-            limit.
+        window: number of symbols that attention may move ahead per decoder step
+            (`outside_window`); 0: no limit.
     """
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
@@ -358,7 +364,7 @@ class Tacotron2(nn.Module):
     """Convert text to mel with the complete model. `forward` trains; `infer` and `speak`
     synthesize.
 
-    With `speaker_embedding_dim`, a learned vector of the speaker is appended to the encoder's
+    If `speaker_embedding_dim` is set, a learned vector of the speaker is appended to the encoder's
     output at every symbol, following Jia et al. (2018), section 2.2.
 
     Raises:
@@ -386,10 +392,10 @@ class Tacotron2(nn.Module):
         self.postnet = Postnet(hparams)
 
     def forward(self, batch: Batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
-        """Compute outputs with teacher forcing. Dropout masks are drawn by default.
+        """Compute outputs with teacher forcing. If no dropout masks are given, new masks are drawn.
 
-        As in the reference, padding affects the encoder's convolutions, the postnet and batch norm.
-        With `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
+        As in NVIDIA's recipe, padding affects the encoder's convolutions, the postnet and batch
+        norm. With `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
         """
         text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
         memory = self.encode(batch.text, batch.text_lengths, batch.labels)
@@ -421,7 +427,7 @@ class Tacotron2(nn.Module):
         if labels.keys() != embeddings.keys():
             raise ValueError(f"labels {[*labels]}: expected {[*embeddings]}")
         memory = self.encoder(self.embedding(text).transpose(1, 2), text_lengths, mask)
-        # Attention weights sum to 1, so every context contains the vectors unchanged.
+        # Attention weights sum to 1, so every context vector contains the label vectors unchanged.
         for label, embedding in embeddings.items():
             vectors = embedding(labels[label])[:, None].expand(-1, memory.shape[1], -1)
             memory = torch.cat([memory, vectors.to(memory.dtype)], dim=2)
@@ -470,9 +476,8 @@ class Tacotron2(nn.Module):
         """Synthesize texts with free-running inference.
 
         A text ends with the first decoder step whose stop probability exceeds `gate_threshold`, or
-        after `max_decoder_steps`. Beyond its end, mel is 0 and gate 1e3. Up to rounding, a text's
-        result is the same as without the other texts of the batch, if the prenet masks are the
-        same.
+        after `max_decoder_steps`. Beyond the end, mel is 0 and gate is 1e3. With the same prenet
+        masks, a text gets the same result in any batch, up to rounding.
 
         Args:
             text: int64 [B, T_in]; padding may have any value.
@@ -496,7 +501,7 @@ class Tacotron2(nn.Module):
             ended |= stops[-1].any(dim=0)
             if bool(ended.all()):
                 break
-        not_yet = torch.cat(stops).cpu().cumsum(dim=0) == 0  # [steps made, B]
+        not_yet = torch.cat(stops).cpu().cumsum(dim=0) == 0  # [decoder steps so far, B]
         num_steps = (not_yet.sum(dim=0) + 1).clamp(max=self.max_decoder_steps)
         # The decoder may have made more steps than the longest text needs.
         frames, gate, alignments = (

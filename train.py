@@ -8,8 +8,9 @@
     python train.py -o runs/mine -c voices/english --warm_start   # start from an exported voice
     tensorboard --logdir runs                                     # watch
 
-Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. hparams.py has all
-settings. This file is the recipe from top to bottom, and training/ has its parts:
+Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. A second Ctrl-C stops at
+once without saving. hparams.py has all settings. This file is the recipe from top to bottom, and
+training/ has its parts:
 
 - before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py
 - each epoch: plan.py (optimizer steps), trainer.py (one optimizer step, the trained loss),
@@ -22,8 +23,8 @@ attention, see layers.make_attention.
 
 import os
 
-# This is read when torch is loaded, and makes idle threads sleep. Spinning threads made a decoder
-# step ten times slower on a machine with other work.
+# This setting makes idle threads sleep. It must be set before torch is imported. On a machine with
+# other work, spinning threads made a decoder step ten times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import signal
@@ -33,6 +34,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
 
 import argparse
+import functools
 import shlex
 import time
 from pathlib import Path
@@ -67,7 +69,7 @@ from training.plan import PendingStep, next_step
 from training.precision import describe_precision
 from training.run import Run, load_start, open_logs
 from training.run_folder import DEFAULT_LOGS, RunFolder
-from training.signals import StopRequest, messages
+from training.signals import SECONDS_FOR_STEP, StopRequest, messages, stopped_without_saving
 from training.speakers import describe_speakers
 from training.start import (
     Start,
@@ -115,7 +117,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--rank", type=int, default=0, help="must be 0 if given; torchrun sets the rank itself")
     add("--group_name", default="", help="accepted for compatibility, without effect")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # the name may come from a shell variable that is not set
+    if not args.output_directory:  # the name is empty, for example, if a shell variable is not set
         parser.error("-o: the name is empty, expected a folder")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
@@ -138,7 +140,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         is_inside = name == checkpoint.BEST or inside.exists()
         args.checkpoint_path = inside if is_inside else Path(name)
         args.resume = False
-    output = Path(os.path.realpath(args.output_directory))  # `resolve` fails on a loop of links
+    # Path.resolve would raise an error for links that form a loop.
+    output = Path(os.path.realpath(args.output_directory))
     logs = Path(os.path.realpath(output / args.log_directory))
     if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
         parser.error(
@@ -152,8 +155,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
-    """Check everything and build the run, in all processes. Return None if the run is finished
-    already."""
+    """Check all inputs and build the run, in all processes. Return None if the run is already
+    finished."""
     folder = processes.all_or_none(
         lambda: RunFolder(args.output_directory, args.log_directory, processes.is_first)
     )
@@ -180,7 +183,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
 def build_run(
     folder: RunFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
 ) -> Run:
-    """Build the run. Nothing is written before the last step, `open_logs`."""
+    """Build the run. No file is written before the last call, `open_logs`."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     frames = clips.training.num_frames
@@ -220,12 +223,15 @@ def build_run(
     warning = few_updates(sampler, hparams)
     if warning:
         print(warning)
-    if on_gpu:
-        peak = processes.all_or_none(
-            lambda: check_memory(trainer, clips.training, clips.validation, weights)
-        )
-        peak = max(processes.gather(peak))
-        print(f"the worst-case batches of any epoch fit into memory: {peak / 1e9:.2f} GB")
+    print("checking whether the largest batches fit into memory ...", flush=True)
+    peak = processes.all_or_none(
+        lambda: check_memory(trainer, clips.training, clips.validation, weights)
+    )
+    peak = max(processes.gather(peak))
+    if peak:
+        about = "" if on_gpu else "about "
+        size = max(peak / 1e9, 0.01)
+        print(f"the worst-case batches of any epoch fit into memory: {about}{size:.2f} GB")
     processes.all_or_none(lambda: open_logs(run, start))
     return run
 
@@ -245,7 +251,8 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
     if meaning:
         print(meaning)
     if not hparams.load_mel_from_disk:
-        # This imports librosa now, so that the workers and the first epoch need not wait for it.
+        # `silent_bands` imports librosa. Doing this now saves the workers and the first epoch the
+        # wait.
         warning = silent_bands(hparams)
         if warning:
             print(warning)
@@ -260,7 +267,7 @@ def train(run: Run, stop: StopRequest) -> None:
     run.trainer.model.train()
     while run.state.epoch <= hparams.epochs:
         clock = time.perf_counter()
-        # This keeps the position in an epoch that was resumed half-way.
+        # If training resumed inside this epoch, `set_epoch` keeps the position.
         run.sampler.set_epoch(run.state.plan_number(hparams))
         run.state.prepare_seconds += time.perf_counter() - clock
 
@@ -285,16 +292,20 @@ def train(run: Run, stop: StopRequest) -> None:
 
 
 def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
-    """Train the remaining batches of this epoch. `clock` is the time when its planning began.
+    """Train the remaining batches of this epoch.
 
-    The clock stops while checkpoints are written, so `state.seconds` is the time of training alone.
+    `state.seconds` does not include the time in which checkpoints are written.
+
+    Args:
+        clock: the time at which planning of the epoch began.
     """
     hparams = run.hparams
     state = run.state
     sampler = run.sampler
     trainer = run.trainer
     several = run.processes.world_size > 1
-    # Counts frames, because a batch's time grows with its longest clip.
+    # The remaining time is computed from frames, because the time of a batch grows with its longest
+    # clip.
     longest = sampler.plan.longest(sampler.lengths)
     total = longest.sum()
     done = longest[: state.batches_trained].sum()
@@ -310,6 +321,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     try:
         batches = next_batches(run.loader)
         while planned := next_step(sampler, state.batches_trained, hparams.n_frames_per_step):
+            step_clock = time.perf_counter()
             losses = trainer.step(
                 micro_batches_of(planned, run, batches),
                 schedule_at(state.iteration, hparams),
@@ -321,10 +333,15 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.iteration += 1
             run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                # With several processes, stop requests come with the losses.
+                # With several processes, the losses also contain the stop requests of other
+                # processes.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
-            done += longest[before : planned.end].sum()
+            frames = longest[before : planned.end].sum()
+            done += frames
+            if trainer.device.type == "cpu" and not run.has_printed_speed:
+                run.has_printed_speed = True
+                progress.write(describe_speed(time.perf_counter() - step_clock, frames / total))
             progress.set_postfix_str(time_left(run, done, total, seconds), refresh=False)
             run.must_stop = run.must_stop or (not several and stop.signal is not None)
             if state.iteration % hparams.iters_per_checkpoint == 0 or run.must_stop:
@@ -340,6 +357,14 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
         progress.close()
 
 
+def describe_speed(seconds: float, share: float) -> str:
+    """Return a line about the first optimizer step, which trained this share of an epoch."""
+    return (
+        f"the first optimizer step took {seconds:.1f} s; an epoch will take about "
+        f"{duration(seconds / share)}"
+    )
+
+
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     """Return loss, focus rate and remaining times, given that `done` of `total` frames took
     `seconds`."""
@@ -350,15 +375,29 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     return f"{loss}{rate}epoch {duration(left)} left, run {duration(whole)} left"
 
 
+def make_stop_request(run: Run) -> StopRequest:
+    """Return the stop request of this process.
+
+    Several processes have no time limit for a step, because they must save the same step.
+    """
+    limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
+    resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)
+    return StopRequest(limit, resume)
+
+
 def save(run: Run, stop: StopRequest) -> None:
     """Write a checkpoint, and exit if a process was asked to stop."""
-    run.save()
+    with stop.saving:
+        run.save()
+        if run.must_stop:
+            stop.leave()
     if run.must_stop:
         stop.exit(run.processes, run.resume_command)
 
 
 def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
-    """Save after a process got no next batch, and return the exception to raise."""
+    """Save a checkpoint after a process could not read its next batch, and return the exception to
+    raise."""
     read_pending(run)
     path = run.save()
     print(f"all training so far is saved in {path}", flush=True)
@@ -367,7 +406,7 @@ def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
         return AlreadyReported("another process could not read its next batch; see its message")
     if not isinstance(failure, UserError):
         return failure
-    # A new exception, because the traceback's frames would keep the loader's processes alive.
+    # This makes a new exception, because the old traceback would keep the loader's processes alive.
     return UserError(f"the next batch could not be read: {stopped}")
 
 
@@ -384,11 +423,13 @@ def main(arguments: list[str] | None = None) -> None:
         return leave_at_exit()
     directory = run.folder.path
     try:
-        with messages(run.resume_command if processes.is_first else ""):
+        first = processes.is_first
+        with messages(run.resume_command if first else "", directory if first else None):
             print(f"checkpoints and {METRICS_FILE}: {directory}")
             print(f"watch: tensorboard --logdir {shlex.quote(str(directory))}", flush=True)
             try:
-                train(run, StopRequest())
+                with make_stop_request(run) as stop:
+                    train(run, stop)
             except NoNextBatch as stopped:
                 raise save_after_failure(run, stopped) from None
     finally:

@@ -60,7 +60,8 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
     """Return the peak bytes of an optimizer step, including the optimizer's state."""
     run = make_steps(args)
     run(name, 2)
-    if args.device.type == "cuda":  # This excludes the memory for compiling and capturing.
+    # The first step compiles and captures, and its extra memory must not count.
+    if args.device.type == "cuda":
         reset_peak_memory(args.device)
         run(name)
         torch.cuda.synchronize(args.device)

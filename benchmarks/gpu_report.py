@@ -1,8 +1,9 @@
 """Check training on a GPU, time its steps, and write one report.
 
-    python -m benchmarks.gpu_report                                # into research/results/gpu-<date>
-    python -m benchmarks.gpu_report out --only exactness,steps_bf16  # run these parts alone
-    python -m benchmarks.gpu_report out --cpu-dry-run                # rehearse without a GPU
+    python -m benchmarks.gpu_report                                # into
+    research/results/gpu-<date> python -m benchmarks.gpu_report out --only exactness,steps_bf16  #
+    run these parts alone python -m benchmarks.gpu_report out --cpu-dry-run                #
+    rehearse without a GPU
 
 The report answers four questions: are the kernels exact, how long does an optimizer step take, how
 much memory does it need, and does a killed run resume to the same weights? Each part runs in its
@@ -60,8 +61,8 @@ SMALL_MODEL = (
 class Part(NamedTuple):
     """A check or benchmark."""
 
-    seconds: int  # time limit
-    command: Sequence[str]  # Python's arguments
+    seconds: int  # time limit in seconds
+    command: Sequence[str]  # arguments of Python
     environment: Mapping[str, str]
 
 

@@ -39,7 +39,7 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import load_vocoder
 
-WAYS = {  # settings and retries
+WAYS = {  # way of speaking -> settings and number of retries
     "gate alone": ("attention_rest_time=0", 0),
     "end found": ("", 0),
     "with retries": ("", RETRIES),
@@ -61,15 +61,16 @@ HALF = 0.5  # a text counts if at least this share of its words is wrong
 class Counts:
     """Counts over the texts that were spoken in the same way."""
 
-    failures: Counter[str] = field(default_factory=Counter)  # texts with this kind of failure
-    failed: int = 0  # texts with any failure
-    stop_reasons: Counter[str] = field(default_factory=Counter)  # chunks
+    # Number of texts with each kind of failure.
+    failures: Counter[str] = field(default_factory=Counter)
+    failed: int = 0  # number of texts with any failure
+    stop_reasons: Counter[str] = field(default_factory=Counter)  # number of chunks by reason
     faded_out: int = 0  # chunks whose audio was still loud at the end
     chunks: int = 0
-    retried: int = 0  # chunks
+    retried: int = 0  # number of chunks that were synthesized again
     attempts: int = 0
-    computing: float = 0.0  # seconds, for the texts with audio
-    audio: float = 0.0  # seconds
+    computing: float = 0.0  # seconds of computing for the texts with audio
+    audio: float = 0.0  # seconds of audio
     longest: float = 0.0  # seconds of the longest text
     half_wrong: int = 0  # transcribed texts with more than half of the words wrong
     word_error_rate: float | None = None
@@ -186,7 +187,7 @@ def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
     for kind, label in LABELS.items():
         add(label, (f"{counts.failures[kind]:,}" for counts in all_counts))
     add("**any of these**", (f"{counts.failed:,}" for counts in all_counts))
-    add("chunks ended by the gate", (f"{c.stop_reasons['GATE']:,}" for c in all_counts))
+    add("chunks ended by the stop token", (f"{c.stop_reasons['GATE']:,}" for c in all_counts))
     add("chunks ended by attention", (f"{c.stop_reasons['REST']:,}" for c in all_counts))
     add("chunks faded out", (f"{counts.faded_out:,}" for counts in all_counts))
     add("chunks with retries", (f"{counts.retried:,}" for counts in all_counts))
@@ -242,7 +243,8 @@ def main(arguments: list[str] | None = None) -> None:
     title = " ".join(filter(None, (str(args.voice), args.speaker, args.hparams, args.vocoder)))
     markdown = table(counts_of, len(texts), min(args.audio, len(texts)))
     ratio = f"With retries, speaking takes {after / before:.3f} times as long."
-    result = {name: vars(counts) for name, counts in counts_of.items()}  # asdict breaks Counters
+    # Dataclasses.asdict cannot copy a Counter.
+    result = {name: vars(counts) for name, counts in counts_of.items()}
     publish(args, {"voice": title, "ways": result}, f"{title}\n\n{markdown}\n\n{ratio}")
 
 

@@ -86,7 +86,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Return a row for each number of texts and each way to speak them, then Griffin-Lim's row."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
-    second = args.hparams.sampling_rate / args.hparams.hop_length  # duration in frames
+    # Number of frames per second of speech.
+    second = args.hparams.sampling_rate / args.hparams.hop_length
     rows = []
     endless = f"max_decoder_steps={args.steps},gate_threshold=1"
     for count in args.texts:
@@ -108,7 +109,7 @@ def measure(
             rows.append(row | {"real_time_factors": factors})
     mel = speak(args, speaker, 1, ways[0], args.threads[0])[0]
     factors = None
-    with contextlib.suppress(ImportError):  # no librosa
+    with contextlib.suppress(ImportError):  # Griffin-Lim is not timed without librosa
         griffin_lim = GriffinLim(args.hparams, mel_filters(args.hparams).numpy())
         invert = functools.partial(griffin_lim.samples, mel.float().cpu().numpy())
         [times] = time_interleaved({"Griffin-Lim": invert}, args.repeats, mel.device).values()

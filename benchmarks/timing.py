@@ -1,6 +1,6 @@
 """Time tasks in an interleaved order, and print and write the results.
 
-A machine that becomes slower during a benchmark then slows down all tasks to the same degree.
+If the machine becomes slower during a benchmark, all tasks slow down to the same degree.
 """
 
 import argparse

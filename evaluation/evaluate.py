@@ -65,7 +65,7 @@ from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
-REFERENCE_FILE = "reference_measures.json"  # next to the recordings
+REFERENCE_FILE = "reference_measures.json"  # file next to the recordings
 
 
 def word_error_rate(transcripts: Sequence[Transcript]) -> float:
@@ -97,7 +97,7 @@ class Evaluators:
     transcripts: list[Transcript] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     embeddings: list[np.ndarray] = field(default_factory=list)
-    # the value is set after all audio was added
+    # `identify_speakers` sets this value after all audio was added
     is_right_speaker: list[bool] = field(default_factory=list)
 
     def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
@@ -155,7 +155,7 @@ class Evaluators:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What `evaluate` measures.
+    """Options of `evaluate`.
 
     Args:
         language: eSpeak's code for the language of the texts.
@@ -173,7 +173,7 @@ class EvaluationOptions:
     right_speaker: bool = False
 
     def make_evaluators(self, texts: Sequence[str]) -> Evaluators:
-        """Load the models.
+        """Load the models that evaluate audio.
 
         Raises:
             UserError: if a package or a model cannot be loaded.

@@ -1,4 +1,4 @@
-"""Plots of batching strategies and of training runs.
+"""Draw plots of batching strategies and of training runs.
 
     figure = draw_padded_batches(lengths, dynamic=True)
     write_figure(figure, Path("figure_3.svg"))

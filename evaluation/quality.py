@@ -33,7 +33,7 @@ class DistillMos:
         except ImportError as error:
             fix = "pip install --no-deps -r requirements/distillmos.txt"
             raise UserError(f"--quality: {error}; {fix}") from None
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints a path
+        with contextlib.redirect_stdout(io.StringIO()):  # the constructor prints a path
             self._model = ConvTransformerSQAModel().eval()
 
     @torch.inference_mode()

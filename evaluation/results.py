@@ -1,4 +1,4 @@
-"""The results that `scripts/evaluate.py` writes as JSON.
+"""Define the results that `scripts/evaluate.py` writes as JSON.
 
     result = read_result(Path("intelligibility.json"), Intelligibility)
     print(result.summary())
@@ -17,7 +17,7 @@ from tacotron2_voice.utils.files import read_as
 Result = TypeVar("Result")
 
 GRIFFIN_LIM = "Griffin-Lim"
-INTELLIGIBILITY_FILE = "intelligibility.json"  # in a run's folder
+INTELLIGIBILITY_FILE = "intelligibility.json"  # file name in a run's folder
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,22 @@ class Intelligibility:
 
     word_error_rate: float | None
     recordings: float | None  # word error rate of the recordings
-    recordings_after_griffin_lim: float | None  # or after the chosen vocoder
+    recordings_after_griffin_lim: float | None  # same recordings after mel and vocoder
     texts: int
     checkpoint: str
-    epochs: int  # 0 if the checkpoint does not say
+    epochs: int  # epochs of training; 0 if the checkpoint does not contain it
     transcripts: list[Transcript]
     identification_rate: float | None = None
     quality: float | None = None  # DistillMOS of the model's speech
     quality_of_recordings: float | None = None
-    quality_after_griffin_lim: float | None = None  # or after the chosen vocoder
+    quality_after_griffin_lim: float | None = None  # recordings after mel and vocoder
     recognizer: str = POCKETSPHINX
     vocoder: str = GRIFFIN_LIM
-    speakers: dict[str, SpeakerRates] = field(default_factory=dict)  # if there are several
+    # By speaker; empty for a single speaker.
+    speakers: dict[str, SpeakerRates] = field(default_factory=dict)
     right_speaker: float | None = None  # speaker identification accuracy of the model's speech
     right_speaker_of_recordings: float | None = None
-    right_speaker_after_griffin_lim: float | None = None  # or after the chosen vocoder
+    right_speaker_after_griffin_lim: float | None = None  # recordings after mel and vocoder
 
     def summary(self) -> str:
         """Return one line per measure, and a table of the speakers if there are several."""

@@ -37,7 +37,7 @@ class Resemblyzer:
             raise UserError(f"--speaker-accuracy: {error}; {fix}") from None
         self._set_level = normalize_volume
         self._cut_pauses = trim_long_silences
-        # On the CPU everywhere, so that results agree between machines.
+        # The encoder always runs on the CPU, so that results agree between machines.
         self._model = VoiceEncoder("cpu", verbose=False)
 
     def embed(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:

@@ -35,8 +35,8 @@ class Event(ctypes.Structure):
 class TimedVoice(EspeakVoice):
     """Speak with an eSpeak voice that also reports the time of each phone."""
 
-    OPTIONS = EspeakVoice.OPTIONS | 1  # espeakINITIALIZE_PHONEME_EVENTS
-    # Types of events.
+    OPTIONS = EspeakVoice.OPTIONS | 1  # adds the flag espeakINITIALIZE_PHONEME_EVENTS
+    # Types of events in speak_lib.h.
     END = 0
     WORD = 1
     PHONE = 7
@@ -68,7 +68,7 @@ class TimedVoice(EspeakVoice):
         ends = [start for _, start, _ in self.events[1:]] + [len(untrimmed)]
         words: list[list[tuple[str, float]]] = []
         for (kind, start, name), end in zip(self.events, ends, strict=True):
-            phone = name.decode().strip("',")  # without stress marks
+            phone = name.decode().strip("',")  # the name of the phone without stress marks
             is_pause = phone.startswith("_")
             if kind == self.WORD:
                 words.append([])

@@ -42,7 +42,7 @@ FORK = multiprocessing.get_context("fork")  # fork can pass objects that cannot 
 class Column:
     key: str
     title: str
-    published_title: str = ""  # empty: the paper has no such column
+    published_title: str = ""  # column title in the paper; empty: the paper has no such column
     digits: int = 1
     in_per_cent: bool = True  # False: compare rows by a plain difference, for values around zero
 

@@ -134,7 +134,8 @@ class ConvTasNet(nn.Module):
         for block in self.blocks:
             x, skip = block(x)
             total = total + skip
-        mask = torch.sigmoid(2 + self.mask(total))  # with 2, most of the signal passes at first
+        # Because of the constant 2, most of the signal passes at first.
+        mask = torch.sigmoid(2 + self.mask(total))
         return self.decoder(encoded * mask)[:, 0, self.hop : self.hop + length]
 
 

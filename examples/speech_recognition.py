@@ -29,7 +29,7 @@ from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
 from hparams import create_hparams
 from length_batching import LengthBatches, SegmentDataset, padding_stats, segments_of
 
-MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # 10 ms per frame
+MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # a frame lasts 10 ms
 FRAMES_PER_STEP = 3  # frames that the LSTM reads per step
 SNRS = (-5, 0, 5, 10)  # signal-to-noise ratios of the utterances, in dB
 # The paper chose its numbers of bins for this number of training utterances (CHiME-4).
@@ -44,7 +44,7 @@ class Settings:
     cells: int = 128  # cells per LSTM layer and direction
     learning_rate: float = 0.01
     seeds: int = 3
-    frames_per_batch: int = 5_000  # including padding
+    frames_per_batch: int = 5_000  # frames per batch, including padding
 
 
 QUICK = Settings(160, 40, epochs=4, cells=64, seeds=1, frames_per_batch=1_500)
@@ -110,7 +110,7 @@ class WordSearch:
         labels = [0]  # label of each state
         starts = [0]  # states at which a path can start
         arcs = [(0, 0)]
-        self.word_at: dict[int, str] = {}  # last state of a word -> the word
+        self.word_at: dict[int, str] = {}  # maps the last state of a word to the word
         for word, phones in sorted(lexicon):
             first = len(labels)
             last = first + 2 * len(phones) - 2
@@ -153,7 +153,7 @@ class WordSearch:
 
 # ---------------------------------------------------------------------------- training
 
-# Number of bins -> published values.
+# Published values by number of bins.
 ALTERNATED = {8: (10.1, 4.8, 9.9), 64: (10.0, 5.3, 9.5), 256: (8.8, 6.0, 9.1)}
 ROWS = [
     Row("random", {"strategy": "random"}, (7.0, 5.4, 8.9)),
@@ -244,7 +244,7 @@ class Experiment:
             )
             return loss / counts.sum()
 
-        trained = 0  # frames
+        trained = 0  # number of frames trained so far
         total = settings.epochs * sum(lengths)
         start = time.process_time()
         for epoch in range(settings.epochs):

@@ -76,7 +76,7 @@ SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in a model of one spea
 # The types of the parts that synthesis needs besides weights and settings. All are optional.
 KINDS: dict[str, Any] = {
     "loop": Progress,
-    "longest_text": CountFrom1,  # of the training clips, in symbols
+    "longest_text": CountFrom1,  # length of the longest training text, in symbols
     "speech_statistics": SpeechStatistics,  # missing in checkpoints of 0.3.0
     "speaker_statistics": list[SpeakerStatistics],  # missing for one speaker
     "text_rules": str,  # missing in checkpoints of 0.4.0
@@ -126,7 +126,7 @@ def read_saved(path: str | Path) -> object:
                 damaged = damaged or next(iter(folders), None)
             if damaged:
                 raise zipfile.BadZipFile(damaged)
-        with warnings.catch_warnings(action="ignore"):  # about old pickles
+        with warnings.catch_warnings(action="ignore"):  # torch warns about old pickles
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # zipfile and torch raise many types for a damaged file
         if is_out_of_memory(error):
@@ -154,7 +154,7 @@ def load_weights(
     """Copy a checkpoint's weights into `model`, except the tensors in `ignore_layers`.
 
     Args:
-        hparams: of the model.
+        hparams: settings of the model.
 
     Raises:
         UserError: if tensors are missing, unknown or of another shape. The message lists the
@@ -219,7 +219,7 @@ def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list
 
 
 def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint is of this recipe, which saves settings."""
+    """Return whether this recipe wrote the checkpoint. Only this recipe saves settings."""
     return "hparams" in state or "loop" in state
 
 
@@ -234,7 +234,8 @@ def weight_problems(weights: Any, part: str) -> list[str]:
 
 def _settings_problems(saved: Any) -> list[str]:
     if not isinstance(saved, dict):
-        # the defaults could differ from the saved settings
+        # Missing settings are rejected, because the defaults could differ from the settings of the
+        # run.
         return ["hparams: missing, or not a dictionary of settings"]
     unknown = saved.keys() - {field.name for field in fields(HParams)}
     if unknown:

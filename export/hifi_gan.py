@@ -3,7 +3,7 @@
     generator = load_generator("LJ_V1/generator_v1", "LJ_V1/config.json")
     audio = generator(mel)  # log-mel [1, num_mels, T] to [1, 1, T * hop_size] in [-1, 1]
 
-scripts/export_vocoder.py exports it for --vocoder.
+scripts/export_vocoder.py exports the generator for --vocoder.
 
 Source: Kong, Kim, Bae, "HiFi-GAN: Generative adversarial networks for efficient and high fidelity
 speech synthesis" (NeurIPS 2020), section 2.2 and appendix A. The names of weights and settings are
@@ -25,8 +25,8 @@ from tacotron2_voice.settings import limits
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_as
 
-SLOPE = 0.1  # of leaky ReLUs
-LAST_SLOPE = 0.01  # slope of the last leaky ReLU: torch's default
+SLOPE = 0.1  # slope of the leaky ReLUs
+LAST_SLOPE = 0.01  # slope of the last leaky ReLU, which is torch's default
 CONFIG = "config.json"
 # Weight normalization stores lengths and directions. Their names changed in torch 2.0.
 LENGTH_AND_DIRECTION = {

@@ -58,7 +58,7 @@ TINY = np.float32(1e-30)  # scale of an output whose weights are all 0
 class ComparedText(NamedTuple):
     """A text with which voices are compared."""
 
-    ids: list[int]  # of its symbols
+    ids: list[int]  # ids of the symbols of the text
     speaker: str | None = None  # a speaker of the model; None without names
 
 
@@ -270,7 +270,7 @@ class ComparedVoice(Voice):
             expected = [output.numpy() for output in FUNCTIONS[name](self.model, *tensors)]
         for one, other in zip(arrays, expected, strict=True):
             difference = np.abs(one - other).max() / max(1, np.abs(other).max())
-            self.difference = float(np.maximum(self.difference, difference))  # NaN stays
+            self.difference = float(np.maximum(self.difference, difference))  # np.maximum keeps NaN
         return expected
 
 
@@ -293,7 +293,7 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
         for steps in voice.decode(ids, 0, CHECKED_STEPS, speaker):
             frames += [*steps.frames]
         voice.refine(np.concatenate(frames).T)
-    if not voice.difference <= MAX_DIFFERENCE:  # also true for NaN
+    if not voice.difference <= MAX_DIFFERENCE:  # the condition is also true for NaN
         problem = f"the graphs differ from torch by {voice.difference:.1e} of the largest value"
         raise UserError(f"{problem} (expected at most {MAX_DIFFERENCE:.0e})")
     return voice.difference

@@ -109,7 +109,7 @@ def describe(device: torch.device) -> str:
     problem = graphs.problem(device, torch.float32)
     if problem is None:
         return "Triton kernels in CUDA graphs"
-    return f"plain operations, several times slower than its kernels: {problem}"
+    return f"plain operations, several times slower than the kernels: {problem}"
 
 
 def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs | PlainLoops:

@@ -5,8 +5,8 @@ graph.
 
 A decoder step has about fifty small operators, and a GPU runs them faster than the host launches
 them. A graph launches the operators of CHUNK steps at once. After each chunk the host checks
-whether all texts have ended. It contains the same operators and shapes in the same order as the
-loop in model.py, so results are bitwise the same.
+whether all texts have ended. A graph contains the same operators and shapes in the same order as
+the loop in model.py, so the results are bitwise equal.
 
 A graph is valid for one number of texts and symbols. Capturing it takes about as long as launching
 CHUNK of a text's hundreds of steps, so each batch gets its own graph.

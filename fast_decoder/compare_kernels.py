@@ -3,8 +3,8 @@
     python -m fast_decoder.compare_kernels < request.json    # prints [is_right, text]
 
 It computes outputs and gradients of the training decoder and of the encoder's LSTM, on two small
-batches, with the run's sizes and precision. They must be as close to the exact values, computed in
-float64, as the tests require.
+batches, with the run's sizes and precision. They must be as close to exact values in float64 as the
+tests require.
 """
 
 import functools
@@ -34,7 +34,7 @@ STEPS_AFTER_A_CHUNK = 3
 # error of plain operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
-# Largest rounding error, relative.
+# The largest relative rounding error of each dtype.
 ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 
 
@@ -55,7 +55,7 @@ def main() -> None:
             for compare_part in (compare_decoder, compare_encoder)
             for comparison in compare_part(symbols, facts, device)
         )
-    except Exception as error:  # anything that Triton, the driver or the GPU cannot do
+    except Exception as error:  # Triton, the driver and the GPU raise many kinds of exceptions
         excess = math.inf
         text = traceback.format_exception_only(error)[0].strip().splitlines()[0]
     print(json.dumps([excess <= 1, text]), flush=True)
@@ -73,7 +73,7 @@ def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device)
 
 
 def compare_encoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield the same values for the encoder's LSTM."""
+    """Yield errors and texts, as `compare_decoder` does, for the encoder's LSTM."""
     torch.manual_seed(0)
     dim = facts["sizes"]["encoder_embedding_dim"]
     lstm = torch.nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)

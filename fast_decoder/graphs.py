@@ -23,7 +23,7 @@ from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMB
 
 CHUNK = 32  # decoder steps per graph
 MAX_GRAPHS = 64  # number of cached `Graphs`, each with a few megabytes
-UNITS = 8  # LSTM cells per program; 1,024 cells use 128 of an H200's 132 processors
+UNITS = 8  # LSTM cells per program; 1,024 cells then use 128 of the 132 processors of an H200
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
 INNER = 64  # inner block size of a backward product
@@ -37,7 +37,7 @@ CONTEXT_VALUES = 2**14  # most values of the memory in a program of `attention_c
 WARPS = 4  # warps that share the inner dimension of `lstm_step`'s product in float32; 1: no sharing
 # Kernels only read these buffers. If a kernel cannot read a buffer, the buffer is copied.
 READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
-# Only measurements and tests turn this off, because a profiler counts the waiting of dependent
+# Only measurements and tests set this to False, because a profiler counts the waiting of dependent
 # launches as work.
 DEPENDENT_LAUNCHES = True
 
@@ -45,7 +45,7 @@ DEPENDENT_LAUNCHES = True
 class LSTM(NamedTuple):
     """The sizes of an LSTM that its launches depend on."""
 
-    size: int  # S
+    size: int  # number of cells, S
     inner: int  # number of columns of a row that the LSTM's product reads
     query: int  # D, or 0 if no attention follows
     p_dropout: float
@@ -70,9 +70,9 @@ class Setting(NamedTuple):
     clips: int  # most clips in the bucket
     symbols: int  # most symbols in the bucket
     attention: LSTM  # the LSTM with attention; its size is 0 in the encoder
-    lstm: LSTM  # the other LSTM
-    context_size: int  # E
-    kernel_size: int  # K
+    lstm: LSTM  # the decoder LSTM, or the encoder's LSTM
+    context_size: int  # width of the context, E
+    kernel_size: int  # attention_location_kernel_size, K
     location_gradient: bool  # whether gradients go back through the alignments of earlier steps
     differentiable: bool  # whether the backward passes are needed too
     dependent_launch: bool  # whether a launch may start while the launch before it still runs
@@ -221,7 +221,7 @@ class _Loop:
             setting, setting.lstm, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
         )
         self.after = (*after, advance)
-        if device.type != "cuda":  # Triton's interpreter
+        if device.type != "cuda":  # Triton's interpreter runs on a CPU
             return
         with torch.cuda.device(device):
             torch.cuda.synchronize()  # A dependent launch does not wait until the table is written.
@@ -409,7 +409,7 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    units = 16 if lstm.query else 32  # measured on an H100
+    units = 16 if lstm.query else 32  # the fastest values on an H100
     warps = 4
     # A tensor core's product adds up 16 values.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0

@@ -55,8 +55,8 @@ QUERIES = tl.constexpr(31)  # [T, B, D]
 # Parts of three sums over all steps. Each part belongs to one of G groups of steps. The parts of
 # DV and DLOCATION also belong to one clip and one program of symbols.
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
-DV = tl.constexpr(33)  # [G, B, programs of symbols, D]
-DLOCATION = tl.constexpr(34)  # [G, B, programs of symbols, 2 * K, D]
+DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
+DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
 ENERGIES = tl.constexpr(35)  # [B, N]
 TABLE_SIZE = 36
 
@@ -462,7 +462,7 @@ def attention_gradient(
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip, first = tl.program_id(0), tl.program_id(1) * SYMBOLS_BLOCK
     nothing = (t < tl.load(table + START)) | (clip >= batch) | (first >= symbols)
-    num_symbols = tl.where(nothing, 0, symbols)  # to load
+    num_symbols = tl.where(nothing, 0, symbols)  # number of symbols to load
     context_size: tl.constexpr = WIDTH - SIZE
     num_columns = tl.where(nothing, 0, context_size)
     n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MAX_SYMBOLS)
@@ -715,7 +715,7 @@ def attention_slopes(
 @triton.jit
 def attention_sums(
     table,
-    GROUPS: tl.constexpr,  # groups of steps
+    GROUPS: tl.constexpr,  # number of groups of steps
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     KERNEL: tl.constexpr,
@@ -772,7 +772,9 @@ def attention_sums(
 
 @triton.jit
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
-    """Set START and STOP for the next graph, so that the host copies nothing. One program."""
+    """Set START and STOP for the next graph, so that the host copies nothing.
+
+    The kernel runs as a single program."""
     _wait(EARLY)
     start, stop, steps = tl.load(table + START), tl.load(table + STOP), tl.load(table + STEPS)
     if BACKWARDS:

@@ -26,7 +26,7 @@ class Problem:
     mask: Tensor  # [B, N] bool, True at padding
     mel: Tensor  # [B, n_mels, T_out]
     dropout_masks: DropoutMasks
-    seed: int  # of the loss
+    seed: int  # seed of the random weights in the loss
 
     @classmethod
     def random(cls, decoder: Decoder, symbols: tuple[int, ...], steps: int, seed: int) -> "Problem":
@@ -100,7 +100,7 @@ class EncoderProblem:
     lstm: torch.nn.LSTM
     inputs: Tensor  # [B, N, in]
     lengths: Tensor  # [B]
-    seed: int  # of the loss
+    seed: int  # seed of the random weights in the loss
 
     @classmethod
     def random(cls, lstm: torch.nn.LSTM, symbols: tuple[int, ...], seed: int) -> "EncoderProblem":

@@ -186,7 +186,8 @@ class _CellBackward:
         do = dhidden * scale * tanh(cell) * o * (1 - o)
         dcell of the step before = dcell * f
 
-    All factors except dcell and dhidden are known before. `prepare` makes them for many steps.
+    All factors except dcell and dhidden are known before the loop. `prepare` computes these factors
+    for many steps at once.
     """
 
     def __init__(self, buffers: LSTMBuffers, p_dropout: float):
@@ -227,11 +228,11 @@ class _CellBackward:
         for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
 
     def step(self, t: int, dhidden: Tensor) -> None:
-        """Run step t. `dhidden` [B, H] is the gradient of its hidden state, after dropout."""
+        """Run step t. `dhidden` [B, H] is the gradient of the hidden state after dropout."""
         slopes = self.gate_slopes[t - self.start]
         gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
-        self.dcell = dcell * gates[:, 1]  # before df overwrites f
+        self.dcell = dcell * gates[:, 1]  # must come before df overwrites f
         torch.mul(dcell.unsqueeze(1), slopes[:, :3], out=gates[:, :3])
         torch.mul(dhidden, slopes[:, 3], out=gates[:, 3])
 
@@ -252,8 +253,9 @@ def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
 
 
 def _windows(past: Tensor, half: int) -> Tensor:
-    """Return a view [..., N, 2, K] of [..., 2, N + 2 * half]: the K = 2 * half + 1 around each
-    n."""
+    """Return windows [..., N, 2, K] as a view of `past` [..., 2, N + 2 * half].
+
+    A window contains the K = 2 * half + 1 values around a symbol."""
     return past.unfold(-1, 2 * half + 1, 1).transpose(-3, -2)
 
 

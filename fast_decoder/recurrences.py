@@ -156,7 +156,7 @@ class AttentionRecurrence(Function):
         if grad_states is None:
             grad_states = torch.zeros_like(buffers.rows)
         gradients = ctx.loops.attention_backward(buffers, grad_states, grad_alignments)
-        dgates = buffers.gates.to(dtype)  # once for the three products
+        dgates = buffers.gates.to(dtype)  # converted once, because three products use it
         return (
             None,
             None,
@@ -189,7 +189,7 @@ class LSTMRecurrence(Function):
         input_weight: torch.Tensor,  # [4 * H, I]
         bias: torch.Tensor,  # [4 * H]
         hidden_weight: torch.Tensor,  # [4 * H, H]
-        context_size: int,  # E
+        context_size: int,  # number of context columns, E
     ) -> torch.Tensor:  # [T, B, H + E], hidden after dropout
         num_steps, batch_size, input_size = inputs.shape
         size = hidden_weight.shape[1]
@@ -217,7 +217,7 @@ class LSTMRecurrence(Function):
         buffers = LSTMBuffers(*saved)
         dtype = ctx.loops.operand_dtype
         ctx.loops.lstm_backward(buffers, grad_outputs)
-        dgates = buffers.gates.to(dtype)  # once for the three products
+        dgates = buffers.gates.to(dtype)  # converted once, because three products use it
         dinputs = product(flat(dgates), input_weight.T, dtype).to(inputs.dtype).view_as(inputs)
         dcontexts = grad_outputs[:, :, buffers.cells.shape[2] :]
         dinputs[:, :, inputs.shape[2] - dcontexts.shape[2] :] += dcontexts

@@ -4,7 +4,7 @@
     decoder, description = resolve(answer, warn=True)
 
 If the kernels are less exact than the tests require, training uses plain operations, and a warning
-shows the lines to report.
+contains the lines that you should report.
 
 The kernels run in a separate process (compare_kernels.py), because they may hang or end it by an
 illegal memory access. The answer is cached, and is valid for the same GPU, driver, versions, sizes
@@ -60,8 +60,8 @@ class Answer(NamedTuple):
     """The result of a check of the kernels on a GPU."""
 
     is_right: bool
-    text: str  # the largest error, or the failure
-    facts: dict  # the conditions: GPU, versions, sizes, precision
+    text: str  # the largest error, or a description of the failure
+    facts: dict  # the conditions of the check: GPU, versions, sizes, precision
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
@@ -116,11 +116,11 @@ def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
             stacklevel=2,
         )
     plain = functools.partial(fast_decoder.teacher_forced, loops_for=fast_decoder.plain_loops)
-    return plain, "plain operations, several times slower than its kernels"
+    return plain, "plain operations, several times slower than the kernels"
 
 
 def say(text: str) -> None:
-    """Print on standard error."""
+    """Print a message on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -82,7 +82,8 @@ __all__ = [
     "register",
     "segments_of",
 ]
-# Names in modules that import torch. They are imported on first use, so that plans need no torch.
+# These names are in modules that import torch. They are imported on first use, so that plans work
+# without torch.
 NEED_TORCH = {
     "LengthBatches": "batches",
     "RankSampler": "batches",

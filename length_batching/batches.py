@@ -30,7 +30,7 @@ from length_batching.plan import EpochPlan
 from length_batching.strategies import StrategyName
 from length_batching.updates import EpochUpdates, UpdatePlanner
 
-MAX_WORKERS = 1024  # of one loader
+MAX_WORKERS = 1024  # largest number of workers of a loader
 UNKNOWN_START = -1  # the framework decides where the pass begins, because it skips trained batches
 
 
@@ -48,7 +48,7 @@ class PassState(NamedTuple):
 
     epoch: int = 0
     times_set: int = 1  # number of times that an epoch was set or loaded
-    start: int = 0  # the batch with which the pass begins, or UNKNOWN_START
+    start: int = 0  # number of the batch with which the pass begins, or UNKNOWN_START
     is_set: bool = False  # whether set_epoch has set this epoch
     pass_number: int = 0  # number of the last pass of RankSampler
 
@@ -58,7 +58,7 @@ class WorkerState(NamedTuple):
 
     # pass_number of a pass of RankSampler. For other samplers: -times_set. 0: no pass has begun.
     pass_id: int = 0
-    next_index: int = 0  # the batch that the worker must get next
+    next_index: int = 0  # number of the batch that the worker must get next
     epoch: int = 0
     epoch_was_set: bool = False  # whether set_epoch was called before the pass began
 
@@ -138,8 +138,8 @@ class LengthBatches(Dataset[Any]):
         self._shared_state = torch.tensor(PassState()).share_memory_()
         rows = torch.tensor([WorkerState()] * MAX_WORKERS, dtype=torch.int64)
         self._worker_states = rows.share_memory_()
-        self._in_stateful_worker = False  # only set in a worker's copy
-        # after a state was loaded: the first epoch that may be set
+        self._in_stateful_worker = False  # only set in the copy of a worker
+        # the first epoch that may be set after a state was loaded
         self._loaded_epochs: tuple[int, ...] = ()
         self._is_begun = False  # whether a pass of RankSampler has begun in this epoch
         self._drawn = 0  # batches that this pass of RankSampler has yielded
@@ -307,7 +307,7 @@ class LengthBatches(Dataset[Any]):
         Raises:
             BatchingError: if `trained` is above the number of batches that `RankSampler` has drawn.
         """
-        # a stateful loader calls this in its workers, also at their start
+        # a stateful loader calls `state_dict` in its workers, also when they start
         if get_worker_info() is not None:
             self._in_stateful_worker = True
             return {}
@@ -464,7 +464,7 @@ class RankIterator(Iterator[int]):
         if not self.is_begun:
             self.position = self.batches._begin_pass(self.position, self.saved_epoch)
             self.is_begun = True
-        assert self.position is not None  # because the pass has begun
+        assert self.position is not None  # a pass that has begun always has a position
         number = self.position + self.rank
         if number >= len(self.batches):
             raise StopIteration

@@ -49,7 +49,7 @@ class PaddingStats:
     padded_fraction: float  # padding over all computed frames, 1 - sum x / sum(B_j P_j)
     padded_frames: float  # sum(B_j P_j): all computed frames
     decoder_steps: float  # sum(P_j / r): steps of a recurrent model, which run one after another
-    largest_batch_size: int  # max B_j
+    largest_batch_size: int  # largest number of clips in a batch, max B_j
     largest_batch_frames: float  # max B_j P_j: the largest batch, which must fit into memory
 
 

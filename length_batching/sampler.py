@@ -1,4 +1,4 @@
-"""The batches of every epoch for a DataLoader's `batch_sampler`: `LengthBatchSampler`.
+"""Provide the batches of every epoch for a DataLoader's `batch_sampler`: `LengthBatchSampler`.
 
 Use it in your own training loops. For training frameworks, see `LengthBatches` in batches.py.
 """

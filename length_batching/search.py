@@ -41,17 +41,18 @@ from length_batching.strategies import (
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# a function that wraps an iterator of results, such as tqdm
+# type of a function that wraps an iterator of results, such as tqdm
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items() if s.parameter}
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
-# maxima in a survey; the other values are means
+# fields of a survey that are maxima; all other fields are means
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
 MAX_NEEDED_NOVELTY = 0.99  # any noise makes nearly all pairs of a large corpus new
 MIN_EPOCHS = 5
 MAX_EPOCHS = 40
-CLIPS_TO_PLAN = 50_000  # total over all epochs; small corpora need more epochs for stable means
+# Number of clips to plan in all epochs; small corpora need more epochs for stable means.
+CLIPS_TO_PLAN = 50_000
 LARGE_CORPUS = 100_000  # with this many clips, one epoch is a large enough sample
 VALUES_PER_DOUBLING = 8  # values of a parameter that the search tries
 THREADS = 4  # numpy releases the GIL; each thread needs several hundred bytes per clip
@@ -115,8 +116,8 @@ class Survey(PaddingStats):
     """
 
     strategy: str
-    parameter: str | None  # its name
-    value: Any  # of the parameter
+    parameter: str | None  # name of the strategy's parameter
+    value: Any  # value of the parameter
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: float | None  # None: batch_size * longest clip

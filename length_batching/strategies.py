@@ -48,12 +48,12 @@ class Parameter:
     """Describe the argument of `plan_epoch` that decides how much a strategy mixes clips."""
 
     name: str
-    label: str  # for axes of plots, with the unit
-    value_text: str  # a value in words: "{} bins"
+    label: str  # label for axes of plots, with the unit
+    value_text: str  # text for a value, such as "{} bins"
     default: float
     is_factor: bool = False  # True: a real number from 0; False: a whole number from 1
-    at_least_batch_size: bool = False  # the smallest value is batch_size
-    at_most_clips: bool = False  # the largest value is the number of clips
+    at_least_batch_size: bool = False  # True: the smallest allowed value is batch_size
+    at_most_clips: bool = False  # True: the largest allowed value is the number of clips
     maximum: int = MAX_COUNT
     larger_mixes_more: bool = True
     larger_values: str = "Larger values mix clips more and add padding."  # for tables
@@ -85,12 +85,12 @@ OrderFunction = Callable[[ShuffledClips], Order]
 
 @dataclass(frozen=True)
 class Strategy:
-    """Describes a batching strategy."""
+    """Describe a batching strategy."""
 
     name: str
     order: OrderFunction
     description: str
-    short_name: str  # for tables and plots
+    short_name: str  # name in tables and plots
     source: str
     parameter: Parameter | None = None
 
@@ -126,8 +126,8 @@ def register(
             return sort_by(-clips.lengths, clips.order), [0]
 
     Args:
-        name: of the strategy. Names of this file must also be in `StrategyName`.
-        short_name: for tables and plots.
+        name: name of the strategy. Names in this file must also be in `StrategyName`.
+        short_name: name in tables and plots.
         source: the paper.
         parameter: the argument of `plan_epoch` that decides how much the strategy mixes clips.
     """
@@ -163,7 +163,8 @@ def _semi_sorted(clips: ShuffledClips) -> Order:
     """clips sorted by length + noise; the noise is uniform in (-a/2, a/2) with
     a = (longest - shortest) * factor"""
     lengths = clips.lengths
-    noise_range = (lengths.max() - lengths.min()) * clips.parameter_value  # a
+    # The range a of the noise.
+    noise_range = (lengths.max() - lengths.min()) * clips.parameter_value
     noise = noise_range * (clips.rng.random(len(lengths)) - 0.5)
     return clips.order[np.argsort(lengths[clips.order] + noise)], [0]
 
@@ -174,7 +175,7 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
     uniform in (-a/2, a/2) with a = number of clips * factor; so clips of rare lengths mix as
     widely as clips of common lengths"""
     order, starts = _sorted(clips)
-    noise_range = len(order) * clips.parameter_value  # a
+    noise_range = len(order) * clips.parameter_value  # the range a of the noise
     noise = noise_range * (clips.rng.random(len(order)) - 0.5)
     return order[np.argsort(np.arange(len(order)) + noise)], starts
 

@@ -19,12 +19,12 @@ from length_batching.options import PlanOptions, check_options
 from length_batching.strategies import StrategyName
 from length_batching.updates import UpdatePlanner
 
-MAX_WORKERS = 1024  # of one loader
+MAX_WORKERS = 1024  # largest number of workers of a loader
 MAX_WINDOWS = 10**6  # windows per epoch; each window is planned like an epoch
 START = {
     "epoch": 0,
     "batches_trained": 0,
-    "dealt_from": 0,  # the batch that the first worker yields first
+    "dealt_from": 0,  # number of the batch with which the first worker begins
     "batches_before": 0,  # number of batches in all earlier windows
     "items_before": 0,  # number of items in all earlier windows
     "window": 0,  # number of the window with which reading begins

@@ -35,7 +35,7 @@ class EpochUpdates:
     """The batches of one epoch, in the order of the optimizer steps.
 
     Attributes:
-        epoch: from 0.
+        epoch: the epoch, counted from 0.
         plan: the batches. A batch's number is its index in this plan.
         starts: [optimizer steps] the number of the first batch of each optimizer step.
         checksum: checksum of the lengths, the plan and `batches_per_update`.
@@ -169,7 +169,7 @@ class UpdatePlanner:
         for attempt in range(MAX_ATTEMPTS):
             plan = self.plan_of(epoch, attempt)
             least = math.ceil(len(plan) / size) * size
-            most = len(plan.order) // size * size  # a clip per batch
+            most = len(plan.order) // size * size  # at most one batch per clip
             if wanted is None:
                 count = least
             elif wanted == "constant":

@@ -25,7 +25,7 @@ from triton.compiler import ASTSource
 
 from fast_decoder import graphs, kernels
 
-CASES = [  # clips, symbols, precision
+CASES = [  # each case has a number of clips, a number of symbols and a precision
     (16, 120, "bf16"),
     (64, 32, "bf16"),
     (16, 190, "tf32"),
@@ -33,8 +33,8 @@ CASES = [  # clips, symbols, precision
     (64, 32, "fp32"),
 ]
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)
-# Other fields of graphs.Setting: E, K, location gradient, differentiable, programmatic dependent
-# launch, and stream.
+# The remaining fields of graphs.Setting: E, K, location gradient, differentiable, programmatic
+# dependent launch, and stream.
 FULL: tuple[Any, ...] = (*LSTMS, 512, 31, True, True, True, 0)
 ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[-4:]
 
@@ -67,10 +67,10 @@ def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dic
 
 
 def compiled(name: str, options: dict):
-    """Compile a kernel as its launch would."""
+    """Compile a kernel with the options of its launch."""
     kernel = getattr(kernels, name)
     options = dict(options)
-    # Options of the compiler have lower-case names.
+    # Names of compiler options are lower-case; names of kernel constants are upper-case.
     choices = {key: options.pop(key) for key in list(options) if key.islower()}
     kinds = {"table": "*i64", "offset": "i32", "scale": "fp32"}
     signature = {argument: kinds.get(argument, "constexpr") for argument in kernel.arg_names}
@@ -95,11 +95,11 @@ def measured(name: str, options: dict) -> dict:
         "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
-        # Whether the inner dimension is read block by block.
+        # These kernels read the inner dimension block by block.
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
-        # Asynchronous copies of 16 bytes.
+        # Count asynchronous copies of 16 bytes.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
-        # Inner dimension of each product, and consecutive values per thread.
+        # The inner dimension of each product, and the number of consecutive values per thread.
         "widths": [
             (int(inner), int(width))
             for inner, width in re.findall(

@@ -45,7 +45,7 @@ def add_line(corpus: Path, line: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file under `folder`, except locks, by its path in it."""
+    """Map the relative path of every file under `folder`, except locks, to its bytes."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")

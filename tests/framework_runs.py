@@ -101,7 +101,7 @@ def accelerate_resumed(epoch, set_epoch=True, save=True, **changed):
 
 
 def accelerate_stateful(num_workers=0):
-    """Stop and resume with the loader of torchdata inside that of accelerate."""
+    """Stop and resume with torchdata's loader inside accelerate's loader."""
     options = {"use_stateful_dataloader": True, "num_workers": num_workers}
     accelerator, loader = prepared(**options)
     loader.set_epoch(1)
@@ -238,7 +238,7 @@ def lightning_epochs(**options):
     for step in (size, 2 * size, 2 * size + 1, size - 1):
         again, _ = fit(f"{folder} again {step}", f"{folder}/step={step}.ckpt", **options)
         assert again == trained[step:], step
-    validated = validated[2:]  # without the two batches of the sanity check
+    validated = validated[2:]  # leave out the two batches of the sanity check
     return [
         batches[start : start + size]
         for batches in (trained, validated)
@@ -277,4 +277,4 @@ if __name__ == "__main__":
     Path(f"result.{RANK}").write_text(json.dumps(results))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # a thread of gloo aborts about one in ten processes that end normally
+    os._exit(0)  # because a thread of gloo aborts about one in ten processes that end normally

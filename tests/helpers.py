@@ -69,7 +69,7 @@ TINY = {
     "iters_per_checkpoint": 4,
     "keep_checkpoints": 2,
     "epochs": 2,
-    "decoder": "reference",  # faster than the fast decoder for a model as small as this
+    "decoder": "reference",  # for such a small model, it is faster than the fast decoder
 }
 
 
@@ -97,7 +97,7 @@ def save_small_model(path: Path, hparams: HParams, **more: object) -> Path:
 @dataclass(frozen=True)
 class Corpus:
     folder: Path
-    train: Path  # filelists
+    train: Path  # path of the training filelist; the next field is the validation filelist
     val: Path
 
     def hparams(self, **overrides) -> str:
@@ -144,7 +144,7 @@ def metrics(directory: Path, kind: str | None = None) -> list[dict]:
 
 
 def curves(directory: Path) -> dict[str, list]:
-    """Return TensorBoard's (step, value) of every scalar, and (step,) of every plot and audio."""
+    """Map TensorBoard's tags to points: (step, value) for scalars, (step,) for plots and audio."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(
@@ -196,7 +196,7 @@ def fork_server():
     """Return a context that forks processes from a server with all imports done (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
-    with pytest.MonkeyPatch.context() as patch:  # the first call starts the server
+    with pytest.MonkeyPatch.context() as patch:  # only the first call starts the server
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
         multiprocessing.forkserver.ensure_running()
     return context
@@ -306,8 +306,8 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
         train.main(arguments)
     except SystemExit as stop:
         code = stop.code
-    sys.stdout.flush()  # before the message, as Python does at a program's end
-    sys.exit(code)  # called here, after the objects of the run are deleted, as in a program
+    sys.stdout.flush()  # Python also flushes stdout before it prints the exit message
+    sys.exit(code)  # after the run's objects are deleted, as at the end of a program
 
 
 def call_alone(log: Path, function, *arguments) -> None:
@@ -346,13 +346,14 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     own = folder if is_module else (folder / arguments[0]).parent
     sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
-    os.environ["PYTHONPATH"] = ""  # for processes that the program starts
-    multiprocessing.set_start_method("fork", force=True)  # replaces the server's start method
+    os.environ["PYTHONPATH"] = ""  # so that child processes of the program also import the copy
+    # The program would otherwise use the server's start method.
+    multiprocessing.set_start_method("fork", force=True)
     context = multiprocessing.get_context("fork")
     save_figure = Figure.savefig
     sys.argv[:] = arguments
     with pytest.MonkeyPatch.context() as patch:
-        # Another context of the program would import everything again.
+        # Another start method would import all libraries again.
         patch.setattr(multiprocessing, "get_context", lambda _=None: context)
         patch.setattr(Figure, "savefig", lambda _, *a, **b: save_figure(Figure((1, 1)), *a, **b))
         if is_module:
@@ -388,7 +389,7 @@ def kill_self() -> None:
 
 
 def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None:
-    """Do `act` before or after the `call`-th call of `owner.name`."""
+    """Call `act` before or after the `call`-th call of `owner.name`."""
     original = getattr(owner, name)
     calls = 0
 

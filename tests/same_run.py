@@ -14,7 +14,7 @@ from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
 LENGTHS_FILE = "lengths.csv"  # not imported from corpus, because GPU machines may lack pyarrow
 
-# Entries of a checkpoint that are the same for equal runs.
+# Entries of a checkpoint that equal runs have in common.
 ENTRIES = ("loop", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
 TIMES = {
     *("seconds", "minutes", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
@@ -42,7 +42,7 @@ def differences(one: object, other: object, path: str = "") -> list[str]:
 
 
 def without_times(records: Iterable[dict]) -> list[dict]:
-    """Return the records and values that are the same for equal runs."""
+    """Return only the records and values that equal runs have in common."""
     left_out = TIMES | BY_PROCESSES
     shared = (record for record in records if record["kind"] != "run")
     return [{name: x for name, x in record.items() if name not in left_out} for record in shared]

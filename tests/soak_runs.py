@@ -1,9 +1,9 @@
 """Stop one training run many times at random, then compare it with an uninterrupted run.
 
-test_soak.py calls `soak`, which trains a tiny model on synthetic mel files with `train.py --resume`.
-Each start has a random number of workers and is disturbed once at a random moment: by a signal to
-one process or to all processes, or by a full disk. If a start reports lost metrics or a lost
-validation, the output folder is restored to its state before that start.
+test_soak.py calls `soak`, which trains a tiny model on synthetic mel files with `train.py
+--resume`. Each start has a random number of workers and is disturbed once at a random moment: by a
+signal to one process or to all processes, or by a full disk. If a start reports lost metrics or a
+lost validation, the output folder is restored to its state before that start.
 
 At the end, the run must equal an uninterrupted run bit by bit. A start must not end with a
 traceback. A start that ends by itself must report a full disk.
@@ -47,19 +47,20 @@ SETTINGS = (
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FULL_DISK = "full disk"
 # Patterns in the output of train.py.
-SAYS_FULL = "free some space|File too large: '/"  # the disk is full
-LOST = r"starting a new file|no validation of epoch|lines of metrics\.jsonl failed"  # lost metrics
-TRAINING = "watch: tensorboard"  # the set-up is finished
+SAYS_FULL = "free some space|File too large: '/"  # messages about a full disk
+# Messages about lost metrics.
+LOST = r"starting a new file|no validation of epoch|lines of metrics\.jsonl failed"
+TRAINING = "watch: tensorboard"  # message after the set-up
 KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)
-MAX_SECONDS = 2.0  # longest time of training, or of set-up, before a stop
+MAX_SECONDS = 2.0  # longest time before a stop, counted from the start of training or of set-up
 STUCK_SECONDS = 90  # a start that takes longer to stop has failed
 
 
 class Stop(NamedTuple):
     """How one start ended."""
 
-    kind: str  # one of KINDS
+    kind: str  # kind of the stop, one of KINDS
     phase: str  # "set-up", which includes imports, or "training"
     exit_code: int
     failure: str | None
@@ -102,7 +103,7 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     assert output is not None
     output.close()
     if kind == FULL_DISK:
-        max_bytes = draw.randrange(1, 420_000)  # per file; a checkpoint has 140,000 bytes
+        max_bytes = draw.randrange(1, 420_000)  # limit per file; a checkpoint has 140,000 bytes
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
 
     def has_ended() -> bool:
@@ -127,7 +128,7 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     accepted_message = SAYS_FULL if kind == FULL_DISK else ""
     failure = failure_of(by_itself, code, printed, accepted_message)
     if hangs:
-        failure = f"it did not end within {STUCK_SECONDS} s"
+        failure = f"the start did not end within {STUCK_SECONDS} s"
     phase = "training" if TRAINING in printed else "set-up"
     return Stop(kind, phase, code, failure, bool(re.search(LOST, printed)))
 
@@ -145,7 +146,7 @@ def failure_of(by_itself: bool, code: int, printed: str, accepted_message: str) 
     is_accepted = code == 1 and accepted_message and re.search(accepted_message, printed)
     if is_accepted or not by_itself:
         return None
-    return f"it ended by itself, with exit code {code}: {printed[-500:]}"
+    return f"the start ended by itself, with exit code {code}: {printed[-500:]}"
 
 
 def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float, settings: str) -> str:
@@ -234,7 +235,7 @@ def soak(
             shutil.copytree(log / "before", run)
         shutil.rmtree(log / "before", ignore_errors=True)
     records = []
-    if (run / METRICS_FILE).exists():  # missing if every start was stopped in set-up
+    if (run / METRICS_FILE).exists():  # the file is missing if every start was stopped in set-up
         records = read_metrics(run)
     epochs = 2 + max((record["epoch"] for record in records), default=0)
     for output in (run, undisturbed):

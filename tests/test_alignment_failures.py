@@ -1,4 +1,5 @@
-"""tacotron2_voice/alignment_failures.py: failures that an alignment shows, and the choice of the best attempt."""
+"""Test which failures an alignment shows, and how the best attempt is chosen
+(tacotron2_voice/alignment_failures.py)."""
 
 from dataclasses import replace
 
@@ -38,11 +39,11 @@ def test_word_is_skipped_when_attention_never_reaches_it():
 def test_one_letter_word_is_spoken_when_attention_is_on_its_spaces():
     sequence = symbols_of("it was a dog.")
     alignment = diagonal(3 * len(sequence), len(sequence))
-    alignment[21:24] = 0  # while the "a" is attended
+    alignment[21:24] = 0  # the decoder steps in which attention is on the "a"
     alignment[21:24, 6] = 0.4
     alignment[21:24, 7:9] = 0.3
     assert failures_of(alignment, sequence) == []
-    alignment[18:27] = 0  # and its blanks
+    alignment[18:27] = 0  # the decoder steps on the "a" and on the spaces around it
     alignment[18:27, 5] = 1
     (failure,) = failures_of(alignment, sequence)
     assert (failure.kind, failure.count) == ("skipped", 1)

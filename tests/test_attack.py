@@ -47,7 +47,8 @@ OBSTACLES = {
 def attacked(request, tmp_path):
     """Return a function that creates an obstacle instead of a file, in a folder of its own.
 
-    After the test, nothing outside this folder may have changed. Kill a test that waits.
+    After the test, nothing outside this folder may have changed. A test that waits too long is
+    killed.
     """
     folder = tmp_path / "folder"
     precious = tmp_path / "precious"
@@ -79,7 +80,7 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-# A name can be followed by a word, because two functions read some of the files.
+# Some files are read by two functions. A word after the file's name tells them apart.
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,

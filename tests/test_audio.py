@@ -45,8 +45,10 @@ def speech_like(seconds=1.5, rate=22050, seed=0):
 
 
 def slaney_mel(hertz):
-    """Convert mels to Hz: linear below 1000 Hz (200/3 Hz per mel), logarithmic above (27 mels per
-    factor of 6.4)."""
+    """Convert mels to Hz with Slaney's scale.
+
+    The scale is linear below 1000 Hz (200/3 Hz per mel) and logarithmic above (27 mels per factor
+    of 6.4)."""
     hertz = np.asarray(hertz, dtype=float)
     above = 15 + 27 * np.log(np.maximum(hertz, 1e-9) / 1000) / np.log(6.4)
     return np.where(hertz < 1000, hertz * 3 / 200, above)
@@ -70,7 +72,8 @@ def naive_log_mel(samples, h):
     half, size = h.filter_length // 2, h.filter_length
     window = np.zeros(size)  # the window lies in the middle of the filter
     start = (size - h.win_length) // 2
-    turns = np.arange(h.win_length) / h.win_length  # periodic: the end is not the start again
+    # A periodic window has no second zero at its end.
+    turns = np.arange(h.win_length) / h.win_length
     window[start : start + h.win_length] = 0.5 - 0.5 * np.cos(2 * np.pi * turns)
     x = np.asarray(samples, dtype=np.float64)
     x = np.concatenate([x[half:0:-1], x, x[-2 : -2 - half : -1]])
@@ -148,7 +151,7 @@ def test_samples_are_16_bit_steps_of_32768(tmp_path, name):
 
 def test_write_wav_scales_loud_samples_only(tmp_path):
     wave = np.sin(2 * np.pi * np.arange(8000) / 100)
-    for factor in (3, 0.25):  # what fits is not changed
+    for factor in (3, 0.25):  # quiet samples must not change
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
         read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
         assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
@@ -193,7 +196,8 @@ def test_bad_file_is_rejected_with_a_fix(tmp_path, fault, words):
     [
         {"subtype": "PCM_24"},
         {"subtype": "PCM_16", "format": "WAVEX"},
-        {"subtype": "PCM_16", "format": "FLAC"},  # read as what it is
+        # The format is detected from the content, not from the file's name.
+        {"subtype": "PCM_16", "format": "FLAC"},
         {"subtype": "PCM_U8"},
         {"subtype": "DOUBLE"},
     ],
@@ -219,7 +223,8 @@ def test_clip_is_rejected_when_its_samples_are_bad(tmp_path, bad, words):
     samples = speech_like(0.3).numpy()
     samples[2205] = bad
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype="FLOAT")
-    assert read_header(tmp_path / "a.wav", REFERENCE) == len(samples)  # does not tell
+    # The header alone does not show the error.
+    assert read_header(tmp_path / "a.wav", REFERENCE) == len(samples)
     with pytest.raises(ValueError, match=words):
         read_checked(tmp_path / "a.wav", REFERENCE)
 
@@ -265,7 +270,7 @@ def test_frames_keep_their_duration_when_advised_settings_are_used(rate, mel_fma
         ("win_time=50,hop_time=12.5", True),
         ("sampling_rate=24000", True),
         ("sampling_rate=16000", False),
-        ("sampling_rate=44100,hop_length=512", False),  # windows of 23 ms
+        ("sampling_rate=44100,hop_length=512", False),  # windows last 23 ms
         ("hop_length=600", False),
     ],
 )
@@ -301,7 +306,7 @@ def test_flac_is_rejected_when_it_is_damaged_inside(tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 16
     path.write_bytes(content)
-    assert read_header(path, REFERENCE) == 22050  # does not tell
+    assert read_header(path, REFERENCE) == 22050  # the header alone does not show the error
     with pytest.raises(ValueError, match=r"truncated or damaged inside"):
         read_checked(path, REFERENCE)
 
@@ -322,9 +327,10 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 @pytest.mark.parametrize(
     ("kind", "listed", "is_read"),
     [
-        ("FLAC", 0, False),  # a stream whose length was never written
+        ("FLAC", 0, False),  # header of a stream, which has no length
         ("FLAC", 44100, False),
-        ("WAV", 0xFFFFFFFF, True),  # written to a pipe: the samples go on to the end of the file
+        # Header written to a pipe: the samples reach the end of the file.
+        ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],
 )

@@ -25,14 +25,15 @@ WORKERS: list[dict] = [
     {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
 every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
-without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)  # spawn takes seconds
+# Without the start method spawn, which takes seconds.
+without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 
 
 def error_of(action) -> str:
     """Return the message of the BatchingError that the action raises.
 
-    The error keeps the loader alive in a cycle, and each of its workers then takes five seconds to
-    end. Therefore the frames are cleared.
+    The traceback would keep the loader alive, and each of its workers would take five seconds to
+    end. Therefore the frames of the traceback are cleared.
     """
     try:
         action()
@@ -54,7 +55,7 @@ def loader_of(batches, rank=0, **options):
 
 
 def plans(world_size=1, epochs=EPOCHS, **options):
-    """Return [epochs][batches], as LengthBatchSampler plans them."""
+    """Return the batches of each epoch that LengthBatchSampler plans."""
     arguments = {"batch_size": 3, "strategy": "semi_sorted"} | RECIPE | options
     sampler = LengthBatchSampler(
         TWENTY, **arguments, batches_per_epoch="constant", batches_per_update=world_size
@@ -211,7 +212,7 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         (1, {"batch_size": None, "shuffle": True}),
         (1, {"batch_size": 1, "collate_fn": list, "shuffle": True}),
         (1, {"batch_size": 2, "collate_fn": LengthBatches.unwrap}),
-        (2, LEAVES),  # one process alone
+        (2, LEAVES),  # a single process
         (1, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=False)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=True)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 4, 1, shuffle=False)}),
@@ -259,13 +260,14 @@ def test_loader_raises_when_workers_are_out_of_order():
 def test_second_pass_raises_without_set_epoch(workers):
     batches = make()
     loader = loader_of(batches, **workers)
-    list(loader)  # the first pass, of epoch 0
+    list(loader)  # draws all batches of epoch 0
     assert "set_epoch" in error_of(lambda: list(loader))
     batches.set_epoch(1)
     assert list(loader) == plans()[1]
     assert "set_epoch" in error_of(lambda: list(loader))
     batches.set_epoch(1)
-    loader = DataLoader(batches, **LEAVES, **workers)  # as frameworks do, without RankSampler
+    # A loader without RankSampler, as in some frameworks.
+    loader = DataLoader(batches, **LEAVES, **workers)
     assert list(loader) == plans()[1]
     assert "set_epoch" in error_of(lambda: list(loader))
 
@@ -336,7 +338,7 @@ def test_skipping_raises_without_state_or_record(tmp_path):
     assert skipping(again, 1, 2) == plans()[1][2:]
     with pytest.raises(
         BatchingError, match="batch 2 of epoch 2"
-    ):  # later epochs begin at their start
+    ):  # epochs after the resumed epoch begin with batch 0
         skipping(again, 2, 2)
     for changed in ({"seed": 12}, {"world_size": 2}, {"lengths": [*TWENTY[:-1], 15]}):
         with pytest.raises(BatchingError, match=r"batches\.txt: "):

@@ -40,7 +40,8 @@ IN_ONE_ORDER = [strategy for strategy in STRATEGIES if strategy not in BY_CLASS]
 SEMI_SORTED = ("semi_sorted", "semi_sorted_rank", "semi_sorted_exponential")
 MODES = ("fixed", "dynamic", "given capacity")
 DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
-SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}  # allowed for few clips
+# Parameters that are allowed for few clips.
+SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 every_mode = pytest.mark.parametrize("mode", MODES)
@@ -53,7 +54,7 @@ some_lengths = st.one_of(whole_lengths, st.lists(st.floats(0.1, 60), min_size=1,
 
 
 def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_lengths):
-    """Draw allowed arguments: Draw (lengths, batch_size, options of plan_epoch)."""
+    """Draw allowed arguments: lengths, batch size and options of plan_epoch."""
     lengths = data.draw(lengths, "lengths")
     batch_size = data.draw(st.integers(1, 9), "batch_size")
     options = {
@@ -69,7 +70,7 @@ def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_length
         options[parameter.name] = data.draw(st.floats(0, 3), parameter.name)
     elif parameter:
         least, most = parameter.limits(len(lengths), batch_size)
-        most = min(most, 1000)  # a million classes take long
+        most = min(most, 1000)  # planning a million classes would take long
         options[parameter.name] = data.draw(st.integers(least, most), parameter.name)
     return lengths, batch_size, options
 
@@ -102,7 +103,7 @@ def test_plan_contains_every_clip_once(strategy, mode, randomize, data):
     assert lengths == untouched
     again = plan_epoch(np.array(lengths), batch_size, strategy, **options)
     assert as_lists(again) == as_lists(batches)
-    if randomize:  # which changes only the order of the batches
+    if randomize:  # batch randomization only changes the order of the batches
         plain = plan_epoch(
             lengths, batch_size, strategy, **options | {"batch_randomization": False}
         )
@@ -125,7 +126,7 @@ def naive_batches(order, lengths, capacity=math.inf, most=math.inf):
 
 
 def limits_of(lengths, batch_size, options):
-    """Return the limits of a batch as `naive_batches` takes them."""
+    """Return the limits of a batch, in the form of the arguments of `naive_batches`."""
     if options["dynamic_batch_size"]:
         return {"capacity": options.get("batch_capacity", batch_size * max(lengths))}
     return {"most": batch_size}
@@ -149,10 +150,12 @@ def test_batch_randomization_shuffles_fairly():
         place = {int(batch[0]) // 3: k for k, batch in enumerate(batches)}
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
-    # At each of 8 positions, 25 are expected. A fair shuffle gives 8 or fewer once in 10,000 times.
+    # A fair shuffle puts the batch about 25 times at each of 8 positions. It gives 8 or fewer once
+    # in 10,000 times.
     assert len(places) == 8
     assert min(places.values()) > 8
-    assert len(distances) == 7  # the order has left no trace: 29 are expected of each distance
+    # Every distance occurs, about 29 times each, so nothing is left of the old order.
+    assert len(distances) == 7
     assert min(distances.values()) > 9
 
 
@@ -174,7 +177,8 @@ def test_plan_follows_from_seed_and_epoch_when_global_seeds_differ(strategy, ran
 def test_plan_differs_when_seed_or_epoch_differs(strategy):
     """Seed 0 epoch 1 must differ from seed 1 epoch 0. Adding the epoch to the seed breaks this."""
     lengths = lengths_like_speech(64)
-    lengths[::2] = lengths[1::2]  # because only clips of equal length change places in `sorted`
+    # Pairs of equal length, because only such clips change places in `sorted`.
+    lengths[::2] = lengths[1::2]
     plans = {
         repr(as_lists(plan_epoch(lengths, 8, strategy, seed=seed, epoch=epoch, **SMALL)))
         for seed in range(6)
@@ -192,7 +196,7 @@ def test_clips_change_positions_when_lengths_are_equal(strategy):
     for place in (0, 3, 7):
         counts = Counter(order[place] for order in orders)
         assert len(counts) == 8
-        assert min(counts.values()) > 25  # chance fails this less than once in 10,000 times
+        assert min(counts.values()) > 25  # a fair shuffle fails this less than once in 10,000 times
 
 
 # --- each strategy against an independent reference
@@ -240,7 +244,8 @@ def test_semi_sorted_equals_sorted_when_factor_is_0(strategy, randomize, data, m
 def test_noise_follows_its_closed_form(strategy, power, distance, squared_density):
     """Noise is in units of length for `semi_sorted`, and in ranks for the other strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power
-    options = {"local_randomization_factor": 0.05, "batch_randomization": True}  # a = 1000 ranks
+    # The range a of the noise is 1000 ranks.
+    options = {"local_randomization_factor": 0.05, "batch_randomization": True}
     before, now = (plan_epoch(lengths, 20, strategy, epoch=e, **options) for e in (0, 1))
     ranks = now.order.reshape(-1, 20)  # [batches, clips], because clips are numbered by length
     apart = np.abs(ranks[:, :, None] - ranks[:, None]).mean() * 20 / 19
@@ -308,7 +313,7 @@ def test_batches_never_mix_length_classes(strategy, mode, data):
     labels = [{label[i] for i in batch} for batch in batches]
     assert all(len(found) == 1 for found in labels)
     runs = [min(found) for found in labels]
-    assert runs == sorted(runs, reverse=True)  # longest class first
+    assert runs == sorted(runs, reverse=True)  # batches of the longest class come first
     for k in set(label):
         of_class = [batch for batch, run in zip(batches, runs, strict=True) if run == k]
         limits = limits_of(lengths, batch_size, options)
@@ -326,7 +331,7 @@ def test_alternated_sort_zigzags_from_bin_to_bin(data):
     assert max(sizes) - min(sizes) <= 1
     for k, (a, b) in enumerate(pairwise(edges), start=1):
         in_bin = [lengths[i] for i in order[a:b]]
-        assert in_bin == sorted(in_bin, reverse=k % 2 == 0)  # odd ascending, even descending
+        assert in_bin == sorted(in_bin, reverse=k % 2 == 0)  # odd bins ascend, even bins descend
 
 
 # --- costs and mixing
@@ -340,7 +345,7 @@ def naive_padding(lengths, batches, frames_per_step=1):
         rate += len(x) * (1 - sum(x) / len(x) / max(x))
         padded += len(x) * max(x)
         real += sum(x)
-        made = max(x)  # the frames that the decoder makes to reach the longest clip
+        made = max(x)  # frames that the decoder makes until the longest clip ends
         if frames_per_step > 1:
             made = next(n for n in count(0, frames_per_step) if n >= max(x))
         steps += made / frames_per_step
@@ -433,7 +438,8 @@ def test_check_options_lists_every_problem():
         ({"batch_capacity": 500}, ["batch_capacity=500", "dynamic_batch_size=True"]),
         ({"lengths": []}, ["lengths", "(0,)"]),
         ({"lengths": [5, 0, math.nan]}, ["lengths[1]=0", "2 of 3"]),
-        ({"batch_size": 10**300}, ["batch_size=1"]),  # before arrays are made of it
+        # The check comes before arrays of this size are allocated.
+        ({"batch_size": 10**300}, ["batch_size=1"]),
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
 )

@@ -1,4 +1,4 @@
-"""The options of `plan_epoch` that every strategy has, against naive rules."""
+"""Compare the options of `plan_epoch` that all strategies share with naive implementations."""
 
 import math
 from collections import Counter
@@ -215,7 +215,7 @@ def test_sampler_keeps_limits_and_resumes_when_options_combine(
     try:
         sampler = LengthBatchSampler(lengths, 2, strategy, **options)
         sampler.set_epoch(1)
-    except BatchingError:  # the random epoch needs more batches than `count`
+    except BatchingError:  # a random epoch may need more batches than `count`
         assume(False)
     batches = list(sampler)
     left = [i for i in range(25) if alone[i] <= capacity or too_long == "alone"]

@@ -18,7 +18,7 @@ from corpus.clips import Clip, clip_id
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity
 
-# Any characters of a filelist's line, and paths that are not UTF-8, as Python decodes them.
+# Texts with any characters that a filelist can contain, and paths that are not valid UTF-8.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|\n"), max_size=8)
 names = texts | st.binary(max_size=8).map(
     lambda name: name.translate(None, b"|\n\0").decode("utf-8", "surrogateescape")
@@ -43,13 +43,13 @@ def filelist(tmp_path):
 
 
 def listed(filelist, some, **options):
-    """Make the table of these clips, which are in every other line."""
+    """Make a table of these clips. They are in every second line of the filelist."""
     numbered = zip(range(2, 2 * len(some) + 2, 2), some, strict=True)
     return ClipTable.of(filelist, numbered, made_from=KEY, **options)
 
 
 def read(filelist, key=KEY):
-    """Read a cache like a new process: The result is None if the cache must be made again."""
+    """Read a cache as a new process does. Return None if the cache must be made again."""
     try:
         return read_cache(cache_path(filelist), key)
     except UserError:
@@ -128,7 +128,7 @@ def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
     command = [sys.executable, "-c", MILLION, cache_path(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     seconds, kilobytes = map(float, run.stdout.split())
-    assert seconds < 10  # 0.1 on a quiet machine
+    assert seconds < 10  # it takes about 0.1 s on an idle machine
     assert kilobytes < 60_000
 
 
@@ -167,7 +167,8 @@ def test_workers_map_the_same_file_when_a_table_is_pickled(filelist):
     pickled = pickle.dumps(read(filelist))
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
-    assert list(pickle.loads(pickle.dumps(table))) == list(table)  # in no file
+    # A table that was not read from a file.
+    assert list(pickle.loads(pickle.dumps(table))) == list(table)
     cache_path(filelist).unlink()
     with pytest.raises(UserError) as caught:
         pickle.loads(pickled)
@@ -199,7 +200,8 @@ FINGERPRINT_OF_ANNA = "2a15327c7dfe0db652ae5143b9df03a5f2d5a2013fc1cd9ee2bc9c1b5
     st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1), min_size=1).map("/".join)
 )
 def test_clip_id_is_the_stem_of_a_path(path):
-    if path.rpartition("/")[2] not in (".", "..") and path[-1] != ".":  # a file's name is neither
+    # No file can have these names.
+    if path.rpartition("/")[2] not in (".", "..") and path[-1] != ".":
         assert clip_id(path) == Path(path).stem
 
 

@@ -18,7 +18,7 @@ from model import Tacotron2
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-LENGTHS = (9, 4, 6)  # symbols
+LENGTHS = (9, 4, 6)  # symbols of each text
 MAX_STEPS = 2 * CHUNK + 5
 
 
@@ -27,7 +27,7 @@ def speaker(**changes) -> Tacotron2:
 
 
 def inputs(model, texts=3, lengths=LENGTHS):
-    """Of model.infer."""
+    """Return the arguments of model.infer."""
     lengths = torch.tensor(lengths[:texts])
     text = torch.randint(1, 20, (texts, int(lengths.max())), generator=seeded(1))
     masks = model.decoder.draw_masks(model.max_decoder_steps, texts, seeded(1))
@@ -79,7 +79,7 @@ def test_chunks_equal_the_reference_loop(longest, texts, r):
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
     assert expected.gate.shape[1] == longest
     assert_same(outputs, expected)
-    assert len(calls) == -(-longest // CHUNK)  # the host looks after each
+    assert len(calls) == -(-longest // CHUNK)  # the host checks for the end after each chunk
 
 
 def test_chunks_keep_attention_in_the_window():
@@ -151,7 +151,7 @@ def test_graphs_equal_the_reference_loop_bitwise_when_on_a_gpu(full_size, length
 
     expected = steps_of(readable.free_running)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of a failed capture
+        warnings.simplefilter("error")  # a failed capture would warn
         for _ in range(2):
             assert_same(steps_of(free_running), expected)
 
@@ -172,7 +172,7 @@ def test_gpu_still_computes_when_a_capture_has_failed():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 
-    def waits():  # which a capture forbids
+    def waits():  # a capture forbids waiting for the GPU
         counter.add_(1)
         return counter.item()
 
@@ -184,7 +184,7 @@ def test_gpu_still_computes_when_a_capture_has_failed():
     assert next(results) == 3
     assert torch.cuda.current_stream(device) == stream
     assert torch.nn.functional.dropout(torch.ones(100, device=device)).max() == 2
-    torch.cuda.empty_cache()  # which raises while torch believes that a capture goes on
+    torch.cuda.empty_cache()  # raises an error if torch still believes that a capture is running
     graph, value = cuda_capture.captured(lambda: counter.add_(1), torch.cuda.Stream(device))
     graph.replay()
     assert value.item() == 4

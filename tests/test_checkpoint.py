@@ -34,7 +34,7 @@ def names(directory) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_write_keeps_the_newest_numbers(tmp_path):
+def test_write_keeps_the_checkpoints_with_the_largest_numbers(tmp_path):
     """Files are sorted by number, not by name. Other files stay, whatever their names."""
     others = ["checkpoint_.pt", "checkpoint_5.pt.superseded", "my_checkpoint_3.pt"]
     for name in others:
@@ -65,7 +65,7 @@ def test_write_leaves_earlier_checkpoints_when_it_fails(error, tmp_path, monkeyp
         raise error
 
     monkeypatch.setattr(torch, "save", fail)
-    for iteration in (1, 2):  # over an old one, and a new one
+    for iteration in (1, 2):  # replace an older best checkpoint, and write a new one
         with pytest.raises(UserError, match="cannot be written") as refusal:
             checkpoint.write_checkpoint(tmp_path, state(iteration), keep=1)
         assert f"checkpoint_{iteration}.pt" in str(refusal.value)
@@ -84,7 +84,8 @@ def test_best_stays_when_its_checkpoint_is_removed(has_links, tmp_path, monkeypa
         monkeypatch.setattr(os, "link", refuse_links)
     path = checkpoint.write_checkpoint(tmp_path, state(1), keep=1)
     checkpoint.link_as("best.pt", path, tmp_path)
-    assert os.path.samefile(tmp_path / "best.pt", path) == has_links  # no second copy
+    # Best.pt is a link, not a copy.
+    assert os.path.samefile(tmp_path / "best.pt", path) == has_links
     checkpoint.write_checkpoint(tmp_path, state(1) | {"state_dict": {}}, keep=1)
     checkpoint.write_checkpoint(tmp_path, state(2), keep=1)
     assert names(tmp_path) == ["best.pt", "checkpoint_2.pt"]
@@ -174,7 +175,7 @@ def test_load_notices_damaged_attributes_in_the_directory_of_the_file(written, t
     entries = [match.start() for match in re.finditer(b"PK\x01\x02", content)]
     assert len(entries) > 5
     for start in entries:
-        for bit in range(8):  # of the MS-DOS attributes
+        for bit in range(8):  # each bit of the MS-DOS attributes
             damaged = bytearray(content)
             damaged[start + 38] ^= 1 << bit
             path.write_bytes(damaged)
@@ -308,19 +309,19 @@ def fill(value, *keys):
 
 
 WEIGHT = "decoder.attention_rnn.weight_ih"
-# (part that the message names, change to a good checkpoint)
-OF_ALL = [  # all programs reject them
+# Each entry: the part that the message must name, and the change that breaks a good checkpoint.
+OF_ALL = [  # changes that all programs reject
     ("hparams", drop("hparams")),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),
     ("hparams: batch_size", put("hparams", "batch_size", "3")),
     (f"state_dict: {WEIGHT}: contains NaN", fill(np.nan, "state_dict", WEIGHT)),
     ("loop: epoch", put("loop", "epoch", 0)),
 ]
-OF_TRAINING = [  # training rejects them, also for its weights; synthesis accepts them
+OF_TRAINING = [  # changes that training rejects, also with --warm_start; synthesis accepts them
     ("iteration", put("iteration", -1)),
     ("loop: tokens", put("loop", "tokens", 1)),
 ]
-OF_A_RUN = [  # only resuming rejects them, because the weights are good
+OF_A_RUN = [  # changes that only a resumed run rejects, because the weights are good
     ("logs", drop("logs")),
     ("optimizer: RAdam, expected Adam", put("optimizer_class", "RAdam")),
     ("optimizer", drop("optimizer", "state", 39)),
@@ -334,7 +335,7 @@ CASES += [(*case, "training") for case in OF_TRAINING] + [(*case, "run") for cas
 def ends(program, *arguments) -> str:
     with pytest.raises((SystemExit, UserError)) as stop:
         program([str(argument) for argument in arguments])
-    assert str(stop.value) not in ("1", "2")  # a message
+    assert str(stop.value) not in ("1", "2")  # the exit value is a message, not a number
     return str(stop.value)
 
 

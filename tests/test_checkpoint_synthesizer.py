@@ -1,4 +1,4 @@
-"""export/checkpoint_synthesizer.py: synthesis with a checkpoint, and its warnings."""
+"""Test synthesis with a checkpoint, and its warnings (export/checkpoint_synthesizer.py)."""
 
 import numpy as np
 import pytest
@@ -46,11 +46,14 @@ TEXTS = (
 
 
 def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
-    """An alignment as a trained model makes it: some steps a symbol, weight on the neighbors too,
-    silent symbols passed over, and the symbols from `end` on never in focus."""
+    """Return an alignment like those of a trained model.
+
+    Each symbol has several decoder steps, and its neighbors also get weight. Attention skips silent
+    symbols. It never reaches the symbols from `end` on."""
     rng = np.random.default_rng(seed)
     centers = np.repeat(np.arange(end, dtype=float), rng.integers(1, 9, end))
-    centers = np.append(centers, np.full(5, end - 1.0))  # it waits there for the gate
+    # Attention waits at the end for the stop token.
+    centers = np.append(centers, np.full(5, end - 1.0))
     distances = np.arange(len(sequence)) - centers[:, None]
     weights = np.exp(-0.5 * (distances / rng.uniform(0.4, 0.7)) ** 2)
     weights[:, end:] *= 0.3
@@ -72,7 +75,8 @@ def test_speech_has_a_warning_when_the_last_word_is_missing(text):
     sequence = symbols_of(text)
     words = word_spans(sequence)
     for seed in range(40):
-        for last in range(1, words[-1][0] + 1):  # ends before the last word's first letter
+        # Speech ends before the first letter of the last word.
+        for last in range(1, words[-1][0] + 1):
             warnings = warnings_of(spoken(sequence, last, seed), sequence)
             assert any("words are missing at the end" in warning for warning in warnings)
 
@@ -92,7 +96,8 @@ def test_speech_has_a_warning_when_it_is_blurred_cut_or_repeated():
     assert cut.startswith(f"words are missing at the end: {where}")
     alignment = diagonal(60, 20)
     alignment[30] = 0
-    alignment[30, 5] = 1  # from symbol 9 back to 5: 4 is still allowed
+    # Attention jumps from symbol 9 back to symbol 5; a jump by 4 symbols is still allowed.
+    alignment[30, 5] = 1
     assert warnings_of(alignment, TWENTY) == []
     alignment[30] = 0
     alignment[30, 4] = 1
@@ -157,5 +162,6 @@ def test_nvidia_checkpoint_uses_the_statistics_of_ljspeech(tmp_path):
     assert speaker.settings.text_cleaners == ("english_cleaners",)
     speech = speaker.synthesize(symbols_of("Hello there."))
     seconds = speech.mel.shape[1] * 256 / 22050
-    assert seconds < LJSPEECH.longest_time(12) + 1  # not 11.6 s, the limit of 1,000 steps
+    # The statistics limit speech to less than the 11.6 s of 1,000 decoder steps.
+    assert seconds < LJSPEECH.longest_time(12) + 1
     assert "blurred" in [failure.kind for failure in speech.failures]

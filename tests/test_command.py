@@ -1,4 +1,5 @@
-"""tacotron2_voice/command.py and export/loading.py: checkpoints and voices share one program."""
+"""Test the program that speaks with checkpoints and voices (tacotron2_voice/command.py,
+export/loading.py)."""
 
 import shlex
 import subprocess

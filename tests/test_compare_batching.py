@@ -16,7 +16,7 @@ from scripts import compare_batching as program
 from scripts.table2 import published
 from tacotron2_voice.utils.errors import UserError
 
-HPARAMS = create_hparams(program.PAPER_SETTING)  # hop 276 samples
+HPARAMS = create_hparams(program.PAPER_SETTING)  # the hop is 276 samples
 SAMPLES = np.random.default_rng(0).integers(22_050, 220_500, 40)
 
 

@@ -206,7 +206,7 @@ def test_table_is_prepared_by_one_command(recordings, tmp_path, capsys):
     table = tmp_path / "clips.tsv"
     table.write_text(f"path\tsentence\n{rows}")
     command = [recordings, "--csv", table, "--out", tmp_path / "lists", "--val-fraction", "0.4"]
-    assert "--convert" in refusal(prepare.main, [*map(str, command)])  # MP3 is no clip
+    assert "--convert" in refusal(prepare.main, [*map(str, command)])  # training cannot read MP3
     command += ["--convert", tmp_path / "out", "--split-by-text"]
     prepare.main([*map(str, command)])
     sets = [(tmp_path / "lists" / f"{name}.txt").read_text() for name in ("train", "val")]

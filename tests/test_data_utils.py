@@ -69,7 +69,8 @@ def test_mel_does_not_depend_on_threads_and_workers(sounds):
         for threads in (1, 2, 8):
             torch.set_num_threads(threads)
             mels.append(dataset[0][1])
-            assert torch.get_num_threads() == threads  # and the setting is left as it was
+            # The number of threads of the process has not changed.
+            assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
     for workers in (0, 2):
@@ -93,7 +94,7 @@ def test_synthetic_batch_has_the_lengths_asked_for():
     assert (batch.text[0] > 0).all()
     assert torch.equal(batch.mel, again.mel)
     assert not torch.equal(batch.mel, synthetic_batch([5, 9], [7, 3], h, seed=1).mel)
-    assert torch.equal(torch.get_rng_state(), state)  # the global one
+    assert torch.equal(torch.get_rng_state(), state)  # the global random state has not changed
 
 
 SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), min_size=1, max_size=6)
@@ -118,13 +119,13 @@ def test_collation_equals_a_plain_loop(shapes, r):
     assert batch.text.shape == (len(items), longest_text)
     assert batch.mel.shape == (len(items), 5, steps * r)
     assert batch.gate.shape == (len(items), steps)
-    for row, (text, mel, index) in enumerate(items):  # rows keep the order given
+    for row, (text, mel, index) in enumerate(items):  # rows keep the order of the items
         frames = mel.shape[1]
         assert torch.equal(batch.text[row, : len(text)], text)
         assert (batch.text[row, len(text) :] == 0).all()
         assert torch.equal(batch.mel[row, :, :frames], mel)
         assert (batch.mel[row, :, frames:] == 0).all()
-        # 1 from the step that holds the last real frame
+        # The gate is 1 from the decoder step that contains the last real frame.
         assert batch.gate[row].tolist() == [
             float((step + 1) * r >= frames) for step in range(steps)
         ]
@@ -188,15 +189,15 @@ main(sys.argv[1])
 
 
 def test_collate_raises_when_shared_memory_is_full(monkeypatch):
-    """The error is not left to the worker's sending thread, which would drop it, so that the loader
-    would wait forever."""
+    """Without the check, the error would occur in the worker's sending thread. The thread would
+    drop it, and the loader would wait forever."""
 
     def fail(tensor):
         raise RuntimeError("unable to allocate shared memory: No space left on device\nmore")
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", fail)
     items = [(torch.ones(2), torch.ones(80, 3), 0)]
-    collate_and_share(items, 1)  # in no worker
+    collate_and_share(items, 1)  # called outside a worker
     monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: "a worker")
     with pytest.raises(UserError, match=r"No space left on device\): make room in /dev/shm"):
         collate_and_share(items, 1)

@@ -37,14 +37,14 @@ from training.trainer import MicroBatch, Trainer
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 ROOT = Path(__file__).resolve().parent.parent
-GPU = torch.cuda.is_available()  # else conftest.py has told Triton to interpret
+GPU = torch.cuda.is_available()  # without a GPU, conftest.py selects Triton's interpreter
 DEVICE = torch.device("cuda" if GPU else "cpu")
-# float64 is for the interpreter: a GPU's kernels are of float32
+# Only the interpreter supports float64; the kernels of a GPU compute in float32.
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
-GUARD = 64  # values on either side of a buffer
+GUARD = 64  # number of guard values before and after a buffer
 BUCKET = graphs.bucket
-# So that few steps make several chunks and few clips several programs, and few programs have
-# nothing to do; a GPU's tests have steps, clips and time enough.
+# Small sizes, so that a few steps fill several chunks, and a few clips fill several programs. Tests
+# on a GPU use the real sizes.
 SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
 TRAINING = {name: getattr(graphs, name) for name in SMALL}
 
@@ -72,7 +72,7 @@ def language_patched_once():
     def patch_once(function):
         if id(function.__globals__) not in done:
             done[id(function.__globals__)] = patch(function)
-            # For range(). Triton 3.6 has int() of an array here, which numpy 2.5 refuses.
+            # Triton 3.6 calls int() of an array in range(), which numpy 2.5 rejects.
             interpreter.tl.tensor.__index__ = lambda tensor: tensor.handle.data.item()
         return Patched()
 
@@ -84,7 +84,7 @@ def language_patched_once():
 
 
 def change(monkeypatch, constants, **more):
-    """Of graphs.py."""
+    """Change constants of graphs.py for a test."""
     for name, value in (constants | more).items():
         monkeypatch.setattr(graphs, name, value)
 
@@ -92,7 +92,7 @@ def change(monkeypatch, constants, **more):
 @pytest.fixture(autouse=True)
 def kernels_run_anywhere(monkeypatch, tf32_as_before):
     if GPU:
-        torch.backends.cudnn.allow_tf32 = False  # the reference's layers
+        torch.backends.cudnn.allow_tf32 = False  # so that the reference's convolutions are exact
     else:
         monkeypatch.setattr(graphs, "problem", lambda *_: None)
         change(monkeypatch, SMALL, bucket=lambda b, n: (b + 1, BUCKET(b, n)[1]))
@@ -160,7 +160,7 @@ def test_outputs_and_gradients_match_the_reference(name, dtype):
 
 
 def test_programs_change_nothing_when_they_have_no_clip_or_symbol(monkeypatch):
-    """The buckets and the sizes of programs are those of training."""
+    """The test uses the buckets and the program sizes of training."""
     change(monkeypatch, TRAINING, CHUNK=SMALL["CHUNK"], bucket=BUCKET)
     assert_parity(problem(((7, 2), (2, 1)), DTYPES[0]))
 
@@ -250,7 +250,8 @@ def test_results_are_bitwise_equal_when_a_problem_runs_twice():
 
 
 def test_two_forward_passes_before_backward_do_not_interfere():
-    one, two = problem(((4, 2), (2, 1))), problem(((4, 1), (3, 2)))  # of one bucket
+    # Both problems have the same bucket.
+    one, two = problem(((4, 2), (2, 1))), problem(((4, 1), (3, 2)))
     assert passes_are_independent(one.to(device=DEVICE), two.to(device=DEVICE))
 
 
@@ -305,7 +306,9 @@ def test_full_size_is_exact_when_on_a_gpu(precision):
     ours = relative_errors(run(case, fast_decoder.teacher_forced, precision=autocast), exact)
     reference = relative_errors(run(case, model.teacher_forced, precision=autocast), exact)
     for name, error in ours.items():
-        # one draw, and its largest error: the usual one is tested above; TF32 had 2.51 on an H200
+        # This is the largest error of a single random batch. Typical errors are tested above. TF32
+        # had a
+        # ratio of 2.51 on an H200.
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
@@ -362,11 +365,11 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
     monkeypatch.setattr(graphs, "_attention_energies", broken)
     case = problem(((7, 5), (3, 4))).to(device=DEVICE)
     assert graphs_of(case) == "RuntimeError: out of resource: shared memory"
-    with warnings.catch_warnings(action="ignore"):  # that it is so, which is only said on a GPU
+    with warnings.catch_warnings(action="ignore"):  # a GPU would also warn about plain operations
         assert differences(case) == {}
 
 
-def test_failure_to_make_graphs_is_a_reason_except_out_of_memory(monkeypatch):
+def test_reason_is_returned_when_graphs_fail_unless_memory_runs_out(monkeypatch):
     """If memory runs out, nothing is cached, because another batch of the same bucket may fit."""
     failure = "out of resource: shared memory"
 
@@ -396,7 +399,7 @@ def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
         def launch_and_wait(table, offset):
             launch(table, offset)
             if torch.cuda.is_current_stream_capturing():
-                torch.cuda.synchronize()  # which breaks the capture off
+                torch.cuda.synchronize()  # waiting for the GPU aborts the capture
 
         return launch_and_wait
 
@@ -417,7 +420,7 @@ def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
     before = active_bytes()
     torch.empty(2**20, device=DEVICE).record_stream(torch.cuda.Stream())
     torch.cuda.synchronize()
-    torch.empty(1, device=DEVICE)  # the allocator looks for what streams have done with
+    torch.empty(1, device=DEVICE)  # the allocator checks which memory the streams have released
     assert active_bytes() <= before
 
 
@@ -427,7 +430,7 @@ def test_optimizer_step_never_waits_when_on_a_gpu():
     hparams = HParams(precision="bf16")
     trainer = Trainer(hparams, DEVICE)
     batch = synthetic_batch([70, 40], [30, 20], hparams).to(DEVICE)
-    trainer.step([MicroBatch(batch)])  # compiles and captures, which waits
+    trainer.step([MicroBatch(batch)])  # the first step compiles and captures, and may wait
     torch.cuda.set_sync_debug_mode("error")
     try:
         trainer.step([MicroBatch(batch)])
@@ -455,10 +458,10 @@ def test_the_kernels_compile_for_a_gpu_and_fit():
         assert row["threads"] * row["registers"] <= 65536, row
         assert row["spilled_bytes"] == 0, row
         assert row["waits"], row
-        # Else Triton 3.6 adds some products twice, as measured on an H200.
+        # With fewer values, Triton 3.6 added some products twice on an H200.
         assert all(inner >= 4 * width for inner, width in row["widths"]), row
         if row["name"] in ("lstm_step", "gradient_product", "attention_energies"):
-            assert row["products"] > 0, row  # of tensor cores
+            assert row["products"] > 0, row  # products run on tensor cores
         if row["name"] in ("lstm_step", "gradient_product") and row["blocks"]:
             assert row["wide_copies"] > 0, row
 
@@ -479,8 +482,8 @@ def loss_of(precision, dropout, steps=12):
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
 def test_losses_stay_close_when_precision_differs(precision, monkeypatch):
-    """The difference is less than twice the largest difference of three control runs in float32 with
-    other dropout, because any rounding makes runs drift apart."""
+    """The difference is less than twice the largest difference of three control runs in float32
+    with other dropout, because any rounding makes runs drift apart."""
     if not GPU:  # If there is a GPU, the decoder uses the kernels.
         monkeypatch.undo()
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)

@@ -84,7 +84,7 @@ def test_demo_runs_twice_when_its_path_contains_spaces(tmp_path, monkeypatch, ca
     assert (out / "run" / "best.pt").is_file()
     comparison = (out / "comparison.txt").read_text(encoding="utf-8")
     assert comparison in printed[0]
-    assert comparison in printed[1]  # the finished run is not trained again
+    assert comparison in printed[1]  # the finished run was not trained again
     epochs = [cells(line)[:2] for line in comparison.splitlines()[2:]]
     assert epochs == [["RAND", "1"], ["SSB-DBS-BR", "1"]]
     assert [epoch["epoch"] for epoch in metrics(out / "run", "epoch")] == [1, 2]
@@ -151,7 +151,7 @@ def test_demo_waits_until_the_program_has_saved_when_it_gets_ctrl_c(tmp_path):
     while not log.exists() or "training\n" not in log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends Ctrl-C to the whole process group
     process.join(30)
     assert process.exitcode == 1
     assert str(program) in log.read_text().partition("\nsaved\n")[2]

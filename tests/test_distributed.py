@@ -36,7 +36,8 @@ from tacotron2_voice.utils.errors import UserError
 from training import distributed, start, validation
 from training.trainer import Trainer
 
-# 14 clips in 5 batches of up to 3: an epoch has two updates of two batches, and one of one.
+# 14 clips make 5 batches of up to 3 clips. An epoch has two optimizer steps of two batches, and one
+# optimizer step of one batch.
 SETTINGS = {
     "batches_per_update": 2,
     "dynamic_batch_size": False,
@@ -107,7 +108,7 @@ def test_one_and_two_processes_agree_bitwise(corpus, alone, tmp_path):
     assert_same_result(alone, tmp_path / "two")
 
 
-# 14 batches of one clip: updates of 4, 4, 4 and 2 of them.
+# 14 clips make 14 batches of one clip. The optimizer steps have 4, 4, 4 and 2 batches.
 OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_validation": 3}
 
 
@@ -166,7 +167,7 @@ def test_processes_stop_when_one_gets_a_signal(corpus, alone, tmp_path):
         f"stopped and saved; resume with: torchrun --nproc-per-node 2 train.py -o {out} --resume"
     )
     assert again in first.output
-    assert load(newest(out))["loop"]["batches_trained"] > 0  # inside an epoch
+    assert load(newest(out))["loop"]["batches_trained"] > 0  # the run stopped inside an epoch
     assert Child(on(out)).end().code == 0
     assert_same_result(out, alone)
 
@@ -210,7 +211,8 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
         )
         again = f"stopped and saved; resume with: {again} train.py -o {out}"
         wait_until(lambda: again in "".join(log.read_text() for log in logs), logs)
-        wait_until(lambda: not started_by(machines[1]), logs)  # torchrun itself may wait on
+        # Torchrun itself may take longer to end.
+        wait_until(lambda: not started_by(machines[1]), logs)
     finally:
         for machine in machines:
             machine.kill()
@@ -315,7 +317,8 @@ def test_leave_at_exit_waits_for_threads_of_torch(monkeypatch):
     monkeypatch.setattr(distributed.atexit, "register", lambda *call: at_exit.append(call))
     monkeypatch.setattr(distributed.dist, "is_initialized", lambda: True)
     distributed.leave_at_exit()
-    assert at_exit == [(time.sleep, distributed.SECONDS_TO_LEAVE)]  # which lets others run
+    # While the process sleeps, torch's threads can finish.
+    assert at_exit == [(time.sleep, distributed.SECONDS_TO_LEAVE)]
 
 
 # ---------------------------------------------------------------------------- refusals
@@ -378,7 +381,7 @@ def test_processes_report_a_common_error_once(corpus, tmp_path):
     assert len(said.splitlines()) == 1
 
 
-def test_make_sampler_rejects_updates_that_processes_cannot_share():
+def test_make_sampler_rejects_optimizer_steps_that_processes_cannot_share():
     hparams = create_hparams("batches_per_update=3,batch_size=2")
     with pytest.raises(UserError, match="multiple of 2"):
         make_sampler(np.arange(1, 9), hparams, world_size=2)

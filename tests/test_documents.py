@@ -53,7 +53,7 @@ TINY = (
     "encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,prenet_dim=8,attention_dim=8,"
     "attention_location_n_filters=2,postnet_embedding_dim=8,max_decoder_steps=20"
 )
-# Options that make a command quick. {TINY} is added to the --hparams of the command.
+# Options that make each command quick. {TINY} stands for settings of a tiny model.
 SMALLER = {
     "train.py": f"--hparams {TINY}",
     "synthesize.py": f"--hparams {TINY}",
@@ -130,20 +130,22 @@ def prepare(clone: Path) -> None:
     for folder in (run, clone):
         (folder / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")
     weights = Tacotron2(create_hparams(TINY)).state_dict()
-    torch.save({"state_dict": weights}, clone / "tacotron2_statedict.pt")  # as NVIDIA's is
+    # In the form of NVIDIA's checkpoint.
+    torch.save({"state_dict": weights}, clone / "tacotron2_statedict.pt")
 
 
 def smaller(command: str) -> list[str]:
     """Return the command's arguments after `python`, with options that make it quick."""
     python, *arguments = shlex.split(command)
-    if python == "torchrun":  # in one process, and a new run: test_distributed.py tests more
+    # One process is enough here, because test_distributed.py tests several processes.
+    if python == "torchrun":
         options = get_args_parser().parse_args(arguments)
         given = [argument for argument in options.training_script_args if argument != "--resume"]
         module = ["-m"] if options.module else []
         arguments = [*module, options.training_script, *given]
     program = arguments[1] if arguments[0] == "-m" else arguments[0]
     added = shlex.split(SMALLER.get(program, ""))
-    if "--resume" in arguments:  # which takes the settings of the run
+    if "--resume" in arguments:  # a resumed run keeps its own settings
         return arguments
     if program == "synthesize.py" and "--voice" in arguments:  # A voice has few settings.
         added = ["--hparams", "max_decoder_steps=20"]
@@ -254,7 +256,7 @@ def test_every_setting_in_the_pages_exists():
     assert "bucket_size=1024" in settings
     for setting in settings:
         if setting.split("=")[0].islower() and not setting.startswith("name=value"):
-            assert create_hparams(setting)  # rejects unknown names and values
+            assert create_hparams(setting)  # raises an error for unknown names and values
 
 
 def table_rows(document: str, heading: str) -> list[list[str]]:
@@ -282,7 +284,7 @@ def test_table_of_strategies_agrees_with_the_registry():
     [
         "settings.md",
         "length-batching-api.md",
-        # It starts every program.
+        # The script that generates this page starts every program.
         pytest.param("commands.md", marks=pytest.mark.thorough),
     ],
 )

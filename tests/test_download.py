@@ -16,16 +16,17 @@ from corpus.download import download_corpus
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serve `body` at any address. Attributes switch on faults."""
+    """Serve `body` at any address. Its attributes simulate failures of a server."""
 
     def __init__(self, body):
         super().__init__(("127.0.0.1", 0), Handler)
         self.body = body
-        self.ranges = True  # answers Range
-        self.drop_after = None  # bytes of each answer until the connection is cut
-        self.statuses = []  # errors to answer first
-        self.asked = []  # Range of each request
-        self.sent = 0  # bytes of content, all answers together
+        self.ranges = True  # whether the server supports Range requests
+        # Number of bytes after which each answer is cut off; None: complete answers.
+        self.drop_after = None
+        self.statuses = []  # error codes of the first answers
+        self.asked = []  # Range header of each request
+        self.sent = 0  # bytes of content in all answers
         self.url = f"http://127.0.0.1:{self.server_address[1]}/files/LJSpeech-1.1.tar.bz2"
 
 
@@ -112,7 +113,7 @@ def test_download_verifies_and_unpacks_once(tmp_path, serve, capsys):
     download_corpus(corpus)
     assert "already exists" in capsys.readouterr().out
     shutil.rmtree(corpus)
-    download_corpus(corpus)  # from the archive, which is still there
+    download_corpus(corpus)  # unpacks the archive, which still exists
     assert_whole(corpus, tmp_path)
     assert server.asked == ["bytes=0-"]
 
@@ -120,13 +121,13 @@ def test_download_verifies_and_unpacks_once(tmp_path, serve, capsys):
 def test_download_resumes_when_the_connection_drops(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     size = len(server.body)
-    server.drop_after = size // 8  # more drops than TRIES, but each brings something new
+    server.drop_after = size // 8  # more interruptions than TRIES, but each answer brings new bytes
     download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     step = size // 8
     assert server.asked[:3] == ["bytes=0-", f"bytes={step}-", f"bytes={2 * step}-"]
     assert len(server.asked) > download.TRIES
-    assert server.sent == size  # no byte twice
+    assert server.sent == size  # no byte was sent twice
     assert "trying again" in capsys.readouterr().err
 
 
@@ -164,7 +165,7 @@ def test_archive_is_rejected_when_its_hash_is_wrong(tmp_path, serve, there):
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)
-    if there:  # as a finished download of an earlier day
+    if there:  # like a download that finished earlier
         (tmp_path / "LJSpeech-1.1.tar.bz2").write_bytes(changed)
     message = refusal(download_corpus, tmp_path / "data")
     assert hashlib.sha256(changed).hexdigest() in message

@@ -52,7 +52,8 @@ def test_pocketsphinx_transcribes_most_spoken_numbers(rate):
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(Transcript(in_words(number), recognizer.transcribe(samples, rate)))
-    assert word_error_rate(transcripts) < 0.25  # of a corpus: docs/guides/training-runs.md
+    # A bound for a whole corpus; docs/guides/training-runs.md has the value.
+    assert word_error_rate(transcripts) < 0.25
     assert recognizer.transcribe(np.zeros(rate), rate) == ""
 
 
@@ -60,9 +61,9 @@ def test_pocketsphinx_transcribes_most_spoken_numbers(rate):
     ("words", "last", "expected"),
     [
         ("one two three", "four", 0),
-        ("one five three", "four", 1 / 4),  # a substitution
-        ("one three", "four", 1 / 4),  # a deletion
-        ("one two three", "four five", 1 / 4),  # an insertion
+        ("one five three", "four", 1 / 4),  # one substitution in four words
+        ("one three", "four", 1 / 4),  # one deletion in four words
+        ("one two three", "four five", 1 / 4),  # one insertion in four words
         ("", "", 1),
     ],
 )
@@ -140,7 +141,8 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
 def test_reference_is_measured_again_only_when_settings_change(recordings):
     """Settings are those of the mel, the vocoder, the recognizer and the quality model."""
     reference = reference_of(recordings)
-    assert reference.recordings == Measures(2 / 4, None)  # "hundred" left out, "two" wrong
+    # The recognizer leaves out "hundred" and replaces "two".
+    assert reference.recordings == Measures(2 / 4, None)
     assert reference.vocoded == Measures(1, None)
     used = StandInRecognizer.used
     assert reference_of(recordings) == reference
@@ -183,7 +185,8 @@ def test_evaluate_measures_a_checkpoint_and_its_recordings(
     *printed, wrote = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
     assert wrote == str(out)
-    assert evaluate(checkpoint, recordings) == found  # and keeps no audio
+    # The second call returns the same results and keeps no audio.
+    assert evaluate(checkpoint, recordings) == found
     program.main([*map(str, arguments), "--words-only"])
     fewer = read_result(out, Intelligibility)
     assert (fewer.word_error_rate, fewer.identification_rate) == (2 / 4, None)
@@ -365,7 +368,8 @@ def with_voices(with_speakers, tmp_path, monkeypatch):
 
 
 def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_path, capsys):
-    """One recording is mislabeled. The stand-in for a vocoder returns silence, which is no speaker."""
+    """One recording is mislabeled. The stand-in for a vocoder returns silence, which is no
+    speaker."""
     out = tmp_path / "heard.json"
     paths = ["--checkpoint", "best.pt", "--recordings", with_voices, "-o", out]
     arguments = [*map(str, paths), "--words-only", "--speaker-accuracy"]
@@ -449,7 +453,7 @@ def test_warped_distance_ignores_tempo_and_level():
     a = rng.standard_normal((12, 30))
     assert warped_distance(a, a.repeat(3, axis=1)) == pytest.approx(0, abs=1e-6)
     steps = warped_distance(np.array([[0.0, 1, 3]]), np.array([[0.0, 3]]))
-    assert steps == pytest.approx(1 / 3)  # 0 with 0, 1 with 0, 3 with 3
+    assert steps == pytest.approx(1 / 3)  # steps are paired as 0-0, 1-0 and 3-3
     sound = torch.from_numpy(rng.standard_normal(22050)).float() / 8
     cepstra = mel_cepstra(sound, HPARAMS)
     np.testing.assert_allclose(mel_cepstra(sound / 2, HPARAMS), cepstra, atol=1e-3)

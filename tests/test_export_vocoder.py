@@ -1,5 +1,7 @@
-"""export/hifi_gan.py, scripts/export_vocoder.py: published weights become a file for --vocoder
-that sounds as its authors' own program, and other files are refused by what is wrong with them."""
+"""Test the export of published HiFi-GAN weights to a file for --vocoder.
+
+The exported file must give the same audio as the authors' code. Other files must be rejected with a
+message that says what is wrong."""
 
 import importlib
 import json
@@ -32,7 +34,7 @@ def exported(folder, *options: object) -> None:
 
 @pytest.fixture(params=KINDS)
 def published(request, tmp_path):
-    """A folder with generator and config.json, as the authors of HiFi-GAN publish them."""
+    """Return a folder with a generator and config.json, in the form of the published HiFi-GAN."""
     return shutil.copytree(DATA / "hifi_gan" / request.param, tmp_path / request.param)
 
 
@@ -42,7 +44,7 @@ def folder(tmp_path):
 
 
 def change_weights(folder, **tensors: torch.Tensor | None) -> None:
-    """Save the generator with other tensors, or without those that are None."""
+    """Save the generator with changed tensors. Tensors that are None are left out."""
     saved = torch.load(folder / "generator", weights_only=True)["generator"] | tensors
     kept = {name: tensor for name, tensor in saved.items() if tensor is not None}
     torch.save({"generator": kept}, folder / "generator")
@@ -125,7 +127,7 @@ def test_command_in_the_vocoder_message_exports_the_weights(voices, tmp_path, mo
 
 
 class Thief:
-    """Makes a folder when it is unpickled."""
+    """An object that makes a folder when it is unpickled."""
 
     def __reduce__(self):
         return os.mkdir, ("stolen",)

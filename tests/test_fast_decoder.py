@@ -208,7 +208,7 @@ def passes_are_independent(one, two):
         losses = []
         for case, memory in zip((one, two), memories, strict=True):
             losses.append(case.loss(replace(case, memory=memory).outputs()))
-            with torch.no_grad():  # validation between
+            with torch.no_grad():  # a validation between the forward and the backward pass
                 case.outputs()
         losses[first].backward()
         losses[second].backward()

@@ -67,7 +67,7 @@ def test_excerpt_shows_the_first_complete_batches():
         assert title.startswith(f"{name}: ")
 
 
-def test_learning_curves_have_the_usual_terms():
+def test_learning_curves_have_axis_labels_with_the_usual_terms():
     rows = [
         {"name": "a", "epoch": epoch, "alignment_sharpness": 0.5, "validation_loss_unpadded": 2.0}
         for epoch in (1, 2)
@@ -100,7 +100,8 @@ def test_sweep_marks_the_chosen_value():
 def test_plots_have_no_warnings_when_the_corpus_is_tiny_or_uniform(lengths):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.simplefilter("ignore", ResourceWarning)  # from sockets of other tests
+        # Sockets of other tests may cause this warning.
+        warnings.simplefilter("ignore", ResourceWarning)
         for figure in (
             draw_padded_batches(lengths, dynamic=True),
             draw_parameter_sweeps(Surveyor(lengths), 4),

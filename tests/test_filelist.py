@@ -84,7 +84,7 @@ def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
     clips = list(cache_table(read_filelist(filelist, moved), moved))
     assert [clip.path for clip in clips] == [f"{tmp_path}/new/wavs/a.wav", f"{tmp_path}/new/b.wav"]
     assert cached_table(filelist, moved)
-    assert not cached_table(filelist, H)  # it was made for other paths
+    assert not cached_table(filelist, H)  # the cache belongs to the old paths
     lost = write_list(sounds, "/old/c.wav|One.")
     assert f"{tmp_path}/new/c.wav: no such file" in refusal(lost, moved)
 
@@ -101,9 +101,9 @@ def test_clips_folder_does_not_mix_speakers(sounds):
     assert len(read_filelist(filelist, replace(H, clips_folder=str(sounds)))) == 2
 
 
-def test_text_is_kept_letter_by_letter(sounds, monkeypatch):
-    """No CSV rules apply: LJSpeech has 523 lines with a lone quotation mark. Only a line feed ends
-    a line. Empty lines count in line numbers."""
+def test_text_is_read_without_csv_rules(sounds, monkeypatch):
+    """LJSpeech has 523 lines with a single quotation mark, which CSV rules would misread. Only a
+    line feed ends a line. Line numbers include empty lines."""
     texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
     lines = "\r\n\n".join(f"a.wav|{text}|1.0" for text in texts)
     (sounds / "list.txt").write_bytes(f"\ufeff{lines}\r\n".encode())
@@ -120,7 +120,7 @@ def test_seconds_within_half_a_sample_agree(sounds, seconds):
 
 
 @pytest.mark.parametrize("seconds", ["1.0001", "0.9999", "nan"])
-def test_line_is_rejected_when_its_seconds_are_not_the_files(sounds, seconds):
+def test_line_is_rejected_when_its_seconds_differ_from_the_audio_file(sounds, seconds):
     filelist = write_list(sounds, f"{sounds}/a.wav|Text.|{seconds}")
     found = f"{float(seconds):.6f} seconds in the list, 1.000000 in the file"
     assert f"{filelist}:1: {sounds}/a.wav: {found}" in refusal(filelist)
@@ -179,7 +179,7 @@ def test_cache_is_ignored_when_list_or_settings_differ(sounds, monkeypatch):
     checked = read_filelist(filelist, H, new_run=True)
     cache_table(checked, H)
     for path in sounds.glob("*.wav"):
-        path.unlink()  # nothing is opened
+        path.unlink()  # the cache is enough, so no audio file is opened
     found = cached_table(str(filelist), H)
     assert list(found) == list(checked)
     assert found.complete
@@ -241,8 +241,8 @@ def test_warning_contains_the_longest_of_the_long_clips():
 
 
 @pytest.mark.parametrize("seconds", ["0.441", "nan", "-1", "1e300"])
-def test_line_is_rejected_when_its_seconds_are_not_the_mels(cached_mels, seconds):
-    for samples in (39 * 256, 40 * 256 - 1):  # of 40 frames
+def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mels, seconds):
+    for samples in (39 * 256, 40 * 256 - 1):  # both durations have 40 frames
         filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{samples / 22050:.6f}")
         assert read_filelist(filelist, CACHED)[0].num_frames == 40
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{seconds}")
@@ -251,13 +251,14 @@ def test_line_is_rejected_when_its_seconds_are_not_the_mels(cached_mels, seconds
 
 
 def test_cached_mels_are_read(cached_mels):
-    filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|0.456599")  # 1 + 10,068 // 256
+    # The mel has 1 + 10,068 // 256 = 40 frames.
+    filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|0.456599")
     clips = read_filelist(filelist, CACHED)
     assert [clip.num_frames for clip in clips] == [40]
     _, mel, *_ = TextMelDataset(clips, CACHED)[0]
     assert mel.dtype == torch.float32
     np.testing.assert_array_equal(mel, np.load(cached_mels / "x.npy"))
-    mel += 1  # a copy in memory: the file stays as it is
+    mel += 1  # change a copy in memory, not the file
     assert not np.array_equal(mel, np.load(cached_mels / "x.npy"))
 
 
@@ -293,7 +294,8 @@ def test_bad_cached_mels_are_listed_together(cached_mels):
     lines = refusal(filelist, CACHED, new_run=True).splitlines()[1:]
     for number, (name, line) in enumerate(zip(expected, lines, strict=True), 1):
         assert line.startswith(f"  {filelist}:{number}: {cached_mels}/{name}.npy: {expected[name]}")
-    assert len(refusal(filelist, CACHED).splitlines()) == len(expected)  # a resumed run takes nan
+    # A resumed run accepts nan, so the table has fewer messages.
+    assert len(refusal(filelist, CACHED).splitlines()) == len(expected)
 
 
 @pytest.mark.parametrize("read", [read_recordings, lambda path: read_filelist(path, H)])

@@ -127,7 +127,7 @@ def test_folder_does_not_appear_when_making_it_fails(tmp_path):
     with pytest.raises(OSError, match="full"):
         fail()
     assert list((tmp_path / "new").iterdir()) == []
-    out.mkdir()  # an empty folder is accepted
+    out.mkdir()  # an empty folder must be accepted
     with folder_made_whole(out) as folder:
         (folder / "a").write_text("whole")
         assert list(out.iterdir()) == []
@@ -165,7 +165,7 @@ def test_threads_keep_the_order_and_compute_few_results_ahead():
     squares = map_in_threads(square, range(1000), threads=2)
     threading.Timer(0.05, gate.set).start()
     assert [next(squares) for _ in range(3)] == [0, 1, 4]
-    squares.close()  # waits until started calls end
+    squares.close()  # close() waits until started calls end
     assert len(begun) < 20
     assert list(map_in_threads(square, range(50), threads=2)) == [n * n for n in range(50)]
     assert list(map_in_threads(square, [], threads=2)) == []

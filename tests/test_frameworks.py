@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-PROGRAMS: dict[str, tuple[str, ...]] = {  # with the packages that they need
+PROGRAMS: dict[str, tuple[str, ...]] = {  # programs, with the packages that they need
     "plain_loop": (),
     "stateful_loader": ("torchdata",),
     "accelerate_loop": ("accelerate",),
     "hf_trainer": ("transformers", "accelerate"),
     "lightning_trainer": ("lightning",),
 }
-MAX_SECONDS = 150  # for jobs in two processes, which may wait for each other forever
+MAX_SECONDS = 150  # time limit, because two processes may wait for each other forever
 each_number_of_processes = pytest.mark.parametrize("processes", [1, 2])
 
 

@@ -1,4 +1,5 @@
-"""tacotron2_voice/griffin_lim.py: Griffin-Lim in pieces, compared with librosa's, and functions in pieces."""
+"""Compare Griffin-Lim in pieces with librosa, and test its helper functions
+(tacotron2_voice/griffin_lim.py)."""
 
 import warnings
 
@@ -32,7 +33,7 @@ def test_convolution_of_pieces_equals_convolution_of_the_whole(sizes, context):
 
 
 def distance(samples: np.ndarray, mel: torch.Tensor) -> float:
-    """Mean difference of the log-mels, except at the mirrored ends of a clip."""
+    """Return the mean difference of two log-mels, without the mirrored ends of the clip."""
     again = log_mel_spectrogram(torch.from_numpy(np.clip(samples, -1, 1)), HParams())
     return float((again[:, : mel.shape[1]] - mel)[:, 4:-4].abs().mean())
 
@@ -54,7 +55,8 @@ def sound_of(mel: torch.Tensor, h: HParams, iterations: int = ITERATIONS) -> np.
 
 @BOTH
 def test_griffin_lim_reproduces_the_mel(h):
-    """The log-mels differ by 0.12 and 0.13 (measured). Log-mels of equally loud noise differ by 1.8."""
+    """The log-mels differ by 0.12 and 0.13 (measured). Log-mels of equally loud noise differ by
+    1.8."""
     samples = speech_like()
     mel = log_mel_spectrogram(samples, h)
     again = torch.from_numpy(sound_of(mel, h)).clamp(-1, 1)

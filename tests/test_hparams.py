@@ -28,7 +28,7 @@ from tacotron2_voice.settings import (
 )
 from tacotron2_voice.utils.errors import UserError
 
-# From the published description of NVIDIA's recipe and its configuration, not from hparams.py.
+# These values are copied from NVIDIA's published recipe, not from hparams.py.
 # test_model.py counts the weights, which tests the sizes of the model.
 PUBLISHED = {
     "epochs": 500,
@@ -54,7 +54,7 @@ PUBLISHED = {
     "learning_rate_schedule": "constant",
     "p_prenet_dropout": 0.5,
     "loss": "padded",
-    # The recipe of Ge et al., where the reference has no such setting.
+    # Values of Ge et al., for settings that NVIDIA's recipe does not have.
     "batching_strategy": "semi_sorted",
     "local_randomization_factor": 0.1,
     "bucket_size": 1024,
@@ -77,7 +77,7 @@ def refusal(overrides, base=None):
     [
         ("learning_rate=1", 1.0),
         ("iters_per_checkpoint=1e6", 1_000_000),
-        ("seed=9007199254740993", 9007199254740993),  # more digits than a float holds
+        ("seed=9007199254740993", 9007199254740993),  # more digits than a float can represent
         ("mask_padding=yes", True),
         ("mask_padding=False", False),
         ("batch_capacity=None", None),
@@ -98,7 +98,7 @@ def test_values_are_converted_to_the_annotated_type(override, expected):
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("drop_last", None),  # and not hop_length
+        ("drop_last", None),  # the message must not suggest hop_length
         ("--batch-size", "batch_size"),
         ("learning_rte", "learning_rate"),
     ],
@@ -129,7 +129,8 @@ def test_commas_and_spaces_separate_overrides():
     assert h.batch_size == 8
     for nothing in (None, "", " ", " , "):
         assert create_hparams(nothing, h) == h
-    assert create_hparams("batch_size=3,batch_size=2", h).batch_size == 2  # the last one wins
+    # The last override counts.
+    assert create_hparams("batch_size=3,batch_size=2", h).batch_size == 2
 
 
 def test_all_problems_are_listed_together():
@@ -207,7 +208,7 @@ def test_values_set_in_code_are_checked():
     for name in ("seed=True", "text_cleaners=['list']", "batch_capacity=x"):
         assert name in str(caught.value)
     with pytest.raises(UserError, match=r"hop_time=12\.5: .*expected 276 samples"):
-        HParams(hop_time=12.5)  # the length does not follow it
+        HParams(hop_time=12.5)  # hop_time does not change hop_length in code
     with pytest.raises(dataclasses.FrozenInstanceError):
         HParams().batch_size = 1
     assert HParams(learning_rate=1).learning_rate == 1
@@ -286,7 +287,8 @@ def test_comments_and_empty_lines_in_settings_files_are_ignored(settings):
             "text_cleaners=[a, b] \r\n#seed=3\r\nwin_time=50"
         )
     )
-    assert h.training_files == "my lists/a,b#1.txt"  # a line holds one override, commas included
+    # A line contains one override, and commas belong to its value.
+    assert h.training_files == "my lists/a,b#1.txt"
     assert (h.text_cleaners, h.seed, h.win_length) == (("a", "b"), 1234, 1103)
 
 
@@ -302,7 +304,8 @@ def test_problems_in_settings_files_contain_their_lines(settings, tmp_path):
     assert any("gone.txt: no such settings file" in line for line in lines)
     assert any(f"{tmp_path}: a folder" in line for line in lines)
     assert len(lines) == len(expected) + 3
-    assert f"{name[1:]}:6" not in refusal(f"{name},mel_fmax=13000")  # overridden since
+    # A later override replaced the wrong value.
+    assert f"{name[1:]}:6" not in refusal(f"{name},mel_fmax=13000")
 
 
 BY_TIME = "win_time=50,hop_time=12.5"
@@ -312,7 +315,8 @@ BY_TIME = "win_time=50,hop_time=12.5"
     ("before", "overrides", "expected"),
     [
         ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625: rounded up
-        ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),  # not 1025
+        # 64 ms are exactly 1024 samples, which must not be rounded up to 1025.
+        ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),
         ("", "win_time=50,filter_length=4096", (1103, 256, 4096)),
         (BY_TIME, "hop_length=200,win_length=800", (800, 200, 2048)),
         (BY_TIME, "sampling_rate=16000", (800, 200, 1024)),
@@ -330,8 +334,10 @@ def test_saved_settings_load_again():
     h = create_hparams("win_time=50,hop_time=12.5,text_cleaners=[a,b],batch_capacity=9000")
     saved = dataclasses.asdict(h)
     assert hparams_from_dict(saved) == h
-    assert hparams_from_dict(saved | {"text_cleaners": ["a", "b"]}) == h  # JSON has no tuples
-    theirs = HParams(batch_size=8, text_cleaners=("english_cleaners",))  # as NVIDIA's
+    # JSON saves tuples as lists.
+    assert hparams_from_dict(saved | {"text_cleaners": ["a", "b"]}) == h
+    # Settings like those of NVIDIA's checkpoints.
+    theirs = HParams(batch_size=8, text_cleaners=("english_cleaners",))
     assert hparams_from_dict({"batch_size": 8, "a_name_of_others": 3}) == theirs
 
 
@@ -352,10 +358,10 @@ def test_arguments_of_plan_epoch_are_settings():
         "lengths",
         "strategy",
         "epoch",
-    }  # and arguments that a recipe for single clips does not need:
+    }  # These arguments are not settings, because clips of speech do not need them.
     others |= {"max_clips", "too_long", "size_multiple", "cost"}
     others |= {"group_sizes", "draw", "draw_weights"}
-    others |= {"unknown"}  # which is rejected
+    others |= {"unknown"}  # `unknown` must be rejected
     assert set(parameters) - others <= set(typing.get_type_hints(HParams))
     assert hparams.batching_options(HParams()).keys() == set(parameters) - others | {"strategy"}
     for parameter in length_batching.PARAMETERS:

@@ -24,7 +24,7 @@ LAYERS = [
     "synthesize train",
     "benchmarks scripts",
 ]
-PROGRAMS = {"synthesize", "train", "benchmarks", "scripts"}  # nothing imports them
+PROGRAMS = {"synthesize", "train", "benchmarks", "scripts"}  # no module imports these programs
 LIBRARIES = {"tacotron2_voice", "length_batching"}  # they import nothing of the recipe
 # Packages that are slow to load, or that the recipe could replace: only this file imports them.
 OWNERS = {

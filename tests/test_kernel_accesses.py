@@ -18,7 +18,7 @@ from test_fast_decoder import problem
 from fast_decoder import graphs
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), interpreted_only]
-SECTOR = 32  # bytes, of which a GPU's cache keeps all or nothing
+SECTOR = 32  # bytes per sector; a GPU caches whole sectors
 
 
 @pytest.mark.parametrize("kernel_size", [5, 15])
@@ -29,9 +29,10 @@ def test_programs_read_finished_values_only_when_launched_early(kernel_size, mon
     from triton.runtime.interpreter import InterpreterBuilder
 
     kernels, waited, early_bytes = graphs._kernels(), True, 0
-    written: list[set[int]] = [set(), set()]  # by the launch before, and by this one
-    cached: set[int] = set()  # sectors that were read
-    changed: set[int] = set()  # those of them that were written since
+    # Addresses written by the previous launch, and by this launch.
+    written: list[set[int]] = [set(), set()]
+    cached: set[int] = set()  # sectors that a processor has read
+    changed: set[int] = set()  # cached sectors that were written later
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
     def addresses(pointers, mask) -> set[int]:
@@ -62,12 +63,12 @@ def test_programs_read_finished_values_only_when_launched_early(kernel_size, mon
     def begin(self, *place):
         nonlocal waited
         waited = False
-        if not any(place):  # a launch's first program
+        if not any(place):  # the first program of a launch
             written[:] = written[1], set()
         set_grid(self, *place)
 
     def launch_graph(self, num_steps):
-        written[:] = set(), set()  # a graph begins when the one before it has ended
+        written[:] = set(), set()  # a graph begins after the previous graph has ended
         cached.clear()
         changed.clear()
         launch(self, num_steps)
@@ -75,11 +76,11 @@ def test_programs_read_finished_values_only_when_launched_early(kernel_size, mon
     set_grid, launch = InterpreterBuilder.set_grid_idx, graphs._Loop._launch
     monkeypatch.setattr(InterpreterBuilder, "create_masked_load", recording_load)
     monkeypatch.setattr(InterpreterBuilder, "create_masked_store", recording_store)
-    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", begin)  # each program's beginning
+    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", begin)  # called when a program begins
     monkeypatch.setattr(kernels, "_wait", wait)
     monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
     sizes = {"attention_location_kernel_size": kernel_size}
-    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # as on a GPU
+    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # with the sizes of a GPU
     assert early_bytes > 0
 
 

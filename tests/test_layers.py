@@ -23,7 +23,7 @@ def used_batch_norm() -> BatchNorm:
     norm = BatchNorm(3)
     norm.weight.data.uniform_(0.5, 2, generator=seeded(1))
     norm.bias.data.uniform_(-1, 1, generator=seeded(2))
-    norm(torch.randn(4, 3, 5, generator=seeded(3)) + 1)  # moves the running statistics
+    norm(torch.randn(4, 3, 5, generator=seeded(3)) + 1)  # this call changes the running statistics
     return norm
 
 
@@ -53,7 +53,7 @@ def test_batch_norm_uses_running_statistics_when_there_is_one_value():
 
 
 @pytest.mark.parametrize("lengths", [[3], [1, 4, 2, 4, 3]])
-def test_packing_equals_torchs(lengths):
+def test_packing_equals_torchs_packing(lengths):
     lengths, width = torch.tensor(lengths), 7
     x = torch.randn(len(lengths), width, 3, generator=seeded())
     places, batch_sizes = packing(lengths, width)
@@ -62,9 +62,9 @@ def test_packing_equals_torchs(lengths):
     )
     assert batch_sizes.tolist() == packed.batch_sizes.tolist()
     mine, theirs = x.flatten(0, 1)[places], packed.data
-    for rows in batch_sizes.cumsum(0).tolist():  # clips of one length may come in either order
+    for rows in batch_sizes.cumsum(0).tolist():  # clips of equal length may be in any order
         assert torch.equal(mine[:rows].sort(dim=0)[0], theirs[:rows].sort(dim=0)[0])
-    first = places[: len(lengths)] // width  # the order of the clips, kept from step to step
+    first = places[: len(lengths)] // width  # every step must have the clips in this order
     steps = places.split(batch_sizes.tolist())
     for t, step in enumerate(steps):
         assert torch.equal(step, first[: len(step)] * width + t)
@@ -94,7 +94,7 @@ def test_mask_values_are_independent():
         assert abs(keep[place::4].mean()) < 6 * 0.5 / 500
 
 
-def test_dropout_scales_what_it_keeps():
+def test_dropout_scales_the_values_that_it_keeps():
     x = torch.randn(100, 200, generator=seeded(), requires_grad=True)
     torch.manual_seed(0)
     dropped = dropout(x, 0.25, training=True)
@@ -108,13 +108,13 @@ def test_dropout_scales_what_it_keeps():
     assert dropout(x, 0.25, training=False) is x
 
 
-def test_a_generator_alone_decides_its_masks():
+def test_masks_depend_only_on_the_generator():
     masks = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         state = torch.get_rng_state()
         masks.append(draw_keep_mask((1000,), 0.5, CPU, seeded(7)))
-        assert torch.equal(torch.get_rng_state(), state)  # and the global one is left alone
+        assert torch.equal(torch.get_rng_state(), state)  # the global random state must not change
     assert torch.equal(*masks)
     assert not torch.equal(masks[0], draw_keep_mask((1000,), 0.5, CPU, seeded(8)))
 

@@ -61,7 +61,7 @@ def test_texts_are_read_when_they_are_next_to_the_audio(recordings):
 def test_metadata_finds_audio_in_any_folder(recordings):
     (recordings / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
     (recordings / "uploads").mkdir()
-    (recordings / "uploads" / "a.webm").touch()  # which cannot be read
+    (recordings / "uploads" / "a.webm").touch()  # a format that cannot be read
     clips, [problem] = read(recordings)
     assert clips == expected("One.", "Two.", "Three.")
     assert problem.startswith(f"{recordings / 'metadata.csv'}:4: 'd': ")
@@ -93,7 +93,7 @@ def test_audio_is_found_when_its_name_is_clear(tmp_path, capsys, case):
     assert len(capsys.readouterr().out.splitlines()) <= 1
 
 
-def test_note_says_once_that_names_were_matched(tmp_path, capsys):
+def test_note_is_printed_once_when_names_were_matched(tmp_path, capsys):
     (tmp_path / "wav").mkdir()
     for name in "abc":
         write_tone(tmp_path / "wav" / f"{name}.WAV", 4000, format="WAV")
@@ -127,7 +127,7 @@ def test_same_names_in_two_folders_stay_apart(tmp_path):
     assert "b/1.wav" in problem
 
 
-def test_name_is_a_problem_when_it_may_be_several_files(recordings):
+def test_name_is_reported_when_several_files_match(recordings):
     write_tone(recordings / "more/a.wav", 4000)
     table = recordings / "table.csv"
     table.write_text("path,text\na,One.\n")
@@ -139,7 +139,7 @@ def test_name_is_a_problem_when_it_may_be_several_files(recordings):
 
 
 @pytest.mark.parametrize("second", ["b", "clips/b.FLAC", "../corpus/clips/b.flac", "link/b.FLAC"])
-def test_audio_is_a_problem_when_two_lines_name_it(recordings, monkeypatch, second):
+def test_audio_is_reported_when_two_lines_list_it(recordings, monkeypatch, second):
     (recordings / "link").symlink_to("clips")
     (recordings / "table.csv").write_text(f"path,text\nclips/b.FLAC,One.\n{second},Two.\n")
     monkeypatch.chdir(recordings.parent)
@@ -159,7 +159,7 @@ def test_segments_of_one_recording_are_several_clips(recordings):
     assert unique_ids(clips, recordings) == ["a-0000000", "a-0001000"]
 
 
-def test_folders_with_a_table_each_are_speakers(tmp_path):
+def test_folders_are_speakers_when_each_has_a_table(tmp_path):
     for name in ("anna", "bert"):
         (tmp_path / name / "wavs").mkdir(parents=True)
         write_tone(tmp_path / name / "wavs" / f"{name}_1.wav", 4000)

@@ -118,7 +118,7 @@ def test_passes_are_whole_epochs_when_actions_are_random(actions):
     ("argument", "expected"),
     [
         ("dynamic_batchsize", "dynamic_batch_size"),
-        ("drop_last", "max_clips"),  # among all options, because no name is similar
+        ("drop_last", "max_clips"),  # no name is similar, so the message lists all options
     ],
 )
 def test_classes_suggest_an_option_when_unknown(argument, expected):
@@ -134,7 +134,7 @@ def test_classes_suggest_an_option_when_unknown(argument, expected):
 
 def test_iterator_raises_when_another_epoch_is_set():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-    drawing = iter(loader_of(sampler, 1))  # draws ahead
+    drawing = iter(loader_of(sampler, 1))  # a loader with a worker draws batches ahead of time
     sampler.set_epoch(3)
     with pytest.raises(BatchingError, match=r"set_epoch\(3\): "):
         list(drawing)
@@ -170,7 +170,8 @@ def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
     following = list(sampler)
     sampler.set_epoch(6)
     for trained in range(len(whole) + 1):
-        state = json.loads(json.dumps(sampler.state_at(trained)))  # as any checkpoint stores it
+        # A checkpoint may store the state as JSON.
+        state = json.loads(json.dumps(sampler.state_at(trained)))
         resumed = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
         resumed.load_state_dict(state)
         if set_epoch_again:
@@ -259,7 +260,8 @@ def test_ranks_share_optimizer_steps_of_every_clip_once(
     assert len(rest) == len(plan) % size
     cut = [update for update in updates if update not in whole]
     assert len(cut) == bool(rest)
-    for pieces in cut:  # the last batches, cut again: the same clips, and no larger batch
+    # The last batches are cut again. They contain the same clips, and no batch becomes larger.
+    for pieces in cut:
         assert sorted(clips_of(pieces)) == sorted(clips_of(rest))
         assert 1 <= len(pieces) <= size
         for most in (len, lambda batch: len(batch) * max(lengths[i] for i in batch)):
@@ -451,7 +453,7 @@ def test_ranks_hardly_wait_for_each_other(randomize, world_size):
     for of_ranks in (longest, padded):
         assert 1 <= np.mean([max(update) / np.mean(update) for update in of_ranks]) <= 1.01
     slowest = sum(np.equal(update, max(update)) * 1 for update in longest)
-    assert slowest.min() > 0.7 * slowest.mean()  # every rank is the slowest about equally often
+    assert slowest.min() > 0.7 * slowest.mean()  # each rank is the slowest rank about equally often
     if randomize and world_size == 4:
         plan = plan_epoch(lengths, 16, "semi_sorted", **options)
         in_plan = [lengths[batch].max() for batch in plan]

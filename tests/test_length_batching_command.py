@@ -1,4 +1,4 @@
-"""`python -m length_batching`: its table, its printed call, its errors and closed streams."""
+"""Test `python -m length_batching`: the table, the printed call, errors and closed streams."""
 
 import shlex
 import subprocess

@@ -34,7 +34,8 @@ VALIDATION = {
 
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch):
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # to be put back
+    # Restores the hook after the test.
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
 
 
 def example(frames: int = 12, text: str = "a dog") -> Example:
@@ -88,12 +89,13 @@ def test_tensorboard_contains_settings_curves_plots_audio(tmp_path):
         [plot] = found.Images(name)
         assert plot.width == 800
         assert plot.height >= 300
-        assert len(plot.encoded_image_string) > 5000  # drawn, not blank
+        assert len(plot.encoded_image_string) > 5000  # a blank image would be smaller
     assert set(found.Tags()["audio"]) == {"predicted", "spoken", "recording"}
     for name in found.Tags()["audio"]:
         [audio] = found.Audio(name)
         assert (audio.sample_rate, audio.length_frames) == (22050, 4000)
-        samples, _ = soundfile.read(io.BytesIO(audio.encoded_audio_string))  # scaled, not clipped
+        # The audio is scaled, not clipped.
+        samples, _ = soundfile.read(io.BytesIO(audio.encoded_audio_string))
         assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
 
 
@@ -110,7 +112,7 @@ def test_plots_contain_the_text_and_the_end():
         "spoken/gate": "stop token, free-running: attention rested on the last symbols",
     }
     end = figures["spoken/gate"].axes[0].get_lines()[-1]
-    assert end.get_xdata() == [8.5, 8.5]  # 9 steps of speech, of 15 that were made
+    assert end.get_xdata() == [8.5, 8.5]  # 9 of 15 decoder steps are speech
     assert plots_of(replace(example(), free_running=None)).keys() == PLOTS
 
 
@@ -142,14 +144,14 @@ def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
     assert found["epoch/train_loss"] == [(4, 7.0)]
 
 
-def test_state_counts_what_is_still_in_buffers(tmp_path, monkeypatch):
+def test_state_includes_lines_that_are_still_in_buffers(tmp_path, monkeypatch):
     write = RecordWriter.write
     monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.01) or write(*args))
     logger = RunLogger(tmp_path, tmp_path / "logs")
     for step in range(30):
         logger.log_step(step, {"loss": float(step)})
     state = logger.state()
-    RunLogger(tmp_path, tmp_path / "logs", state).close()  # the first was killed, never closed
+    RunLogger(tmp_path, tmp_path / "logs", state).close()  # opened again, as after a killed run
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
 
 
@@ -178,7 +180,7 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
 
     monkeypatch.setattr(RecordWriter, "write", full)
     logger.log_epoch(EPOCH)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # no half line
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # no part of a line is written
     logger.log_step(1, {str(number): 1.0 for number in range(1000)})
     logger.tensorboard._writer.file_writer.event_writer._async_writer._worker.join()
     logger.log_validation(VALIDATION, [example()])
@@ -192,7 +194,7 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     assert state["metrics_checksum"] == zlib.crc32((tmp_path / "metrics.jsonl").read_bytes())
 
 
-def test_names_outside_unicode_end_only_the_drawing(tmp_path, capsys):
+def test_only_plots_fail_when_names_are_not_valid_unicode(tmp_path, capsys):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     logger = RunLogger(folder, folder / "logs")
@@ -206,7 +208,7 @@ def event_files(directory) -> set[str]:
     return {path.name for path in (directory / "logs").iterdir()}
 
 
-def test_event_files_of_others_are_left_alone(tmp_path):
+def test_event_files_of_other_programs_do_not_change(tmp_path):
     logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_epoch(EPOCH)
     saved = logger.state()
@@ -223,6 +225,6 @@ def test_event_files_of_others_are_left_alone(tmp_path):
     assert foreign.read_bytes() == b"of another program"
     assert f"logs/{foreign.name}" not in logger.state()["logs"]
     logger.close()
-    RunLogger(tmp_path, tmp_path / "logs").close()  # a run that starts anew
+    RunLogger(tmp_path, tmp_path / "logs").close()  # a new run in the same folder
     assert foreign.read_bytes() == b"of another program"
     assert ours not in event_files(tmp_path)

@@ -42,7 +42,7 @@ def test_clips_are_audible_and_never_digitally_silent(corpus):
         assert 0.3 <= info.duration <= 4
         samples, _ = soundfile.read(path)
         assert np.sqrt(np.mean(samples**2)) > 0.02
-        assert np.abs(samples).max() < 1  # nothing clips
+        assert np.abs(samples).max() < 1  # no sample is clipped
         for end in (samples[:2205], samples[-2205:]):  # no tenth of a second of silence
             assert np.abs(end).max() > 0.005
         frames = samples[: len(samples) // 256 * 256].reshape(-1, 256)
@@ -102,7 +102,7 @@ def test_make_demo_corpus_is_rejected_when_the_folder_has_other_files(tmp_path, 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_run_leaves_nothing(tmp_path, number):
+def test_stopped_run_leaves_no_files(tmp_path, number):
     log, folder = tmp_path / "log", tmp_path / "folder"
     folder.mkdir()
     process = in_a_process(log, [str(folder / "corpus"), "--clips", "5000"])
@@ -112,7 +112,7 @@ def test_stopped_run_leaves_nothing(tmp_path, number):
     os.kill(process.pid, number)
     process.join(20)
     process.kill()
-    assert process.exitcode == 130  # as after Ctrl-C
+    assert process.exitcode == 130  # the exit code after Ctrl-C
     assert log.read_text().splitlines()[-1].endswith("stopped; nothing was written")
     assert list(folder.iterdir()) == []
 

@@ -23,7 +23,8 @@ MELS = 6
 # Against NVIDIA's arrays, in float64, so that all processors see the same: the rounding of theirs.
 # That is 1.8e-6, 1e-5, 7e-8, 6.7e-5 and, after 60 steps that each repeat it, 1.8e-5.
 OUTPUTS, ALIGNMENTS, LOSS, GRADIENTS, INFERENCE = 2e-5, 1e-4, 1e-5, 1e-3, 1e-4
-BATCHED = 2e-5  # float32 matrix products of other shapes add in another order: 1.9e-6
+# Largest difference (1.9e-6 was seen), because products of other shapes sum in another order.
+BATCHED = 2e-5
 TINY = HParams(
     n_symbols=20,
     symbols_embedding_dim=7,
@@ -65,7 +66,7 @@ def tiny_model(seed=0, training=False, training_decoder=teacher_forced, **change
 
 
 def tiny_batch(lengths=((7, 9), (3, 4), (5, 12)), r=1, seed=0, dtype=torch.float32):
-    """Make clips of (symbols, frames)."""
+    """Make a batch of random clips with these numbers of (symbols, frames)."""
     generator = seeded(seed)
     items = [
         (
@@ -99,7 +100,7 @@ def golden():
 def golden_model(golden):
     model = Tacotron2(HParams(**golden["config"], p_prenet_dropout=0.0))
     weights = {k.removeprefix("state_dict/"): v for k, v in golden.items() if "state_dict/" in k}
-    model.load_state_dict(weights)  # strict: every name and shape
+    model.load_state_dict(weights)  # strict loading checks every name and shape
     return model.double().eval()
 
 
@@ -110,7 +111,7 @@ def golden_batch(golden):
     return Batch(*(x.double() if x.is_floating_point() else x for x in inputs))
 
 
-def test_outputs_equal_the_reference(golden, golden_model, golden_batch):
+def test_outputs_equal_nvidias_outputs(golden, golden_model, golden_batch):
     for run, masked in (("output", True), ("output_unmasked", False)):
         golden_model.mask_padding = masked
         outputs = golden_model(golden_batch)
@@ -120,7 +121,7 @@ def test_outputs_equal_the_reference(golden, golden_model, golden_batch):
         assert_close(outputs.alignments, golden["output/alignments"], ALIGNMENTS)
 
 
-def test_losses_and_gradients_equal_the_reference(golden, golden_model, golden_batch):
+def test_losses_and_gradients_equal_nvidias_values(golden, golden_model, golden_batch):
     losses = Tacotron2Loss()(golden_model(golden_batch), golden_batch)
     for name in ("total", "mel", "mel_postnet", "gate"):
         expected = golden[f"loss/{name}"].item()
@@ -129,7 +130,7 @@ def test_losses_and_gradients_equal_the_reference(golden, golden_model, golden_b
     parameters = dict(golden_model.named_parameters())
     assert len(parameters) == 60
     for name, parameter in parameters.items():
-        # The reference masks behind autograd's back, which makes its gradient of this one wrong.
+        # NVIDIA's code masks without autograd, so its gradient of this parameter is wrong.
         behind = name == "postnet.convolutions.0.0.conv.weight"
         expected = golden[f"{'grad_functional_mask' if behind else 'grad'}/{name}"]
         assert_close(parameter.grad, expected, GRADIENTS * expected.abs().max().item(), name)
@@ -138,7 +139,7 @@ def test_losses_and_gradients_equal_the_reference(golden, golden_model, golden_b
 @pytest.mark.parametrize(
     ("run", "gate_threshold", "frames"), [("inference", 0.5, 21), ("inference_nostop", 2.0, 60)]
 )
-def test_inference_equals_the_reference(golden, golden_model, run, gate_threshold, frames):
+def test_inference_equals_nvidias_inference(golden, golden_model, run, gate_threshold, frames):
     golden_model.gate_threshold = gate_threshold
     text = golden[f"{run}/text_ids"]
     outputs = golden_model.infer(text, torch.tensor([text.shape[1]]))
@@ -167,7 +168,7 @@ def test_default_model_has_the_published_tensors(golden):
     assert {(m.eps, m.momentum) for m in norms} == {(1e-5, 0.1)}
 
 
-def test_initial_weights_have_the_references_distribution():
+def test_initial_weights_have_the_distribution_of_nvidias_recipe():
     """Weights are Xavier-uniform, gain * sqrt(6 / (fan in + fan out)). Biases and LSTMs have
     torch's defaults."""
     torch.manual_seed(0)
@@ -175,11 +176,11 @@ def test_initial_weights_have_the_references_distribution():
     weights = dict(model.named_parameters())
     tanh, relu = 5 / 3, math.sqrt(2)
     gains = {"query_layer": tanh, "memory_layer": tanh, "location_dense": tanh, "encoder": relu}
-    gains |= {f"postnet.convolutions.{i}": tanh for i in range(4)}  # of the others: 1
+    gains |= {f"postnet.convolutions.{i}": tanh for i in range(4)}  # all other gains are 1
     checked = set()
     for name, weight in weights.items():
         values = weight.detach()
-        if re.search(r"convolutions\.\d\.1\.", name):  # normalisation
+        if re.search(r"convolutions\.\d\.1\.", name):  # parameters of batch norm
             assert (values == (1 if name.endswith("weight") else 0)).all(), name
             continue
         if "rnn." in name or "lstm." in name:
@@ -195,7 +196,7 @@ def test_initial_weights_have_the_references_distribution():
         checked.add(name)
         largest = values.abs().max().item()
         assert (0.9 * bound if values.numel() > 100 else 0) < largest <= bound * 1.000001, name
-        if values.numel() > 2000:  # uniform
+        if values.numel() > 2000:  # large tensors must be uniformly distributed
             assert values.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), name
     assert len(checked) == 60 - 16
 
@@ -214,7 +215,7 @@ def test_outputs_beyond_the_end_are_masked(r):
             assert torch.equal(mel[:, :frames], unmasked[:, :frames])
             assert (mel[:, frames:] == 0).all()
             assert (unmasked[:, frames:] != 0).all()
-        steps = math.ceil(frames / r)  # a step that holds a real frame is real
+        steps = math.ceil(frames / r)  # a decoder step with at least one real frame counts as real
         assert torch.equal(masked.gate[row, :steps], free.gate[row, :steps])
         assert (masked.gate[row, steps:] == 1000).all()
     assert torch.equal(masked.alignments, free.alignments)
@@ -277,7 +278,8 @@ def numpy_decoder(decoder, symbols, mel, masks, p):
         gates.append((w["gate_layer.weight"] @ out + w["gate_layer.bias"]).item())
         alignments.append(alignment)
         end = len(mels) * mels[0].shape[1]
-        frames = mel[:, end - mels[0].shape[1] : end].T.reshape(-1)  # the real ones
+        # Real frames instead of predicted frames.
+        frames = mel[:, end - mels[0].shape[1] : end].T.reshape(-1)
     return np.concatenate(mels, axis=1), np.array(gates), np.array(alignments)
 
 
@@ -320,11 +322,12 @@ def test_prenet_dropout_stays_on_after_training():
     assert rates == pytest.approx([0.5, 0.5, 0.9, 0.9], abs=0.015)
 
 
-def test_convolutions_drop_half_in_training():
+def test_convolutions_drop_half_of_the_values_in_training():
     model = tiny_model(training=True, postnet_embedding_dim=64, encoder_embedding_dim=64)
     convolutions = [*model.encoder.convolutions, *model.postnet.convolutions]
     for convolution in convolutions:
-        torch.nn.init.constant_(convolution[1].bias, 50.0)  # so that no activation is zero
+        # A large bias, so that no activation is zero.
+        torch.nn.init.constant_(convolution[1].bias, 50.0)
     seen = []
     for module in (*convolutions, model.encoder.lstm):
         module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -332,7 +335,7 @@ def test_convolutions_drop_half_in_training():
     dropped = [seen[1], seen[2].data, *seen[4:], outputs.mel_postnet - outputs.mel]
     for x in dropped:
         assert 0.42 < (x.abs() < 1e-4).float().mean() < 0.58
-    for x in seen[4:]:  # tanh(50) = 1, doubled: kept activations make up for the lost ones
+    for x in seen[4:]:  # tanh(50) = 1, and dropout doubles the values that it keeps
         assert_close(x[x != 0], 2.0, 1e-5)
 
 
@@ -438,7 +441,7 @@ def make_stop(model, text, lengths, masks, wanted=at_three_steps):
     gate, threshold = model.decoder.gate_layer.linear_layer, model.gate_threshold
     for seed in range(200):
         torch.nn.init.normal_(gate.weight, std=3.0, generator=seeded(seed))
-        model.gate_threshold = 2.0  # a probability never passes it
+        model.gate_threshold = 2.0  # no probability exceeds 2, so speech never stops by itself
         logits = model.infer(text, lengths, masks).gate
         model.gate_threshold = threshold
         for low, high in itertools.pairwise(logits.flatten().sort().values):
@@ -454,7 +457,7 @@ def make_stop(model, text, lengths, masks, wanted=at_three_steps):
 def test_texts_do_not_affect_each_other_when_in_one_batch(r):
     model = tiny_model(n_frames_per_step=r)
     text_lengths = torch.tensor([4, 9, 1, 6, 9])
-    text = torch.randint(1, 20, (5, 9), generator=seeded())  # beyond its length: other symbols
+    text = torch.randint(1, 20, (5, 9), generator=seeded())  # the padding has random symbols
     masks = model.decoder.draw_masks(12, 5, seeded(1))
     steps = make_stop(model, text, text_lengths, masks)
     together = model.infer(text, text_lengths, masks)
@@ -477,7 +480,7 @@ def test_texts_do_not_affect_each_other_when_in_one_batch(r):
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_inference_is_teacher_forcing_on_its_own_frames(r):
+def test_inference_equals_teacher_forcing_on_the_predicted_frames(r):
     model = tiny_model(n_frames_per_step=r)
     text, lengths = torch.randint(1, 20, (1, 8), generator=seeded()), torch.tensor([8])
     masks = model.decoder.draw_masks(12, 1, seeded(1))
@@ -503,7 +506,7 @@ def test_inference_ends_at_the_step_limit(r):
     assert outputs.alignments.shape == (2, 7, 5)
     assert not outputs.mel_postnet.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    model.gate_threshold = 0.0  # the first step is the last
+    model.gate_threshold = 0.0  # every probability exceeds 0, so the first decoder step is the last
     assert model.infer(text, lengths).mel_lengths.tolist() == [r, r]
     with pytest.raises(RuntimeError, match=r"training mode: call model\.eval\(\)"):
         model.train().infer(text, lengths)
@@ -520,7 +523,8 @@ def test_bfloat16_autocast_is_near_single_precision():
         outputs = model(batch)
         rough = Tacotron2Loss()(outputs, batch)
     assert rough.total.dtype == torch.float32
-    assert not torch.equal(outputs.mel_postnet, exact.mel_postnet)  # it did run in bfloat16
+    # The result differs, so bfloat16 was used.
+    assert not torch.equal(outputs.mel_postnet, exact.mel_postnet)
     for one, other in zip(outputs[:4], exact[:4], strict=True):
         assert_close(one.float(), other, 0.08 * other.abs().clamp(max=50).max().item())
     assert rough.total.item() == pytest.approx(loss.total.item(), rel=0.02)

@@ -266,7 +266,7 @@ def test_old_results_are_deleted_when_there_are_too_many(client, monkeypatch):
 def test_web_demo_escapes_names(client):
     shown = client.get("/")
     assert "<option>rand, seed 0</option><option>&lt;b&gt;</option>" in shown.text
-    assert "http" not in shown.text  # loads nothing from other sites
+    assert "http" not in shown.text  # the page loads nothing from other sites
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_ctrl_c_stops_the_web_demo_at_once_and_deletes_its_files(checkpoint_path
         ]
         with request(address, "POST /", CHUNKED_WRONGLY) as client:
             client.recv(1)
-        time.sleep(0.2)  # the synthesis of a text starts
+        time.sleep(0.2)  # time until the synthesis of a text has started
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=20)
         statuses = []

@@ -1,4 +1,4 @@
-"""tacotron2_voice/text/phones.py: phones by eSpeak NG 1.52."""
+"""Test phones by eSpeak NG 1.52 (tacotron2_voice/text/phones.py)."""
 
 import multiprocessing
 import os
@@ -43,7 +43,7 @@ def test_phones_stay_the_same_when_empty_texts_are_between_texts():
     assert to_phones([], "de") == []
 
 
-def test_marks_inside_words_and_numbers_are_read():
+def test_punctuation_inside_words_and_numbers_is_read():
     numbers = to_phones(["4,072", "four thousand seventy two"], "en-us")
     assert numbers[0] == numbers[1]
     [dont, percent, words] = to_phones(["don't", "50%", "fifty percent"], "en-us")
@@ -84,7 +84,7 @@ def test_espeak_version_is_the_version_of_the_library():
     assert [int(number) for number in found] >= [1, 52, 0]
 
 
-# eSpeak's process, which ends at some texts, as eSpeak does after a fault of its own.
+# A replacement for eSpeak's process that ends at some texts, as if eSpeak had crashed.
 FRAGILE = """
 import os, runpy, sys
 espeak = runpy.run_path(sys.argv[1])
@@ -103,7 +103,7 @@ espeak["main"]()
 
 @pytest.fixture
 def fragile(monkeypatch):
-    """A process of eSpeak that ends at the text "sechs"."""
+    """Start a process like eSpeak's that ends at the text "sechs"."""
     monkeypatch.setattr(phones, "COMMAND", [*phones.COMMAND[:2], "-c", FRAGILE, COMMAND[-1]])
     espeak = phones.Espeak()
     monkeypatch.setattr(phones, "_espeak", espeak)

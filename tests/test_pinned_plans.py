@@ -1,4 +1,4 @@
-"""Plans are bit for bit those of release 0.4.0, so that its runs resume."""
+"""Test that plans equal those of release 0.4.0 bit by bit, so that runs of 0.4.0 can resume."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""The optimizer steps of a plan: their batches, weights and ends."""
+"""Test the optimizer steps of a plan: their batches, weights and ends."""
 
 from types import SimpleNamespace
 

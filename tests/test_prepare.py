@@ -83,11 +83,11 @@ def test_prepare_lists_every_clip_once(corpus, tmp_path):
         [str(corpus / "wavs" / f"c{i:02}.wav"), f"Number {i}.", f"{n / RATE:.6f}"]
         for i, n in enumerate(samples)
     ]
-    assert train == sorted(train)  # in the order of metadata.csv
+    assert train == sorted(train)  # the lists keep the order of metadata.csv
 
 
 def test_prepare_writes_the_same_when_it_runs_twice(corpus, tmp_path, monkeypatch):
-    monkeypatch.undo()  # and draws
+    monkeypatch.undo()  # from here on, plots are drawn
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
     prepare(Preparation(corpus, tmp_path / "lists"))
@@ -95,7 +95,8 @@ def test_prepare_writes_the_same_when_it_runs_twice(corpus, tmp_path, monkeypatc
     assert before.keys() == FILES
     for name in ("lengths.png", "corpus.png", "audio.png"):
         image = matplotlib.image.imread(io.BytesIO(before[name]))
-        assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10  # something is drawn
+        # The image has several colors, so it is not blank.
+        assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10
 
 
 def test_old_lists_stay_when_the_disk_is_full(corpus, tmp_path, monkeypatch):
@@ -145,9 +146,11 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
     [
         ("/p/data/c/wavs/a.wav", "/p/filelists/c", "../../data/c/wavs/a.wav"),
         ("/p/c/wavs/a.wav", "/p/c", "wavs/a.wav"),
-        ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),  # only the root is common
-        ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # far away
-        ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),  # fields are stripped
+        # The two paths share only the root.
+        ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),
+        ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # a relative path would be too long
+        # A relative path would lose its space, because fields are stripped.
+        ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),
     ],
 )
 def test_filelist_has_relative_paths_when_clips_are_near(clip, out, listed):
@@ -193,8 +196,8 @@ BAD_SOUNDS = ("rate", "cut", "pipe", "missing")
 
 
 def make_bad_corpus(folder):
-    """Make ten good clips and a bad clip for each fault. Returns the corpus and the expected
-    messages."""
+    """Make ten good clips and a bad clip for each kind of error. Returns the corpus and the
+    expected messages."""
     corpus = make_corpus(folder)
     wavs, metadata = corpus / "wavs", corpus / "metadata.csv"
     for name in ("mute", "fields"):
@@ -305,7 +308,7 @@ def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
-    # Fixed, the bad clips join without moving the good ones from set to set.
+    # After the bad clips are fixed, they join a set, and the good clips stay in their sets.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
     for name in (*BAD_SOUNDS, "both"):
@@ -320,7 +323,7 @@ def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
     assert ids_of(val) <= ids_of(fixed_val)
 
 
-def test_caches_are_those_that_training_would_make(corpus, tmp_path):
+def test_prepare_makes_the_same_caches_as_training(corpus, tmp_path):
     add_line(corpus, "c10|raw|  Blanks, and a  {HH AY1}. ")
     write_tone(corpus / "wavs" / "c10.wav", 5000)
     prepare(Preparation(corpus, tmp_path / "lists", mels=tmp_path / "mels"))
@@ -349,12 +352,13 @@ def test_max_seconds_leaves_out_long_clips(corpus, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "--max-seconds 3 leaves out 1 of 12 clips\n" in printed
     assert "warning: 1 of 11 clips" in printed
-    for rows, fewer in zip(before, read_lists(out), strict=True):  # no other clip moves
+    # All other clips stay in their sets.
+    for rows, fewer in zip(before, read_lists(out), strict=True):
         assert fewer == [row for row in rows if "chapter" not in row[0]]
 
 
 def test_unlisted_audio_files_are_noted(corpus, tmp_path, capsys):
-    write_tone(corpus / "wavs" / "c00.flac", 9000)  # c00.wav is the one read
+    write_tone(corpus / "wavs" / "c00.flac", 9000)  # c00.wav is read, not c00.flac
     write_tone(corpus / "wavs" / "stray.wav", 5000)
     (corpus / "wavs" / "._c01.wav").touch()  # macOS leaves such files behind
     (corpus / "wavs" / "notes.txt").touch()
@@ -366,7 +370,7 @@ def test_unlisted_audio_files_are_noted(corpus, tmp_path, capsys):
     assert len(train + val) == 10
 
 
-def test_corpus_is_rejected_when_it_is_no_corpus(corpus, tmp_path):
+def test_folder_is_rejected_when_it_contains_no_corpus(corpus, tmp_path):
     lists = tmp_path / "lists"
     assert "--download" in refusal(prepare_with, tmp_path / "absent", lists)
     metadata = corpus / "metadata.csv"
@@ -405,7 +409,7 @@ def test_prepare_exits_with_2_when_an_option_is_invalid(tmp_path, options, capsy
 
 
 @pytest.mark.thorough
-def test_split_is_the_pinned_one_when_the_corpus_is_ljspeech(
+def test_split_equals_the_pinned_split_when_the_corpus_is_ljspeech(
     tmp_path, monkeypatch, capsys, ljspeech_metadata
 ):
     with open(LJSPEECH_LENGTHS, encoding="utf-8", newline="") as file:
@@ -446,7 +450,7 @@ def test_prepare_stops_when_a_set_is_empty(tmp_path):
 # ---------------------------------------------------------------------------- cached mels
 
 
-def test_cached_mels_are_bitwise_the_computed_ones(corpus, tmp_path):
+def test_cached_mels_equal_computed_mels_bitwise(corpus, tmp_path):
     lists = tmp_path / "lists"
     noise = np.random.default_rng(0).uniform(-1, 1, 60_000)
     soundfile.write(corpus / "wavs" / "c04.wav", noise, RATE)
@@ -467,7 +471,7 @@ def test_mels_are_made_when_missing_or_outdated(corpus, tmp_path, capsys):
     (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
     np.save(mels / "c02.npy", np.zeros((80, 3), np.float32))
     write_tone(corpus / "wavs" / "c03.wav", 4000 + 3 * 137, peak=0.25)
-    os.utime(corpus / "wavs" / "c03.wav", (1, 1))  # put there by cp -p, say
+    os.utime(corpus / "wavs" / "c03.wav", (1, 1))  # an old time, such as cp -p keeps
     np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
@@ -501,12 +505,12 @@ def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, ca
         begun.append(path.name)
         if len(begun) == 5:
             os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)  # for the main thread to be interrupted before all is done
+        time.sleep(0.01)  # slows the work down, so that the interrupt comes before the end
         return write_mel(path, mel)
 
     if stop == "kill":
         kill_while_preparing(".npy", options)
-        assert list(mels.glob(".*.tmp"))  # the incomplete mel
+        assert list(mels.glob(".*.tmp"))  # an incomplete mel has a temporary name
     else:
         with monkeypatch.context() as patch:
             patch.setattr(derived, "write_mel", interrupted)

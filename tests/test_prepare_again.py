@@ -51,7 +51,7 @@ def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeyp
 def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
     lists = tmp_path / "lists"
     prepare(Preparation(corpus, lists))
-    prepare(Preparation(corpus, lists))  # nothing changes
+    prepare(Preparation(corpus, lists))  # a second call changes no file
     assert "note: " not in capsys.readouterr().out
     prepare(Preparation(corpus, lists, seed=5))
     [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
@@ -70,7 +70,7 @@ def test_settings_list_existing_filelists_when_prepare_is_killed(corpus, tmp_pat
         os.rename(source, target)
 
     monkeypatch.setattr(preparation.os, "replace", replace_some)
-    for done in range(4):  # pictures and lists
+    for done in range(4):  # plots and filelists
         replaced.clear()
         refusal(prepare_with, corpus, lists, error=KeyboardInterrupt)
         assert len(replaced) == done

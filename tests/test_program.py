@@ -1,4 +1,5 @@
-"""tacotron2_voice/utils/program.py: how programs end, and that every program starts anywhere."""
+"""Test how programs end, and that every program starts in any folder
+(tacotron2_voice/utils/program.py)."""
 
 import os
 import re

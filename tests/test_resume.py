@@ -108,7 +108,7 @@ def test_resume_renames_metrics_of_another_run(how, copied, capsys, monkeypatch)
     else:
         path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
     other = path.read_bytes() if path.exists() else None
-    monkeypatch.setattr(train, "train", stop_here)  # before the next checkpoint that is due
+    monkeypatch.setattr(train, "train", stop_here)  # stop before the next checkpoint
     for first in (True, False):
         with pytest.raises(StopHere):
             train.main(flags(copied, "epochs=5", "--resume"))
@@ -186,11 +186,13 @@ def test_resume_from_earlier_renames_later_checkpoints(corpus, whole, tmp_path, 
     }
     assert "renamed a later or damaged checkpoint" in printed
     assert len(metrics(out, "epoch")) == 3
-    assert not metrics(out, "validation")  # that of epoch 2 was cut, no other was due
+    # The validation of epoch 2 was cut off, and there was no other validation.
+    assert not metrics(out, "validation")
     steps_drawn = [step for step, _ in curves(out)["training/loss"]]
     assert steps_drawn == sorted(set(steps_drawn))
     assert max(steps_drawn) <= metrics(out, "epoch")[-1]["iteration"]
-    assert "checkpoint_" in printed.splitlines()[-1]  # there is no best one to name
+    # Without best.pt, the last line contains the newest checkpoint.
+    assert "checkpoint_" in printed.splitlines()[-1]
 
 
 def kill_when_renamed() -> None:
@@ -228,7 +230,7 @@ def test_resume_reads_the_step_from_content_when_the_name_differs(copied, capsys
         assert f"resuming from {copied / 'best.pt'}" in capsys.readouterr().out
 
 
-def test_resume_in_a_new_folder_leaves_the_old_folder(whole, corpus, tmp_path):
+def test_resume_in_a_new_folder_does_not_change_the_old_folder(whole, corpus, tmp_path):
     out, before = tmp_path / "new", snapshot(whole)
     train.main(flags(out, "epochs=5", "-c", newest(whole)))
     assert snapshot(whole) == before
@@ -250,7 +252,7 @@ def test_run_resumes_from_its_start_checkpoint_when_killed(whole, corpus, tmp_pa
 
 
 def reference_style(path: Path, corpus) -> dict:
-    """Write a checkpoint in the reference's form, without loop state and settings."""
+    """Write a checkpoint in the form of NVIDIA's recipe, without loop state and settings."""
     torch.manual_seed(99)
     other = Tacotron2(create_hparams(corpus.hparams()))
     optimizer = torch.optim.Adam(other.parameters())
@@ -318,7 +320,7 @@ def change_clips(corpus, filelist: Path) -> None:
 NEW_CLIPS = "1 added, 1 gone, 2 changed"
 
 
-def test_resume_names_the_option_when_clips_differ(copied, corpus, tmp_path, capsys):
+def test_error_contains_the_option_when_clips_differ(copied, corpus, tmp_path, capsys):
     filelist = tmp_path / "new.txt"
     change_clips(corpus, filelist)
     before = snapshot(copied)
@@ -353,7 +355,8 @@ def test_new_clips_keep_weights_and_counts(corpus, tmp_path, monkeypatch, capsys
     whole = shutil.copytree(out, tmp_path / "whole")
     assert killed.end().code == -signal.SIGKILL
     for folder in (out, whole):
-        train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))  # now of no effect
+        # --new-clips has no effect the second time.
+        train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))
     assert "note: --new-clips has no effect" in capsys.readouterr().out
     assert_same_run(out, whole)
     assert [line["epoch"] for line in metrics(out, "epoch")] == [1, 2, 3, 4, 5]
@@ -406,7 +409,8 @@ def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path,
     (new / "settings.txt").write_text("training_files=train.txt\nvalidation_files=val.txt\n")
     capsys.readouterr()
     train.main(flags(out, f"@{new}/settings.txt", "--resume"))
-    assert "reading" not in capsys.readouterr().out  # the kept tables have moved along
+    # The filelist caches were moved too, so no clip is read.
+    assert "reading" not in capsys.readouterr().out
     assert_same_run(out, whole)
 
 
@@ -462,7 +466,7 @@ OLD_RUN = DATA / "run_0.4.0"
 @pytest.fixture
 def old_run(tmp_path, monkeypatch) -> Path:
     """Copy a run of version 0.4.0 that was stopped inside its second epoch."""
-    monkeypatch.chdir(ROOT)  # Its filelists have relative paths.
+    monkeypatch.chdir(ROOT)  # The filelists of the old run have relative paths.
     folder = shutil.copytree(OLD_RUN, tmp_path / "old")
     lists = ",".join(f"{x}_files={folder}/{y}.txt" for x, y in LISTS.items())
     train.main(flags(folder / "run", f"{lists},epochs=3", "--resume"))
@@ -478,7 +482,7 @@ def test_run_of_0_4_0_resumes_with_its_own_losses(old_run):
     expected = json_lines(OLD_RUN / "expected.jsonl")
     for record, wanted in zip(found[-len(expected) :], expected, strict=True):
         for name, value in wanted.items():
-            # Other processors round differently.
+            # Processors round differently, so losses differ a little.
             assert record[name] == (
                 pytest.approx(value, rel=1e-4) if value != str(value) else value
             )

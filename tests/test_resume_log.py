@@ -1,4 +1,5 @@
-"""Text files: the lines that are spoken, and resuming after a stop at any place."""
+"""Test which lines of text files are spoken, and how synthesis resumes after a stop at any
+moment."""
 
 import argparse
 import os
@@ -29,12 +30,13 @@ from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 
 BOOK = "One dog.\n* * *\nTwo cats.\n\nIt rains.\nWe sat down.\n---\nShe reads.\n"
-NAMES = ["0001", "0003", "0005", "0006", "0008"]  # of the lines that can be spoken
+NAMES = ["0001", "0003", "0005", "0006", "0008"]  # names of the lines that can be spoken
 
 
 class Stopper:
-    """Ctrl-C at the `at`-th call, at its begin or its end, of what speaks or writes; it counts the
-    texts that are spoken."""
+    """Raise KeyboardInterrupt before or after the `at`-th call of a function that speaks or writes.
+
+    Also counts the texts that are spoken."""
 
     def __init__(self, monkeypatch):
         self.calls, self.at, self.after, self.texts = 0, 0, False, 0
@@ -76,7 +78,7 @@ def book(tmp_path):
 
 @pytest.fixture
 def synthesized(checkpoint_path, book, one_thread, monkeypatch, capsys):
-    """A function that has synthesize.py speak the book into a folder, and returns its last line."""
+    """Return a function that runs synthesize.py on the book, and returns the last printed line."""
     synthesize_quickly(monkeypatch.setattr)
 
     def run(out, *more) -> str:
@@ -93,7 +95,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def damage(rng: random.Random, folder: Path) -> None:
-    """What a killed process, or somebody, leaves in the folder."""
+    """Damage the folder as a killed process or a user could."""
     log = folder / "spoken.jsonl"
     made = [path for path in folder.iterdir() if path.suffix in (".wav", ".png")]
     if log.exists() and rng.random() < 0.5:
@@ -128,7 +130,7 @@ def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
     assert found == whole
     assert {*expected.splitlines()} <= {*log.splitlines()}
     assert stops > 0
-    assert damaged or stopper.texts <= 5 + 5 + stops  # a stop costs one at most
+    assert damaged or stopper.texts <= 5 + 5 + stops  # each stop repeats at most one text
     assert damaged or log == expected
 
 
@@ -151,7 +153,7 @@ def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
             break
         except KeyboardInterrupt:
             stops += 1
-        if wav.exists():  # complete, so that the same command begins anew
+        if wav.exists():  # the results are complete, so the same command starts again
             wav.unlink()
             begun += 1
         if part.exists() and part.stat().st_size > 44:
@@ -205,7 +207,7 @@ def test_texts_are_synthesized_again_when_settings_change(
 
 
 def write_vocoder(path: Path, louder: float = 1) -> None:
-    """Each frame's loudest value, 256 times."""
+    """Write a vocoder that repeats the loudest value of each frame 256 times."""
     weights = {"factor": np.float32(louder / 40), "hop": np.array([1, 1, 1, 256]), "last": [3]}
     nodes = [
         helper.make_node("ReduceMax", ["mel"], ["loudest"], axes=[1]),
@@ -237,7 +239,7 @@ def test_only_changed_texts_are_synthesized_again(synthesized, book, tmp_path):
     book.write_text(BOOK.replace("sat", "SAT").replace("---", "One more."), encoding="utf-8")
     assert f"of 2 texts to {out}; 4 spoken before, 1 line skipped, " in synthesized(out)
     assert "of 6 texts to" in synthesized(out, "--speed", "1.1")
-    assert "of 6 texts to" in synthesized(out)  # these keys are in the log, with other sums
+    assert "of 6 texts to" in synthesized(out)  # the log has these files, with other checksums
 
 
 def test_file_names_sort_by_line_when_there_are_many_lines(tmp_path):

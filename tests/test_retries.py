@@ -1,4 +1,5 @@
-"""tacotron2_voice/synthesizer.py: failed chunks are synthesized again, and the best is kept."""
+"""Test that failed chunks are synthesized again, and that the best attempt is kept
+(tacotron2_voice/synthesizer.py)."""
 
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ LETTERS = len(TEXT)
 
 
 def through(steps: int = 60, skip: range = range(0), stops: bool = True):
-    """Alignment and gates of a reading; the symbols of `skip` get no attention."""
+    """Return an alignment and stop probabilities. The symbols in `skip` get no attention."""
     alignment = diagonal(steps, LETTERS)
     for step in np.flatnonzero(np.isin(alignment.argmax(axis=1), skip)):
         alignment[step] = np.eye(LETTERS)[skip[0] - 1]
@@ -36,7 +37,7 @@ ENDLESS = through(stops=False)
 
 
 class Scripted(Synthesizer):
-    """Return these readings for any text, by seed."""
+    """A model that returns a prepared result for any text, chosen by the seed."""
 
     def __init__(self, *readings, settings=H):
         filters = mel_filters(settings).numpy()
@@ -133,7 +134,7 @@ def test_log_mel_has_whole_decoder_steps_for_any_attempt(steps, gates, loud):
     """Some attempts yield their last step before their end is found."""
     alignment = diagonal(steps, LETTERS)
     speaker = Scripted((alignment, np.array(gates)[:steps]))
-    if loud:  # the audio never dies away
+    if loud:  # the audio never becomes quiet
         speaker.decode = lambda *given: (
             step._replace(frames=np.zeros((1, 2, 4), np.float32))
             for step in Scripted.decode(speaker, *given)
@@ -161,12 +162,12 @@ def test_step_limit_depends_on_the_length_of_the_text():
     ("text", "ended"),
     [("one", "one."), ("one.", "one."), ("one?", "one?"), ("(one)", "(one)."), ("one,", "one,")],
 )
-def test_final_mark_is_added_when_the_text_has_no_mark(text, ended):
+def test_end_punctuation_is_added_when_the_text_has_none(text, ended):
     found = Scripted(GOOD).with_final_mark(text_to_sequence(text, ["basic_cleaners"]))
     assert sequence_to_text(found, ENGLISH) == ended
 
 
-def test_no_mark_is_added_when_the_corpus_has_no_final_mark():
+def test_no_punctuation_is_added_when_the_corpus_has_none():
     speaker = Scripted(GOOD)
     unknown = [replace(LJSPEECH, final_mark=mark) for mark in ("", "é")]
     for statistics in (None, *unknown):

@@ -1,4 +1,4 @@
-"""tacotron2_voice/text/rules.py: the version of the reading rules, and where it is stored."""
+"""Test the version of the reading rules, and where it is stored (tacotron2_voice/text/rules.py)."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def test_comments_docstrings_and_layout_do_not_change_the_code():
 
 
 @pytest.mark.parametrize("other", ["drive", "", "doctor "])
-def test_words_change_the_code(other):
+def test_code_differs_when_words_change(other):
     assert code_of(RULE) != code_of(RULE.replace("doctor", other))
 
 
@@ -48,14 +48,14 @@ def test_version_depends_on_every_rule_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("trained", "cleaner", "has_note"),
     [
-        ("", "english_cleaners_corrected", False),  # unknown, as in checkpoints of 0.4.0
+        ("", "english_cleaners_corrected", False),  # no version, as in checkpoints of 0.4.0
         (rules_version(), "english_cleaners_corrected", False),
         ("0123456789abcdef", "english_cleaners_corrected", True),
         ("0123456789abcdef", "english_cleaners", True),
         ("0123456789abcdef", "basic_cleaners", False),
     ],
 )
-def test_synthesizer_notes_other_rules(trained, cleaner, has_note):
+def test_synthesizer_prints_a_note_when_reading_rules_differ(trained, cleaner, has_note):
     settings = replace(Scripted(GOOD).settings, text_cleaners=(cleaner,))
     synthesizer = Scripted(GOOD, settings=settings)
     synthesizer.training = replace(synthesizer.training, text_rules=trained)
@@ -66,7 +66,7 @@ def test_synthesizer_notes_other_rules(trained, cleaner, has_note):
     assert uses_english_rules(settings.text_cleaners) == cleaner.startswith("english")
 
 
-def test_checkpoint_and_its_voice_note_other_rules_once(tmp_path, capsys):
+def test_note_about_reading_rules_is_printed_once(tmp_path, capsys):
     path = save_small_model(
         tmp_path / "a.pt", create_hparams(SMALL_MODEL), text_rules="0123456789abcdef"
     )
@@ -85,6 +85,6 @@ def test_exported_voice_keeps_the_rules_of_its_training(voices, tmp_path):
     description = json.loads(path.read_text())
     path.write_text(json.dumps(description | {"text_rules": "0123456789abcdef"}))
     assert "0123456789abcdef" in Voice(folder).rules_note()
-    del description["text_rules"]  # as in voices of 0.4.0
+    del description["text_rules"]  # voices of 0.4.0 do not contain this entry
     path.write_text(json.dumps(description))
     assert Voice(folder).rules_note() == ""

@@ -73,7 +73,7 @@ def test_run_line_records_settings_and_machine(corpus, whole):
 
 
 @pytest.mark.parametrize("logs", ["logs", "my logs"])
-def test_resume_command_names_the_folders(logs, tmp_path):
+def test_resume_command_contains_the_folders(logs, tmp_path):
     output = tmp_path / "a run; with signs"
     trainer = SimpleNamespace(processes=ALONE)
     of_one = Run(RunFolder(output, logs), *[None] * 4, trainer=trainer)
@@ -110,7 +110,8 @@ def kill_a_worker() -> None:
     def kill() -> None:
         worker, *_ = multiprocessing.active_children()
         worker.kill()
-        time.sleep(1)  # the loader's signal handler raises in here, in the middle of a step
+        # The loader's signal handler raises an error during this sleep, inside a step.
+        time.sleep(1)
 
     act_at(Trainer, "step", kill, 6)
 
@@ -191,7 +192,8 @@ def test_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_path, capsy
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, RuntimeError])
-@pytest.mark.parametrize("place", ["Trainer", "schedule_at"])  # in set-up, in the loop
+# A failure in set-up, and a failure in the training loop.
+@pytest.mark.parametrize("place", ["Trainer", "schedule_at"])
 def test_bug_keeps_its_traceback(error, place, corpus, tmp_path, monkeypatch):
     def fail(*_):
         raise error("a bug")

@@ -114,8 +114,8 @@ def test_run_is_read_once_at_any_depth(tmp_path):
 
 def test_newest_run_is_kept_when_a_seed_occurs_twice(tmp_path):
     write_run(tmp_path / "a", time="2026-11-20T12:00:00+0000")
-    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
-    write_run(tmp_path / "warm", started_from="other.pt")  # not the same experiment
+    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # this is 11:30 UTC
+    write_run(tmp_path / "warm", started_from="other.pt")  # this run is another experiment
     runs = read_runs([tmp_path])
     assert set(runs.by_folder) == {str(tmp_path / "a"), str(tmp_path / "warm")}
     assert runs.left_out[0].startswith(f"{tmp_path / 'b'}: ")

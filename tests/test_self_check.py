@@ -63,7 +63,7 @@ def in_this_process(facts, device):
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(output),
-        torch.random.fork_rng(devices=[]),  # as a process of its own
+        torch.random.fork_rng(devices=[]),  # a separate process would not change the random state
     ):
         patch.setattr(sys, "stdin", io.StringIO(given))
         compare_kernels.main()
@@ -102,14 +102,14 @@ def test_training_uses_the_kernels_when_they_are_right(autocast):
 
 
 def smaller_tanh(monkeypatch):
-    """A formula."""
+    """Make a formula of the kernels wrong: tanh is too small."""
     kernels = graphs._kernels()
     tanh = kernels._tanh
     monkeypatch.setattr(kernels, "_tanh", lambda x: tanh(x) * 0.9999)
 
 
 def no_first_gradient(monkeypatch):
-    """Make only the backward pass wrong, by memory that is not zero at its start."""
+    """Make only the backward pass wrong: a buffer does not start with zeros."""
     entries = graphs.Graphs._gradient_entries
 
     def changed(self, *given):
@@ -140,7 +140,7 @@ def wrong_encoder(monkeypatch):
     monkeypatch.setattr(graphs.Graphs, "lstm_forward", changed)
 
 
-# The tensors whose error may be the largest, by the failure.
+# For each failure, the tensors that may have the largest error.
 FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_encoder: "encoder"}
 
 
@@ -185,7 +185,7 @@ def test_training_uses_plain_operations_when_one_part_is_wrong(monkeypatch):
     ("owner", "name", "expected"),
     [
         (graphs._Loop, "run", "RuntimeError: illegal access"),
-        # training would not use such kernels: plain operations are not compared with themselves
+        # training does not use such kernels, so there is nothing to compare
         (graphs, "_attention_energies", "RuntimeError: no graphs could be made"),
     ],
 )
@@ -205,7 +205,7 @@ def test_check_fails_when_there_is_nothing_to_compare(monkeypatch):
     assert not check().is_right
 
 
-def test_the_sizes_are_all_that_a_decoder_reads():
+def test_sizes_contain_every_setting_that_a_decoder_reads():
     class Noting:
         def __init__(self):
             self.read = set()
@@ -232,7 +232,7 @@ def test_the_sizes_are_all_that_a_decoder_reads():
         ("print('a library\\n[true, \"mel: 0\"]')", (True, "mel: 0")),
     ],
 )
-def test_answer_is_wrong_when_the_process_crashes_or_hangs(program, expected, monkeypatch):
+def test_check_fails_when_the_process_crashes_or_hangs(program, expected, monkeypatch):
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-S", "-c", program))
     monkeypatch.setattr(self_check, "SECONDS", 0.3 if "sleep" in program else 30)
     assert IN_A_PROCESS({}, "cpu") == expected
@@ -340,11 +340,12 @@ def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
     trainer.use_decoder("reference")
     assert trainer.model.training_decoder is teacher_forced
     with warnings.catch_warnings(action="error"):
-        trainer.use_decoder("fast")  # what was found is remembered
+        trainer.use_decoder("fast")  # the result of the first check is used again
     with monkeypatch.context() as patched:
         patched.setattr(graphs, "problem", lambda *_: "no CUDA device")
         expected, _ = trained(HPARAMS)
-    assert torch.equal(found, expected)  # right kernels too would differ in the last bits
+    # Equal bits show that plain operations ran: even correct kernels round differently.
+    assert torch.equal(found, expected)
 
 
 class Several(Processes):

@@ -106,7 +106,7 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
         read_clips(lists, new_run=True)
     printed = capsys.readouterr().out
     for filelist in (lists.training_files, lists.validation_files):
-        assert f"{filelist}:2: " in str(found.value)  # both in one message
+        assert f"{filelist}:2: " in str(found.value)  # one message contains both errors
         assert f"{filelist}:1: " not in str(found.value)
         name = Path(filelist).name
         assert f"{filelist}: no current {name}.clips: reading every clip once" in printed
@@ -190,7 +190,7 @@ def test_processes_compare_all_code_that_trains():
 # ---------------------------------------------------------------------------- several processes
 
 
-PROCESS_TIMEOUT = 2  # seconds, for them to wait for each other
+PROCESS_TIMEOUT = 2  # seconds that processes wait for each other
 
 
 class Pair(Processes):
@@ -324,12 +324,13 @@ def test_few_updates_warns_only_when_steps_are_few():
     warning = few_updates(make_sampler(frames[:320], HParams()), HParams())
     assert "5 optimizer steps per epoch" in warning
     assert "batch_size=16 for about 20" in warning
-    few = replace(HParams(), batch_size=2)  # Smaller batches cannot help.
+    # With batches of 2 clips, the warning cannot advise smaller batches.
+    few = replace(HParams(), batch_size=2)
     assert "Add more clips" in few_updates(make_sampler(frames[:6], few), few)
 
 
 def test_short_limit_warns_when_the_longest_clip_exceeds_it(lists):
-    """Both lists count. With the advised limit there is no warning."""
+    """The check includes both filelists. With the advised limit there is no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)
     h = replace(lists, n_frames_per_step=2, max_decoder_steps=15)

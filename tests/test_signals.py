@@ -22,7 +22,7 @@ def print_to(file: int, descriptors: tuple[int, ...]) -> None:
 def print_into_pipe(writer) -> None:
     print_to(writer.fileno(), (1, 2))
     writer.close()
-    # In one piece: print() may write the line's end by itself, when the reader has gone already.
+    # A single write: print() may write the line feed separately, after the reader has gone.
     os.write(1, b"the first line\n")
     act_at(Trainer, "step", lambda: print("of a library", file=sys.stderr, flush=True), 4)
 
@@ -60,7 +60,7 @@ def print_into_full_file() -> None:
 
 
 def print_into_terminal(hang_up_at_step: int) -> None:
-    """This process is the leader of the session."""
+    """Print into a terminal that hangs up at a step. This process must lead its session."""
     terminal, slave = os.openpty()
     print_to(os.open(os.ttyname(slave), os.O_RDWR), (0, 1, 2))
     os.close(slave)
@@ -103,7 +103,7 @@ def test_signal_saves_a_checkpoint_when_nothing_can_be_printed(
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), *hook).end()
     assert (ended.code, ended.output) == (128 + number, "")
-    assert (out / "checkpoint_5.pt").exists()  # the very step, though none was due
+    assert (out / "checkpoint_5.pt").exists()  # saved at this step, although no checkpoint was due
     assert Child(flags(out, "", "--resume")).end().code == 0
     assert_same_run(out, whole)
 

@@ -1,4 +1,4 @@
-"""evaluation/speaker_identification.py: the nearest speaker to an embedding.
+"""Test which speaker is nearest to an embedding (evaluation/speaker_identification.py).
 
 test_recognizers.py tests the encoder, test_evaluate.py its use in scripts/evaluate.py.
 """

@@ -71,7 +71,7 @@ def lists_of(out, name="{}"):
         ("c{i}|Raw {i}.| {s} |Text {i}.", "3", "Text {i}."),
     ],
 )
-def test_any_field_may_name_the_speaker(tmp_path, capsys, line, column, text):
+def test_any_field_can_contain_the_speaker(tmp_path, capsys, line, column, text):
     lines = [line.format(i=i, s="ab"[i % 2]) for i in range(8)]
     clips, problems = read_metadata(write_metadata(tmp_path, *lines), column)
     assert [(x.id, x.text, x.speaker) for x in clips] == [
@@ -106,7 +106,7 @@ def test_speaker_column_is_rejected_when_it_is_the_text_or_empty(tmp_path):
     assert "column 2" in refusal(read_metadata, tmp_path, "2")
 
 
-def test_lists_have_a_fourth_field(tmp_path):
+def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     """Filelists of cached mels have this field too, and settings.txt sets speaker_embedding_dim."""
     corpus, out = tmp_path / "corpus", tmp_path / "lists"
     (corpus / "wavs").mkdir(parents=True)
@@ -176,7 +176,7 @@ def test_speaker_column_is_rejected_when_there_is_no_table(tmp_path):
         ("x\u200b", "'x\\u200b'"),
     ],
 )
-def test_line_is_a_problem_when_its_speaker_is_no_name(tmp_path, name, problem):
+def test_line_is_reported_when_its_speaker_name_is_not_valid(tmp_path, name, problem):
     lines = [f"c{i}|{name if i in (2, 5) else 'anna'}|Text {i}." for i in range(8)]
     clips, problems = read_metadata(write_metadata(tmp_path, *lines), "2")
     assert len(clips) == 6
@@ -195,7 +195,7 @@ def test_names_are_rejected_when_they_look_alike(tmp_path, other):
     assert f"{name!r} ({place}:1)" in message
 
 
-def test_names_are_one_when_only_their_unicode_form_differs(tmp_path):
+def test_names_are_equal_when_only_their_unicode_form_differs(tmp_path):
     lines = [f"c{i}|{'Zoë' if i % 2 else 'Zoe' + chr(0x308)}|Text {i}." for i in range(8)]
     clips, _ = read_metadata(write_metadata(tmp_path, *lines), "2")
     assert {clip.speaker for clip in clips} == {"Zoë"}

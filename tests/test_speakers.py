@@ -1,4 +1,4 @@
-"""Several speakers in one model: lists, tables, batches, the model, runs and warm starts."""
+"""Test models of several speakers: filelists, caches, batches, the model, runs and warm starts."""
 
 import re
 import shlex
@@ -29,7 +29,8 @@ TINY_MODEL = create_hparams(tiny())
 
 @pytest.fixture
 def lists(tmp_path):
-    """A list of nine clips by three speakers, and one of three for validation."""
+    """Return settings with a filelist of nine clips by three speakers, and three validation
+    clips."""
     lines = []
     for i in range(9):
         path = tmp_path / f"{i}.wav"
@@ -48,7 +49,7 @@ def test_fourth_field_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
-    # An accent may be a letter's part or a character of its own: the name is the same.
+    # A letter with an accent may be one or two characters. Both spellings are the same name.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 

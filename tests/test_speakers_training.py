@@ -102,7 +102,7 @@ def test_time_of_speakers_follows_the_exponent(corpus, balance):
     rates = set()
     for speaker in set(speakers):
         own = speakers == speaker
-        assert len(set(draws[own])) == 1  # all clips of a speaker equally often
+        assert len(set(draws[own])) == 1  # all clips of a speaker are drawn equally often
         rates.add((draws @ (frames * own)) / frames[own].sum() ** (1 - balance))
     assert max(rates) == pytest.approx(min(rates))
 
@@ -154,7 +154,8 @@ def test_epochs_keep_all_rules_when_speakers_are_balanced(corpus, balance, strat
 
 
 FRAMES = np.array([*[100] * 90, *[50] * 10])
-NUMBERS = np.array([*[0] * 90, *[1] * 10])  # 9,000 frames of one, 500 of the other
+# One speaker has 9,000 frames, the other speaker has 500.
+NUMBERS = np.array([*[0] * 90, *[1] * 10])
 
 
 def test_balanced_draws_equal_values_computed_by_hand():
@@ -187,7 +188,8 @@ def test_costs_are_relative_to_the_same_clips_when_epochs_are_balanced():
 def test_balance_is_rejected_when_out_of_range(overrides, message):
     with pytest.raises(UserError, match=message):
         create_hparams(overrides)
-    assert create_hparams("speaker_balance=0.5,speaker_embedding_dim=64")  # as is advised
+    # The advised settings are valid.
+    assert create_hparams("speaker_balance=0.5,speaker_embedding_dim=64")
 
 
 # ---------------------------------------------------------------------------- memory
@@ -232,7 +234,9 @@ def test_memory_check_includes_speakers_and_repeated_draws():
     weights = balancing_weights(clips.num_frames, clips.speaker_numbers, hparams)
     check_memory(trainer, clips, clips, weights)
     validation = [(3, 4, 30)] * 2
-    assert [tuple(x.mel.shape) for x in batches] == [(3, 4, 30), (8, 4, 1), *validation]
+    # On a CPU, the check first runs a batch of one clip.
+    shapes = [tuple(batch.mel.shape) for batch in batches if len(batch.mel) > 1]
+    assert shapes == [(3, 4, 30), (8, 4, 1), *validation]
     assert all("speaker" in batch.labels for batch in batches)
 
 
@@ -431,7 +435,7 @@ def test_curves_and_lines_are_limited_when_there_are_many_speakers(tmp_path, mon
     run(tmp_path / "out", corpus, **MANY)
     [record], logged = metrics(tmp_path / "out", "validation"), curves(tmp_path / "out")
     losses = {name: each["loss_unpadded"] for name, each in record["speakers"].items()}
-    assert list(losses) == list("edcba")  # most speech first
+    assert list(losses) == list("edcba")  # the speaker with the most speech comes first
     assert {tag for tag in logged if tag.startswith("validation_loss_unpadded/")} == {
         f"validation_loss_unpadded/{name}" for name in "edc"
     }

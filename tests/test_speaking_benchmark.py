@@ -19,7 +19,7 @@ SMALL = (
     "prenet_dim=8,attention_dim=8,postnet_embedding_dim=8,n_frames_per_step=2"
 )
 OPTIONS = "--device cpu --threads 1 --symbols 3 --steps 5 --texts 1,2".split()
-SECONDS_A_TEXT = 5 * 2 * 256 / 22050  # steps, frames per step, hop length, sampling rate
+SECONDS_A_TEXT = 5 * 2 * 256 / 22050  # decoder steps x frames per step x hop length / sampling rate
 
 
 def missing(hparams):
@@ -38,7 +38,7 @@ def test_factors_are_medians_when_tasks_are_repeated(tmp_path, monkeypatch, caps
     path = tmp_path / "synthesis.json"
     synthesis.main([*OPTIONS, "--hparams", SMALL, "--json", str(path)])
     one, two, vocoder = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    assert one["way"] == two["way"] == "one by one"  # a CPU has no other
+    assert one["way"] == two["way"] == "one by one"  # a CPU has no faster way
     assert np.median(one["real_time_factors"]) == pytest.approx(2.0 / SECONDS_A_TEXT)
     assert np.median(two["real_time_factors"]) == pytest.approx(7.0 / (2 * SECONDS_A_TEXT))
     assert vocoder["real_time_factors"] is None

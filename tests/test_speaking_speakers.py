@@ -1,4 +1,4 @@
-"""Speaking with a model of several speakers: checkpoints, voices, programs, each speaker's pace."""
+"""Test synthesis with several speakers: checkpoints, voices, programs, and speaking rates."""
 
 import contextlib
 import importlib
@@ -70,8 +70,8 @@ def save(path, names=NAMES, **more):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A checkpoint of three speakers and its exports, each with what was printed; and the
-    checkpoint of a single one."""
+    """Return a checkpoint of three speakers, its exports with their printed output, and a
+    checkpoint of one speaker."""
     folder = tmp_path_factory.mktemp("speakers")
     (folder / "texts.txt").write_text("A dog came.\nIt sat down, and it ate.\n" * 2)
     found = {"checkpoint": save(folder / "best.pt"), "alone": save(folder / "one.pt", ("anna",))}
@@ -284,8 +284,9 @@ def test_checkpoint_is_rejected_when_its_speakers_are_damaged(changed, tmp_path)
 
 
 def corpus(*paces: float, clips: int = 200, few: int = 0):
-    """Clips of a speaker for each pace, in seconds a symbol, by 10 % faster to 10 % slower; of the
-    last only `few`."""
+    """Make clips of speakers with these rates, in seconds per symbol.
+
+    Each clip is up to 10 % faster or slower. The last speaker has only `few` clips."""
     rng, rows = np.random.default_rng(0), list[tuple[float, ...]]()
     for index, pace in enumerate(paces):
         count = few if few and index == len(paces) - 1 else clips
@@ -296,7 +297,7 @@ def corpus(*paces: float, clips: int = 200, few: int = 0):
     return frames, symbols, indices.astype(np.int64)
 
 
-SETTINGS = create_hparams("hop_length=441")  # frames of 20 ms
+SETTINGS = create_hparams("hop_length=441")  # a frame lasts 20 ms
 
 
 def measured(*paces: float, **sizes):
@@ -372,7 +373,8 @@ def test_failures_and_limits_depend_on_the_speaker():
 
 @pytest.mark.thorough
 def test_checkpoints_contain_statistics_of_their_speakers(tmp_path):
-    """Every checkpoint of several speakers has statistics. A run that resumes an older checkpoint adds them."""
+    """Every checkpoint of several speakers has statistics. A run that resumes an older checkpoint
+    adds them."""
     lines = []
     for i in range(9):
         write_tone(tmp_path / f"{i}.wav", 4000 + 500 * i)

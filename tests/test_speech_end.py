@@ -1,4 +1,5 @@
-"""tacotron2_voice/speech_end.py: which step is the last, by the gate and by attention at rest."""
+"""Test which decoder step is the last, by the stop token and by attention at rest
+(tacotron2_voice/speech_end.py)."""
 
 import numpy as np
 import pytest
@@ -9,12 +10,13 @@ from hparams import create_hparams
 from tacotron2_voice.speech_end import EndDetector, StopReason
 from tacotron2_voice.text import ENGLISH, text_to_sequence
 
-STEP = 0.05  # seconds
+STEP = 0.05  # seconds per decoder step
 SETTINGS = "sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000"
 H = create_hparams(SETTINGS)
 WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # the last word from symbol 4, "." is 7
-LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)  # nepers: 69 dB less
-REST = 8  # steps
+# Natural logarithms; QUIET is 69 dB softer.
+LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
+REST = 8  # decoder steps of rest that end speech
 
 
 def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
@@ -33,7 +35,7 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
-        assert certain <= finder.num_certain  # steps that were sent stay speech
+        assert certain <= finder.num_certain  # steps that a stream has yielded remain speech
         certain = finder.num_certain
         if ended:
             return finder, number
@@ -41,7 +43,8 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
 
 
 def through(gates=(), frames=(), after=()) -> list:
-    """A step on each symbol, then these at rest on the last one, then others."""
+    """Return decoder steps: one on each symbol, then steps at rest on the last symbol, then
+    others."""
     reading = [(LOUD, 0.01, at(symbol)) for symbol in range(len(WORDS) - 1)]
     rest = zip(frames or [LOUD] * len(gates), gates, strict=True)
     return reading + [(frame, gate, at(len(WORDS) - 1)) for frame, gate in rest] + list(after)
@@ -61,7 +64,7 @@ def test_speech_ends_later_when_a_loud_end_dies_away():
 def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
     finder, told = run(through([0.6] + [0.1] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 8)
-    assert told == 8 + 0.25 / STEP  # seconds
+    assert told == 8 + 0.25 / STEP  # 0.25 seconds later
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
@@ -152,7 +155,7 @@ def test_speech_ends_when_attention_makes_no_progress():
     finder, told = run([(LOUD, 0.1, at(2))] * 99)
     assert finder.reason is StopReason.STUCK
     assert not finder.reason.is_found
-    assert told == pytest.approx(2 / STEP + 1, abs=1)  # seconds
+    assert told == pytest.approx(2 / STEP + 1, abs=1)  # after 2 seconds
 
 
 def test_speech_ends_at_its_limit_when_the_text_has_no_words():
@@ -167,7 +170,8 @@ STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.fl
 
 @given(st.lists(STEPS, min_size=60, max_size=60))
 def test_speech_ends_within_the_limit_for_any_steps(steps):
-    """`run` also checks that steps that a stream has yielded stay speech."""
+    """`run` also checks that decoder steps are never removed from the speech after a stream has
+    yielded them."""
     told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]
     finder, number = run(told, max_steps=60)
     assert finder.reason is not None

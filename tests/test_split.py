@@ -23,7 +23,7 @@ def test_split_follows_ids_fraction_and_seed():
     assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}
     assert "the pinned split" in origin
     fewer, origin = choose_split(named(sorted(pinned)[1:]), 0.2, 0)
-    assert len(fewer ^ validation) <= 2  # it hardly changes as clips come and go
+    assert len(fewer ^ validation) <= 2  # few clips change sets when clips are added or removed
     assert "seed 0" in origin
     of_one = [replace(clip, speaker="linda") for clip in named(pinned)]
     assert choose_split(of_one, 0.2, 0)[0] == validation
@@ -31,7 +31,7 @@ def test_split_follows_ids_fraction_and_seed():
     linda = {name for name in choose_split(of_two, 0.2, 0)[0] if name[:2] != "b-"}
     assert linda == validation
     other, _ = choose_split(named(pinned), 0.2, 1)
-    assert 0.1 < len(other & validation) / 2620 < 0.3  # 0.2 by chance
+    assert 0.1 < len(other & validation) / 2620 < 0.3  # 0.2 is expected by chance
     assert choose_split(named(order[::-1]), 0.1, 0)[0] < validation
 
 
@@ -65,7 +65,7 @@ def test_clips_of_a_text_are_in_one_set_when_several_speakers_read_it():
     assert 10 <= counts["a"] < 15
     assert counts["b"] >= 4
     assert counts["c"] >= 1
-    # Speakers of whom none is wanted do not keep others' from being held out.
+    # If a speaker needs no held-out clip, clips of other speakers are still held out.
     readers = [("a", i) for i in range(5)] + [
         (f"c{i}", (i + j) % 5) for i in range(5) for j in (0, 1)
     ]

@@ -1,4 +1,5 @@
-"""tacotron2_voice/text/splitting.py: where a long text is split, and where never."""
+"""Test where a long text is split, and where it must not be split
+(tacotron2_voice/text/splitting.py)."""
 
 import itertools
 import math
@@ -56,7 +57,7 @@ def test_chunks_never_exceed_the_limit(sequence, limit):
         assert can_be_spoken(words)
         assert words[0] != space
         assert words[-1] != space
-        if len(words) > limit:  # one word, and signs with nothing to speak
+        if len(words) > limit:  # a single word, and characters without sound
             line = [" "] + ["a" if can_be_spoken([i]) else symbols[i] for i in words]
             spoken = [word for word in "".join(line).replace("--", " ").split() if "a" in word]
             assert len(spoken) == 1
@@ -73,7 +74,8 @@ def test_text_is_split_after_sentences_into_even_chunks():
         "nobody came. the end was near.",
     ]
     assert split("One dog. " * 6, 30) == ["one dog. one dog. one dog."] * 2
-    assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2  # and not three and one
+    # Two equal chunks, not three sentences and one.
+    assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2
 
 
 @pytest.mark.parametrize("sign", [",", ";", ":", " —", " -", "..."])

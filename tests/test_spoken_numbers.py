@@ -23,7 +23,7 @@ VALUES = dict(
 
 
 def value(words: str) -> int:
-    """The number that these words are read as."""
+    """Return the number that these words mean."""
     whole = part = 0
     for word in words.split():
         if word == "hundred":
@@ -36,7 +36,7 @@ def value(words: str) -> int:
 
 
 def grammar_pattern() -> str:
-    """The grammar's public rule as a regular expression over words, each with a space before it."""
+    """Return the grammar's public rule as a regular expression. Each word has a space before it."""
     rules = dict(re.findall(r"<(\w+)> = (.*);", GRAMMAR))
 
     def expand(rule: str) -> str:
@@ -77,7 +77,7 @@ def test_other_languages_have_their_own_words(language, expected):
 
 def test_languages_without_number_words_are_rejected(monkeypatch):
     with pytest.raises(UserError, match=r"language=kok: .*am,"):
-        in_words(7, "kok")  # Konkani, and ko is Korean
+        in_words(7, "kok")  # kok is Konkani; ko is Korean
     monkeypatch.setitem(sys.modules, "num2words", None)
     with pytest.raises(UserError, match=r"num2words.*requirements/phones\.txt"):
         in_words(7, "de")

@@ -1,10 +1,12 @@
 """Test that runs that are killed or stopped end bitwise as if they were never interrupted."""
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -40,7 +42,7 @@ def test_killed_run_resumes_bitwise(moment, workers, corpus, whole, tmp_path):
     out = tmp_path / "out"
     first, second = (corpus.hparams(**LONG, num_workers=number) for number in workers)
     assert Child(flags(out, first), kill_at, moment).end().code == -signal.SIGKILL
-    if moment == "in validation":  # before which all is saved
+    if moment == "in validation":  # everything is saved before validation
         assert newest(out).name == newest(whole).name
     second = Child(flags(out, second, "--resume")).end()
     assert second.code == 0, second.output
@@ -69,8 +71,8 @@ def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
 
 
 def test_fast_decoder_and_guided_attention_resume_bitwise(corpus, tmp_path):
-    """The guided attention loss is logged. It has a weight in the first 9 of 16 to 20 optimizer steps, which end in the third
-    epoch."""
+    """The guided attention loss is logged. It has a weight in the first 9 of 16 to 20 optimizer
+    steps, which end in the third epoch."""
     settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "log_interval": 1}
     settings["decoder"] = "fast"
     out = resumed_like_uninterrupted(corpus.hparams(**settings), tmp_path)
@@ -93,13 +95,14 @@ PLACES = {
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        if to_group:  # from outside, for a loader's processes end when their parent says so
+        # Sent by another process, because a loader's worker obeys a SIGTERM of its parent.
+        if to_group:
             code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
             command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]
             subprocess.run(command, check=True, start_new_session=True)
         else:
             os.kill(os.getpid(), number)
-        time.sleep(seconds)  # in which the death of a loader's process would be noticed
+        time.sleep(seconds)  # time in which the loader would notice the death of a worker
 
     act_at(*PLACES[place], send, call)
 
@@ -141,7 +144,8 @@ def test_signal_to_group_leaves_no_orphan(number, corpus, whole, tmp_path):
     stopped = child.end()
     assert stopped.code == 128 + number, stopped.output
     assert "Traceback" not in stopped.output
-    assert newest(out).name == "checkpoint_7.pt"  # the very step, though none was due
+    # Saved at this step, although no checkpoint was due.
+    assert newest(out).name == "checkpoint_7.pt"
     assert session_members(child.process.pid) == []
     resumed = Child(flags(out, "num_workers=0", "--resume")).end()
     assert resumed.code == 0, resumed.output
@@ -162,3 +166,40 @@ def test_second_ctrl_c_stops_at_once(number, saved, corpus, tmp_path):
     assert ("stopped without saving" in stopped.output) == (saved == 6)
     assert "Traceback" not in stopped.output
     assert newest(out).name == f"checkpoint_{saved}.pt"
+
+
+def compute_for_minutes(interrupts: int, limit: float) -> None:
+    """Make step 7 compute for minutes in one operation, and send SIGINT this many times.
+
+    Python runs no signal handler during such an operation, as in a backward pass of torch.
+    """
+    vars(train)["SECONDS_FOR_STEP"] = limit
+
+    def interrupt() -> None:
+        for _ in range(interrupts):
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def compute() -> None:
+        threading.Thread(target=interrupt, daemon=True).start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+    act_at(Trainer, "step", compute, 7)
+
+
+@pytest.mark.parametrize(("interrupts", "limit"), [(1, 0.5), (2, 1000)])
+def test_ctrl_c_stops_within_seconds_when_a_step_takes_minutes(
+    interrupts, limit, corpus, whole, tmp_path
+):
+    """One Ctrl-C stops after the limit, a second Ctrl-C stops at once."""
+    out = tmp_path / "out"
+    hook = (compute_for_minutes, interrupts, limit)
+    stopped = Child(flags(out, corpus.hparams(**LONG)), *hook).end(timeout=60)
+    assert stopped.code == 128 + signal.SIGINT, stopped.output
+    assert "Ctrl-C again" in stopped.output
+    assert "stopped without saving" in stopped.output
+    assert "checkpoint_6.pt" in stopped.output
+    assert f"python train.py -o {out} --resume" in stopped.output
+    assert newest(out).name == "checkpoint_6.pt"
+    assert Child(flags(out, "", "--resume")).end().code == 0
+    assert_same_run(out, whole)

@@ -1,4 +1,4 @@
-"""scripts/study.py: settings, runs, how they stop and fail, and the report."""
+"""Test scripts/study.py: settings, runs, their stops and failures, and the report."""
 
 import json
 import re
@@ -122,7 +122,7 @@ def test_study_trains_and_transcribes_every_run_once(make_study, capsys):
     kept = {path.name for path in (made.out / "sb" / "seed_1").glob("epoch_*")}
     assert kept == {"epoch_1.pt", "epoch_2.pt"}
     for name in GRID:
-        shutil.rmtree(made.out / name)  # the values are enough
+        shutil.rmtree(made.out / name)  # the saved values are enough for the report
     again = make_study(train="false", points=(1, 2))
     again.run([1], concurrent_runs=1)
     assert again.failed == []
@@ -170,11 +170,11 @@ def test_study_continues_when_a_run_fails(make_study, capsys):
     assert problem in capsys.readouterr().out
     study.write_report(made)
     report = (made.out / "report.md").read_text("utf-8")
-    assert "| ssb  | " in report  # only in the table of settings
+    assert "| ssb  | " in report  # the strategy appears only in the table of settings
     assert re.findall(r"^\| (\w+) +\| +3.000", report, re.MULTILINE)[:2] == ["rand", "sb"]
 
 
-def test_stop_saves_running_programs_and_starts_no_more(make_study):
+def test_stop_lets_running_programs_save_and_starts_no_program(make_study):
     made = make_study(train="trap 'echo saved; exit 143' TERM; echo up; sleep 30 & wait")
     thread = threading.Thread(target=made.run, args=([1], 2))
     thread.start()
@@ -230,8 +230,8 @@ def table_of(values, quantity, spent):
 
 
 def test_budget_table_compares_at_equal_budgets(values):
-    """By hand: after equal epochs RAND has twice the updates; after equal updates the factor is 1.5.
-    The cheapest run has half of RAND's updates."""
+    """By hand: after equal epochs RAND has twice the updates; after equal updates the factor is
+    1.5. The cheapest run has half of RAND's updates."""
     titles, _, rand, ssb = table_of(values, study.LOSS, "updates")
     assert titles == ["", "100 updates", "200 updates"]
     errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]  # seeds' factors are 1.1, 1.2 and 1.3
@@ -242,7 +242,7 @@ def test_budget_table_compares_at_equal_budgets(values):
     assert [cell.split(" (")[1] for cell in ssb[1:]] == ["+200 %\\*)", "+500 %\\*)"]
     titles, _, rand, ssb = table_of(values, study.RATE, "decoder_steps")
     assert titles[1:] == ["40 decoder steps", "80 decoder steps"]
-    assert rand[1] == "–"  # its first word error rate came after 80
+    assert rand[1] == "–"  # the first word error rate came after 80 optimizer steps
     assert ssb[1].startswith("0.900 ± ")
 
 

@@ -74,7 +74,7 @@ def test_symbol_table_is_rejected_when_it_is_damaged(symbols, message, tmp_path)
     [
         ("Zażółć GĘŚLĄ jaźń!", "zażółć gęślą jaźń!"),
         (unicodedata.normalize("NFD", "Été à Orléans"), "été à orléans"),
-        # Marks of the direction go, vowel signs stay.
+        # Direction marks are removed, and vowel signs stay.
         ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),
         ("हिन्दी में।", "हिन्दी में।"),
         ("می\u200cروم", "می\u200cروم"),  # a joiner that Persian spelling needs
@@ -279,7 +279,8 @@ def test_prepare_writes_the_table_and_reports_rare_symbols(lists, capsys):
     hparams = read_symbols(create_hparams(f"@{lists / 'settings.txt'}"))
     assert (hparams.symbol_table, hparams.n_symbols) == (tuple(table), len(table))
     files = hparams.training_files, hparams.validation_files
-    clips = [clip for filelist in files for clip in cached_table(filelist, hparams)]  # by prepare
+    # `prepare` wrote the caches.
+    clips = [clip for filelist in files for clip in cached_table(filelist, hparams)]
     assert all(clip.text.lower() == sequence_to_text(clip.symbols, hparams.table) for clip in clips)
     warning = preparation.rare_symbols(clips * 2, hparams)
     assert "'ę' in 2 (odd, odd)" in warning
@@ -393,7 +394,7 @@ def test_checkpoint_uses_english_symbols_when_it_has_no_table(checkpoint_path):
     hparams = load_checkpoint_synthesizer(checkpoint_path).settings
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
-    for text in ("So.", "£10, at 10:05"):  # as they were trained to read it
+    for text in ("So.", "£10, at 10:05"):  # each model reads the texts as in its training
         assert text_to_ids(text, hparams) == text_to_sequence(text, ["english_cleaners"])
 
 

@@ -1,4 +1,4 @@
-"""synthesize.py: its files and warnings, and the independence of texts."""
+"""Test the files and warnings of synthesize.py, and that texts do not affect each other."""
 
 import contextlib
 import resource
@@ -16,7 +16,8 @@ from tacotron2_voice.griffin_lim import SILENCE
 from tacotron2_voice.utils import plots as pictures
 from tacotron2_voice.utils.errors import UserError
 
-LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
+# With at most 16 symbols per chunk: a sentence and two clauses.
+LONG_TEXT = "A dog came. It sat down, and it ate."
 
 
 def speak_text(checkpoint_path, out, *more, text=LONG_TEXT):
@@ -38,7 +39,7 @@ def mels_alone(empty_pictures, monkeypatch):
 def test_chunks_equal_separate_texts_with_pauses_between(checkpoint_path, tmp_path, empty_pictures):
     mel = speak_text(checkpoint_path, tmp_path, "--max-symbols", "16", "--pause", "0.3")
     wav = (tmp_path / "0001.wav").read_bytes()
-    # Frames of 11.6 ms: 26 are 0.30 s, 10 are 0.12 s.
+    # A frame lasts 11.6 ms, so 26 frames last 0.30 s, and 10 frames last 0.12 s.
     spans = [(0, 12), (12 + 26, 12 + 26 + 12), (50 + 10, 50 + 10 + 12)]
     assert mel.shape == (80, spans[-1][1])
     assert np.all(mel[:, 12:38] == np.float32(SILENCE))
@@ -52,7 +53,7 @@ def test_chunks_equal_separate_texts_with_pauses_between(checkpoint_path, tmp_pa
 
 
 def test_chunk_limit_is_the_longest_training_text(checkpoint_path, tmp_path, mels_alone, capsys):
-    whole = speak_text(checkpoint_path, tmp_path)  # of a checkpoint that does not say
+    whole = speak_text(checkpoint_path, tmp_path)  # the checkpoint contains no longest text
     assert whole.shape == (80, 12)
     saved = torch.load(checkpoint_path, weights_only=True)
     for longest, parts in ((len(LONG_TEXT), 1), (len(LONG_TEXT) - 1, 2)):
@@ -87,8 +88,9 @@ def test_arguments_out_of_range_are_rejected(arguments, message, capsys):
 
 @contextlib.contextmanager
 def file_size_limited(size):
-    """Files may not grow beyond so many bytes, which stands for a full disk; nor may pytest's own
-    output, so that a fixture would end too late."""
+    """Limit the size of files to this number of bytes, which imitates a full disk.
+
+    This is a context and not a fixture, because the limit also applies to pytest's own output."""
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -122,7 +124,7 @@ def test_files_of_each_text_are_written(checkpoint_path, tmp_path, capsys):
     texts.write_text("Hello there.\n\nGeneral remarks.\n", encoding="utf-8")
     out = tmp_path / "spoken words"
     arguments = ["--checkpoint", str(checkpoint_path), "--text-file", str(texts), "-o", str(out)]
-    # A threshold no probability passes: the limit ends every text.
+    # No probability exceeds this threshold, so the limit ends every text.
     synthesize.main([*arguments, "--save-mel", "--hparams", "gate_threshold=2"])
     assert sorted(path.name for path in out.iterdir()) == [
         *(f"{n}.{kind}" for n in ("0001", "0003") for kind in ("npy", "png", "wav")),
@@ -133,7 +135,8 @@ def test_files_of_each_text_are_written(checkpoint_path, tmp_path, capsys):
     assert mel.shape == (80, 12)
     info = soundfile.info(str(out / "0003.wav"))
     assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
-    assert info.frames == 12 * 256 - 1  # the most samples that make 12 frames, 1 + N // 256
+    # The largest number of samples with 12 frames (1 + N // 256).
+    assert info.frames == 12 * 256 - 1
     printed = capsys.readouterr()
     assert printed.err.count("no stop within 0.1 s") == 2
     assert "warning: line 3, 'General remarks.': no stop within 0.1 s" in printed.err
@@ -141,7 +144,7 @@ def test_files_of_each_text_are_written(checkpoint_path, tmp_path, capsys):
         f"0003.wav   0.14 s  General remarks.\nwrote the files of 2 texts to {out};" in printed.out
     )
     alone = speak_text(checkpoint_path, tmp_path / "alone", text="General remarks.")
-    assert np.array_equal(alone, mel)  # whatever other texts were synthesized
+    assert np.array_equal(alone, mel)  # the other texts in the file have no effect
 
 
 def test_speech_may_have_one_frame(checkpoint_path, tmp_path):

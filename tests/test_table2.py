@@ -183,7 +183,7 @@ def test_all_rejects_arguments(run):
     assert not run.calls.exists()
 
 
-@pytest.mark.parametrize("status", [2, 130])  # wrong settings, Ctrl-C
+@pytest.mark.parametrize("status", [2, 130])  # exit codes of wrong settings and of Ctrl-C
 def test_all_stops_when_settings_are_wrong_or_a_run_is_interrupted(run, status):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.ssb_br").write_text(str(status))
@@ -216,7 +216,7 @@ def test_programs_accept_the_arguments_of_the_scripts(run, monkeypatch):
     extra = ",".join(f"{name}={value}" for name, value in tiny.items())
     status, output = run("ssb_dbs_br.sh", CORPUS="a corpus", EPOCHS=1, EXTRA=extra)
     assert status == 0, output
-    shutil.rmtree(run.here / "out")  # made by the stand-in
+    shutil.rmtree(run.here / "out")  # the replaced program made this folder
     [prepared] = calls(run, "scripts/prepare.py")
     [trained] = calls(run, "train.py")
     prepare.main(prepared[1:])

@@ -1,4 +1,4 @@
-"""corpus/tables.py: tables of any delimiter, header and column order."""
+"""Test tables of any delimiter, header and column order (corpus/tables.py)."""
 
 import json
 
@@ -136,7 +136,7 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
 @pytest.mark.parametrize(
     ("text", "option"),
     [
-        # KSS: the last column is an English translation.
+        # The last column of KSS is an English translation.
         (rows("c{i}|그는 강을 건넜다|그는 강을 건넜다|그는|1.5|{text}"), "--text-column"),
         (rows("c{i}|그는 어제 강을 건넜다.|{text}"), "--text-column"),
         (rows("path|{text}|c{i}|2"), "--text-column"),
@@ -147,7 +147,7 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
     ],
 )
 def test_table_is_rejected_when_a_column_is_not_certain(path, text, option):
-    """Otherwise the header would be read as a clip, and its audio would be missing."""
+    """Without this check, the header would be read as a clip whose audio is missing."""
     if option is None:
         entries, _ = read(path, text)
         assert entries[0][0] in ("path", "text")
@@ -263,7 +263,7 @@ def test_offset_and_duration_are_a_part_of_the_recording(path):
 
 
 @pytest.mark.parametrize("offset", [-1, "x", "nan", "1e"])
-def test_offset_is_a_problem_when_it_is_no_time(path, offset):
+def test_offset_is_reported_when_it_is_not_a_number_of_seconds(path, offset):
     line = {"path": "a", "offset": offset, "duration": 2, "text": "One."}
     _, [problem] = read(path, json.dumps(line))
     assert problem.startswith(f"{path}:1: ")

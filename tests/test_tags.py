@@ -1,4 +1,4 @@
-"""Pauses and pace: [pause 0.5] in a text, other tags, and --speed."""
+"""Test pauses ([pause 0.5] in a text), other tags, and --speed."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tacotron2_voice.text.tags import Pause, SpeakerTag, split_tags
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utterance import Segment, Utterance, prepare_utterance, split_into_chunks
 
-SECOND = 22050 / 256  # frames
+SECOND = 22050 / 256  # frames per second
 
 
 def test_pauses_split_a_text():

@@ -1,4 +1,4 @@
-"""Text to symbols: NVIDIA's sequences, numbers, abbreviations, phones, and any text at all."""
+"""Test text to symbols: NVIDIA's sequences, numbers, abbreviations, phones, and arbitrary texts."""
 
 import json
 
@@ -21,7 +21,7 @@ def clean_text(text, cleaner_names):
 
 
 def spoken(text, cleaner_names=COMPATIBLE):
-    """What reaches the model, written out: the ids turned back into text."""
+    """Return the text that the model gets, converted back from symbol ids."""
     return sequence_to_text(text_to_sequence(text, cleaner_names))
 
 
@@ -29,7 +29,7 @@ def test_symbols_equal_nvidias():
     assert symbols == json.loads((GOLDEN / "symbols.json").read_text(encoding="utf-8"))
 
 
-# More by hand is in NVIDIA's own sequences, below.
+# NVIDIA's sequences below contain more expected values.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -38,12 +38,12 @@ def test_symbols_equal_nvidias():
         ("Füße, naïve — “so”…", "fusse, naive -- so..."),
         ("5719", "five thousand, seven hundred nineteen"),
         ("1,2", "twelve"),
-        # Years, in pairs.
+        # Years are read in pairs of digits.
         ("1066's", "ten sixty-six's"),
         ("2009", "two thousand nine"),
         ("2010", "twenty ten"),
         ("the 1950s", "the nineteen fiftys"),
-        # Decimals.
+        # Decimal numbers.
         (".5", ".five"),
         ("1.2.3.4", "one point two.three point four"),
         # Ordinals.
@@ -56,7 +56,7 @@ def test_symbols_equal_nvidias():
         ("$", ""),
         ("£10", "psten"),
         ("€5", "eurfive"),
-        # Each of these stops the reference with an exception.
+        # NVIDIA's code raises an exception for each of these texts.
         ("$,5", "five dollars"),
         ("$1.,5", "one dollar, five cents"),
         ("1" * 37, " ".join(["one"] * 37)),
@@ -69,7 +69,8 @@ def test_symbols_equal_nvidias():
         ("Mr Smith at first.", "mr smith at first."),
         ("the 1st. St", "the first. st"),
         ("best. _mr.", "best. _mr."),
-        # The rules run one after another: "mister" has swallowed the start of the word "st".
+        # The rules run one after another: the rule for "mister" also
+        # removes the start of the word "st".
         ("Mr.St.", "misterst."),
     ],
 )
@@ -92,11 +93,11 @@ def test_years_equal_inflect_in_pairs_of_digits():
         ("Mr. {S M IH1 TH} paid $5.", "mister {S M IH1 TH} paid five dollars."),
         ("unknown {QQ1 AH0 ZZZ hh _} symbols", "unknown {AH0} symbols"),
         ("{B}{D}", "{B D}"),
-        # Broken braces are no spans, and no brace is a symbol.
+        # Unpaired braces do not enclose phones, and braces are not symbols.
         ("{{ B} D}", "{B} d"),
-        ("{} {B}", ""),  # one span, of the unknown phones "}" and "{B"
+        ("{} {B}", ""),  # the braces enclose two unknown phones, "}" and "{B"
         ("{}", ""),
-        # Pieces are cleaned by themselves.
+        # Each piece is cleaned separately.
         ("1{B}000", "one{B}zero"),
         # Only the first line may contain spans. If it does, later lines are dropped.
         ("{A\nB}", "a b"),
@@ -132,7 +133,7 @@ def test_braces_contain_arpabet_phones(text, expected):
         ("Mr. and Mrs. Smith", "mister and missus smith"),
         ("50% or 4.5 %.", "fifty percent or four point five percent."),
         ("Smith & Wesson, AT&T", "smith and wesson, a t and t"),
-        # Characters that cannot be spoken leave no gap, and no space is at the ends.
+        # Characters that are left out leave no double spaces, and no spaces at the ends.
         ("  hello  ", "hello"),
         ('"he [Truly]" * lower_under and/or _', "he truly lower under and or"),
         (" {B} and {D} ", "{B} and {D}"),
@@ -144,7 +145,7 @@ def test_corrected_cleaners_read_example_texts(text, expected):
     assert spoken(text, CORRECTED) == expected
 
 
-TABLE = [  # each row decided by a reader, none by the code
+TABLE = [  # a person wrote the expected values; they do not come from the code
     row.split("|") for row in (DATA / "spoken_english.csv").read_text("utf-8").splitlines()[1:]
 ]
 
@@ -208,7 +209,7 @@ def test_ids_stay_the_same_when_converted_to_text_and_back(sequence):
     assert text_to_sequence(sequence_to_text(sequence), []) == sequence
 
 
-def test_sequences_equal_nvidias():
+def test_sequences_equal_nvidias_sequences():
     items = json.loads((GOLDEN / "text_dev.json").read_text(encoding="utf-8"))
     assert len(items) == 217
     different = {

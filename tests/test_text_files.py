@@ -1,5 +1,4 @@
-"""corpus/text_files.py: It tests UTF-8, other encodings that are clear, and files that are
-rejected."""
+"""Test how corpus/text_files.py decodes UTF-8 and other encodings, and which files it rejects."""
 
 import gzip
 from pathlib import Path

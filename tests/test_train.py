@@ -24,7 +24,7 @@ from helpers import (
 )
 from same_run import without_times
 from torch.utils._python_dispatch import TorchDispatchMode
-from training_runs import refused, run, watch_steps
+from training_runs import refused, run, stop_here, watch_steps
 
 import model as model_module
 import train
@@ -32,12 +32,17 @@ from data_utils import TextMelDataset
 from hparams import create_hparams
 from length_batching import LengthBatchSampler
 from loss import Tacotron2Loss
-from training import epoch
+from training import epoch, memory_check
 from training.checkpoint import LoopState
 from training.optimizer import learning_rate_at
 from training.trainer import StepLosses, Trainer
 
 pytestmark = pytest.mark.usefixtures("clean_process")
+
+
+def without_memory_check(monkeypatch) -> None:
+    """Compute no batches before the first optimizer step."""
+    monkeypatch.setattr(train, "check_memory", lambda *_: 0)
 
 
 class Steps:
@@ -65,6 +70,7 @@ class Steps:
             self.rates.append(trainer.optimizer.param_groups[0]["lr"])
             return losses
 
+        without_memory_check(monkeypatch)
         monkeypatch.setattr(Trainer, "losses_of", record_losses)
         monkeypatch.setattr(Trainer, "_accumulate_gradients", record_norm)
         watch_steps(monkeypatch, record)
@@ -104,11 +110,11 @@ def test_epoch_record_agrees_with_the_trained_batches(corpus, tmp_path, monkeypa
     assert record["clips_per_second"] * seconds == pytest.approx(14)
     assert 0 < record["prepare_seconds"] < seconds
     assert 0 < record["data_wait_seconds"] < seconds
-    assert record["peak_memory_bytes"] > 1e8  # torch alone
+    assert record["peak_memory_bytes"] > 1e8  # torch alone needs this much
 
 
 def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
-    """Return a clock that moves only at chosen calls."""
+    """The clock of this test only moves in chosen calls."""
     now = 0.0
 
     def takes(owner, name, seconds):
@@ -150,7 +156,7 @@ def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatc
         ),
         (
             "learning_rate=1e-6,learning_rate_schedule=exponential,learning_rate_decay_start=0",
-            {0: 1e-6, 10**6: 1e-6},  # never up to learning_rate_final
+            {0: 1e-6, 10**6: 1e-6},  # learning_rate_final must not raise a lower rate
         ),
     ],
 )
@@ -206,6 +212,7 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
         seen.append(((losses.total.item(), mel, losses.gate_unpadded.item()), weights))
         return losses
 
+    without_memory_check(monkeypatch)
     monkeypatch.setattr(Tacotron2Loss, "forward", record)
     settings = {"batches_per_update": 2, "dynamic_batch_size": False, "log_interval": 1}
     run(out, corpus, epochs=1, epochs_per_validation=9, n_frames_per_step=r, **settings)
@@ -224,7 +231,8 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
     "settings",
     [
         {"precision": "bf16"},
-        {"n_frames_per_step": 2, "mask_padding": False, "batch_size": 64},  # more than all clips
+        # Larger than the number of clips.
+        {"n_frames_per_step": 2, "mask_padding": False, "batch_size": 64},
     ],
 )
 def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
@@ -239,7 +247,7 @@ def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"batch_capacity": 7},  # frames: the longest is a dynamic batch of its own
+        {"batch_capacity": 7},  # budget in frames; the longest clip is a batch of its own
         {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2, "decoder": "fast"},
     ],
 )
@@ -300,8 +308,9 @@ def test_training_step_never_reads_the_device(precision, corpus, tmp_path, monke
     hparams = {"epochs": 1, "log_interval": 2, "epochs_per_validation": 9, "precision": precision}
     run(tmp_path / "out", corpus, **hparams, iters_per_checkpoint=1000)
     assert counts == [0] * metrics(tmp_path / "out", "epoch")[0]["iteration"]
-    assert sum(tolists) == math.ceil(len(counts) / 2)  # every log_interval steps, and at the end
-    with Reads() as reads:  # it does count
+    # Losses are read every log_interval steps, and at the end.
+    assert sum(tolists) == math.ceil(len(counts) / 2)
+    with Reads() as reads:  # check that the counter works
         bool(torch.ones(1) > 0)
         torch.ones(1).item()
     assert reads.count == 2
@@ -337,9 +346,10 @@ def test_losses_are_read_one_step_late(corpus, tmp_path, monkeypatch, capsys):
     watch_steps(monkeypatch, hiding)
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
-    # Of the two epochs of 14 steps, every fourth when the next is under way, and the last.
+    # Each of the two epochs has 14 steps. Losses are read every fourth step, one step late, and
+    # after the last step.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]  # the first, after step 1, has nothing to read
+    assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]  # the first call, after step 1, has nothing to read
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]
     assert [number for number, _ in curves(out)["training/loss"]] == [4, 8, 12, 16, 20, 24, 28]
@@ -389,7 +399,7 @@ def test_run_resumes_at_a_lower_rate_when_it_diverged(more, corpus, tmp_path, ca
     assert "in step 2, on these clips" in message
     assert f"The last good checkpoint is {out}/checkpoint_0.pt." in message
     assert "--hparams learning_rate=3\n" in message
-    assert "--resume-from best" not in message  # there is none yet
+    assert "--resume-from best" not in message  # no best.pt exists yet
     saved = [path.name for path in out.glob("*.pt*")]
     assert sorted(saved) == ["checkpoint_0.pt", "checkpoint_1.pt.superseded"]
     train.main(flags(out, "learning_rate=1e-3", "--resume"))
@@ -432,7 +442,7 @@ def poison_gradients(monkeypatch, steps) -> list[tuple[dict, dict]]:
 def test_optimizer_step_is_skipped_when_a_gradient_is_not_finite(corpus, tmp_path, monkeypatch):
     states = poison_gradients(monkeypatch, {0, 3})
     run(tmp_path / "out", corpus, epochs=1, epochs_per_validation=9)
-    assert float(states[0][1]["adam"][0]["step"]) == 0  # skipped, the very first
+    assert float(states[0][1]["adam"][0]["step"]) == 0  # the very first step was skipped
     assert not states[0][1]["adam"][0]["exp_avg"].any()
     assert_same(states[0][0]["weights"], states[0][1]["weights"])
     assert_same(*states[3])
@@ -470,4 +480,23 @@ def test_scale_falls_when_fp16_overflows(corpus, tmp_path, monkeypatch):
     assert_same(*states[1])
     assert not torch.equal(*(state["weights"]["embedding.weight"] for state in states[2]))
     run(tmp_path / "out", corpus, "--resume", epochs=2, **settings)
-    assert load(newest(tmp_path / "out"))["scaler"]["scale"] == 128.0  # not begun anew
+    # The scale continues from the checkpoint.
+    assert load(newest(tmp_path / "out"))["scaler"]["scale"] == 128.0
+
+
+def test_time_of_an_epoch_is_printed_once_after_the_first_step_on_a_cpu(corpus, tmp_path, capsys):
+    run(tmp_path / "out", corpus, epochs=2)
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if "first optimizer step" in line
+    ]
+    assert len(lines) == 1
+    assert "epoch" in lines[0]
+
+
+def test_batches_beyond_the_memory_of_a_cpu_are_rejected_before_the_first_step(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(memory_check, "available_memory", lambda: 1000)
+    monkeypatch.setattr(Trainer, "step", stop_here)
+    assert "memory" in refused(flags(tmp_path / "out", corpus.hparams()), capsys)
+    assert not list((tmp_path / "out").glob("checkpoint_*"))

@@ -98,8 +98,8 @@ def test_step_returns_losses_and_gradient_norm(precision):
     assert (made.stop_requests, made.failures) == (0, 0)
     assert losses.copied is None
     assert 0 < made.terms.loss < made.terms.loss_unpadded
-    assert math.isnan(made.terms.guided_attention)  # its weight is 0
-    assert made.gradient_norm > 0 or made.skipped  # fp16's first scale may overflow
+    assert math.isnan(made.terms.guided_attention)  # NaN, because the weight of this loss is 0
+    assert made.gradient_norm > 0 or made.skipped  # in fp16, the first scale may overflow
     assert all(map(torch.equal, before, trainer.model.parameters())) == bool(made.skipped)
     assert trainer.optimizer.param_groups[0]["lr"] == 0.25
 
@@ -124,7 +124,8 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
             assert math.isnan(found)
     share = gradients[1.0] - gradients[0.0]
     assert share.norm() > 1e-4
-    # Differences of gradients in float32. Seen: a quarter of 1e-3 of a value and 1e-5.
+    # Bounds of differences between gradients in float32. Observed differences were a quarter of
+    # them.
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
 
 
@@ -178,7 +179,7 @@ def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
     decay = [0.001 * parameter.detach().clone() for parameter in parameters]
     losses = trainer.step([MicroBatch(batch, seed=0)])
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given))
-    assert 0.01 < norm < 1e6  # the one threshold clips, the other does not
+    assert 0.01 < norm < 1e6  # only one of the two thresholds clips this norm
     made = StepValues.of(losses.values.tolist())
     assert made.gradient_norm == pytest.approx(norm, rel=1e-5)
     for parameter, gradient, decayed in zip(parameters, given, decay, strict=True):
@@ -208,7 +209,7 @@ def test_weights_do_not_change_when_the_loss_is_not_finite(monkeypatch):
 
 
 def test_running_statistics_are_means_over_batches():
-    """They are the means of the statistics after each batch of the optimizer step alone."""
+    """Running statistics become the mean of the statistics after each single batch of the step."""
     batches = [tiny_batch(), tiny_batch(((4, 30), (9, 21)))]
     made = []
     for numbers in ([0], [1], [0, 1]):
@@ -231,7 +232,7 @@ def test_guided_attention_weight_falls_to_0():
 def test_onednn_keeps_few_programs_by_default(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
-        monkeypatch.setenv(name, by_user or "")  # for monkeypatch to put back
+        monkeypatch.setenv(name, by_user or "")  # so that monkeypatch restores the variable
         if by_user is None:
             monkeypatch.delenv(name)
     Trainer(small(), CPU)

@@ -1,4 +1,5 @@
-"""tacotron2_voice/text/unspoken.py: what of a text a model has no symbol for, and where it stands."""
+"""Test which characters of a text have no symbol in a model, and where they are
+(tacotron2_voice/text/unspoken.py)."""
 
 import unicodedata
 
@@ -61,7 +62,7 @@ def test_message_contains_columns_when_characters_are_left_out():
 
 @pytest.fixture
 def cleanings(monkeypatch):
-    """The pieces that are cleaned, which takes the time."""
+    """Record the pieces of text that are cleaned, because cleaning takes most of the time."""
     cleaned, clean_pieces = [], sequences.clean_pieces
     count = lambda pieces, *facts: cleaned.append(pieces) or clean_pieces(pieces, *facts)  # noqa: E731
     monkeypatch.setattr(sequences, "clean_pieces", count)
@@ -72,7 +73,8 @@ def cleanings(monkeypatch):
     ("cleaners", "table", "most"),
     [
         ("english_cleaners_corrected", ENGLISH, 300),
-        ("basic_cleaners", SymbolTable(("_", "a", " ")), 12_000),  # of a character each
+        # Each piece is a single character.
+        ("basic_cleaners", SymbolTable(("_", "a", " ")), 12_000),
     ],
 )
 def test_few_characters_are_checked_when_many_are_left_out(cleaners, table, most, cleanings):

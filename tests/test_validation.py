@@ -53,25 +53,27 @@ def recorded_validation(monkeypatch) -> list[tuple]:
 
 
 def test_every_run_has_the_same_validation(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "check_memory", lambda *_: 0)  # it also runs validation batches
     seen = recorded_validation(monkeypatch)
     run(tmp_path / "one", corpus, epochs=2, epochs_per_validation=1)
     other = {"seed": 5, "batching_strategy": "random", "dynamic_batch_size": False}
     other |= {"batch_size": 4, "num_workers": 1}
     run(tmp_path / "two", corpus, epochs=1, epochs_per_validation=1, **other)
-    assert len(seen) == 6  # three validations of 5 clips, 3 and 2 at a time
+    assert len(seen) == 6  # three validations with batches of 3 and 2 clips
     for later in (seen[2:4], seen[4:6]):
         for (clips, masks), (later_clips, later_masks) in zip(seen[:2], later, strict=True):
             assert clips == later_clips
             assert all(torch.equal(*pair) for pair in zip(masks, later_masks, strict=True))
     assert sorted(seen[0][0] + seen[1][0]) == [0, 1, 2, 3, 4]
     assert [len(clips) for clips, _ in seen[:2]] == [3, 2]
-    assert seen[0][0] + seen[1][0] != [0, 1, 2, 3, 4]  # the list is sorted by length: it is mixed
+    # Validation mixes the clips of the filelist, which is sorted by length.
+    assert seen[0][0] + seen[1][0] != [0, 1, 2, 3, 4]
     assert 0.4 < seen[0][1][0].float().mean() < 0.6
 
 
 def test_validation_equals_values_computed_by_hand(corpus, tmp_path):
-    """This tests the weights of the batches of 3 and 2 clips. test_model.py and test_alignment.py
-    test the weighted values."""
+    """The test checks how batches of 3 and 2 clips are weighted. test_model.py and
+    test_alignment.py test the weighted values."""
     out, r = tmp_path / "out", 2
     settings = {"p_prenet_dropout": 0, "n_frames_per_step": r}
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
@@ -116,7 +118,7 @@ def test_validation_equals_values_computed_by_hand(corpus, tmp_path):
 def test_validation_warns_once_when_the_alignment_has_not_formed(
     corpus, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(validation, "STEPS_TO_ALIGN", 9)  # of 4 or 5 an epoch
+    monkeypatch.setattr(validation, "STEPS_TO_ALIGN", 9)  # an epoch has 4 or 5 optimizer steps
     out, settings = tmp_path / "out", {"epochs_per_validation": 1}
     run(out, corpus, **settings, epochs=1)
     with monkeypatch.context() as patch:
@@ -139,7 +141,7 @@ def test_validation_warns_once_when_attention_ignores_the_text(
     """The limits are set so that an untrained model meets the condition."""
     monkeypatch.setattr(validation, "SHARP", 0.0)
     monkeypatch.setattr(validation, "TEXT_EFFECT", 1.0)
-    monkeypatch.setattr(validation, "STEPS_TO_READ", 9)  # of 4 or 5 an epoch
+    monkeypatch.setattr(validation, "STEPS_TO_READ", 9)  # an epoch has 4 or 5 optimizer steps
     out, settings = tmp_path / "out", {"epochs_per_validation": 1}
     run(out, corpus, **settings, epochs=1)
     assert "ignores the text" not in capsys.readouterr().out
@@ -228,7 +230,7 @@ def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     assert np.array_equal(take.alignment, attempt.alignment)
     assert take.symbols == [speaker.settings.table.symbols[i] for i in attempt.ids]
     decoded = speaker.decode(attempt.ids, 0, speaker.max_steps(len(attempt.ids)))
-    gates = [steps.gate for steps in decoded]  # also of those after the end
+    gates = [steps.gate for steps in decoded]  # includes decoder steps after the end of speech
     assert np.array_equal(take.gate, np.concatenate(gates)[: len(take.gate)])
     assert len(take.gate) >= len(take.alignment)
     [record] = metrics(out, "validation")
@@ -298,5 +300,5 @@ def test_validation_loses_only_audio_when_making_audio_fails(
     assert without_times(metrics(out)) == without_times(metrics(whole))
     left, heard = curves(out), curves(whole)
     assert heard.keys() - left.keys() == {"predicted", "spoken", "recording"}
-    assert len(heard["recording"]) == 1  # it stays the same
+    assert len(heard["recording"]) == 1  # the recording is written only once
     assert all(left[tag] == heard[tag] for tag in left)

@@ -1,5 +1,5 @@
-"""tacotron2_voice/voice.py, vocoder.py and export/voice_export.py: a voice speaks like its checkpoint,
-and a damaged folder is rejected."""
+"""Test that an exported voice speaks like its checkpoint, and that damaged folders are rejected
+(tacotron2_voice/voice.py, vocoder.py and export/voice_export.py)."""
 
 import hashlib
 import importlib
@@ -35,7 +35,7 @@ from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.voice import GRAPHS, Voice
 
 export_voice = importlib.import_module("scripts.export_voice")
-TEXT = "A dog came. It sat down, and it ate."  # two parts of at most 24 symbols
+TEXT = "A dog came. It sat down, and it ate."  # two chunks of at most 24 symbols
 
 
 def speak(*arguments: object) -> None:
@@ -43,7 +43,7 @@ def speak(*arguments: object) -> None:
 
 
 def test_chunks_have_the_mels_of_torch(voices, monkeypatch):
-    monkeypatch.setattr(speaker, "FADE", 0)  # of what does not end
+    monkeypatch.setattr(speaker, "FADE", 0)  # no fade-out for speech that does not end
     exact = Voice(voices.fp32[0], "gate_threshold=2")
     sequence = text_to_ids(TEXT, exact.settings)
     found, parts = exact.synthesize(sequence, seed=3, retries=0), []
@@ -52,7 +52,7 @@ def test_chunks_have_the_mels_of_torch(voices, monkeypatch):
     masks = DropoutMasks((kept[:, 0], kept[:, 1]), None, None)
     for words in (sequence[:11], sequence[12:]):
         outputs = model.infer(torch.tensor([words]), torch.tensor([len(words)]), masks)
-        parts += [outputs.mel_postnet[0].numpy(), np.full((80, 26), SILENCE)]  # 0.3 s
+        parts += [outputs.mel_postnet[0].numpy(), np.full((80, 26), SILENCE)]  # a pause of 0.3 s
     np.testing.assert_allclose(found.mel, np.concatenate(parts[:-1], axis=1), atol=1e-4)
     assert found.warnings[1].startswith("chunk 1 of 2 ('a dog came.'): no stop within 0.9 s")
     assert [alignment.shape for alignment in found.alignments] == [
@@ -77,7 +77,7 @@ def test_attention_window_equals_the_window_in_torch(voices):
         assert not inside[furthest + 3 :].any()
         assert not inside[: max(0, furthest - WINDOW_BACK)].any()
         furthest = max(furthest, int(step.alignments[0].argmax()))
-    assert furthest > 2  # it moved
+    assert furthest > 2  # attention moved
     free = Voice(voices.fp32[0], "p_prenet_dropout=0").decode(words, 0, 1)
     assert (next(free).alignments > 0).all()
 
@@ -127,7 +127,8 @@ def test_packed_voice_is_smaller_and_speaks(voices):
     assert "packed compared with fp32 on 2 texts" in voices.packed[1]
     exact, words = Voice(voices.fp32[0]), text_to_ids("A dog came.", voice.settings)
     made, expected = ([*x.decode(words, 0, 10)] for x in (voice, exact))
-    for one, other in zip(made[:2], expected[:2], strict=True):  # later rounding has grown
+    # Rounding errors have grown in later frames.
+    for one, other in zip(made[:2], expected[:2], strict=True):
         np.testing.assert_allclose(one.frames, other.frames, atol=0.1)
     for name in GRAPHS:
         content = (voices.packed[0] / f"{name}.onnx.xz").read_bytes()
@@ -142,7 +143,8 @@ def test_voice_of_the_repository_speaks_and_stops():
     assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
     voice = Voice(folder)
     assert voice.settings.speakers == ("hibari", "kathleen", "linda")
-    assert "/" not in voice.description.hparams["training_files"]  # of a machine
+    # The description contains no path of this machine.
+    assert "/" not in voice.description.hparams["training_files"]
     for name in voice.settings.speakers:
         speech = voice.synthesize("It was a quiet evening.", speaker=name)
         assert [chunk.stop_reason.name for chunk in speech.report.chunks] == ["GATE"]
@@ -172,7 +174,7 @@ def test_packed_decoder_weights_equal_rounded_int8_weights(voices):
     graphs = onnx.load_from_string(packed).graph, onnx.load(voices.int8[0] / "decoder.onnx").graph
     rounded, exact = ({x.name: numpy_helper.to_array(x) for x in g.initializer} for g in graphs)
     names = [name.removesuffix("_quantized") for name in exact if name.endswith("_quantized")]
-    assert len(names) == 4  # of two LSTMs
+    assert len(names) == 4  # the weights of two LSTMs
     for name in names:
         scale = rounded[f"{name}_scale"]
         wrong = rounded[f"{name}_quantized"] * scale
@@ -198,7 +200,7 @@ def test_stream_yields_audio_before_the_decoder_ends(voices, monkeypatch):
     run = long.graphs["decoder"].run
     monkeypatch.setattr(long.graphs["decoder"], "run", lambda *x: steps.append(1) or run(*x))
     assert len(next(long.stream(TEXT, retries=0))) > 0
-    assert len(steps) * 2 < 60  # frames
+    assert len(steps) * 2 < 60  # fewer than 60 frames
 
 
 def test_voice_streams_the_same_audio_without_torch(voices, tmp_path):
@@ -230,7 +232,7 @@ def test_voice_has_the_symbols_of_its_language(tmp_path):
 
 
 def about(folder, **changes) -> None:
-    """Change voice.json."""
+    """Return a function that changes voice.json."""
     path = folder / "voice.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
@@ -240,14 +242,14 @@ def settings(folder, **changes) -> None:
 
 
 def described(folder, name: str, content: bytes) -> None:
-    """Another file, with its checksum."""
+    """Replace a file of the voice, and update its checksum."""
     (folder / name).write_bytes(content)
     sums = json.loads((folder / "voice.json").read_text())["files"]
     about(folder, files=sums | {name: hashlib.sha256(content).hexdigest()})
 
 
 def postnet(folder, *nodes, weights=(), functions=()) -> None:
-    """Another graph in the place of the postnet's."""
+    """Replace the graph of the postnet."""
     ends = [helper.make_tensor_value_info(x, 1, [1, 80, "t"]) for x in ("mel", "refined")]
     nodes = nodes or (helper.make_node("Relu", ["mel"], ["refined"]),)
     made = helper.make_graph(nodes, "g", ends[:1], ends[1:], list(weights))
@@ -301,7 +303,7 @@ DAMAGES = {
 def test_voice_is_rejected_when_its_folder_is_damaged(damage, voices, tmp_path, monkeypatch):
     folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), DAMAGES[damage]
     spoil(folder)
-    monkeypatch.setattr(onnx_graph.OnnxGraph, "run", None)  # nothing is run before
+    monkeypatch.setattr(onnx_graph.OnnxGraph, "run", None)  # no graph may run before the check
     with pytest.raises(UserError, match=message) as stop:
         Voice(folder)
     assert str(stop.value).count(str(folder)) == 1
@@ -379,7 +381,7 @@ def test_export_writes_no_folder_when_it_fails(damage, message, voices, tmp_path
 
 
 class Hold(torch.nn.Module):
-    """A vocoder: each frame's loudest value, `hop` times."""
+    """A vocoder that repeats the loudest value of each frame `hop` times."""
 
     def __init__(self, hop: int = 256, sampling_rate: int = 22050):
         super().__init__()
@@ -399,7 +401,7 @@ def write_vocoder(path, **settings: int) -> None:
     onnx.save(model, path)
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch's older exporter
+@pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
 def test_custom_vocoder_makes_audio(voices, tmp_path):
     write_vocoder(tmp_path / "hold.onnx")
     spoken = "--text", TEXT, "--vocoder", tmp_path / "hold.onnx"
@@ -430,7 +432,7 @@ def test_vocoder_is_rejected_when_it_does_not_fit_the_voice(made, message, tmp_p
         vocoder.load_vocoder(tmp_path / "hold.onnx", create_hparams())
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch's older exporter
+@pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
 def test_vocoder_is_rejected_when_its_inputs_differ(tmp_path):
     """An export without dynamic_axes has a fixed input length."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
@@ -459,7 +461,7 @@ def test_vocoder_is_rejected_when_its_inputs_differ(tmp_path):
 
 
 class Thief(torch.nn.Module):
-    """Overwrites a file when it is run as TorchScript."""
+    """A TorchScript module that overwrites a file when it runs."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -470,7 +472,7 @@ class Thief(torch.nn.Module):
         return mel.amax(1, keepdim=True).repeat_interleave(256, 2)
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch's older TorchScript
+@pytest.mark.filterwarnings("ignore")  # TorchScript warns
 def test_vocoder_is_rejected_when_it_can_run_code(tmp_path):
     (tmp_path / "precious").write_text("gold")
     torch.jit.script(Thief(str(tmp_path / "precious"))).save(tmp_path / "thief.pt")
@@ -502,7 +504,7 @@ def test_vocoder_is_rejected_when_its_operators_are_unknown(tmp_path):
         assert message.endswith(f": {named}")
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch's older exporter
+@pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
 def test_vocoder_is_rejected_when_it_fails_after_loading(tmp_path):
     write_vocoder(tmp_path / "late.onnx")
     model, table = onnx.load(tmp_path / "late.onnx"), np.zeros(18, np.int64)

@@ -1,4 +1,4 @@
-"""The wheel tacotron2-voice: its content, and that it speaks where nothing else is installed."""
+"""Test the wheel tacotron2-voice: its files, and speech in an environment with nothing else."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
-    """Return distributions by name: these and their requirements."""
+    """Map names to distributions: these packages and all their requirements."""
     needed: dict[str, metadata.Distribution] = {}
     waiting = list(names)
     while waiting:
@@ -55,8 +55,9 @@ def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory) -> Path:
-    """The Python of an environment, in a path with a space, that has only the wheel and its
-    dependencies, as pip would install them. The dependencies are links to this environment's."""
+    """Return the Python of an environment that has only the wheel and its dependencies.
+
+    The path contains a space. The dependencies are links to this environment."""
     folder = tmp_path_factory.mktemp("an environment")
     command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
     subprocess.run(command, check=True)
@@ -73,7 +74,8 @@ def python(wheel, tmp_path_factory) -> Path:
 
 def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: x for name, x in os.environ.items() if not name.startswith("PYTHON")}
-    environment["OMP_NUM_THREADS"] = "1"  # the last bits of products depend on it
+    # The last bits of products depend on the number of threads.
+    environment["OMP_NUM_THREADS"] = "1"
     arguments = [str(argument) for argument in command]
     return subprocess.run(
         arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
@@ -131,7 +133,8 @@ def test_archives_contain_the_whole_package_and_nothing_else(wheel, tmp_path):
 
 def test_dependencies_equal_the_pinned_dependencies():
     pinned = (ROOT / "requirements" / "onnx.txt").read_text(encoding="utf-8")
-    names = set(re.findall(r"^([\w-]+)==", pinned, re.M)) - {"onnx"}  # which the export needs
+    # Packages that only the export needs.
+    names = set(re.findall(r"^([\w-]+)==", pinned, re.M)) - {"onnx"}
     dependencies = {Requirement(x).name for x in PROJECT["project"]["dependencies"]}
     assert dependencies == names
 

@@ -95,8 +95,9 @@ def test_silence_is_40_decibels_below_the_loudest():
         quiet = sound() * 10 ** (-decibels / 20)
         before, after = silence_at_ends(np.concatenate([sound(), quiet]).astype(np.int16), RATE)
         assert (before, after) == (0, pytest.approx(expected, abs=WINDOW))
-    assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)  # a pause
-    assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # shorter than a window
+    # Silence in the middle is a pause, not an end.
+    assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)
+    assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # the audio is shorter than a window
 
 
 @pytest.mark.parametrize(("dtype", "full"), [(np.int16, 32767), (np.float32, 1.0)])
@@ -190,7 +191,8 @@ def test_each_problem_has_its_own_warning(tmp_path, capsys, fault):
     prepare(Preparation(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists"))
     found = warnings(capsys.readouterr().out)
     [warning] = [x for x in found if problem in x]
-    assert len(found) == 1 or fault == "encoded twice"  # its letters are foreign too
+    # Such texts also cause a warning about foreign letters.
+    assert len(found) == 1 or fault == "encoded twice"
     assert f"{len(expected)} of 12 clips" in warning
     page = (tmp_path / "lists" / "report.html").read_text()
     for i, (name, value) in enumerate(expected.items()):
@@ -240,7 +242,8 @@ def test_trimmed_clips_keep_a_little_silence(tmp_path, capsys):
     total = sum(soundfile.info(path).frames for path in trimmed.glob("*.wav"))
     assert re.search(rf"all .* seconds .* {total / RATE:.2f} \|\n", printed)
     for name in ("train", "val"):
-        for clip in read_filelist(lists / f"{name}.txt", HPARAMS):  # its seconds are the file's
+        # Reading checks that the listed seconds agree with the file.
+        for clip in read_filelist(lists / f"{name}.txt", HPARAMS):
             assert os.path.samefile(Path(clip.path).parent, trimmed)
 
 
@@ -355,7 +358,7 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
     capsys.readouterr()
     h = create_hparams(f"@{new / 'lists' / 'settings.txt'}")
     checked_clips(h.training_files, h, new_run=True)
-    assert capsys.readouterr().out == ""  # nothing is read anew
+    assert capsys.readouterr().out == ""  # no file is read again
     prepare(Preparation(new / "corpus", new / "lists", trim=new / "t"))
     assert f"12 of 12 files were already in {new / 't'}" in capsys.readouterr().out
 
@@ -366,7 +369,7 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
         (["Heute gehen wir alle in den Wald, um Pilze zu suchen."] * 30, "warning: only 0 of 330"),
         (["Go with the flow, and you are there."] * 60, None),
         (["Seven hundred twelve.", "The word."] * 200, None),
-        (["He sat down."] * 20, None),  # too few to tell
+        (["He sat down."] * 20, None),  # too few texts for a warning
         (["The flow."] * 99 + ["The café."], None),
         (["Über die Straße."] * 9 + ["The flow."], "warning: 9 of 10 texts"),
     ],

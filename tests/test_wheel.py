@@ -1,4 +1,4 @@
-"""The wheel length-batching: its files, types and use in an empty environment."""
+"""Test the wheel length-batching: its files, types and use in an empty environment."""
 
 import os
 import re
@@ -98,8 +98,8 @@ def test_wheel_contains_the_library_alone(wheel):
     assert in_package == {f"length_batching/{name}" for name in files}
     assert f"\nVersion: {length_batching.__version__}\n" in metadata
     assert re.findall(r"^Requires-Dist: ([\w-]+)[^;]*$", metadata, re.M) == ["numpy"]
-    assert "\n# " in metadata  # the README
-    assert not re.findall(r"\]\((?!https?://|#)", metadata)  # no relative links
+    assert "\n# " in metadata  # the README is the description of the package
+    assert not re.findall(r"\]\((?!https?://|#)", metadata)  # the description has no relative links
 
 
 @pytest.fixture(scope="module")

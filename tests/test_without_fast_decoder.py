@@ -1,4 +1,4 @@
-"""The recipe works in a copy without the folder fast_decoder: it trains, speaks, and is tested."""
+"""Test a copy of the recipe without the folder fast_decoder: training, synthesis and its tests."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,8 @@ ITS_TESTS = (
     "test_self_check.py",
     "compile_kernels.py",
 )
-LEFT_BEHIND = (".*", "__pycache__", "runs", "results", "shared")  # what the recipe does not need
+# Files that the recipe does not need.
+LEFT_BEHIND = (".*", "__pycache__", "runs", "results", "shared")
 DECODER = "decoder: reference, step by step: the folder fast_decoder/ is missing"
 
 
@@ -73,7 +74,7 @@ def test_other_tests_pass_when_the_folder_is_missing(project):
     )
     options = "-p", "no:cacheprovider", "--assert=plain", "-k", chosen
     printed = run(project, "tests/run_tests.py", *options, "tests/test_model.py", *map(str, naming))
-    assert " passed" in printed  # an error in collecting any module would have failed it
+    assert " passed" in printed  # an error while collecting a module would fail the run
 
 
 def test_fast_decoder_is_missing_when_only_compiled_files_exist(trained, project, corpus):

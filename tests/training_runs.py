@@ -72,7 +72,8 @@ def half_of_a_checkpoint(call: int) -> None:
             os.truncate(path, os.path.getsize(path) // 2)
             kill_self()
 
-    pytest.MonkeyPatch().setattr(torch, "save", half)  # never undone in this process
+    # This process ends before the patch must be undone.
+    pytest.MonkeyPatch().setattr(torch, "save", half)
 
 
 def half_of_a_log_line(kind: str) -> None:

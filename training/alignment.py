@@ -16,11 +16,11 @@ def alignment_sums(
 ) -> torch.Tensor:
     """Return three sums over a batch [3].
 
-    1. The largest weight of each real decoder step. Divided by the number of steps this is the
-       focus rate.
-    2. The weight near the diagonal of each real decoder step. Divided by the number of steps this
-       is the diagonality: 1 minus the guided attention loss.
-    3. The number of covered symbols. Divided by the number of symbols this is the coverage.
+    1. The sum of the largest weight of each real decoder step. Divided by the number of decoder
+       steps, it is the focus rate.
+    2. The sum of the weight near the diagonal in each real decoder step. Divided by the number of
+       decoder steps, it is the diagonality: 1 minus the guided attention loss.
+    3. The number of covered symbols. Divided by the number of symbols, it is the coverage.
     """
     weights = real_weights(alignments, steps, symbols)
     near = 1 - off_diagonal(alignments, steps, symbols, SIGMA)

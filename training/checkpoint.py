@@ -41,7 +41,7 @@ from training.optimizer import state_entries
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
-DIVERGED = 100  # A loss has diverged if it is this many times the lowest loss so far.
+DIVERGED = 100  # A loss has diverged if it exceeds the lowest loss so far by this factor.
 
 
 class Checkpoint(NamedTuple):
@@ -68,34 +68,36 @@ class LoopState:
 
     __pydantic_config__ = EXACTLY
     iteration: int = 0  # optimizer steps of the whole run
-    epoch: CountFrom1 = 1  # the current epoch
+    epoch: CountFrom1 = 1  # number of the current epoch
     batches_trained: int = 0  # position in the epoch's plan, over all processes
     clips: int = 0
-    frames: int = 0  # real frames
-    loss_sum: float = 0.0  # over clips
-    loss_unpadded_sum: float = 0.0  # over real frames
-    guided_attention_sum: float = 0.0  # sum over `guided_attention_frames`
-    # Real frames of optimizer steps in which this loss had a weight.
+    frames: int = 0  # real frames trained in this epoch
+    loss_sum: float = 0.0  # sum of the padded loss over clips
+    loss_unpadded_sum: float = 0.0  # sum of the masked loss over real frames
+    guided_attention_sum: float = 0.0  # sum of the loss over `guided_attention_frames`
+    # Real frames in optimizer steps whose guided attention loss had a weight above 0.
     guided_attention_frames: int = 0
-    gradient_norm_sum: float = 0.0  # over optimizer steps that were made
-    updates: int = 0  # optimizer steps that were made
-    skipped_updates: int = 0  # optimizer steps that were skipped
-    seconds: float = 0.0  # planning, waiting for data and training
+    # Sum of the gradient norm over optimizer steps that were not skipped.
+    gradient_norm_sum: float = 0.0
+    updates: int = 0  # number of optimizer steps that were not skipped
+    skipped_updates: int = 0  # number of optimizer steps that were skipped
+    seconds: float = 0.0  # time of planning, waiting for data and training
     prepare_seconds: float = 0.0
     data_wait_seconds: float = 0.0
     # Time that this process waited for gradients of other processes.
     process_wait_seconds: float = 0.0
-    imbalance_sum: float = 0.0  # sum of: largest load of a process / mean load
+    imbalance_sum: float = 0.0  # sum over optimizer steps of: largest load of a process / mean load
     peak_memory_bytes: int = 0  # peak of the device's memory in training
-    skips_running: int = 0  # optimizer steps skipped in a row
-    best_validation_loss: float = math.inf  # masked
-    best_iteration: int = -1  # step of the checkpoint with the best loss; -1: no validation so far
+    skips_running: int = 0  # number of optimizer steps that were skipped in a row until now
+    best_validation_loss: float = math.inf  # lowest masked loss of a validation
+    best_iteration: int = -1  # optimizer step of the best checkpoint; -1: no validation so far
     lowest_loss: float = math.inf  # lowest padded loss of an optimizer step
     alignment_warned: int = 0  # 1: the run has warned that the alignment has not formed
     text_warned: int = 0  # 1: the run has warned that attention ignores the text
 
     def at_start_of(self, epoch: int) -> "LoopState":
-        """Return the state before the first batch of an epoch, this epoch or the next."""
+        """Return the state before the first batch of `epoch`, which is this epoch or the next
+        epoch."""
         return LoopState(
             epoch=epoch,
             iteration=self.iteration,
@@ -122,7 +124,7 @@ class LoopState:
             self.guided_attention_frames += frames
 
     def mean_losses(self) -> dict[str, float]:
-        """Return the epoch's means so far, by their names in metrics.jsonl."""
+        """Return the mean losses of the epoch so far, by their names in metrics.jsonl."""
         means = {
             "train_loss": self.loss_sum / self.clips,
             "train_loss_unpadded": self.loss_unpadded_sum / self.frames,
@@ -138,17 +140,17 @@ class LoopState:
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
     def plan_number(self, hparams: HParams) -> int:
-        """Return the sampler's epoch, from 0.
+        """Return the epoch number for the sampler, counted from 0.
 
-        Without `prepare_trainset_per_epoch` it stays the same after `random_epochs`.
+        If `prepare_trainset_per_epoch` is False, the number stays the same after `random_epochs`.
         """
         last = math.inf if hparams.prepare_trainset_per_epoch else hparams.random_epochs
         return int(min(self.epoch - 1, last))
 
 
-# List the parts that a run needs to resume, with their types.
+# The parts of a checkpoint that a run needs to resume, and their types.
 NEEDED: dict[str, Any] = {
-    "version": str,  # of this recipe
+    "version": str,  # version of this recipe
     "hparams": Any,
     "state_dict": Any,
     "optimizer": dict,
@@ -160,14 +162,14 @@ NEEDED: dict[str, Any] = {
     "corpus": str,  # fingerprint of the clips
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
     "logs": dict[str, int],  # size of each log file in bytes, by its path in the run folder
-    "metrics_checksum": int,  # CRC-32 of metrics.jsonl
+    "metrics_checksum": int,  # CRC-32 checksum of metrics.jsonl
 }
 
 
 def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) -> None:
     """Check that a saved state has the shapes that the run's optimizer needs.
 
-    With other shapes, fused Adam would write outside its memory.
+    If the shapes differed, torch's fused Adam would write outside its memory.
     """
     parameters = trainer.optimizer.param_groups[0]["params"]
     state = saved["state"]
@@ -239,11 +241,12 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path}: cannot be written ({first_line(error)}). Free some space or make the folder "
             "writable; earlier checkpoints have not changed"
         ) from None
-    # Files with larger numbers do not belong to this run, and may not be checkpoints.
+    # Files with larger numbers do not belong to this run, so they are not counted or removed.
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:
-        with contextlib.suppress(OSError):  # Skip folders, because a folder may have such a name.
+        # A folder may have the name of a checkpoint, and cannot be removed like a file.
+        with contextlib.suppress(OSError):
             old.unlink()
     return path
 
@@ -251,7 +254,7 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
 def link_as(name: str, path: Path, directory: Path) -> None:
     """Give the checkpoint at `path` a second name, atomically.
 
-    The file still exists after its first name is removed.
+    If the first name is removed later, the file still exists under the second name.
     """
 
     def link(temporary: Path) -> None:
@@ -267,14 +270,16 @@ def link_as(name: str, path: Path, directory: Path) -> None:
 def mark_if_best(source: Checkpoint) -> None:
     """Give the best checkpoint the name `best.pt`.
 
-    Resuming calls this too, because a run may be killed between writing and marking.
+    A resumed run also calls this function, because the run may have been killed after it wrote the
+    checkpoint.
     """
     if source.state["loop"]["best_iteration"] == source.state["iteration"]:
         link_as(BEST, source.path, source.path.parent)
 
 
 def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
-    """Name a checkpoint after its optimizer step. Another checkpoint with this name is renamed first."""
+    """Name a checkpoint after its optimizer step. Another checkpoint with this name is renamed
+    first."""
     path = directory / f"checkpoint_{source.state['iteration']}.pt"
     if path.exists() and not filecmp.cmp(path, source.path, shallow=False):
         print(f"renamed another checkpoint of the same step: {_set_aside(path)}")
@@ -342,7 +347,7 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
 def load_newest(directory: Path) -> Checkpoint:
     """Return the newest checkpoint of a run that is not damaged.
 
-    `best.pt` comes last. Prints a warning for each damaged checkpoint.
+    `best.pt` is tried last. Prints a warning for each damaged checkpoint.
 
     Raises:
         UserError: if there is no good checkpoint, because a run that starts again in its own folder
@@ -406,14 +411,16 @@ def restore(
     path, saved = source
     load_weights(trainer.model, saved, path, trainer.hparams)
     # Different optimizers can have states of the same shape, such as Adam and RAdam.
-    before = saved.get("optimizer_class", "Adam")  # Version 0.4.0 did not save it.
+    # Version 0.4.0 did not save the name of the optimizer.
+    before = saved.get("optimizer_class", "Adam")
     if before != type(trainer.optimizer).__name__:
         raise UserError(
             f"{path}: optimizer: {before}, expected {type(trainer.optimizer).__name__}. To start a "
             "new run from its weights, use -c with --warm_start"
         )
     _check_optimizer_state(path, saved["optimizer"], trainer)
-    # The optimizer's own settings, such as weight_decay, come from the current command, not from the checkpoint.
+    # The optimizer's own settings, such as weight_decay, come from the current command, not from
+    # the checkpoint.
     trainer.optimizer.load_state_dict(
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )

@@ -40,7 +40,8 @@ HOW_TO_NAME_MOVED_LISTS = (
     "The run resumes with the same filelists elsewhere. If they were moved, set their new paths: --resume "
     "--hparams @FOLDER/settings.txt, or training_files=...,validation_files=..."
 )
-CLIPS_FILE = "clips.csv"  # in the run folder; contains the run's clips, to find later changes
+# File in the run folder that lists the clips, so that a resumed run can find changes.
+CLIPS_FILE = "clips.csv"
 
 
 @dataclass
@@ -69,8 +70,8 @@ def resolve_clips(
     """Read the clips of the filelists and compare them with the checkpoint's clips.
 
     Raises:
-        UserError: if a clip cannot be read, or if the clips are not the checkpoint's and
-            `new_clips` does not allow that.
+        UserError: if a clip cannot be read, or if the clips differ from the checkpoint's clips and
+            `new_clips` is False.
     """
     is_new = new_clips or resumed is None
     try:
@@ -83,7 +84,7 @@ def resolve_clips(
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     if hparams.speaker_embedding_dim:
-        # This is checked first, because --new-clips does not help against wrong names.
+        # Speaker names are checked first, because --new-clips does not accept wrong names.
         processes.all_or_none(lambda: check_speakers(hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
     if new_clips and clips.change is None:
@@ -99,10 +100,9 @@ def resolve_clips(
 def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool) -> list[ClipTable]:
     """Read the training and the validation clips.
 
-    If a filelist has a cache, this opens only the clips whose files have changed, judged by their
-    times. Without a cache, one process of each machine checks every clip and writes the cache. A
-    new run reads each clip to its end. If the cache cannot be written, all processes check the
-    clips.
+    If a filelist has a cache, only clips whose files have a new modification time are opened.
+    Without a cache, one process per machine checks every clip and writes the cache. A new run reads
+    each clip to its end. If the cache cannot be written, every process checks the clips itself.
 
     Raises:
         UserError: if a filelist or a clip is wrong; the message lists every failure of both
@@ -125,7 +125,8 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 
 def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
-    check_text_settings(hparams)  # this reports a wrong setting once instead of for each line
+    # Without this check, a wrong setting would be reported for each line of the filelist.
+    check_text_settings(hparams)
     lists = []
     problems = []
     filelists = [hparams.training_files]
@@ -144,7 +145,7 @@ def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> 
 
 
 def _warnings(lists: Sequence[ClipTable], hparams: HParams) -> Iterator[str]:
-    """Yield warnings about clips that hurt training or its measurement."""
+    """Yield warnings about clips that make training worse or its validation loss misleading."""
     training, validation = lists
     candidates = [shared_clips_warning(training, validation), unusual_frames(hparams)]
     for clips in lists:
@@ -307,7 +308,8 @@ def _rows(clips: Clips) -> Iterator[str]:
 
 
 def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
-    """Return [list, frames, checksum] of each clip. A filelist may contain a clip several times."""
+    """Map each clip's id to its values [list, frames, checksum], one entry for each line with this
+    clip."""
     found: dict[str, list[list[str]]] = {}
     for row in rows:
         *facts, clip = row.split(",", 3)
@@ -316,7 +318,7 @@ def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """Write lengths.csv, and clips.csv, from which a later run finds changed clips."""
+    """Write lengths.csv and clips.csv. A resumed run reads clips.csv to find changed clips."""
     content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
     write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)

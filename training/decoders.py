@@ -27,8 +27,9 @@ class TrainingFunctions(NamedTuple):
 
 
 def reference(reason: str = "") -> TrainingFunctions:
-    """Return the reference functions of model.py, with a description that gives the reason for
-    their use."""
+    """Return the reference functions of model.py.
+
+    The description contains the reason why they are used."""
     description = "reference, step by step" + (f": {reason}" if reason else "")
     return TrainingFunctions(teacher_forced, packed_lstm, description)
 
@@ -47,15 +48,16 @@ def choose_decoder(
     if name == "reference":
         return reference()
     spec = importlib.util.find_spec("fast_decoder")
-    # If the folder contains only compiled files, it is an empty package without an origin.
+    # A folder without Python files is a namespace package, which has no origin.
     if spec is None or spec.origin is None:
         return reference("the folder fast_decoder/ is missing")
-    # The comparison is exact, because a subclass may compute something else.
+    # Subclasses are not accepted, because a subclass may compute another attention.
     if attention is not None and type(attention) is not LocationSensitiveAttention:
         return reference(
-            f"the fast decoder computes LocationSensitiveAttention, not {type(attention).__name__}"
+            "the fast decoder supports only LocationSensitiveAttention, not "
+            f"{type(attention).__name__}"
         )
-    # This is imported here because the recipe works without this folder.
+    # fast_decoder is imported here, because the recipe also works without this folder.
     import fast_decoder
     from fast_decoder.encoder import bidirectional_lstm
 

@@ -35,7 +35,7 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # limit while a process does long work
+SECONDS_BETWEEN_HEARTBEATS = 1  # while other processes wait for a long action
 
 
 class AlreadyReported(UserError):
@@ -61,14 +61,14 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Note the time. Call this each time that gradients of this process become ready."""
+        """Record the time. Call this function whenever gradients of this process become ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
         """Return a function that returns the seconds of waiting.
 
-        Call this when the sums are ready, and the returned function after the GPU has finished the
-        optimizer step.
+        Call `read` when the summed gradients are ready. Call the returned function after the GPU
+        has finished the optimizer step.
         """
         ready = self._ready
         done = self._now()
@@ -79,14 +79,15 @@ class ReductionClock:
 
 @dataclass(frozen=True)
 class Processes:
-    """Describe the processes of a run, and this process's place among them."""
+    """Describe the processes of a run, and the rank of this process."""
 
     rank: int = 0
     world_size: int = 1
     # Device of this process; None: a GPU if the machine has a GPU.
     device: torch.device | None = None
     clock: ReductionClock | None = None  # set only with several processes
-    local_rank: int = 0  # rank on this machine; rank 0 does the work of one process per machine
+    # Rank among the processes of this machine; rank 0 does work that is needed once per machine.
+    local_rank: int = 0
     machines: int = 1
 
     @property
@@ -116,7 +117,7 @@ class Processes:
 
         def note_and_reduce(
             clock: ReductionClock, bucket: GradBucket
-        ) -> torch.futures.Future[torch.Tensor]:  # torch needs these annotations
+        ) -> torch.futures.Future[torch.Tensor]:  # torch rejects hooks without these annotations
             clock.note()
             return allreduce_hook(cast(Any, dist.group.WORLD), bucket)
 
@@ -144,7 +145,7 @@ class Processes:
         if not any(problems):
             return result
         if not self.is_first:
-            raise AlreadyReported("the first process says what is wrong")
+            raise AlreadyReported("see the message of the first process")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
         messages = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
@@ -202,7 +203,7 @@ class Processes:
         if not differences:
             return
         if not self.is_first:
-            raise AlreadyReported("the first process says how the processes differ")
+            raise AlreadyReported("the processes differ; see the message of the first process")
         advice = "the processes differ. Give all the same files, command and version:"
         raise UserError("\n".join([advice, *differences[:10]]))
 

@@ -29,12 +29,13 @@ MAX_CONSECUTIVE_SKIPS = 20  # the run stops after this many skipped optimizer st
 
 
 class NoNextBatch(Exception):
-    """Report that a process got no next batch: this process if there is a cause, otherwise another
-    process."""
+    """Raised when a process could not read its next batch.
+
+    If the exception has a cause, this process failed. Otherwise another process failed."""
 
     def __str__(self) -> str:
-        # A loader's process sends its traceback, then the name of the exception's class and the
-        # message.
+        # A loader's process sends its whole traceback as text. The last line has the name of the
+        # exception and the message.
         lines = str(self.__cause__).strip().splitlines() or [""]
         return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
 
@@ -129,8 +130,7 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
 
 def imbalance(planned: PlannedStep, world_size: int) -> float:
-    """Return the largest number of padded frames of a process, divided by the mean over
-    processes."""
+    """Return the largest number of padded frames per process, divided by the mean per process."""
     padded = [weight.padded_frames for weight in planned.weights]
     return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 
@@ -166,7 +166,7 @@ def _add(run: Run, step: PendingStep, values: StepValues) -> None:
 
 def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
     if run.logger is None:
-        return AlreadyReported("the first process says what diverged")
+        return AlreadyReported("training diverged; see the message of the first process")
     good = checkpoint.last_good(run.folder.path, step.number - 1, run.state.best_iteration)
     if good is None:
         result = "No good checkpoint is left. Start again with another -o, and do not resume"

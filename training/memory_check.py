@@ -2,13 +2,15 @@
 
     peak_bytes = check_memory(trainer, training_clips, validation_clips)
 
-A run that is too large for the GPU then fails in its first seconds. Without the check it would fail
-hours later, when the longest clips share a batch.
+A run that is too large then fails before its first optimizer step. Without the check it would fail
+hours later, when the longest clips share a batch. On a GPU the check runs the worst-case batches.
+On a CPU it estimates their memory (cpu_memory.py).
 """
 
 import bisect
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -19,10 +21,15 @@ from batching import draws_of_clips
 from corpus.cache import ClipTable
 from machine import is_out_of_memory
 from tacotron2_voice.utils.errors import UserError
+from training.cpu_memory import (
+    RESERVE,
+    CpuEstimate,
+    Shape,
+    available_memory,
+    can_estimate,
+)
 from training.optimizer import state_entries
 from training.trainer import Trainer
-
-Shape = tuple[int, int, int]  # clips, frames, symbols
 
 
 def worst_case_shapes(
@@ -50,11 +57,11 @@ def worst_case_shapes(
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
-    # This is, for each length, the largest number of clips in a batch without longer clips. An
-    # epoch draws as many clips as the corpus contains.
+    # `clips` is, for each length, the largest possible number of clips in a batch whose longest
+    # clip has this length. An epoch draws as many clips as the corpus contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
-    # Among equal batches, this takes the batch with the longest clips.
+    # If several batches have equally many frames, the batch with the longest clips counts.
     largest = int(np.flatnonzero(frames == frames.max())[-1])
     most_clips = int(clips.max())
     widest = int(lengths[lengths * most_clips <= capacity].max())
@@ -70,10 +77,12 @@ def check_memory(
     validation_clips: ClipTable,
     weights: np.ndarray | None = None,
 ) -> int:
-    """Check that the worst-case batches fit, and return the peak bytes of device memory.
+    """Check that the worst-case batches fit, and return the peak bytes of memory.
 
     Runs forward and backward passes on the training batches and a forward pass on the validation
-    batch. Afterwards buffers, gradients and random states are bitwise as before.
+    batch. On a CPU these batches have fewer clips, and the result is an estimate; it is 0 if the
+    system does not report enough for an estimate. Afterwards buffers, gradients and random states
+    are bitwise as before.
 
     Args:
         weights: the weights with which training clips are drawn (batching.balancing_weights).
@@ -102,7 +111,7 @@ def check_memory(
             torch.cuda.reset_peak_memory_stats(device)
         # An epoch draws a clip at most once more than its mean, rounded down.
         draws = None if weights is None else np.floor(draws_of_clips(weights)) + 1
-        problems = _problems(
+        problems, peak = _problems(
             trainer,
             trainer.compute_gradients,
             training_clips,
@@ -113,7 +122,7 @@ def check_memory(
         )
         trainer.model.eval()
         if len(validation_clips):
-            problems += _problems(
+            more_problems, validation_peak = _problems(
                 trainer,
                 validation_step,
                 validation_clips,
@@ -121,9 +130,11 @@ def check_memory(
                 None,
                 "validation_batch_size",
             )
+            problems += more_problems
+            peak = max(peak, validation_peak)
         if problems:
             raise UserError("\n".join(problems))
-        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak
 
 
 def _problems(
@@ -134,29 +145,113 @@ def _problems(
     capacity: int | None,
     setting: str,
     max_draws: np.ndarray | None = None,
-) -> list[str]:
-    """Return [] if the batches fit, otherwise a message with the largest `setting` that fits."""
+) -> tuple[list[str], int]:
+    """Return [] if the batches fit, otherwise a message with the largest `setting` that fits.
+
+    Also returns the estimated bytes; 0 on a GPU.
+    """
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
-    if fit(trainer, step, asked):
-        return []
+    memory = memory_of(trainer, step, asked)
+    if memory.fits(asked):
+        return [], memory.bytes_of(asked)
     longest = int(clips.num_frames.max())
 
     def too_many(count: int) -> bool:
         """Return whether `count` of the longest clips do not fit."""
         smaller = count * longest if capacity else None
         shapes = worst_case_shapes(*lengths, count, smaller, max_draws)
-        return not fit(trainer, step, shapes)
+        return not memory.fits(shapes)
 
     max_count = -(-capacity // longest) if capacity else min(batch_size, len(clips))
     fitting = bisect.bisect(range(1, max_count), False, key=too_many)
     purpose = " for validation" if setting == "validation_batch_size" else ""
     needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in asked)
-    message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed}). "
+    message = (
+        f"the worst-case batches{purpose} do not fit into the {memory.name} ({needed}"
+        f"{memory.shortage(asked)}). "
+    )
     if fitting == 0:
-        return [f"{message}A single clip of {asked[0][1]} frames does not fit: remove the longest"]
-    value = fitting * longest if setting == "batch_capacity" else fitting
-    return [f"{message}Use --hparams {setting}={value}"]
+        advice = f"A single clip of {asked[0][1]} frames does not fit: remove the longest"
+    else:
+        value = fitting * longest if setting == "batch_capacity" else fitting
+        advice = f"Use --hparams {setting}={value}"
+    return [message + advice], memory.bytes_of(asked)
+
+
+class TriedMemory:
+    """Find out whether batches fit into the memory of a GPU by running them."""
+
+    name = "GPU's memory"
+
+    def __init__(self, trainer: Trainer, step: Callable[[Batch], object]):
+        self._trainer = trainer
+        self._step = step
+
+    def fits(self, shapes: list[Shape]) -> bool:
+        """Return whether all batches of these shapes fit."""
+        return fit(self._trainer, self._step, shapes)
+
+    def bytes_of(self, shapes: list[Shape]) -> int:
+        """Return 0, because the GPU counts its peak itself."""
+        return 0
+
+    def shortage(self, shapes: list[Shape]) -> str:
+        """Return no text, because the GPU does not report how much memory is missing."""
+        return ""
+
+
+class EstimatedMemory:
+    """Find out whether batches fit into the memory of the machine by an estimate.
+
+    Args:
+        available: bytes that this process can allocate.
+    """
+
+    name = "machine's memory"
+
+    def __init__(self, estimate: CpuEstimate, available: int):
+        self._estimate = estimate
+        self._available = available
+
+    def fits(self, shapes: list[Shape]) -> bool:
+        """Return whether the estimate leaves RESERVE of the available memory free."""
+        return self._estimate.bytes_of(shapes) <= (1 - RESERVE) * self._available
+
+    def bytes_of(self, shapes: list[Shape]) -> int:
+        """Return the estimated bytes of the largest batch, with gradients and optimizer state."""
+        need = self._estimate.bytes_of(shapes)
+        return int(need) if math.isfinite(need) else self._available
+
+    def shortage(self, shapes: list[Shape]) -> str:
+        """Return the needed and the available memory as a part of a message."""
+        need = self._estimate.bytes_of(shapes) / 1e9
+        return f"; they need about {need:.1f} GB, {self._available / 1e9:.1f} GB are available"
+
+
+class UnknownMemory(TriedMemory):
+    """Accept every batch, because the system reports too little for an estimate."""
+
+    def fits(self, shapes: list[Shape]) -> bool:
+        """Return True."""
+        return True
+
+
+def memory_of(
+    trainer: Trainer, step: Callable[[Batch], object], asked: list[Shape]
+) -> TriedMemory | EstimatedMemory:
+    """Return an object that finds out whether batches fit into the memory of the device.
+
+    The processes of a run on one machine share its memory equally.
+    """
+    if trainer.device.type != "cpu":
+        return TriedMemory(trainer, step)
+    available = available_memory()
+    if available is None or not can_estimate(trainer.device):
+        return UnknownMemory(trainer, step)
+    processes = trainer.processes
+    per_process = available // (processes.world_size // processes.machines)
+    return EstimatedMemory(CpuEstimate(trainer, step, asked), per_process)
 
 
 def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:

@@ -15,8 +15,8 @@ from tacotron2_voice.utils.files import (
 )
 from training.tensorboard import Example, TensorBoard, event_files, warn_on_failure
 
-MAX_CURVES = 20  # most speakers with a curve in TensorBoard
-LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # TensorBoard's group of these curves
+MAX_CURVES = 20  # largest number of speakers with a curve in TensorBoard
+LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # name of these curves in TensorBoard
 NOT_CURVES = ("epoch", "iteration", "speakers")  # entries of a record that get no curve
 
 
@@ -63,7 +63,7 @@ class RunLogger:
         self._write_lines()
         os.fsync(self.metrics.fileno())
         sizes = {self._name(path): path.stat().st_size for path in self._files()}
-        # The size comes from the descriptor, because somebody may have deleted the file.
+        # The size is read from the open file, because the path may have been deleted.
         sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size
         return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
 
@@ -99,7 +99,8 @@ class RunLogger:
             )
 
     def log_step(self, iteration: int, values: dict[str, float]) -> None:
-        """Write the training curves' values of an optimizer step, to TensorBoard only."""
+        """Write the curves of an optimizer step to TensorBoard. metrics.jsonl does not contain
+        them."""
         for name, value in values.items():
             self.tensorboard.write("add_scalar", f"training/{name}", value, iteration)
 
@@ -137,7 +138,7 @@ class RunLogger:
             if waiting:
                 written = os.write(file, waiting)
                 if written < len(waiting):
-                    # This removes an incomplete line.
+                    # An incomplete line is removed from the file.
                     os.ftruncate(file, os.fstat(file).st_size - written)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._waiting = b""

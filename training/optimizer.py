@@ -37,11 +37,11 @@ def apply_gradients(
     """Make an optimizer step with the gradients divided by `divisor`, unless `skip` is true.
 
     Args:
-        divisor: scalar on the device, at least 1. Gradients are clipped by it.
+        divisor: scalar on the device, at least 1. It clips the gradients.
         skip: bool scalar on the device.
     """
-    # Only torch's fused optimizers set this attribute. The optimizers read both values on the GPU,
-    # so the host does not wait.
+    # Torch's fused optimizers read both values on the GPU, so the host does not wait. Only these
+    # optimizers have this attribute.
     if getattr(optimizer, "_step_supports_amp_scaling", False):
         vars(optimizer).update(grad_scale=divisor, found_inf=skip.float())
         optimizer.step()
@@ -65,7 +65,8 @@ def state_entries(hparams: HParams) -> dict[str, bool]:
 
 
 class Schedule(NamedTuple):
-    """The values of an optimizer step that depend on its number."""
+    """The learning rate and loss weight of an optimizer step, which depend on the number of the
+    step."""
 
     learning_rate: float
     guided_attention_weight: float
@@ -93,8 +94,8 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
     """Return the weight of the guided attention loss after `iteration` finished optimizer steps.
 
-    It falls linearly to 0, because a constant weight would hurt texts whose symbols take unequal
-    times.
+    The weight falls linearly to 0. A constant weight would harm texts whose symbols have very
+    different durations.
     """
     left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
     return hparams.guided_attention_weight * left

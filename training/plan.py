@@ -11,11 +11,11 @@ from training.trainer import LossWeights, StepLosses
 class PlannedStep(NamedTuple):
     """Describe an optimizer step of the epoch's plan."""
 
-    numbers: list[int]  # numbers of its batches in the plan
-    end: int  # number of the plan's batches that are trained when this step is done
-    batches: list[np.ndarray]  # clips of each batch, for all processes
-    weights: list[LossWeights]  # weights of each batch
-    frames: int  # real frames
+    numbers: list[int]  # numbers of the step's batches in the plan
+    end: int  # number of batches of the plan that are trained after this step
+    batches: list[np.ndarray]  # clip indices of each batch, for all processes
+    weights: list[LossWeights]  # loss weights of each batch
+    frames: int  # number of real frames in all batches
 
     @property
     def clips(self) -> np.ndarray:
@@ -26,10 +26,10 @@ class PlannedStep(NamedTuple):
 class PendingStep(NamedTuple):
     """An optimizer step whose losses have not been read yet."""
 
-    number: int  # its number in the whole run, from 1
+    number: int  # number of the optimizer step in the run, counted from 1
     losses: StepLosses
     planned: PlannedStep
-    before: int  # batches of the epoch that were trained before this step
+    before: int  # number of batches of the epoch that were trained before this step
 
 
 def next_step(

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-# This is the dtype of autocast in each precision; None: float32. In tf32, a GPU may round the
-# factors of float32 products.
+# The dtype of autocast for each precision; None: no autocast. In tf32, a GPU may round the factors
+# of float32 products.
 AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = tuple(AUTOCAST_DTYPES)
 CAPABILITY_OF_BF16 = (8, 0)  # compute capability of the first GPUs with bf16 and tf32

@@ -49,17 +49,20 @@ class Run:
     folder: RunFolder
     clips: Clips
     sampler: LengthBatchSampler
-    loader: DataLoader[Any]  # gives training batches
-    validation_loader: DataLoader[Any] | None  # None without a validation list
+    loader: DataLoader[Any]  # loader of training batches
+    # Loader of validation batches; None without a validation filelist.
+    validation_loader: DataLoader[Any] | None
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    logger: RunLogger | None = None  # set in the first process only, as the last step
+    # Only the first process has a logger; it is set after everything is checked.
+    logger: RunLogger | None = None
     # Steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)
-    must_stop: bool = False  # all processes have received that a process was asked to stop
-    # Mean of the newest steps that were read; None before the first step.
+    must_stop: bool = False  # whether all processes know that a process was asked to stop
+    # Mean loss of the newest optimizer steps that were read; None before the first step.
     recent_loss: float | None = None
     recent_focus_rate: float | None = None  # focus rate of the last validation
+    has_printed_speed: bool = False  # whether the time of the first optimizer step was printed
 
     @property
     def hparams(self) -> HParams:
@@ -88,7 +91,7 @@ class Run:
 
     @functools.cached_property
     def speaker_statistics(self) -> list[SpeakerStatistics]:
-        """Return statistics of each of the model's speakers; [] for a model of one speaker."""
+        """Return statistics of each speaker of the model; [] for a model of one speaker."""
         names = self.hparams.speakers
         if not names:
             return []
@@ -181,19 +184,19 @@ def open_logs(run: Run, start: Start) -> None:
     directory = run.folder.path
     state = run.state
     remove_leftovers(directory)
-    remove_leftovers(directory / run.folder.logs)  # TensorBoard would read these files
+    remove_leftovers(directory / run.folder.logs)  # TensorBoard would read leftover files
     own = None
     if start.resumed is not None and is_inside(start.resumed.path, directory):
         own = checkpoint.put_in_place(start.resumed, directory)
-    # This happens before the logs are cut back. If the run is killed in between, the next --resume
-    # cuts them back.
+    # Later checkpoints are renamed before the logs are cut back. If the run is killed in between,
+    # the next --resume cuts back the logs.
     iteration = -1 if start.resumed is None else state.iteration
     for moved in checkpoint.set_aside_newer(directory, iteration):
         print(f"renamed a later or damaged checkpoint: {moved}")
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
-        # The best checkpoint does not exist any more.
+        # The user has deleted the best checkpoint.
         state.best_validation_loss = float("inf")
     saved_logs = own.state if own is not None else None
     run.logger = RunLogger(directory, directory / run.folder.logs, saved_logs)
@@ -201,8 +204,8 @@ def open_logs(run: Run, start: Start) -> None:
     if has_new_clips:
         write_clips(directory, run.clips)
     if has_new_clips or run.logger.has_lost_metrics:
-        # With this checkpoint the next --resume needs no other option, and a full disk is noticed
-        # now.
+        # Because of this checkpoint, the next --resume needs no other option. A full disk is also
+        # noticed now, not later.
         run.save()
     run.logger.log_run(run_record(run, start))
 

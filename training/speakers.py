@@ -16,7 +16,7 @@ from tacotron2_voice.speakers import listed
 from training.clips import Clips
 
 MAX_SHOWN = 8  # number of speakers that are printed, and that have an example in each validation
-# These are the values of a validation clip: index, frames, decoder steps, and the two values of
+# The values of a validation clip: index, frames, decoder steps, and two values of
 # loss.sums_of_clips.
 ClipRow = Sequence[float]
 
@@ -115,8 +115,8 @@ def first_positions(
 def losses_of_speakers(clips: ClipTable, rows: Sequence[ClipRow]) -> dict[str, float]:
     """Return the masked loss of each speaker; speakers with the most speech come first.
 
-    It is the mean of the mel's errors over all real frames of the speaker's clips, plus the mean of
-    the stop token's errors over all real decoder steps. With r = 1, the mean of these losses,
+    The loss is the mean error of the mel over all real frames of the speaker's clips, plus the mean
+    error of the stop token over all real decoder steps. With r = 1, the mean of these losses,
     weighted by frames, is the masked loss of the validation.
     """
     index, *columns = np.array(rows).T

@@ -36,7 +36,7 @@ from training.decoders import choose_decoder
 from training.distributed import Processes
 from training.run_folder import RunFolder
 
-# All code that trains must be the same in every process.
+# The files whose code must be the same in every process.
 FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
 CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
@@ -109,7 +109,7 @@ def read_weights(path: Path) -> Checkpoint:
 
 
 def is_inside(path: Path, directory: Path) -> bool:
-    """Return whether the file, or the link to it, is in `directory`."""
+    """Return whether the file at `path`, or a link to this file, is in `directory`."""
     real = os.path.realpath
     return real(directory) in (os.path.dirname(real(path)), real(path.parent))
 
@@ -117,7 +117,9 @@ def is_inside(path: Path, directory: Path) -> bool:
 def is_finished(
     resumed: Checkpoint | None, hparams: HParams, folder: RunFolder, processes: Processes
 ) -> bool:
-    """Return whether the checkpoint is the last of its run. Also mark it if it is the best.
+    """Return whether the checkpoint is the last checkpoint of its run.
+
+    If it is also the best checkpoint, it gets the name best.pt.
 
     Raises:
         UserError: if the processes disagree, because their settings differ.
@@ -220,7 +222,7 @@ def check_lexicon(hparams: HParams, base: HParams) -> None:
 def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
     """Check that texts become the same symbols as when the checkpoint was written.
 
-    Checkpoints of 0.4.0 do not contain the version of the rules, and pass.
+    Checkpoints of 0.4.0 do not contain this version, so they are not checked.
 
     Raises:
         UserError: if the rules for reading English text have changed since then.

@@ -64,7 +64,8 @@ class Example:
     ids: list[int]  # symbol ids of the text
     gate_threshold: float
     sampling_rate: int
-    free_running: FreeRunningPrediction | None  # None: inference failed
+    # Prediction of free-running inference; None: inference failed.
+    free_running: FreeRunningPrediction | None
     audio: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags; audio that failed is left out
 
 
@@ -103,7 +104,7 @@ class TensorBoard:
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self.write("flush")  # creates the file
+        self.write("flush")  # create the event file now
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
@@ -115,7 +116,7 @@ class TensorBoard:
             return
         try:
             getattr(self._writer, method)(*values, **options)
-        except (OSError, ValueError) as error:  # a name that is not UTF-8 raises ValueError
+        except (OSError, ValueError) as error:  # a path that is not valid UTF-8 raises ValueError
             self._works = False
             print(
                 f"warning: TensorBoard gets no more data until the run is resumed: {error}",

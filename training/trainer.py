@@ -37,11 +37,11 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The weights of a micro-batch's losses, which are its share of the optimizer step."""
+    """The share of a micro-batch in its optimizer step, which weights its losses."""
 
     padded_frames: float = 1.0
-    frames: float = 1.0  # real frames
-    steps: float = 1.0  # real decoder steps
+    frames: float = 1.0  # share of the real frames
+    steps: float = 1.0  # share of the real decoder steps
 
 
 NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
@@ -62,9 +62,9 @@ class LossTerms(NamedTuple):
     `Trainer.losses_of` makes them in this order, and `LoopState` keeps their sums.
     """
 
-    loss: Any  # the padded loss, which is the reference's mean
-    loss_unpadded: Any  # masked
-    guided_attention: Any  # NaN while its weight is 0
+    loss: Any  # the padded loss, which NVIDIA's recipe trains
+    loss_unpadded: Any  # the masked loss, a mean over real frames
+    guided_attention: Any  # NaN if its weight is 0
 
 
 class StepValues(NamedTuple):
@@ -73,7 +73,7 @@ class StepValues(NamedTuple):
     terms: LossTerms
     gradient_norm: float
     skipped: float  # 1 if the optimizer step was skipped
-    stop_requests: float  # processes that were asked to stop
+    stop_requests: float  # number of processes that were asked to stop
     failures: float  # number of processes that got no next batch
 
     @classmethod
@@ -110,8 +110,8 @@ class Trainer:
         self.processes = processes
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams)
-        # This happens before anything is on the GPU, because the process that checks the kernels
-        # needs the GPU's memory.
+        # The decoder is chosen before the model moves to the GPU, because the process that checks
+        # the kernels needs the GPU's memory.
         self._decoders: dict[str, TrainingFunctions] = {}
         self.use_decoder(hparams.decoder)
         self.model.to(device)
@@ -123,12 +123,12 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss(hparams.gate_positive_weight)
         self.validation_loss = Tacotron2Loss()  # unweighted, so that runs are comparable
-        # For optimizer steps without a given schedule, for example in benchmarks.
+        # This schedule is used if `step` gets no schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
         self.failure: BaseException | None = None  # the reason why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
-        """Train with one of DECODERS from now on. All processes must call this together."""
+        """Select one of DECODERS for training. All processes must call this method together."""
         if name not in self._decoders:
             self._decoders[name] = checked_decoder(
                 name,
@@ -156,8 +156,8 @@ class Trainer:
     ) -> tuple[torch.Tensor, LossTerms]:
         """Return the loss to train and the terms to log: a batch's share of its optimizer step.
 
-        Summed over the micro-batches of the optimizer step, they equal the losses of all clips in
-        one batch.
+        If you add up the losses of all micro-batches of an optimizer step, the sum is the loss of
+        all clips in one batch.
         """
         with self.autocast():
             outputs = model(batch)
@@ -219,7 +219,8 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        # Squares may overflow where their gradients do not, so the loss is checked too.
+        # The square of an error may overflow although its gradient does not, so the loss is checked
+        # too.
         is_finite = torch.isfinite(gradient_norm) & torch.isfinite(loss)
         skip = ~is_finite | (failures > 0)
         divisor = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
@@ -255,7 +256,7 @@ class Trainer:
         several = num_batches > 1 or processes.world_size > 1
         statistics = RunningStatistics(self.model) if several else None
         terms = slice(len(LossTerms._fields))
-        stop_requests = -2  # positions in `total`
+        stop_requests = -2  # these are positions in `total`
         failures = -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
         # `fill_` does not wait for the GPU; assigning a number copies it from the host, which does.

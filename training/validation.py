@@ -1,4 +1,5 @@
-"""Validate: compute losses that compare runs, and an example clip of each speaker for TensorBoard.
+"""Validate a model: compute losses that are comparable between runs, and make an example clip of
+each speaker for TensorBoard.
 
 result = validate(run, stop)
 if result is not None:
@@ -76,7 +77,7 @@ def make_validation_loader(
 class BatchResult(NamedTuple):
     """The results of a batch's validation. It is sent between processes."""
 
-    number: int  # of the batch
+    number: int  # number of the batch
     sizes: tuple[int, ...]  # clips, frames, decoder steps, symbols
     sums: list[float]  # padded loss, masked loss, alignment_sums, text effect
     rows: list[ClipRow]  # a row for each clip; [] for a model of one speaker
@@ -103,7 +104,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
     mine: list[BatchResult] = []
     forced: dict[str, Example] = {}  # examples by speaker, still without free-running inference
     positions = example_positions(run)
-    # This frees the memory of gradients, because the memory check also validates without them.
+    # The memory check validates without gradients, so their memory is freed here too.
     trainer.optimizer.zero_grad(set_to_none=True)
     trainer.model.eval()
     share = len(run.validation_loader)
@@ -327,7 +328,7 @@ def describe_free_running(run: Run, example: Example) -> str:
 def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) -> dict[str, Any]:
     """Return the record with the entries on free-running inference.
 
-    They are means over the examples. The record's speakers get their own entries too.
+    The entries are means over all examples. Speakers in the record also get their own entries.
     """
     entries = {example.speaker: free_running_record(example) for example in examples}
     if "speakers" in record:

@@ -16,10 +16,10 @@ from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
-MAX_NAMED = 200  # most characters of a list of names in a message
+MAX_NAMED = 200  # largest number of characters of a list of names in a message
 SPEAKERS = checkpoint_file.SPEAKER_EMBEDDING
-# These weights multiply the memory. The memory's last columns are the speaker's vector, so the
-# weights of a model of several speakers have more columns at their end.
+# These weights are multiplied with the memory. If a model has several speakers, the memory ends
+# with the speaker's vector, so these weights have more columns at the end.
 READERS = (
     "decoder.attention_rnn.weight_ih",
     "decoder.attention_layer.memory_layer.linear_layer.weight",

@@ -1,0 +1,149 @@
+"""Estimate how much memory a batch needs on a CPU, and find out how much is available.
+
+    estimate = CpuEstimate(trainer, trainer.compute_gradients, [(64, 870, 150)])
+    estimate.bytes_of([(32, 870, 150)]) <= available_memory()
+
+A GPU reports an error if memory runs out, so the memory check tries its batches there. On a CPU the
+system would kill the process, or swap for hours. So the check runs a batch with fewer clips of the
+same length, measures its peak memory, and multiplies.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from batch import Batch, synthetic_batch
+from machine import is_out_of_memory, peak_memory, reset_peak_memory
+from training.optimizer import state_entries
+from training.trainer import Trainer
+
+Shape = tuple[int, int, int]  # number of clips, frames per clip, symbols per clip
+
+# The measured batch has at least this share of the clips, and at least this number of frames. In
+# batches with fewer frames, memory that does not depend on the frames would count too much.
+SHARE = 1 / 16
+MIN_FRAMES = 3200
+WARM_UP_FRAMES = 50
+# This fraction of the available memory stays free, because the estimate may be too low, and because
+# the memory of a process becomes fragmented.
+RESERVE = 0.1
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process can still allocate without swapping, or None if unknown.
+
+    This is the smaller of the machine's available memory and the rest of the control group's limit,
+    which containers and job systems set.
+    """
+    values = [value for value in (_available_of_machine(), _available_of_group()) if value]
+    return min(values, default=None)
+
+
+def _available_of_machine() -> int | None:
+    try:
+        import psutil  # type: ignore[import-untyped]  # optional
+    except ModuleNotFoundError:
+        return _number_in(Path("/proc/meminfo"), "MemAvailable:", scale=1024)
+    return int(psutil.virtual_memory().available)
+
+
+def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return the control group's limit minus its usage; None without a limit.
+
+    Cached files count as usage, but the system frees inactive files when memory becomes scarce.
+    """
+    for limit, usage, statistics, inactive in (
+        # Control groups of version 2.
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    ):
+        most = _number_in(root / limit)
+        used = _number_in(root / usage)
+        # Version 1 reports a huge number if there is no limit.
+        if most is not None and used is not None and most < 2**60:
+            freeable = _number_in(root / statistics, inactive) or 0
+            return max(most - used + freeable, 1)
+    return None
+
+
+def _number_in(path: Path, name: str = "", scale: int = 1) -> int | None:
+    """Return the first number in a file, or the number after `name`; None if it is not there."""
+    try:
+        words = path.read_text(encoding="ascii").split()
+        return int(words[words.index(name) + 1 if name else 0]) * scale
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class CpuEstimate:
+    """Estimate the peak memory of `step` on batches like those in `shapes`.
+
+    The estimate for a batch is the memory of all gradients plus a constant number of bytes per
+    padded frame. It needs one measurement for each shape.
+
+    Args:
+        step: runs a batch, with or without a backward pass.
+        shapes: the worst-case batches. Batches with fewer clips of these lengths are measured.
+    """
+
+    def __init__(self, trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]):
+        self._trainer = trainer
+        self._step = step
+        has_gradients = trainer.model.training
+        parameters = sum(parameter.nbytes for parameter in trainer.model.parameters())
+        self._gradients = parameters if has_gradients else 0
+        self._optimizer = 0
+        if has_gradients and not trainer.optimizer.state:
+            # The first optimizer step allocates this state.
+            self._optimizer = parameters * sum(state_entries(trainer.hparams).values())
+        # The first step also loads libraries and starts threads.
+        self._peak((1, min(shapes[0][1], WARM_UP_FRAMES), shapes[0][2]))
+        self._bytes_per_frame = [self._measure(shape) for shape in shapes]
+
+    def bytes_of(self, shapes: list[Shape]) -> float:
+        """Return the peak bytes in addition to the memory that the process already uses.
+
+        `shapes` must correspond to the shapes that were measured.
+        """
+        activations = [
+            per_frame * clips * frames
+            for per_frame, (clips, frames, _) in zip(self._bytes_per_frame, shapes, strict=True)
+        ]
+        return self._optimizer + self._gradients + max(activations)
+
+    def _measure(self, shape: Shape) -> float:
+        """Return the bytes per padded frame, in addition to the gradients."""
+        clips, frames, symbols = shape
+        fewer = min(clips, max(math.ceil(clips * SHARE), math.ceil(MIN_FRAMES / frames)))
+        peak = self._peak((fewer, frames, symbols))
+        return max(peak - self._gradients, 0) / (fewer * frames)
+
+    def _peak(self, shape: Shape) -> float:
+        """Return the bytes by which `step` raises the process's memory."""
+        clips, frames, symbols = shape
+        trainer = self._trainer
+        trainer.model.zero_grad(set_to_none=True)
+        batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
+        reset_peak_memory(trainer.device)
+        before = peak_memory(trainer.device)
+        try:
+            self._step(batch)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                return math.inf
+            raise
+        finally:
+            trainer.model.zero_grad(set_to_none=True)
+        return peak_memory(trainer.device) - before
+
+
+def can_estimate(device: torch.device) -> bool:
+    """Return whether the system can report the peak memory of a single step, as Linux does."""
+    return device.type == "cpu" and reset_peak_memory(device)
