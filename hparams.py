@@ -125,6 +125,7 @@ class HParams(VoiceSettings):
     num_buckets: Buckets = 10  # number of length classes, for bucket_by_width and bucket_by_quantile; larger: less padding
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
     batch_capacity: Count | None = None  # padded frames per batch, at most; None: batch_size times the longest clip
+    size_multiple: Count = 1  # the number of clips in a batch is a multiple of this value, such as 8; 1: any number
     batch_randomization: bool = True  # True: shuffle the finished batches
     random_epochs: CountOrZero = 2  # epochs at the start that use random batches; 0: none
     batches_per_update: Count = 1  # batches per optimizer step over all processes; larger: fewer steps
@@ -230,7 +231,8 @@ def batching_options(hparams: Any) -> dict[str, Any]:
     # Imported here, so that the names of settings load without numpy.
     from length_batching import PARAMETERS
 
-    names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "batch_randomization"]
+    names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "size_multiple"]
+    names.append("batch_randomization")
     names += [parameter.name for parameter in PARAMETERS]
     options = {name: getattr(hparams, name) for name in names}
     return options | {"strategy": hparams.batching_strategy}

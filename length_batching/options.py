@@ -36,6 +36,7 @@ class PlanOptions(TypedDict, total=False):
     max_clips: int | None
     too_long: TooLong
     size_multiple: int
+    row_costs: Mapping[int, float] | None
     cost: Callable[..., float] | None
     group_sizes: Numbers | None
     draw: int | None
@@ -81,6 +82,7 @@ def _problems(options: Mapping[str, Any]) -> Iterator[str]:
     too_long = options.get("too_long", "reject")
     if too_long not in get_args(TooLong):
         yield f"too_long={too_long!r}: expected {' or '.join(get_args(TooLong))}"
+    yield from _row_cost_problems(options)
     try:
         check_strategy(options["strategy"])
     except BatchingError as error:
@@ -96,6 +98,22 @@ def _problems(options: Mapping[str, Any]) -> Iterator[str]:
     elif not options.get("dynamic_batch_size") and too_long != "leave_out":
         problem = "limits dynamic batches only; set dynamic_batch_size=True"
         yield f"batch_capacity={capacity}: {problem}"
+
+
+def _row_cost_problems(options: Mapping[str, Any]) -> Iterator[str]:
+    row_costs = options.get("row_costs")
+    if row_costs is None:
+        return
+    expected = "expected costs above 0 by the number of clips, such as {16: 33, 32: 48}"
+    if not isinstance(row_costs, Mapping) or not row_costs:
+        yield f"row_costs={row_costs!r}: {expected}"
+        return
+    for size, value in row_costs.items():
+        is_number = isinstance(value, (int, float, np.integer, np.floating))
+        if any(count_problems("size", size)) or not is_number or not 0 < value <= MAX_COUNT:
+            yield f"row_costs[{size!r}]={value!r}: {expected}"
+    if options.get("size_multiple", 1) != 1:
+        yield f"row_costs: cannot be combined with size_multiple={options['size_multiple']}"
 
 
 def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:

@@ -92,6 +92,7 @@ def plan_epoch(
     max_clips: int | None = None,
     too_long: TooLong = "reject",
     size_multiple: int = 1,
+    row_costs: Mapping[int, float] | None = None,
     cost: Callable[..., float] | None = None,
     group_sizes: Numbers | None = None,
     draw: int | None = None,
@@ -125,6 +126,10 @@ def plan_epoch(
             contain them, also if batch sizes are fixed. To cut long clips, see `segments_of`.
         size_multiple: the number of clips in a batch is a multiple of this number, or less than
             this number.
+        row_costs: cost of one step (a frame, a token) of a batch, by its number of clips, such as
+            {16: 33, 32: 48, 48: 57}. Kernels compute full tiles, so 17 clips cost as much as 32. If
+            the next clip does not fit, the batch ends at one of these sizes, or where it is full:
+            where a step costs least per clip. A batch is never larger than without this option.
         cost: a function of the largest length of each kind in a batch, `cost(*largest)`. It returns
             the cost per clip of the batch, which replaces the length everywhere. The cost must not
             decrease when a length increases.
@@ -197,6 +202,7 @@ def check_clips(
         cost=options.get("cost"),
         group_sizes=options.get("group_sizes"),
         size_multiple=options.get("size_multiple", 1),
+        row_costs=options.get("row_costs"),
     )
     weights = _weights_of_clips(costs, options)
     batch_size = options["batch_size"]
@@ -273,7 +279,7 @@ class BatchCosts:
     """Compute the cost of batches: the number of clips times the cost of a clip after padding.
 
     Args:
-        lengths, cost, group_sizes, size_multiple: see `plan_epoch`.
+        lengths, cost, group_sizes, size_multiple, row_costs: see `plan_epoch`.
 
     Attributes:
         lengths: [items] or [items, kinds] float64.
@@ -292,10 +298,12 @@ class BatchCosts:
         cost: Callable[..., float] | None = None,
         group_sizes: Numbers | None = None,
         size_multiple: int = 1,
+        row_costs: Mapping[int, float] | None = None,
     ):
         self.lengths = check_lengths(lengths)
         self.cost = cost
         self.size_multiple = size_multiple
+        self.row_costs = dict(sorted(row_costs.items())) if row_costs else None
         num_items = len(self.lengths)
         if cost:
             self.lengths = self.lengths.reshape(num_items, -1)
@@ -338,7 +346,8 @@ class BatchCosts:
         crosses one of the `class_starts`.
         """
         lengths = self.lengths[order]
-        if self.cost is None and self.size_multiple == 1 and self.group_sizes is None:
+        is_plain = self.cost is None and self.group_sizes is None
+        if is_plain and self.size_multiple == 1 and self.row_costs is None:
             return batch_starts(lengths, min(max_clips, len(lengths)), capacity, class_starts)
         cost = self.cost or float  # cost of a clip, if there is only one kind of length
         rows = lengths.reshape(len(lengths), -1).tolist()
@@ -352,18 +361,50 @@ class BatchCosts:
                 size = 0
                 longest = rows[start]
                 end = start
-                # the batch may end here, because its size is a multiple of size_multiple
-                end_of_multiple = start
+                sizes_at = dict[
+                    int, int
+                ]()  # number of clips, by the positions where a batch may end
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))
                     size += counts[end]
                     if end > start and (size > max_clips or size * cost(*longest) > capacity):
                         break
                     end += 1
-                    if size % self.size_multiple == 0:
-                        end_of_multiple = end
-                start = end if end_of_multiple == start else end_of_multiple
+                    sizes_at[end] = size
+                start = self._best_end(sizes_at, is_last=end == class_end)
         return starts
+
+    def _best_end(self, sizes_at: Mapping[int, int], *, is_last: bool) -> int:
+        """Return the position where a batch ends.
+
+        Args:
+            sizes_at: number of clips, by each position where the batch may end, in order.
+            is_last: whether all clips of the class fit into this batch.
+        """
+        end = max(sizes_at)
+        multiples = [x for x, size in sizes_at.items() if size % self.size_multiple == 0]
+        if self.row_costs is None:
+            return max(multiples, default=end)
+        if is_last:
+            return end
+        candidates = [x for x, size in sizes_at.items() if size in self.row_costs or x == end]
+        # With equal rates, the largest batch is chosen.
+        return max(candidates, key=lambda x: (sizes_at[x] / self.row_cost(sizes_at[x]), x))
+
+    def row_cost(self, size: int) -> float:
+        """Return the cost of a step of a batch with `size` clips, from `row_costs`.
+
+        A size between two sizes of the table costs as much as the larger. Beyond the table, the cost
+        rises as between the last two sizes.
+        """
+        assert self.row_costs is not None  # the callers check this
+        for most, row_cost in self.row_costs.items():
+            if size <= most:
+                return row_cost
+        sizes = [0, *self.row_costs]
+        costs = [0.0, *self.row_costs.values()]
+        slope = (costs[-1] - costs[-2]) / (sizes[-1] - sizes[-2])
+        return costs[-1] + max(slope, 0.0) * (size - sizes[-1])
 
 
 def batch_starts(

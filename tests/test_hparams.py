@@ -359,7 +359,7 @@ def test_arguments_of_plan_epoch_are_settings():
         "strategy",
         "epoch",
     }  # These arguments are not settings, because clips of speech do not need them.
-    others |= {"max_clips", "too_long", "size_multiple", "cost"}
+    others |= {"max_clips", "too_long", "row_costs", "cost"}
     others |= {"group_sizes", "draw", "draw_weights"}
     others |= {"unknown"}  # `unknown` must be rejected
     assert set(parameters) - others <= set(typing.get_type_hints(HParams))

@@ -1,0 +1,102 @@
+"""Tests of `row_costs`: batches end where a step costs least per clip."""
+
+import numpy as np
+import pytest
+from helpers import LJSPEECH_LENGTHS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from length_batching import STRATEGIES, BatchingError, plan_epoch
+from length_batching.plan import BatchCosts
+
+# Microseconds of a decoder step on an H100, fitted to measured times.
+H100 = {16: 32.6, 32: 48.3, 48: 57.0, 64: 54.7}
+SAMPLES = np.loadtxt(LJSPEECH_LENGTHS, delimiter=",", skiprows=1, usecols=1, dtype=int)
+FRAMES = 1 + SAMPLES // 276
+DYNAMIC = {"dynamic_batch_size": True, "batch_randomization": True}
+LENGTHS = st.lists(st.integers(1, 900), min_size=1, max_size=300)
+
+
+def sizes_and_lengths(lengths, plan):
+    batches = [np.asarray(lengths)[batch] for batch in np.split(plan.order, plan.starts[1:])]
+    return np.array([len(x) for x in batches]), np.array([x.max() for x in batches])
+
+
+def seconds(lengths, plan, row_costs):
+    """Return the cost of an epoch: frames of each batch times the cost of a step."""
+    sizes, longest = sizes_and_lengths(lengths, plan)
+    costs = BatchCosts(lengths, row_costs=row_costs)
+    return sum(length * costs.row_cost(size) for size, length in zip(sizes, longest, strict=True))
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(1, 20), st.sampled_from(STRATEGIES), st.integers(0, 3))
+def test_every_clip_is_in_one_batch_within_the_budget(lengths, batch_size, strategy, epoch):
+    plan = plan_epoch(
+        lengths,
+        batch_size,
+        strategy,
+        epoch=epoch,
+        row_costs=H100,
+        num_bins=1,
+        num_buckets=1,
+        **DYNAMIC,
+    )
+    assert sorted(plan.order.tolist()) == list(range(len(lengths)))
+    sizes, longest = sizes_and_lengths(lengths, plan)
+    capacity = batch_size * max(lengths)
+    assert ((sizes * longest <= capacity) | (sizes == 1)).all()
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(1, 20), st.sampled_from(STRATEGIES))
+def test_plan_is_unchanged_when_all_costs_are_equal(lengths, batch_size, strategy):
+    options = DYNAMIC | {"num_bins": 1, "num_buckets": 1}
+    before = plan_epoch(lengths, batch_size, strategy, **options)
+    equal = dict.fromkeys(range(16, 20000, 16), 5.0)
+    after = plan_epoch(lengths, batch_size, strategy, row_costs=equal, **options)
+    assert after.order.tolist() == before.order.tolist()
+    assert after.starts.tolist() == before.starts.tolist()
+
+
+def test_batches_end_at_full_tiles_when_a_tile_costs_twice_as_much():
+    plan = plan_epoch(
+        np.full(500, 10), 21, "sorted", dynamic_batch_size=True, row_costs={16: 1, 32: 2}
+    )
+    sizes = plan.sizes.tolist()
+    assert {*sizes[:-1]} == {16}
+    assert sum(sizes) == 500
+
+
+def test_large_batch_is_kept_when_its_step_costs_little_more():
+    plan = plan_epoch(np.full(200, 10), 25, "sorted", dynamic_batch_size=True, row_costs=H100)
+    assert {*plan.sizes.tolist()} == {25}  # 25 / 48.3 is more than 16 / 32.6
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_epoch_of_ljspeech_costs_less_on_an_h100(epoch):
+    options = DYNAMIC | {"local_randomization_factor": 0.1, "epoch": epoch}
+    now = plan_epoch(FRAMES, 16, "semi_sorted", **options)
+    planned = plan_epoch(FRAMES, 16, "semi_sorted", row_costs=H100, **options)
+    ratio = seconds(FRAMES, planned, H100) / seconds(FRAMES, now, H100)
+    assert ratio < 0.97
+
+
+def test_cost_between_and_beyond_the_sizes_of_the_table():
+    costs = BatchCosts([1, 2], row_costs={16: 10.0, 32: 14.0})
+    assert [costs.row_cost(x) for x in (1, 16, 17, 32, 48)] == [10, 10, 14, 14, 18]
+
+
+@pytest.mark.parametrize(
+    "row_costs", [{}, {16: 0}, {0: 1}, {16: "x"}, {1.5: 2}, [1, 2], {16: float("nan")}]
+)
+def test_wrong_table_is_rejected(row_costs):
+    with pytest.raises(BatchingError) as raised:
+        plan_epoch([1, 2, 3], 2, "sorted", dynamic_batch_size=True, row_costs=row_costs)
+    assert str(raised.value).startswith("row_costs")
+
+
+def test_table_is_rejected_with_a_size_multiple():
+    with pytest.raises(BatchingError) as raised:
+        plan_epoch([1, 2, 3], 2, "sorted", row_costs={16: 1}, size_multiple=2)
+    assert "size_multiple=2" in str(raised.value)
