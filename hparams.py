@@ -75,107 +75,107 @@ class HParams(VoiceSettings):
     # One line per setting, with its comment.
 
     # --- the run
-    epochs: Count = 500  # epochs to train; an epoch is one pass over the training set
-    epochs_per_validation: Count = 2  # epochs between two validations; larger: fewer validations
-    iters_per_checkpoint: Count = 1000  # optimizer steps between two checkpoints; larger: more work is lost in a crash
-    keep_checkpoints: Count = 3  # number of newest checkpoints that are kept, in addition to best.pt
-    log_interval: Count = 10  # optimizer steps between two readings of the losses; larger: slightly faster
-    seed: Seed = 1234  # seed of all random numbers of the run
-    num_workers: Workers = 2  # number of processes that read clips; 0: the training process reads them
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # number format of the computation; tf32 and fp16 need a GPU, bf16 a GPU or a recent CPU
-    decoder: Literal["fast", "reference"] = "fast"  # decoder used for training; both give the same results, and fast takes less time
-    ignore_layers: tuple[str, ...] = ()  # names of tensors that --warm_start does not load
+    epochs: Count = 500  # number of epochs; an epoch is one pass over the training set
+    epochs_per_validation: Count = 2  # number of epochs between two validations; larger: fewer validations
+    iters_per_checkpoint: Count = 1000  # number of optimizer steps between two checkpoints; larger: a crash loses more work
+    keep_checkpoints: Count = 3  # number of newest checkpoints to keep, in addition to best.pt
+    log_interval: Count = 10  # number of optimizer steps between two log entries; larger: slightly faster
+    seed: Seed = 1234  # seed for all random numbers in the run
+    num_workers: Workers = 2  # number of processes that read clips; 0: the training process reads them itself
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # numeric precision of the computation; tf32 and fp16 need a GPU, bf16 needs a GPU or a recent CPU
+    decoder: Literal["fast", "reference"] = "fast"  # decoder for training; both decoders compute the same results, but fast needs less time
+    ignore_layers: tuple[str, ...] = ()  # names of the tensors that --warm_start skips
 
     # --- data
-    training_files: str = "filelists/ljspeech/train.txt"  # path of the filelist for training
-    validation_files: str = "filelists/ljspeech/val.txt"  # path of the filelist for validation; empty or none: no validation
-    clips_folder: str = ""  # folder that contains the clips, if you moved them after prepare
-    load_mel_from_disk: bool = False  # True: filelists contain cached log-mels (.npy) instead of audio
-    text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # cleaners that turn a text into symbols, in this order
-    language: str = ""  # eSpeak's code of the language, such as de; needed for phones and for Turkish letters
-    symbols: str = "english"  # table of symbols: english (NVIDIA's), corpus, or a .json file
+    training_files: str = "filelists/ljspeech/train.txt"  # path of the training filelist
+    validation_files: str = "filelists/ljspeech/val.txt"  # path of the validation filelist; empty or none: no validation
+    clips_folder: str = ""  # new folder of the clips, if you moved them after running prepare
+    load_mel_from_disk: bool = False  # True: the filelists list cached log-mels (.npy) instead of audio files
+    text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text cleaners, applied in this order
+    language: str = ""  # eSpeak language code, such as de; required for phones and for Turkish letters
+    symbols: str = "english"  # symbol table: english (as in NVIDIA's recipe), corpus (all characters in your texts), or the path of a .json file
     symbol_table: tuple[
         str, ...
-    ] = ()  # set by the program: symbols of the table; (): English table
-    drop_unknown: bool = False  # True: leave out characters without a symbol; False: reject the clip
-    lexicon: str = ""  # path of a file with pronunciations: a word and its respelling per line
-    pronunciations: tuple[str, ...] = ()  # set by the program: content of the file in lexicon
-    espeak_version: str = ""  # set by the program: version of eSpeak that made the phones
+    ] = ()  # set by the program: the symbols in the table; empty: the English table
+    drop_unknown: bool = False  # True: skip characters that have no symbol; False: reject the clip
+    lexicon: str = ""  # path of a lexicon file with one word and its respelling per line
+    pronunciations: tuple[str, ...] = ()  # set by the program: the content of the lexicon file
+    espeak_version: str = ""  # set by the program: the eSpeak version that produced the phones
     speakers: tuple[
         str, ...
-    ] = ()  # set by the program: names of the speakers in the filelists; (): one speaker
+    ] = ()  # set by the program: the speaker names in the filelists; empty: one speaker
 
     # --- audio
-    sampling_rate: SamplingRate = 22050  # Hz, sampling rate; clips with another rate are rejected
-    filter_length: FilterLength = 1024  # samples per Fourier transform; larger: finer resolution in frequency
-    hop_length: Samples = 256  # samples between two frames; larger: fewer frames and faster training
-    win_length: Samples = 1024  # samples of the Hann window; at most filter_length
-    win_time: Milliseconds | None = None  # ms, length of the window; sets win_length and filter_length; None: not used
-    hop_time: Milliseconds | None = None  # ms, time between two frames; sets hop_length; None: not used
-    n_mel_channels: MelChannels = 80  # number of mel bands; larger: finer resolution in frequency
-    mel_fmin: PositiveOrZero = 0.0  # Hz, lower edge of the lowest mel band
-    mel_fmax: Positive = 8000.0  # Hz, upper edge of the highest mel band; at most half of sampling_rate
+    sampling_rate: SamplingRate = 22050  # sampling rate of the audio, in Hz; clips with a different rate are rejected
+    filter_length: FilterLength = 1024  # length of the Fourier transform, in samples; larger: finer frequency resolution
+    hop_length: Samples = 256  # hop between two frames, in samples; larger: fewer frames and faster training
+    win_length: Samples = 1024  # length of the Hann window, in samples; at most filter_length
+    win_time: Milliseconds | None = None  # length of the window, in ms; if set, this setting determines win_length and filter_length
+    hop_time: Milliseconds | None = None  # time between two frames, in ms; if set, this setting determines hop_length
+    n_mel_channels: MelChannels = 80  # number of mel bands; larger: finer frequency resolution
+    mel_fmin: PositiveOrZero = 0.0  # lower edge of the lowest mel band, in Hz
+    mel_fmax: Positive = 8000.0  # upper edge of the highest mel band, in Hz; at most half of sampling_rate
 
     # --- batching (the arguments of length_batching.plan_epoch)
-    batch_size: Count = 64  # clips per batch; with dynamic_batch_size, batches of shorter clips contain more clips
+    batch_size: Count = 64  # number of clips per batch; with dynamic_batch_size, batches of shorter clips contain more clips
     batching_strategy: str = "semi_sorted"  # strategy that decides which clips share a batch
-    local_randomization_factor: PositiveOrZero = 0.1  # range of the noise in semi_sorted strategies, as a fraction; larger: more random batches, more padding
-    bucket_size: Count = 1024  # clips per bucket, for the strategy bucket; larger: more random batches, more padding
-    num_bins: Count = 58  # number of sorted bins per epoch, for alternated_sort; larger: more random batches, more padding
-    num_buckets: Buckets = 10  # number of length classes, for bucket_by_width and bucket_by_quantile; larger: less padding
+    local_randomization_factor: PositiveOrZero = 0.1  # amount of noise in the semi_sorted strategies, as a fraction of each length; larger: more random batches, more padding
+    bucket_size: Count = 1024  # number of clips per bucket, for the bucket strategy; larger: more random batches, more padding
+    num_bins: Count = 58  # number of sorted bins per epoch, for the alternated_sort strategy; larger: more random batches, more padding
+    num_buckets: Buckets = 10  # number of length classes, for the bucket_by_width and bucket_by_quantile strategies; larger: less padding
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
-    batch_capacity: Count | None = None  # padded frames per batch, at most; None: batch_size times the longest clip
-    size_multiple: Count = 1  # the number of clips in a batch is a multiple of this value, such as 8; 1: any number
+    batch_capacity: Count | None = None  # maximum number of frames per batch, including padding; None: batch_size times the longest clip
+    size_multiple: Count = 1  # the number of clips in each batch is a multiple of this value, such as 8; 1: any number
     batch_randomization: bool = True  # True: shuffle the finished batches
-    random_epochs: CountOrZero = 2  # epochs at the start that use random batches; 0: none
-    batches_per_update: Count = 1  # batches per optimizer step over all processes; larger: fewer steps
-    speaker_balance: Share = 0.0  # how much more often speakers with little speech are drawn; 0: every clip once per epoch; 1: equal time for every speaker
-    prepare_trainset_per_epoch: bool = True  # False: the same batches in every epoch after random_epochs
+    random_epochs: CountOrZero = 2  # number of epochs with random batches at the start of the run; 0: none
+    batches_per_update: Count = 1  # number of batches per optimizer step, over all processes; larger: fewer optimizer steps
+    speaker_balance: Share = 0.0  # how strongly speakers with few recordings are oversampled; 0: every clip once per epoch; 1: the same amount of speech for every speaker
+    prepare_trainset_per_epoch: bool = True  # False: all epochs after random_epochs use the same batches
 
     # --- optimization
-    learning_rate: Positive = 1e-3  # learning rate of Adam
+    learning_rate: Positive = 1e-3  # learning rate of the Adam optimizer
     learning_rate_schedule: Literal["constant", "exponential"] = "constant"  # constant learning rate, or exponential decay
-    learning_rate_warmup_steps: CountOrZero = 0  # optimizer steps in which the learning rate rises from 0; 0: no warm-up
-    learning_rate_decay_start: CountOrZero = 50_000  # optimizer steps before the exponential decay begins
-    learning_rate_half_life: Count = 15_000  # optimizer steps in which the exponential decay halves the learning rate
-    learning_rate_final: PositiveOrZero = 1e-5  # lowest learning rate of the exponential decay
-    weight_decay: PositiveOrZero = 1e-6  # weight of the L2 penalty on all parameters; 0: off
-    grad_clip_thresh: Positive = 1.0  # largest norm of the gradient; larger gradients are scaled down to it
-    sync_batch_norm: bool = False  # True: batch norm is computed over the batches of all GPUs
-    loss: Literal["padded", "unpadded"] = "padded"  # loss to train; padded: a mean that includes padding, as in NVIDIA's recipe; unpadded: masked loss
+    learning_rate_warmup_steps: CountOrZero = 0  # number of optimizer steps over which the learning rate rises from 0; 0: no warm-up
+    learning_rate_decay_start: CountOrZero = 50_000  # number of optimizer steps before the exponential decay starts
+    learning_rate_half_life: Count = 15_000  # number of optimizer steps over which the exponential decay halves the learning rate
+    learning_rate_final: PositiveOrZero = 1e-5  # minimum learning rate of the exponential decay
+    weight_decay: PositiveOrZero = 1e-6  # weight of the L2 penalty on all parameters; 0: no penalty
+    grad_clip_thresh: Positive = 1.0  # maximum gradient norm; gradients with a larger norm are scaled down
+    sync_batch_norm: bool = False  # True: batch norm uses the statistics of all GPUs
+    loss: Literal["padded", "unpadded"] = "padded"  # training loss; padded: mean over all frames including padding, as in NVIDIA's recipe; unpadded: masked loss
     gate_positive_weight: LossWeight = 5.0  # weight of the stop frame in the stop-token loss; 1: unweighted
-    guided_attention_weight: LossWeight = 1.0  # weight of the guided attention loss at the start; 0: off
-    guided_attention_sigma: DiagonalWidth = 0.4  # width of the diagonal, as a fraction of the text; larger: softer guidance
-    guided_attention_steps: Count = 10_000  # optimizer steps in which guided_attention_weight falls linearly to 0
-    mask_padding: bool = True  # True: outputs after the end of a clip add nothing to the loss
+    guided_attention_weight: LossWeight = 1.0  # weight of the guided attention loss at the start of the run; 0: off
+    guided_attention_sigma: DiagonalWidth = 0.4  # width of the diagonal in the guided attention loss, as a fraction of the text length; larger: softer guidance
+    guided_attention_steps: Count = 10_000  # number of optimizer steps over which guided_attention_weight decreases linearly to 0
+    mask_padding: bool = True  # True: outputs after the end of a clip do not count in the loss
 
     # --- validation
-    validation_batch_size: Count = 16  # clips per batch in validation; the batches are random and the same in every run
+    validation_batch_size: Count = 16  # number of clips per validation batch; these batches are random, but the same in every run
 
     # --- model
-    n_symbols: SymbolCount = 148  # number of symbols that the model has embeddings for
+    n_symbols: SymbolCount = 148  # number of symbols with an embedding
     symbols_embedding_dim: Width = 512  # width of the symbol embedding
-    encoder_kernel_size: Kernel = 5  # symbols per kernel of the encoder's convolutions; must be odd
+    encoder_kernel_size: Kernel = 5  # kernel size of the encoder convolutions, in symbols; must be odd
     encoder_n_convolutions: EncoderLayers = 3  # number of convolutions in the encoder
-    encoder_embedding_dim: EvenWidth = 512  # width of the encoder's output; must be even
+    encoder_embedding_dim: EvenWidth = 512  # width of the encoder output; must be even
     speaker_embedding_dim: WidthOrZero = 0  # width of the speaker embedding; 0: one speaker
-    n_frames_per_step: Width = 1  # frames per decoder step (the reduction factor r); larger: faster, less detail
+    n_frames_per_step: Width = 1  # number of frames per decoder step (the reduction factor r); larger: faster, but less detailed speech
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
-    p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and in synthesis
-    max_decoder_steps: DecoderSteps = 10_000  # decoder steps per chunk, at most, in synthesis
-    gate_threshold: Positive = 0.5  # stop probability that ends speech; larger: speech ends later
-    attention_rest_time: MillisecondsOrZero = 800.0  # ms; speech ends after attention has rested for this time; 0: off
-    attention_window: CountOrZero = 0  # number of symbols that attention may move ahead per decoder step; 0: no limit
+    p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and synthesis
+    max_decoder_steps: DecoderSteps = 10_000  # maximum number of decoder steps per chunk in synthesis
+    gate_threshold: Positive = 0.5  # stop probability at which the speech ends; larger: the speech ends later
+    attention_rest_time: MillisecondsOrZero = 800.0  # time at the end of the text after which the speech ends, in ms; 0: off
+    attention_window: CountOrZero = 0  # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
-    attention_dim: Width = 128  # width of the vectors that attention compares
-    attention_location_n_filters: Width = 32  # number of filters over the earlier attention weights
-    attention_location_kernel_size: Kernel = 31  # symbols per kernel of the location filters; must be odd
-    attention_location_gradient: bool = True  # False: no gradient flows through earlier attention weights, which helps small models
+    attention_dim: Width = 128  # width of the attention's query and key vectors
+    attention_location_n_filters: Width = 32  # number of location filters, which read the previous attention weights
+    attention_location_kernel_size: Kernel = 31  # kernel size of the location filters, in symbols; must be odd
+    attention_location_gradient: bool = True  # False: no gradient flows through the previous attention weights, which helps small models
     p_attention_dropout: Dropout = 0.1  # dropout rate of the attention LSTM's hidden state
     p_decoder_dropout: Dropout = 0.1  # dropout rate of the decoder LSTM's hidden state
     postnet_embedding_dim: Width = 512  # number of channels in the postnet
-    postnet_kernel_size: Kernel = 5  # frames per kernel of the postnet's convolutions; must be odd
+    postnet_kernel_size: Kernel = 5  # kernel size of the postnet convolutions, in frames; must be odd
     postnet_n_convolutions: PostnetLayers = 5  # number of convolutions in the postnet
     # fmt: on
 

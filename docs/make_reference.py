@@ -42,11 +42,10 @@ PROGRAMS = (
     "-m benchmarks.speaking",
     "-m benchmarks.reliability",
 )
-# A comment that begins with one of these says the unit of the setting.
+# Units in the comments of settings.
 UNITS = (
     "optimizer steps",
     "decoder steps",
-    "padded frames",
     "frames",
     "clips",
     "symbols",
@@ -88,7 +87,8 @@ def read_settings(path: Path) -> list[Setting]:
         section = max((n for n in sections if n < field.lineno), default=0)
         lines = range(field.lineno, (field.end_lineno or field.lineno) + 1)
         meaning = " ".join(comments[line] for line in lines if line in comments)
-        unit = next((x for x in UNITS if re.match(rf"{x}\b", meaning)), "")
+        found = re.search(rf"(?:number of|, in) ({'|'.join(UNITS)})\b", meaning)
+        unit = found[1] if found else ""
         settings.append(
             Setting(
                 sections.get(section, ""),

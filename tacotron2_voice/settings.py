@@ -82,42 +82,44 @@ class VoiceSettings:
     text_cleaners: tuple[str, ...]  # cleaners that turn a text into symbols, in order
     language: str  # eSpeak's code for the language, such as de
     symbols: str  # english, corpus, or the file that contains the symbol table
-    symbol_table: tuple[str, ...]  # all symbols in the order of their ids; (): English
-    espeak_version: str  # version of eSpeak that produced the phones for training
-    lexicon: str = ""  # file with pronunciations of words
+    symbol_table: tuple[
+        str, ...
+    ]  # all symbols, in the order of their ids; empty: the English table
+    espeak_version: str  # eSpeak version that produced the phones for training
+    lexicon: str = ""  # path of the lexicon file
     pronunciations: tuple[str, ...] = ()  # the content of this file
-    speakers: tuple[str, ...]  # names of the speakers; (): one speaker without a name
+    speakers: tuple[str, ...]  # names of the speakers; empty: one speaker without a name
 
     # audio
-    sampling_rate: SamplingRate  # Hz
-    filter_length: FilterLength  # samples per Fourier transform
-    hop_length: Samples  # samples between two frames
-    win_length: Samples  # samples under the Hann window
-    win_time: Milliseconds | None  # ms, length of the window, if it was set in ms
-    hop_time: Milliseconds | None  # ms, length of the hop, if it was set in ms
-    n_mel_channels: MelChannels  # mel bands
-    mel_fmin: PositiveOrZero  # Hz, lower edge of the lowest band
-    mel_fmax: Positive  # Hz, upper edge of the highest band
+    sampling_rate: SamplingRate  # sampling rate, in Hz
+    filter_length: FilterLength  # length of the Fourier transform, in samples
+    hop_length: Samples  # hop between two frames, in samples
+    win_length: Samples  # length of the Hann window, in samples
+    win_time: Milliseconds | None  # length of the window in ms, if it was set in ms
+    hop_time: Milliseconds | None  # hop between two frames in ms, if it was set in ms
+    n_mel_channels: MelChannels  # number of mel bands
+    mel_fmin: PositiveOrZero  # lower edge of the lowest mel band, in Hz
+    mel_fmax: Positive  # upper edge of the highest mel band, in Hz
 
     # sizes of the graphs
-    n_symbols: SymbolCount  # rows of the symbol embedding
-    encoder_embedding_dim: EvenWidth  # width of the encoder's output
+    n_symbols: SymbolCount  # number of rows in the symbol embedding
+    encoder_embedding_dim: EvenWidth  # width of the encoder output
     speaker_embedding_dim: WidthOrZero  # width of the speaker embedding; 0: one speaker
-    n_frames_per_step: Width  # frames per decoder step (the reduction factor)
+    n_frames_per_step: Width  # number of frames per decoder step (the reduction factor r)
     decoder_rnn_dim: Width  # width of the decoder LSTM
     prenet_dim: Width  # width of the two prenet layers
     attention_rnn_dim: Width  # width of the attention LSTM
-    attention_dim: Width  # width of the vectors that attention compares
-    postnet_kernel_size: Kernel  # width of the postnet's kernels, in frames
-    postnet_n_convolutions: PostnetLayers  # postnet convolutions
+    attention_dim: Width  # width of the attention's query and key vectors
+    postnet_kernel_size: Kernel  # kernel size of the postnet convolutions, in frames
+    postnet_n_convolutions: PostnetLayers  # number of convolutions in the postnet
 
     # synthesis
     p_prenet_dropout: Dropout  # prenet dropout rate, also used in synthesis
-    max_decoder_steps: DecoderSteps  # most decoder steps per chunk
-    gate_threshold: Positive  # speech ends when the stop probability exceeds this value
-    # ms, attention at rest for this time ends speech; 0: off
+    max_decoder_steps: DecoderSteps  # maximum number of decoder steps per chunk
+    gate_threshold: Positive  # the speech ends when the stop probability exceeds this value
+    # time at the end of the text after which the speech ends, in ms; 0: off
     attention_rest_time: MillisecondsOrZero
-    # symbols that attention may move ahead per decoder step; 0: no limit
+    # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_window: CountOrZero
 
     # Settings that no user can set, by name, with the reason.
