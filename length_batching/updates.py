@@ -218,8 +218,10 @@ class UpdatePlanner:
         num_whole = len(by_length) // size * size
         if num_whole == len(by_length):
             return by_length
-        # Another cut would break multiples of clips, and would join clips that must be alone.
-        if "size_multiple" in self.options or "too_long" in self.options:
+        # Another cut would break multiples of clips and chosen sizes, and would join clips that must
+        # be alone.
+        has_multiples = self.options.get("size_multiple", 1) != 1
+        if has_multiples or self.options.get("row_costs") or "too_long" in self.options:
             return by_length
         last_group = by_length.select(np.arange(num_whole, len(by_length)))
         cut = cut_evenly(last_group, size, self.costs)

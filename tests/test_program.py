@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-SCRIPTS = sorted(path for path in ROOT.glob("scripts/*.py") if path.name != "project_root.py")
+HELPERS = {"project_root.py", "commands.py"}  # modules of the programs
+SCRIPTS = sorted(path for path in ROOT.glob("scripts/*.py") if path.name not in HELPERS)
 PROGRAMS = [ROOT / "train.py", ROOT / "synthesize.py", *SCRIPTS]
 START = f"""
 import os, signal, sys

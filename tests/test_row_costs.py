@@ -6,7 +6,7 @@ from helpers import LJSPEECH_LENGTHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from length_batching import STRATEGIES, BatchingError, plan_epoch
+from length_batching import STRATEGIES, BatchingError, LengthBatchSampler, plan_epoch
 from length_batching.plan import BatchCosts
 
 # Microseconds of a decoder step on an H100, fitted to measured times.
@@ -100,3 +100,16 @@ def test_table_is_rejected_with_a_size_multiple():
     with pytest.raises(BatchingError) as raised:
         plan_epoch([1, 2, 3], 2, "sorted", row_costs={16: 1}, size_multiple=2)
     assert "size_multiple=2" in str(raised.value)
+
+
+@pytest.mark.parametrize("batches_per_update", [1, 2, 4])
+def test_updates_are_the_same_when_the_default_multiple_is_given(batches_per_update):
+    """The recipe always passes all options. Its optimizer steps must not depend on that."""
+    lengths = FRAMES[:300]
+    plans = []
+    for options in (DYNAMIC, DYNAMIC | {"size_multiple": 1, "row_costs": None}):
+        sampler = LengthBatchSampler(
+            lengths, 7, "semi_sorted", batches_per_update=batches_per_update, **options
+        )
+        plans.append([list(sampler) for _ in (sampler.set_epoch(i) for i in range(3))])
+    assert plans[0] == plans[1]

@@ -78,11 +78,17 @@ def test_comparison_finds_a_changed_bit_a_lost_line_and_a_lost_file(whole, copie
     [
         (False, 143, "stopped and saved", "", None),
         (False, 1, "Traceback (most recent call last):\n  ...", "", "a traceback"),
-        (True, 1, "train.py: no such file", "", "it ended by itself, with exit code 1"),
+        (True, 1, "train.py: no such file", "", "the start ended by itself, with exit code 1"),
         (True, 1, "a.pt: disk full: free some space", "free some space", None),
         (False, 143, "stopped and saved", "free some space", None),
-        (True, 120, "free some space", "free some space", "it ended by itself, with exit code 120"),
-        (True, 1, "", "free some space", "it ended by itself, with exit code 1"),
+        (
+            True,
+            120,
+            "free some space",
+            "free some space",
+            "the start ended by itself, with exit code 120",
+        ),
+        (True, 1, "", "free some space", "the start ended by itself, with exit code 1"),
     ],
 )
 def test_end_of_a_start_is_a_failure_when_it_has_a_traceback_or_no_reason(
