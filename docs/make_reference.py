@@ -38,9 +38,13 @@ PROGRAMS = (
     "-m scripts.table2.report",
     "-m length_batching",
     "-m tacotron2_voice speak",
+    "-m tacotron2_voice serve",
+    "scripts/serve.py",
     "-m benchmarks.decoder",
     "-m benchmarks.speaking",
     "-m benchmarks.reliability",
+    "-m benchmarks.serve",
+    "-m benchmarks.word_times",
 )
 # Units in the comments of settings.
 UNITS = (

@@ -219,7 +219,7 @@ time           {(time.monotonic() - began) / 60:.1f} minutes
 
 Next, listen to the model:
   make say-number TEXT="4,072"{chosen}
-  make page-numbers{chosen}
+  make serve-numbers{chosen}
 or train on LJSpeech, on a GPU:
   python scripts/prepare.py data/LJSpeech-1.1 --download --cache-mels data/mels
 It prints the command for training.""")

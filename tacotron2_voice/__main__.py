@@ -1,17 +1,21 @@
-"""Speak texts with an exported voice, without PyTorch.
+"""Speak texts with an exported voice, or serve voices, without PyTorch.
 
 tacotron2-voice speak voices/english --speaker linda --text "It was a quiet evening." -o out.wav
 tacotron2-voice speak voices/english --speaker linda --text-file book.txt -o book.wav --time
 tacotron2-voice speak voices/english --speaker linda --text-file book.txt --stream wav | ffplay -
 tacotron2-voice speak voices/english --list-speakers
+tacotron2-voice serve voices/english --speaker linda
 
 `python -m tacotron2_voice` runs the same program.
 """
 
+import argparse
 from pathlib import Path
 
 from tacotron2_voice.command import add_options, speak_texts
+from tacotron2_voice.server.options import add_serve_options
 from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import Voice
 
@@ -25,6 +29,15 @@ standard output as soon as they are computed: `wav` with a header of unknown len
 header.
 """
 
+SERVE = """Serve voices over HTTP until Ctrl-C, with OpenAI's API for speech and a web demo.
+
+The first voice is the default voice. --wyoming also serves the protocol of Home Assistant. The server
+listens only on this machine. To reach it from other machines, add --host and --api-key, and list
+the names that clients use for this machine:
+--host 0.0.0.0 --allow-host studio.lan 192.168.1.5
+"""
+SERVER_PACKAGES = 'pip install "tacotron2-voice[server,wyoming]"'
+
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, prog="tacotron2-voice")
@@ -37,8 +50,32 @@ def main(arguments: list[str] | None = None) -> None:
     )
     speak.add_argument("voice", type=Path, help="folder of an exported voice")
     add_options(speak)
+    serve = commands.add_parser(
+        "serve",
+        help="serve voices over HTTP",
+        description=SERVE,
+        formatter_class=parser.formatter_class,
+    )
+    serve.add_argument("voices", type=Path, nargs="+", help="folders of exported voices")
+    add_serve_options(serve)
     args = parser.parse_args(arguments)
-    speak_texts(args, args.voice, lambda: Voice(args.voice, args.hparams, args.threads or 1))
+    if args.command == "serve":
+        serve_voices(args)
+    else:
+        speak_texts(args, args.voice, lambda: Voice(args.voice, args.hparams, args.threads or 1))
+
+
+def serve_voices(args: argparse.Namespace) -> None:
+    """Serve exported voices.
+
+    Raises:
+        UserError: if a package for the server is missing, or as server.command.serve.
+    """
+    try:
+        from tacotron2_voice.server.command import serve
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed: {SERVER_PACKAGES}") from None
+    serve(args, args.voices, lambda path: Voice(path, args.hparams))
 
 
 def run() -> None:

@@ -23,6 +23,7 @@ from tacotron2_voice.texts import (
     reads_lines,
     speaking_options,
 )
+from tacotron2_voice.timings import FORMATS as TIMING_FORMATS
 from tacotron2_voice.utils.arguments import output_file, thread_count
 from tacotron2_voice.utils.console import print_without_failing, progress_bar
 from tacotron2_voice.utils.errors import UserError
@@ -67,6 +68,11 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
         "--save-mel",
         action="store_true",
         help="also write log-mels as .npy; only if -o is a folder",
+    )
+    parser.add_argument(
+        "--timings",
+        choices=TIMING_FORMATS,
+        help="also write the times of the words, next to each WAV; json also has the symbols",
     )
     parser.add_argument(
         "--threads",
@@ -223,6 +229,8 @@ def _check_output_options(args: argparse.Namespace) -> None:
     writes_folder = args.out is not None and args.out.suffix.lower() != ".wav"
     if args.save_mel and not writes_folder:
         raise UserError("--save-mel: expected a folder for the files of each text, such as -o out")
+    if args.timings and args.stream:
+        raise UserError("--timings: expected files, such as -o NAME.wav, and not --stream")
     if writes_folder:
         check_is_folder(args.out, "-o")
         if importlib.util.find_spec("matplotlib") is None:
@@ -240,13 +248,15 @@ def _open_output(
     key = options_hash(args, synthesizer.settings, [content, args.vocoder])
     keys = {text.name: hash_of(key, text.name, text.text) for text in texts}
     if args.out.suffix.lower() == ".wav":
-        return WavOutput(args.out, synthesizer, options, keys)
+        return WavOutput(args.out, synthesizer, options, keys, timings=args.timings)
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         problem = f"the folder cannot be created ({error.strerror})"
         raise UserError(f"-o {args.out}: {problem}") from None
-    return FolderOutput(args.out, synthesizer, options, keys, save_mel=args.save_mel)
+    return FolderOutput(
+        args.out, synthesizer, options, keys, save_mel=args.save_mel, timings=args.timings
+    )
 
 
 class Timer:

@@ -5,6 +5,7 @@ graph = OnnxGraph(content, threads=1)
 [audio] = graph.run({"mel": mel})
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence, Set
 
@@ -23,6 +24,8 @@ class OnnxGraph:
     """
 
     def __init__(self, content: bytes, threads: int):
+        # ONNX Runtime would send usage data to Microsoft.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
         # A tensor whose data is in another file has this key in its protobuf message.

@@ -23,6 +23,7 @@ from tacotron2_voice.resume_log import ResumeLog, sizes_of
 from tacotron2_voice.synthesizer import PAUSE, Speech, SpeechStream, Synthesizer
 from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.texts import InputText
+from tacotron2_voice.timings import Timings, timings_of
 from tacotron2_voice.utils.audio_files import encode, write_mel, write_wav
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, remove_leftovers, write_atomically, write_bytes
@@ -91,6 +92,7 @@ class FolderOutput(Output):
 
     Args:
         keys: hash of each text and its options, by the name of the text.
+        timings: also write the times of the words, in this format of timings.FORMATS.
     """
 
     def __init__(
@@ -101,11 +103,13 @@ class FolderOutput(Output):
         keys: dict[str, str],
         *,
         save_mel: bool = False,
+        timings: str | None = None,
     ):
         super().__init__(synthesizer, options)
         self.folder = folder
         self.keys = keys
         self.save_mel = save_mel
+        self.timings = timings
         self.log = ResumeLog(folder / "spoken.jsonl")
         remove_leftovers(folder, ".[0-9]*.tmp")
         self.complete = set[str]()
@@ -129,6 +133,9 @@ class FolderOutput(Output):
         speech = self.synthesizer.speech_of(np.concatenate(mels, axis=1), stream.report)
         base = self.folder / text.name
         write_speech(base, speech, self.synthesizer.settings.table, save_mel=self.save_mel)
+        if self.timings:
+            times = timings_of(speech.chunks, text.text, self.synthesizer.settings)
+            _write_timings(base.with_suffix(f".{self.timings}"), times, self.timings)
         self.written = f"{base.name}.wav  {speech.seconds:5.2f} s"
         yield len(speech.audio)
         sizes = sizes_of(self._paths_of(text.name))
@@ -147,7 +154,11 @@ class FolderOutput(Output):
         self.log.__exit__(*details)
 
     def _paths_of(self, name: str) -> list[Path]:
-        suffixes = ["wav", "png", "npy"] if self.save_mel else ["wav", "png"]
+        suffixes = ["wav", "png"]
+        if self.save_mel:
+            suffixes.append("npy")
+        if self.timings:
+            suffixes.append(self.timings)
         return [self.folder / f"{name}.{suffix}" for suffix in suffixes]
 
 
@@ -171,6 +182,10 @@ def write_speech(base: Path, speech: Speech, table: SymbolTable, *, save_mel: bo
             write_mel(base.with_suffix(".npy"), speech.mel)
     except OSError as error:
         raise UserError(f"{base}.*: the files cannot be written ({error})") from None
+
+
+def _write_timings(path: Path, timings: Timings, kind: str) -> None:
+    write_bytes(path, timings.as_format(kind).encode())
 
 
 # ---------------------------------------------------------------------------- standard output
@@ -235,6 +250,7 @@ class WavOutput(Output):
 
     Args:
         keys: hash of each text and its options, by the name of the text.
+        timings: also write the times of the words of all texts, in this format of timings.FORMATS.
 
     Raises:
         BlockingIOError: if another process writes the same WAV.
@@ -242,10 +258,18 @@ class WavOutput(Output):
     """
 
     def __init__(
-        self, path: Path, synthesizer: Synthesizer, options: dict[str, Any], keys: dict[str, str]
+        self,
+        path: Path,
+        synthesizer: Synthesizer,
+        options: dict[str, Any],
+        keys: dict[str, str],
+        *,
+        timings: str | None = None,
     ):
         super().__init__(synthesizer, options)
         self.path = path
+        self.timings_format = timings
+        self.timings = Timings()  # of the complete texts
         self.keys = [*keys.items()]
         self.positions = {name: position for position, name in enumerate(keys)}
         self.part = path.with_name(f"{path.stem}.part{path.suffix}")
@@ -261,6 +285,8 @@ class WavOutput(Output):
         for (name, key), entry in zip(self.keys, self.log.entries, strict=False):
             if entry.key != key or self.end + entry.files[name] > part_size:
                 break
+            if entry.timings is not None:
+                self.timings.add(Timings.from_dict(entry.timings), self.next_start)
             self.num_complete += 1
             self.end += entry.files[name]
             self.num_warnings += len(entry.warnings)
@@ -277,6 +303,12 @@ class WavOutput(Output):
         num_bytes = self.end - len(wav_header(self.sampling_rate))
         return num_bytes / 2 / self.sampling_rate
 
+    @property
+    def next_start(self) -> float:
+        """Return the time at which the audio of the next text starts."""
+        pause = self.pause if self.num_complete else 0.0
+        return self.seconds + pause
+
     def is_complete(self, name: str) -> bool:
         return self.positions[name] < self.num_complete
 
@@ -286,7 +318,10 @@ class WavOutput(Output):
         for samples in stream:
             self.add_samples(to_int16(samples))
             yield len(samples)
-        self.end_text(stream.warnings)
+        timings = None
+        if self.timings_format:
+            timings = timings_of(stream.chunks, text.text, self.synthesizer.settings)
+        self.end_text(stream.warnings, timings)
 
     def describe_stop(self, num_texts: int) -> str:
         if not self.num_complete:
@@ -308,10 +343,14 @@ class WavOutput(Output):
             self.file.flush()
         self.size += len(samples)
 
-    def end_text(self, warnings: list[str]) -> None:
+    def end_text(self, warnings: list[str], timings: Timings | None = None) -> None:
         """Record that the next text is complete."""
         name, key = self.keys[self.num_complete]
-        self.log.add(key, {name: self.size}, warnings)
+        as_dict = None
+        if timings is not None:
+            self.timings.add(timings, self.next_start)
+            as_dict = timings.as_dict()
+        self.log.add(key, {name: self.size}, warnings, as_dict)
         self.num_complete += 1
         self.end += self.size
         self.size = 0
@@ -338,6 +377,9 @@ class WavOutput(Output):
             file.write(wav_header(self.sampling_rate, self.end - len(header)))
             file.flush()
             os.fsync(file.fileno())
+        if self.timings_format:
+            timings_path = self.path.with_suffix(f".{self.timings_format}")
+            _write_timings(timings_path, self.timings, self.timings_format)
         with naming(self.path):
             os.replace(self.part, self.path)
         self.log.keep(0)  # closing removes an empty log

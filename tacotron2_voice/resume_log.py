@@ -16,6 +16,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tacotron2_voice.settings import VoiceSettings, values_of
 from tacotron2_voice.utils.files import json_lines, lock_path, naming, write_bytes
@@ -34,6 +35,7 @@ class Entry:
     key: str  # hash of all inputs that change the audio
     files: dict[str, int]  # bytes by name
     warnings: list[str]
+    timings: dict[str, Any] | None = None  # times of the words, from the start of the text
 
 
 class ResumeLog:
@@ -71,10 +73,16 @@ class ResumeLog:
             return None
         return entry if sizes_of(paths).items() <= entry.files.items() else None
 
-    def add(self, key: str, files: dict[str, int], warnings: list[str]) -> None:
+    def add(
+        self,
+        key: str,
+        files: dict[str, int],
+        warnings: list[str],
+        timings: dict[str, Any] | None = None,
+    ) -> None:
         """Add the entry of a text whose files are complete."""
         with naming(self.path), open(self.path, "ab") as file:
-            file.write(_line_of(Entry(key, files, warnings)))
+            file.write(_line_of(Entry(key, files, warnings, timings)))
 
     def keep(self, count: int) -> None:
         """Keep only the first `count` entries in the file."""

@@ -101,6 +101,8 @@ class SpokenChunk:
     failures: list[Failure]
     died_away: bool  # whether the audio died away at the end without a fade-out
     gates: list[float]  # stop probabilities of all decoder steps, including those after the end
+    start: float = 0.0  # seconds from the start of the audio
+    seconds: float = 0.0  # length of its audio, without the pause after it
     attempts: int = 1  # number of times that the chunk was synthesized
     causes: Sequence[str] = ()  # the kinds of failures in all attempts, if there were several
 
@@ -274,7 +276,7 @@ class Synthesizer(ABC):
                 is broken.
         """
         stream = self.stream_mels(text, **options)
-        return SpeechStream(self._audio_pieces(stream), stream.report)
+        return SpeechStream(self.audio_pieces(stream), stream.report)
 
     def stream_mels(
         self,
@@ -331,6 +333,16 @@ class Synthesizer(ABC):
             report.notes.append(f"split into {count} of at most {limit} symbols{exception}")
         pieces = self._mel_pieces(chunks, report, index, seed, retries, speed)
         return SpeechStream(pieces, report)
+
+    def audio_pieces(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield samples in [-1, 1] of consecutive log-mels, after a check for NaN and infinity.
+
+        Raises:
+            UserError: if the audio is not finite.
+        """
+        for samples in self._audio_of_mels(mels):
+            self._check_audio(samples)
+            yield np.clip(samples, -1, 1)
 
     def audio_of(self, mel: np.ndarray) -> np.ndarray:
         """Return samples [N] of a log-mel [n_mels, frames], by the vocoder or Griffin-Lim."""
@@ -410,6 +422,8 @@ class Synthesizer(ABC):
     ) -> Iterator[np.ndarray]:
         """Yield the log-mels of chunks and of the silence after each chunk."""
         settings = self.settings
+        seconds_per_frame = settings.hop_length / settings.sampling_rate
+        num_frames = 0  # number of frames before the chunk
         for number, chunk in enumerate(chunks, 1):
             if chunk.ids:
                 ids = self.with_final_mark(chunk.ids)
@@ -424,11 +438,20 @@ class Synthesizer(ABC):
                     tried = f"synthesized {spoken.attempts} times ({', '.join(spoken.causes)})"
                     report.notes.append(f"{place}{tried}, kept seed {spoken.seed}")
                 report.warnings += [place + failure.message for failure in spoken.failures]
-                report.chunks.append(spoken)
+                spoken_frames = num_frames_of(spoken.alignment, settings, speed)
+                report.chunks.append(
+                    replace(
+                        spoken,
+                        start=num_frames * seconds_per_frame,
+                        seconds=spoken_frames * seconds_per_frame,
+                    )
+                )
+                num_frames += spoken_frames
             frames = round(chunk.pause * settings.sampling_rate / settings.hop_length)
             for num_before in range(0, frames, SILENT_PIECE):
                 shape = (settings.n_mel_channels, min(SILENT_PIECE, frames - num_before))
                 yield np.full(shape, SILENCE, np.float32)
+            num_frames += frames
 
     def _speak_chunk(
         self, ids: list[int], speaker: int | None, seed: int, retries: int, speed: float
@@ -511,12 +534,6 @@ class Synthesizer(ABC):
 
     # ------------------------------------------------------------------------ audio
 
-    def _audio_pieces(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield samples in [-1, 1] of consecutive log-mels, after a check for NaN and infinity."""
-        for samples in self._audio_of_mels(mels):
-            self._check_audio(samples)
-            yield np.clip(samples, -1, 1)
-
     def _check_audio(self, samples: np.ndarray) -> None:
         if not np.isfinite(samples).all():
             raise UserError(
@@ -552,6 +569,12 @@ class _ResultKeeper:
 
     def __iter__(self) -> Iterator[np.ndarray]:
         self.result = yield from self.generator
+
+
+def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) -> int:
+    """Return the number of frames of a chunk with the attention weights [steps, symbols]."""
+    num_frames = len(alignment) * settings.n_frames_per_step
+    return num_frames if speed == 1 else round(num_frames / speed)
 
 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:

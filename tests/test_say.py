@@ -1,4 +1,4 @@
-"""`make say` and `make page` use the recipe's voice. Their variants for numbers use the demo's
+"""`make say` and `make serve` use the recipe's voice. Their variants for numbers use the demo's
 voice."""
 
 import os
@@ -41,7 +41,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
     monkeypatch.setenv("LANGUAGE", "en_GB:en")  # a list for gettext, as on many desktops
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for target in ("say-number", "page-numbers"):
+    for target in ("say-number", "serve-numbers"):
         refused = make(tmp_path, target, "TEXT=7")
         assert refused.returncode != 0
         missing = f"{VOICE}: no such voice; run make demo first, with the same "
@@ -62,16 +62,16 @@ def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
         tmp_path, "say-number", "TEXT=7", 'SPEAKER=it\'s "Bert" $(echo 9)'
     ).stdout.splitlines()
     assert said[-3:] == ['[--speaker=it\'s "Bert" ]', "[-o]", "[demo/said.wav]"]
-    page = make(tmp_path, "page-numbers").stdout.splitlines()
-    assert page[1:] == ["[scripts/page.py]", "[--checkpoint]", *said[2:4]]
-    other = make(tmp_path, "page-numbers", "LANGUAGE=fr-fr", "PHONES=1")
+    served = make(tmp_path, "serve-numbers").stdout.splitlines()
+    assert served[1:] == ["[-m]", "[tacotron2_voice]", "[serve]", *said[2:4]]
+    other = make(tmp_path, "serve-numbers", "LANGUAGE=fr-fr", "PHONES=1")
     assert other.stdout.startswith("demo-fr-fr-phones/voice/voice.json: no such voice; ")
     (tmp_path / "demo-fr-fr" / "voice").mkdir(parents=True)
     (tmp_path / "demo-fr-fr" / "voice" / "voice.json").touch()
     said = make(tmp_path, "say-number", "TEXT=7", "LANGUAGE=fr-fr").stdout.splitlines()
     assert said[2:4] == ["[demo-fr-fr/voice]", "[--numbers=fr-fr]"]
     assert said[-1] == "[demo-fr-fr/said.wav]"
-    full = make(tmp_path, "page-numbers", "LANGUAGE=fr-fr", "PHONES=1", "FULL=1")
+    full = make(tmp_path, "serve-numbers", "LANGUAGE=fr-fr", "PHONES=1", "FULL=1")
     assert full.stdout.startswith("demo-fr-fr-phones-full/voice/voice.json: no such voice; ")
     demo = make(tmp_path, "demo", "LANGUAGE=de", "PHONES=1", "FULL=1").stdout.splitlines()
     assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]", "[--full]"]
@@ -105,5 +105,5 @@ def test_voice_of_the_repository_speaks_after_one_download(tmp_path):
     other = make(tmp_path, "say", "TEXT=Yes.", 'SPEAKER=it\'s "Bert" $(echo 9)').stdout.splitlines()
     assert other[-3] == '[--speaker=it\'s "Bert" ]'
     assert "[--text=Good morning, and welcome.]" in make(tmp_path, "say").stdout
-    page = make(tmp_path, "page").stdout.splitlines()[-6:]
-    assert page == ["[scripts/page.py]", "[--checkpoint]", *voice[1:], "[--speaker=linda]"]
+    served = make(tmp_path, "serve").stdout.splitlines()[-7:]
+    assert served == ["[-m]", "[tacotron2_voice]", "[serve]", *voice[1:], "[--speaker=linda]"]

@@ -119,8 +119,26 @@ def test_wheel_reports_what_it_cannot_load(python, voices, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_wheel_speaks_without_the_packages_of_the_server(python, voices, tmp_path):
+    """The error of `serve` names the extra with these packages."""
+    served = run(python, "-m", "tacotron2_voice", "serve", voices.int8[0], folder=tmp_path)
+    assert served.returncode == 1
+    assert '"tacotron2-voice[server,wyoming]"' in served.stderr
+    assert served.stderr.count("\n") == 1
+
+
+def test_extras_equal_the_pinned_packages():
+    extras = PROJECT["project"]["optional-dependencies"]
+    for names, file in ((("server", "wyoming"), "server.txt"), (("phones",), "phones.txt")):
+        pinned = (ROOT / "requirements" / file).read_text(encoding="utf-8")
+        expected = set(re.findall(r"^([\w-]+)==", pinned, re.M))
+        found = {Requirement(x).name for name in names for x in extras[name]} - {"soundfile"}
+        assert found == expected
+
+
 def test_archives_contain_the_whole_package_and_nothing_else(wheel, tmp_path):
-    modules = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py")} | {"py.typed"}
+    paths = [path for pattern in ("*.py", "*.html") for path in FOLDER.rglob(pattern)]
+    modules = {str(path.relative_to(FOLDER)) for path in paths} | {"py.typed"}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if "dist-info" not in name}
         licenses = [name for name in archive.namelist() if name.endswith("LICENSE")]

@@ -1,0 +1,142 @@
+"""Implement the command `serve`: options, and the start of the servers.
+
+`tacotron2-voice serve` serves exported voices, and scripts/serve.py serves checkpoints too.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from threadpoolctl import threadpool_limits
+
+from tacotron2_voice.server.app import Access, make_app
+from tacotron2_voice.server.connections import (
+    Connection,
+    Shorten,
+    in_address,
+    is_local,
+    open_socket,
+    raise_file_limit,
+)
+from tacotron2_voice.server.limits import Limits
+from tacotron2_voice.server.metrics import Metrics
+from tacotron2_voice.server.speakers import Voices
+from tacotron2_voice.server.workers import Workers
+from tacotron2_voice.synthesizer import Synthesizer
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import prepare_utterance
+from tacotron2_voice.vocoder import load_vocoder
+from tacotron2_voice.voice import DESCRIPTION_FILE
+
+GRACE_SECONDS = 2  # time to finish responses after Ctrl-C
+
+
+def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Synthesizer]) -> None:
+    """Serve voices until the process gets SIGINT or SIGTERM.
+
+    Args:
+        args: the options of `add_serve_options`.
+        paths: paths of the models.
+        load: a function that loads the model of a path.
+
+    Raises:
+        UserError: if the address is in use, or a voice cannot be loaded.
+    """
+    background = None
+    with open_socket(args.host, args.port) as opened:
+        voices = Voices(load_all(args, paths, load), args.speaker, args.numbers)
+        limits = Limits(workers=args.workers, queue=args.queue, characters=args.max_characters)
+        workers = Workers(limits, Metrics())
+        if args.wyoming is not None:
+            from tacotron2_voice.server.wyoming_server import listen
+
+            wyoming_socket = open_socket(args.host, args.wyoming, "--wyoming")
+            wyoming_port = wyoming_socket.getsockname()[1]
+            print(f"Wyoming: tcp://{in_address(args.host)}:{wyoming_port}", flush=True)
+            background = listen(wyoming_socket, voices, workers)
+        access = Access(
+            hosts=[in_address(host) for host in (args.host, *args.allow_host)],
+            origins=args.cors,
+            api_key=args.api_key,
+        )
+        app = make_app(voices, workers, access, background)
+        raise_file_limit()
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+        for logger in ("uvicorn.error", "asyncio"):
+            logging.getLogger(logger).addFilter(Shorten())
+        address = f"http://{in_address(args.host)}:{opened.getsockname()[1]}"
+        if not is_local(args.host) and not args.api_key:
+            print(f"note: --host {args.host}: everybody who can reach this machine can speak")
+        print(f"Web demo: {address}", flush=True)
+        print(f"OpenAI's API: {address}/v1", flush=True)
+        with threadpool_limits(1):  # each worker uses one core
+            server = uvicorn.Server(config)
+            try:
+                server.run([opened])
+            except KeyboardInterrupt:
+                sys.stdout.flush()
+                # sys.exit would wait for the threads that are still synthesizing.
+                os._exit(128 + signal.SIGINT)
+    sys.stdout.flush()
+    os._exit(0 if server.started else 1)
+
+
+def load_all(
+    args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Synthesizer]
+) -> dict[str, Synthesizer]:
+    """Return the voices by name.
+
+    Raises:
+        UserError: if two voices have the same name, or a voice cannot be loaded.
+    """
+    synthesizers: dict[str, Synthesizer] = {}
+    for path in paths:
+        name = name_of(path)
+        if name in synthesizers:
+            raise UserError(f"{path}: another voice has the name {name!r} (expected other names)")
+        synthesizer = load(path)
+        if args.vocoder:
+            synthesizer.vocoder = load_vocoder(args.vocoder, synthesizer.settings)
+        if synthesizer.rules_note():
+            print(synthesizer.rules_note(), file=sys.stderr, flush=True)
+        warm_up(synthesizer)
+        synthesizers[name] = synthesizer
+    return synthesizers
+
+
+def warm_up(synthesizer: Synthesizer) -> None:
+    """Speak a short text, so that the first request does not wait for tables of words to load.
+
+    Raises:
+        UserError: if the audio of the model is broken.
+    """
+    settings = synthesizer.settings
+    try:
+        utterance = prepare_utterance("In 1999, it was ready.", settings)
+    except UserError:  # the model does not have these letters
+        return
+    speaker = settings.speakers[0] if settings.speakers else None
+    for _ in synthesizer.stream(utterance, speaker=speaker, retries=0):
+        pass
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a model: `english` for voices/english, and `a` for runs/a/best.pt."""
+    path = path.absolute()
+    if path.name in ("best.pt", DESCRIPTION_FILE):
+        path = path.parent
+    return path.stem if path.suffix == ".pt" else path.name

@@ -1,0 +1,104 @@
+"""Open sockets, close idle connections, and shorten messages about connections.
+
+with open_socket("127.0.0.1", 8000) as opened:
+    uvicorn.Server(uvicorn.Config(app, http=Connection)).run([opened])
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tacotron2_voice.utils.errors import UserError
+
+HEADER_SECONDS = 10.0  # time until the headers of a request are complete
+
+
+class Connection(H11Protocol):
+    """Close a connection whose client does not send a request in time. uvicorn itself would wait
+    for an incomplete request forever."""
+
+    timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._start_timer()
+        super().on_response_complete()
+
+    def _start_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self.loop.call_later(HEADER_SECONDS, self._close_if_waiting)
+
+    def _close_if_waiting(self) -> None:
+        """Close the connection, except while a request is answered."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+def open_socket(host: str, port: int, option: str = "--port") -> socket.socket:
+    """Return a listening socket. `option` is the name of the port's option in the message.
+
+    Raises:
+        UserError: if the address does not belong to this machine, or if the port is in use.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        expected = f"a free port; {option} 0 chooses one"
+        if error.errno != errno.EADDRINUSE:
+            expected = "an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all addresses"
+        raise UserError(f"--host {host} {option} {port}: {reason} (expected {expected})") from None
+
+
+def is_local(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def in_address(host: str) -> str:
+    """Return a host as URLs contain it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def raise_file_limit() -> None:
+    """Allow as many open connections as the system permits."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class Shorten(logging.Filter):
+    """Keep the log short when a client breaks the protocol or opens too many connections."""
+
+    last = 0.0  # time of the last message about too many connections
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, asyncio.CancelledError):  # Ctrl-C cancels requests
+            return False
+        if isinstance(error, h11.ProtocolError):
+            record.msg = f"warning: a client sent an invalid request: {error}"
+            record.exc_info = None
+        if isinstance(error, OSError):  # accept() then fails thousands of times per second
+            record.msg = f"warning: new connections wait until old ones close: {error}"
+            record.exc_info = None
+            is_new = record.created > self.last + 10
+            self.last = record.created
+            return is_new
+        return True

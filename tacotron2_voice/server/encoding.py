@@ -1,0 +1,96 @@
+"""Encode audio piece by piece in the formats of OpenAI's API.
+
+    encoder = Encoder("mp3", sampling_rate=22050)
+    content = encoder.add(samples) + encoder.add(samples) + encoder.finish()
+
+libsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) have 24,000 Hz, because Opus does
+not have 22,050 Hz and clients of OpenAI's API expect 24,000 Hz.
+"""
+
+import io
+from typing import Any, NamedTuple
+
+import numpy as np
+import soundfile
+import soxr
+
+from tacotron2_voice.outputs import to_int16, wav_header
+
+OPENAI_RATE = 24_000  # Hz
+
+
+class Format(NamedTuple):
+    media_type: str
+    sampling_rate: int | None = None  # Hz; None: the sampling rate of the voice
+    libsndfile: tuple[str, str] | None = None  # names of the container and of the encoding
+
+
+FORMATS = {
+    "mp3": Format("audio/mpeg", None, ("MP3", "MPEG_LAYER_III")),
+    "opus": Format("audio/ogg", OPENAI_RATE, ("OGG", "OPUS")),
+    "flac": Format("audio/flac", None, ("FLAC", "PCM_16")),
+    "wav": Format("audio/wav"),
+    "pcm": Format("audio/pcm", OPENAI_RATE),
+}
+
+
+class Encoder:
+    """Encode samples in one of FORMATS.
+
+    MP3, Opus, WAV and raw samples are returned as soon as they are encoded. FLAC is returned at the
+    end, because its header contains the length and a checksum of all samples.
+    """
+
+    def __init__(self, name: str, sampling_rate: int):
+        self.name = name
+        self.format = FORMATS[name]
+        rate = self.format.sampling_rate or sampling_rate
+        self.resampler = None
+        if rate != sampling_rate:
+            self.resampler = soxr.ResampleStream(sampling_rate, rate, 1, dtype="float32")
+        self.header = wav_header(rate) if name == "wav" else b""
+        self.file: soundfile.SoundFile | None = None
+        if self.format.libsndfile is not None:
+            container, encoding = self.format.libsndfile
+            self.content = _Content()
+            options: dict[str, Any] = {}
+            if name == "mp3":  # players estimate the length of an MP3 from its first bit rate
+                options = {"bitrate_mode": "CONSTANT", "compression_level": 0.5}
+            self.file = soundfile.SoundFile(
+                self.content, "w", rate, 1, encoding, format=container, **options
+            )
+
+    def add(self, samples: np.ndarray) -> bytes:
+        """Return the next bytes of the file, after samples [N] in [-1, 1]."""
+        return self._encode(samples, is_last=False)
+
+    def finish(self) -> bytes:
+        """Return the last bytes of the file."""
+        rest = self._encode(np.zeros(0, np.float32), is_last=True)
+        if self.file is None:
+            return rest
+        self.file.close()
+        return rest + self.content.take()
+
+    def _encode(self, samples: np.ndarray, *, is_last: bool) -> bytes:
+        if self.resampler is not None:
+            samples = self.resampler.resample_chunk(samples.astype(np.float32), last=is_last)
+            samples = np.clip(samples, -1, 1)
+        if self.file is None:
+            header = self.header
+            self.header = b""
+            return header + to_int16(samples)
+        self.file.write(samples)
+        return self.content.take() if self.name != "flac" else b""
+
+
+class _Content(io.BytesIO):
+    """Hold a file that libsndfile writes. At the end, libsndfile writes the header again."""
+
+    num_taken = 0
+
+    def take(self) -> bytes:
+        """Return the bytes that were not returned before."""
+        new = bytes(self.getbuffer()[self.num_taken :])
+        self.num_taken += len(new)
+        return new

@@ -1,0 +1,95 @@
+"""Define the options of the programs that serve voices. The module needs no server packages."""
+
+import argparse
+import os
+from pathlib import Path
+
+from tacotron2_voice.server.limits import Limits
+from tacotron2_voice.text.spoken_numbers import ENGLISH
+from tacotron2_voice.utils.arguments import at_least_one, checked, whole_number
+
+KEY_VARIABLE = "TACOTRON2_VOICE_API_KEY"
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of server.command.serve, except the paths of the models."""
+    add = parser.add_argument
+    host = checked(str, "a host name or address", lambda name: name and name.encode("idna"))
+    port = whole_number(0, 65_535)
+    add("--host", type=host, default="127.0.0.1", help="listen here (default: %(default)s)")
+    add(
+        "--port",
+        type=port,
+        default=8000,
+        help="listen on this port; 0: any free port (default: %(default)s)",
+    )
+    add(
+        "--allow-host",
+        type=host,
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="accept these names of this machine in URLs; *: every name",
+    )
+    add(
+        "--cors",
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="let scripts of these websites use the API, such as https://example.org",
+    )
+    add(
+        "--api-key",
+        default=os.environ.get(KEY_VARIABLE, ""),
+        metavar="KEY",
+        help=f"clients must send this key (default: the environment variable {KEY_VARIABLE})",
+    )
+    add(
+        "--workers",
+        type=at_least_one,
+        default=Limits.workers,
+        metavar="N",
+        help="number of texts that are synthesized at the same time (default: number of CPU cores)",
+    )
+    add(
+        "--queue",
+        type=whole_number(0),
+        default=Limits.queue,
+        metavar="N",
+        help="number of texts that may wait; further texts are rejected (default: %(default)s)",
+    )
+    add(
+        "--max-characters",
+        type=at_least_one,
+        default=Limits.characters,
+        metavar="N",
+        help="largest number of characters per text (default: %(default)s)",
+    )
+    add(
+        "--speaker",
+        default="",
+        metavar="NAME",
+        help="default speaker (default: the first speaker of the voice)",
+    )
+    add(
+        "--vocoder",
+        type=Path,
+        metavar="FILE",
+        help="use this ONNX vocoder instead of Griffin-Lim (docs/guides/deploy.md)",
+    )
+    add(
+        "--wyoming",
+        type=port,
+        nargs="?",
+        const=10200,
+        metavar="PORT",
+        help="also serve the Wyoming protocol of Home Assistant (port without a value: 10200)",
+    )
+    add(
+        "--numbers",
+        nargs="?",
+        const=ENGLISH,
+        metavar="LANGUAGE",
+        help=f"accept only numbers, for the model of the demo (default language: {ENGLISH})",
+    )
+    add("--hparams", default="", help="change settings, such as gate_threshold=0.4")

@@ -1,0 +1,114 @@
+"""Find the voice and the speaker of a request, and check its text.
+
+voices = Voices({"english": Voice("voices/english")}, speaker="linda")
+synthesizer, speaker = voices.find("english", "kathleen")
+utterance = voices.prepare(synthesizer, "Good morning.", limits)
+"""
+
+from tacotron2_voice.server.limits import Limits
+from tacotron2_voice.speakers import chosen_index, listed
+from tacotron2_voice.synthesizer import Synthesizer
+from tacotron2_voice.text.spoken_numbers import sentence_of
+from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import Utterance, prepare_utterance
+
+# Many clients can only send the names of OpenAI's models and voices. These names select the first
+# voice and its default speaker.
+OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+OPENAI_VOICES = "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()
+ONE_SPEAKER = "default"  # name of the speaker of a voice without names
+
+
+class UnknownModel(UserError):
+    """Report a model that is not served."""
+
+
+class UnknownVoice(UserError):
+    """Report a speaker that the model does not have."""
+
+
+class Voices:
+    """The voices of a server.
+
+    Args:
+        synthesizers: voices by name; the first voice is the default.
+        speaker: default speaker; "": the first speaker.
+        numbers: language of the numbers, if the voices speak only numbers.
+
+    Raises:
+        UserError: if no voice has the default speaker.
+    """
+
+    def __init__(
+        self, synthesizers: dict[str, Synthesizer], speaker: str = "", numbers: str | None = None
+    ):
+        self.synthesizers = synthesizers
+        self.numbers = numbers
+        self.default_speakers: dict[str, str | None] = {}
+        known: list[str] = []
+        for name, synthesizer in synthesizers.items():
+            speakers = synthesizer.settings.speakers
+            known += speakers
+            self.default_speakers[name] = speakers[0] if speakers else None
+            if speaker in speakers:
+                self.default_speakers[name] = speaker
+        if speaker and speaker not in known:
+            chosen_index(speaker, known, ", ".join(synthesizers))
+
+    def find(self, model: str, voice: str) -> tuple[Synthesizer, str | None]:
+        """Return the synthesizer and the speaker with these names.
+
+        Raises:
+            UnknownModel: if no voice has the name `model`.
+            UnknownVoice: if the model has no speaker with the name `voice`.
+        """
+        name = next(iter(self.synthesizers)) if model in OPENAI_MODELS else model
+        synthesizer = self.synthesizers.get(name)
+        if synthesizer is None:
+            expected = f"expected {listed([*self.synthesizers])}"
+            raise UnknownModel(f"model {model[:60]!r}: not served ({expected})")
+        speakers = synthesizer.settings.speakers
+        if voice in speakers:
+            return synthesizer, voice
+        if voice in ("", ONE_SPEAKER, *OPENAI_VOICES):
+            return synthesizer, self.default_speakers[name]
+        expected = f"expected {listed(speakers or [ONE_SPEAKER])}"
+        raise UnknownVoice(f"voice {voice[:60]!r}: {name} does not have it ({expected})")
+
+    def model_of(self, speaker: str) -> str:
+        """Return the name of the first voice with this speaker, or of the first voice."""
+        for name, synthesizer in self.synthesizers.items():
+            if speaker in synthesizer.settings.speakers:
+                return name
+        return next(iter(self.synthesizers))
+
+    def described(self) -> list[dict[str, str]]:
+        """Return the speakers of all voices, the default speaker first."""
+        found = []
+        for name, synthesizer in self.synthesizers.items():
+            default = self.default_speakers[name]
+            speakers = synthesizer.settings.speakers or (ONE_SPEAKER,)
+            for speaker in sorted(speakers, key=lambda speaker: speaker != default):
+                found.append({"id": speaker, "name": speaker, "model": name})
+        return found
+
+    def prepare(self, synthesizer: Synthesizer, text: str, limits: Limits) -> Utterance:
+        """Return a text that is ready to be spoken.
+
+        Raises:
+            UserError: if the text is empty or too long, or cannot be spoken.
+        """
+        # The length is checked before cleaning, which is slow for long texts.
+        if len(text) > limits.characters:
+            expected = f"expected at most {limits.characters:,}"
+            raise UserError(f"input: {len(text):,} characters ({expected})")
+        text = " ".join(text.split())
+        if not text:
+            raise UserError("input: the text is empty")
+        if self.numbers:
+            text = sentence_of(text, self.numbers)
+        utterance = prepare_utterance(text, synthesizer.settings)
+        if utterance.pause_seconds > limits.pause_seconds:
+            expected = f"expected at most {limits.pause_seconds:g} s"
+            raise UserError(f"input: {utterance.pause_seconds:g} s of pauses ({expected})")
+        return utterance
