@@ -1,65 +1,69 @@
-"""Measure what is wrong with the audio of a clip: noise, hum, offset, band, cut ends, pauses.
+"""Detect problems in a clip's audio: noise, hum, offset, narrow band, cut-off ends, long pauses.
 
     quality = measure_quality(samples, 22050)
     quality.signal_to_noise  # 36.1 dB
     problems_of(quality)     # {}
 
-Every measure is a level in dB of the speech level or a time in seconds. `benchmarks/audio_problems.py`
-adds each problem to clean clips in five strengths, and prints how often `problems_of` reports it.
+Every measurement is a level in dB relative to the speech level, or a time in seconds.
+`benchmarks/audio_problems.py` adds each problem to clean clips at five strengths, and prints how
+often `problems_of` reports it.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-WINDOW_SECONDS = 0.02  # windows in which levels are measured
-SPECTRUM_SECONDS = 0.25  # windows in which spectra are measured, so that a bin has 4 Hz
-EDGE_SECONDS = 0.01  # length of the first and the last part of a clip
+WINDOW_SECONDS = 0.02  # window length for levels
+SPECTRUM_SECONDS = 0.25  # window length for spectra; bins are 4 Hz apart
+EDGE_SECONDS = 0.01  # length of the start and end of a clip that are checked for cut-off speech
 SPEECH_DECIBELS = 30  # a window is speech if it is at most this far below the loudest window
 SILENCE_DECIBELS = 40  # a window is a pause if it is more than this far below the loudest window
-NOISE_SHARE = 1 / 40  # of the windows are quieter than the noise's level; speech has more pauses
+# The noise level is this quantile of the window levels, because speech contains more pauses.
+NOISE_SHARE = 1 / 40
 SILENT_DECIBELS = -90  # windows below this level contain digital silence instead of noise
-# A window is also a pause if it is less than this above the noise.
+# dB; a window is also a pause if its level exceeds the noise level by less than this.
 PAUSE_ABOVE_NOISE = 6
-MAINS = (50, 60)  # Hz
-HARMONICS = 5
-# Hum is constant, so it is also in the quietest windows. Speech is not.
+MAINS = (50, 60)  # mains frequencies, in Hz
+HARMONICS = 5  # number of harmonics of the mains frequency to search for hum
+# Hum is measured at this percentile of each bin's power, because quiet windows contain hum, too.
 HUM_PERCENTILE = 20
-MIN_PROMINENCE = 15  # dB of a harmonic of hum above its neighbors
-VOICE_BAND = (300, 3400)  # Hz; telephones transmit this band
+MIN_PROMINENCE = 15  # dB by which a hum harmonic must exceed the neighboring frequencies
+VOICE_BAND = (300, 3400)  # frequency band of telephones, in Hz
 UPPER_BAND = (4500, 8000)  # Hz
 
-# Limits of `problems_of`. At most 1 of 100 clean clips exceeds any of them.
+# Thresholds used by `problems_of`. For each threshold, at most 1 in 100 clean clips is beyond it.
 MIN_SIGNAL_TO_NOISE = 19  # dB
 MAX_HUM = -28  # dB
 MAX_OFFSET = -20  # dB
 MIN_UPPER_BAND = -36  # dB
 MAX_EDGE = -10  # dB
 MAX_PAUSE = 0.9  # seconds
-TINY = 1e-20  # smallest power, so that its logarithm exists
+TINY = 1e-20  # smaller powers are replaced by this power, so that the logarithm is finite
 
 
 @dataclass(frozen=True)
 class Quality:
-    """The measurements of a clip's audio. Levels are in dB of the level of its speech."""
+    """The measurements of a clip's audio, with levels in dB relative to its speech level."""
 
     level: float = -20.0  # level of the speech, in dB of full scale
     signal_to_noise: float = 60.0  # level of the speech above the quietest windows
     hum: float = -100.0  # level of constant tones at multiples of 50 or 60 Hz
     offset: float = -100.0  # level of the samples' mean
-    upper_band: float = 0.0  # 4.5 to 8 kHz compared with 300 to 3,400 Hz, per Hz
+    upper_band: float = 0.0  # power density of 4.5 to 8 kHz relative to 300 to 3,400 Hz
     start: float = -60.0  # level of the first 10 ms
     end: float = -60.0  # level of the last 10 ms
-    longest_pause: float = 0.0  # seconds, inside the speech
+    longest_pause: float = 0.0  # longest pause between speech, in seconds
 
 
 UNMEASURED = Quality()
 
 
 def measure_quality(samples: np.ndarray, sampling_rate: int) -> Quality:
-    """Measure the audio of a clip.
+    """Measure the quality of a clip's audio.
 
-    samples: float32 [N] in [-1, 1], or int16 [N]; not all equal.
+    Args:
+        samples: float32 [N] in [-1, 1] or int16 [N]; must not all be equal.
+        sampling_rate: in Hz.
     """
     waves = samples.astype(np.float32)
     if samples.dtype == np.int16:
@@ -87,9 +91,9 @@ def measure_quality(samples: np.ndarray, sampling_rate: int) -> Quality:
 
 
 def problems_of(quality: Quality) -> dict[str, str]:
-    """Return the problems of a clip, with the value that each is about.
+    """Return the names of a clip's problems, each with the measured value.
 
-    problems_of(measure_quality(samples, 22050))  # {"noise": "12 dB above the noise"}
+    problems_of(measure_quality(samples, 22050))  # {"hum": "-20 dB"}
     """
     problems = {
         "noise": (
@@ -118,7 +122,7 @@ def _decibels(power: float) -> float:
 
 
 def _window_levels(waves: np.ndarray, sampling_rate: int) -> np.ndarray:
-    """Return the level of each window of 20 ms, in dB, float64 [windows]."""
+    """Return the level in dB of each 20 ms window, float64 [windows]."""
     length = round(WINDOW_SECONDS * sampling_rate)
     count = max(1, len(waves) // length)
     windows = np.square(waves[: count * length]).reshape(count, -1)
@@ -126,8 +130,10 @@ def _window_levels(waves: np.ndarray, sampling_rate: int) -> np.ndarray:
 
 
 def _power_spectra(waves: np.ndarray, sampling_rate: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the power in each bin of windows of 0.25 s [windows, bins] and the bins'
-    frequencies in Hz. The powers of a window add up to the mean square of its samples."""
+    """Return the power spectrum of each 0.25 s window [windows, bins], and the frequencies in Hz.
+
+    The powers of a window add up to the mean square of its samples.
+    """
     length = round(SPECTRUM_SECONDS * sampling_rate)
     if len(waves) < length:
         waves = np.pad(waves, (0, length - len(waves)))
@@ -139,7 +145,7 @@ def _power_spectra(waves: np.ndarray, sampling_rate: int) -> tuple[np.ndarray, n
 
 
 def _hum(spectra: np.ndarray, frequencies: np.ndarray, base: int) -> float:
-    """Return the level in dB of constant tones at the first harmonics of `base` Hz."""
+    """Return the total level in dB of constant tones at the first harmonics of `base` (in Hz)."""
     constant = np.percentile(spectra, HUM_PERCENTILE, axis=0)
     total = 0.0
     for harmonic in range(1, HARMONICS + 1):
@@ -153,8 +159,10 @@ def _hum(spectra: np.ndarray, frequencies: np.ndarray, base: int) -> float:
 
 
 def _upper_band(spectra: np.ndarray, frequencies: np.ndarray) -> float:
-    """Return how far 4.5 to 8 kHz are below the band of telephones, in dB per Hz, in loud windows;
-    0 if the sampling rate is too low for this band."""
+    """Return the power density of 4.5 to 8 kHz relative to the telephone band, in dB.
+
+    Only loud windows count. If the sampling rate is too low for this band, return 0.
+    """
     if frequencies[-1] < UPPER_BAND[1]:
         return 0.0
     powers = spectra.sum(axis=1)
@@ -165,7 +173,7 @@ def _upper_band(spectra: np.ndarray, frequencies: np.ndarray) -> float:
 
 
 def _longest_pause(levels: np.ndarray, noise: float) -> float:
-    """Return the length in seconds of the longest pause between two windows of speech."""
+    """Return the length of the longest pause between two windows of speech, in seconds."""
     limit = max(levels.max() - SILENCE_DECIBELS, noise + PAUSE_ABOVE_NOISE)
     spoken = np.flatnonzero(levels >= limit)
     return (

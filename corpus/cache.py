@@ -1,14 +1,14 @@
-"""Keep the checked clips of a filelist in a cache, which is an Arrow file next to the filelist.
+"""Store the checked clips of a filelist in a cache: an Arrow file next to the filelist.
 
     table = ClipTable.of("train.txt", enumerate(clips, 1), complete=True, made_from=key)
     table.write()  # train.txt.clips
     table = read_cache(cache_path("train.txt"), key)
     table.num_frames, table[0].text
 
-Checking a filelist opens every clip, so the results are kept in `NAME.clips`. That file is mapped
-into memory: a new process reads only the two columns of lengths, and all processes of a machine
-share its pages. Writing replaces the file atomically, so that a run keeps the file that it has
-opened.
+Checking a filelist opens every clip, so the results are stored in `NAME.clips`. This file is mapped
+into memory: a new process only reads the two columns that contain lengths, and all processes on a
+machine share the same memory pages. Writing replaces the file atomically, so that a running process
+keeps using the file that it has opened.
 """
 
 import hashlib
@@ -29,15 +29,15 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 
 SUFFIX = ".clips"  # suffix of the cache's file name
 VERSION = 7
-CHUNK = 10_000  # number of clips that are decoded at a time
-LABELS = ("speaker",)  # fields of a `Clip`; a model has an embedding for each name in these fields
-MAX_NAMES = 10_000  # limit per label; a column with more names contains texts or paths
+CHUNK = 10_000  # number of clips to decode at a time
+LABELS = ("speaker",)  # fields of `Clip` for which the model has an embedding per name
+MAX_NAMES = 10_000  # maximum per label; a column with more names must contain texts or paths
 COLUMNS = {
-    "path": pa.large_binary(),  # bytes, because a path need not be UTF-8
+    "path": pa.large_binary(),  # bytes, because paths may not be valid UTF-8
     "is_relative": pa.bool_(),  # whether `path` is relative to the filelist's folder
     "text": pa.large_string(),
     "symbols": pa.large_list(pa.uint16()),
-    "line": pa.int64(),  # in the filelist
+    "line": pa.int64(),  # line number in the filelist
     "num_frames": pa.int64(),
     **dict.fromkeys(LABELS, pa.uint16()),  # indices into the label's names
     **dict.fromkeys(Identity._fields, pa.int64()),
@@ -46,16 +46,16 @@ SCHEMA = pa.schema(list(COLUMNS.items()))
 
 
 class ClipTable:
-    """The clips of a filelist; `table[i]` makes a `Clip` on demand.
+    """The clips of a filelist, stored as columns; `table[i]` creates a `Clip` on demand.
 
     Attributes:
         num_frames, num_symbols: int64 [clips].
-        names: the names of each label, in the order of their first clips; () if no clip has a name.
-        numbers: for each label uint16 [clips], indices into its names; 0 if there are no names.
-        complete: whether the clips' contents were checked too, not only their headers.
-        fingerprint: hash of file names, texts, lengths and labels; does not depend on folders.
-        made_from: plain values; the cache is current while they are the same.
-        is_on_disk: whether the table is read from its file, so that other processes can read it.
+        names: maps each label to its names, in order of first occurrence; () if no clip has a name.
+        numbers: maps each label to uint16 [clips], indices into its names; 0 if there are no names.
+        complete: whether the full contents of the clips were checked, not only the headers.
+        fingerprint: hash of file names, texts, lengths and labels; it does not depend on folders.
+        made_from: JSON values that the table depends on. The cache is out of date if they change.
+        is_on_disk: whether the table was read from a cache file, which other processes can open.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ClipTable:
         complete: bool = False,
         made_from: Mapping[str, Any] | None = None,
     ) -> "ClipTable":
-        """Make the table of these clips, given as (line number, clip).
+        """Build a table from pairs of (line number, clip).
 
         Raises:
             UserError: if a label has more than MAX_NAMES names.
@@ -113,8 +113,8 @@ class ClipTable:
             for label, known in number_of.items():
                 if len(known) > MAX_NAMES:
                     raise UserError(
-                        f"{filelist}: {len(known):,} {label}s, expected at most {MAX_NAMES:,}; "
-                        f"this column must contain the {label} of each clip"
+                        f"{filelist}: contains {len(known):,} {label}s, expected at most "
+                        f"{MAX_NAMES:,}; this column must contain the {label} of each clip"
                     )
             columns = zip(zip(*chunk, strict=True), COLUMNS.values(), strict=True)
             arrays = [pa.array(values, kind) for values, kind in columns]
@@ -132,7 +132,7 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the identities that the clips `first` to `stop` - 1 had when they were checked."""
+        """Return the file identities of clips `first` to `stop` - 1 at the time of the check."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:
@@ -146,7 +146,7 @@ class ClipTable:
         return len(self.num_frames)
 
     def __getitem__(self, index: int) -> Clip:
-        # This accepts negative indices, and raises IndexError beyond the end.
+        # Indexing a range accepts negative indices and raises IndexError beyond the end.
         i = range(len(self))[index]
         row = {name: self._batch.column(place)[i].as_py() for place, name in enumerate(COLUMNS)}
         labels: dict[str, Any] = {x: names[row[x]] for x, names in self.names.items() if names}
@@ -171,23 +171,23 @@ class ClipTable:
     def _rows(
         self, columns: Sequence[str], first: int = 0, stop: int | None = None
     ) -> Iterator[tuple]:
-        """Yield the values of the clips `first` to `stop` - 1, CHUNK clips at a time."""
+        """Yield the column values of clips `first` to `stop` - 1, reading CHUNK clips at a time."""
         indices = range(len(self))[first:stop]
         for start in indices[::CHUNK]:
             chunk = self._batch.slice(start, min(CHUNK, indices.stop - start))
             yield from zip(*(chunk.column(name).to_pylist() for name in columns), strict=True)
 
     def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
-        """Yield the paths of the clips `first` to `stop` - 1, without making clips."""
+        """Yield the paths of clips `first` to `stop` - 1 without creating `Clip` objects."""
         return itertools.starmap(self._path, self._rows(("path", "is_relative"), first, stop))
 
     def paths_and_texts(self) -> Iterator[tuple[str, str]]:
-        """Yield the path and the text of each clip, without making clips."""
+        """Yield the path and text of each clip without creating `Clip` objects."""
         for path, is_relative, text in self._rows(("path", "is_relative", "text")):
             yield self._path(path, is_relative), text
 
     def symbols(self) -> Iterator[np.ndarray]:
-        """Yield the symbol ids of each text, uint16 [symbols], without making clips."""
+        """Yield the symbol ids of each text, uint16 [symbols], without creating `Clip` objects."""
         ids = self._batch.column("symbols").values.to_numpy()
         return (ids[start:stop] for start, stop in itertools.pairwise(self._symbol_ends))
 
@@ -195,18 +195,18 @@ class ClipTable:
         return map(clip_id, self.paths())
 
     def names_of(self, label: str) -> Iterator[str]:
-        """Yield each clip's name for this `label`; "" where the filelist has no names."""
+        """Yield each clip's name for `label`, or "" if the filelist has no names."""
         names = self.names[label] or ("",)
         return (names[number] for number in self.numbers[label].tolist())
 
     def labels(self) -> Iterator[str]:
-        """Yield all names of each clip, such as `|anna`, for the checksums of clips."""
+        """Yield the names of each clip as one string, such as `|anna`, for the fingerprint."""
         columns = (self.names_of(label) for label in LABELS)
         for names in zip(*columns, strict=True):
             yield "".join(f"|{name}" for name in names if name)
 
     def __reduce__(self) -> tuple:
-        # A process that is not forked opens the table's file, if there is one.
+        # Pickling for a process that is not forked: the process opens the cache file if it exists.
         if self.is_on_disk:
             return read_cache, (cache_path(self.filelist), self.made_from)
         known = self.names, self.complete, self.fingerprint, self.made_from
@@ -229,10 +229,11 @@ def cache_path(filelist: str | Path) -> Path:
 
 
 def read_cache(path: str | Path, made_from: Mapping[str, Any] | None = None) -> ClipTable:
-    """Map the cache in a file into memory.
+    """Map a cache file into memory.
 
     Raises:
-        UserError: if the file is not a cache of this version, or was not made from `made_from`.
+        UserError: if the file is not a cache of this version, or if it was not made from
+            `made_from`.
     """
     with naming(path):
         file = open_file(path)
@@ -242,14 +243,14 @@ def read_cache(path: str | Path, made_from: Mapping[str, Any] | None = None) -> 
         reader = pa.ipc.open_file(content)
         version, names, complete, fingerprint, known = json.loads(reader.schema.metadata[b"about"])
         if version != VERSION or made_from not in (None, known):
-            raise ValueError("made by another version, or from another filelist")
+            raise ValueError("made by a different version or from a different filelist")
         if not reader.schema.equals(SCHEMA) or reader.num_record_batches != 1:
-            raise ValueError("other columns")
+            raise ValueError("unexpected columns")
         batch = reader.get_batch(0)
         filelist = str(path).removesuffix(SUFFIX)
         return ClipTable(filelist, batch, names, complete, fingerprint, known, is_on_disk=True)
     except (ValueError, TypeError, KeyError, pa.ArrowException):
         raise UserError(
-            f"{path}: not a filelist cache of this version; train.py makes it when it starts with "
-            "the filelist next to it"
+            f"{path}: not a filelist cache of this version. Run train.py with the filelist next to "
+            "it to create the cache again"
         ) from None

@@ -1,4 +1,4 @@
-"""Check and measure the audio of a corpus, before training.
+"""Check and measure the audio of a corpus before training.
 
 good, problems = check_clips(clips, hparams)
 measured = measure(Path("wavs/a.wav"), hparams)
@@ -21,31 +21,37 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
-WINDOW_SECONDS = 0.02  # length of the windows in which the level of audio is measured
+WINDOW_SECONDS = 0.02  # length of the windows for measuring levels
 SILENCE_DECIBELS = 40  # a window is silent if it is this far below the clip's loudest window
-# A window counts for the level if it is at most this far below the loudest window.
+# A window counts towards the speech level if it is at most this far below the loudest window.
 SPEECH_DECIBELS = 30
-MIN_CLIPPED_RUN = 3  # samples in a row; a peak that just reaches full scale has fewer
-# In 87 real clips, no run of samples is within 2 steps of the peak. If they are clipped to 70 %,
-# each clip has three such runs.
+MIN_CLIPPED_RUN = 3  # number of consecutive samples; unclipped peaks at full scale are shorter
+# In 87 real clips, no run of samples stays within 2 steps of the peak. After clipping at 70 % of
+# the peak, each clip has at least three such runs.
 MIN_FLAT_TOPS = 3
-# Steps of 16 bits, because dither moves samples; share of the peak.
+# A sample counts as flat within this many 16-bit steps of the peak, because dither moves samples,
+# and within this fraction of the peak.
 FLAT_STEPS, FLAT_SHARE = 2, 1e-3
 
 
 def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], list[str]]:
-    """Check the audio and the text of every clip.
+    """Check the audio and text of every clip.
 
-    Returns the good clips with their measurements, lengths and symbols, and the problems of the
-    other clips.
+    Returns:
+        The good clips with their measurements, lengths and symbols; and a message for each bad
+        clip.
     """
 
     def measured_or_problem(clip: Clip) -> Clip | str:
         if problem := problem_of_missing(clip):
             return problem
-        clip = replace(clip, identity=Identity.of(clip.path))  # taken before the file is opened
+        # The identity is read before the file is opened, so that later changes are noticed.
+        clip = replace(clip, identity=Identity.of(clip.path))
         if clip.segment:
-            return f"{clip.where}: a part of {clip.path}; --convert DIR writes each part to its own file"
+            return (
+                f"{clip.where}: the clip is only a part of {clip.path}; add --convert DIR to write "
+                "each part to its own file"
+            )
         try:
             measured = measure(Path(clip.path), hparams)
         except UserError as error:
@@ -61,8 +67,7 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
             problems.append(result)
             continue
         try:
-            # Texts are not cleaned in threads, because inflect, which spells numbers, is not
-            # thread-safe.
+            # Texts are not cleaned in threads, because the package inflect is not thread-safe.
             good.append(replace(result, symbols=symbols_of(clip.text, hparams)))
         except UserError as error:
             problems.append(f"{clip.where}: {clip.id}: {error}")
@@ -70,15 +75,17 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
 
 
 def check_ids(clips: Sequence[Clip]) -> None:
-    """Raise UserError if different files have the same id, because cached mels and trimmed copies
-    are named by it."""
+    """Raise UserError if different files have the same id.
+
+    Cached mels and trimmed copies are named after the id, so they would overwrite each other.
+    """
     first: dict[str, Clip] = {}
     for clip in clips:
         other = first.setdefault(clip.id, clip)
         if other.path != clip.path:
             raise UserError(
-                f"{clip.where}: {clip.path} has the same name as {other.path}; --convert DIR makes "
-                "copies with different names"
+                f"{clip.where}: {clip.path} has the same name as {other.path}. Add --convert DIR "
+                "to make copies with different names"
             )
 
 
@@ -88,10 +95,14 @@ def seconds_of(clips: Sequence[Clip], hparams: HParams) -> np.ndarray:
 
 
 def measure(path: Path, hparams: HParams) -> Measurements:
-    """Check the audio of a clip and measure it. Raises the errors of `audio.read_checked`."""
+    """Check and measure the audio of a clip.
+
+    Raises:
+        UserError: see `audio.read_checked`.
+    """
     samples = read_checked(path, hparams)
     before, after = silence_at_ends(samples, hparams.sampling_rate)
-    # CRC-32 is enough for a warning; SHA-256 would take two seconds more for 24 hours of speech.
+    # CRC-32 is enough for a warning. SHA-256 would add two seconds for 24 hours of speech.
     checksum = zlib.crc32(samples.data) << 32 | len(samples)
     quality = measure_quality(samples, hparams.sampling_rate)
     return Measurements(len(samples), before, after, count_clipped(samples), checksum, quality)
@@ -100,16 +111,17 @@ def measure(path: Path, hparams: HParams) -> Measurements:
 def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
     """Return the number of silent samples before and after speech.
 
-    samples: int16 or float32 [N], not all equal.
+    A 20 ms window is silent if its range (highest minus lowest sample) is more than 40 dB below the
+    range of the clip's loudest window. The result equals that of `librosa.effects.trim(top_db=40)`,
+    in a tenth of the time. Ranges replace root mean squares, so that a constant offset is ignored.
 
-    A window of 20 ms is silent if the range of its samples, highest minus lowest, is more than 40
-    dB below the range of the clip's loudest window. The result is that of
-    `librosa.effects.trim(top_db=40)`, in a tenth of the time. Ranges are used instead of root mean
-    squares, so that a constant offset is ignored.
+    Args:
+        samples: int16 or float32 [N]; must not all be equal.
+        sampling_rate: in Hz.
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
-    # The difference of two 16-bit numbers can need 17 bits.
+    # Convert to float32 first: the difference of two 16-bit samples can require 17 bits.
     highest = np.maximum.reduceat(samples, starts).astype(np.float32)
     ranges = highest - np.minimum.reduceat(samples, starts)
     loud = np.flatnonzero(ranges >= ranges.max() * 10 ** (-SILENCE_DECIBELS / 20))
@@ -117,10 +129,10 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
-    """Return the root mean square of samples [N], computed in their loud windows only.
+    """Return the root mean square of the loud windows of samples [N].
 
-    A window is loud if it is at most SPEECH_DECIBELS below the loudest window, so that pauses do
-    not count. ITU-T P.56 finds pauses by an envelope instead.
+    A window is loud if it is at most SPEECH_DECIBELS below the loudest window. This excludes
+    pauses. ITU-T P.56 instead detects pauses with an envelope.
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
@@ -130,11 +142,11 @@ def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
 
 
 def count_clipped(samples: np.ndarray) -> int:
-    """Count the clipped samples of int16 or float32 samples [N].
+    """Count the clipped samples in int16 or float32 samples [N].
 
-    Samples are clipped in runs of at least MIN_CLIPPED_RUN at full scale (32767 of 32768). They are
-    also clipped in at least MIN_FLAT_TOPS runs at the clip's highest or lowest value: such audio
-    was clipped and then scaled.
+    A run of at least MIN_CLIPPED_RUN samples at full scale (32767 of 32768) is clipped. If the clip
+    has no such run, runs at its highest or lowest value are clipped if there are at least
+    MIN_FLAT_TOPS of them. This finds audio that was clipped and then scaled.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768
     high = float(samples.max())
@@ -151,7 +163,7 @@ def count_clipped(samples: np.ndarray) -> int:
 
 
 def _runs(chosen: np.ndarray) -> np.ndarray:
-    """Return the lengths of the runs of at least MIN_CLIPPED_RUN True values in booleans [N]."""
+    """Return the lengths of all runs of at least MIN_CLIPPED_RUN True values in `chosen` [N]."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
     return runs[runs >= MIN_CLIPPED_RUN]

@@ -1,4 +1,4 @@
-"""Define `Clip`, which describes one clip from the corpus's own table to training."""
+"""Define `Clip`, which describes one clip in every stage from the corpus's table to training."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from tacotron2_voice.utils.files import UNKNOWN, Identity
 
 @dataclass(frozen=True)
 class Measurements:
-    """What `checks.measure` found in a clip. Lengths are in samples."""
+    """The results of `checks.measure` for a clip. Lengths are in samples."""
 
     num_samples: int = 0
-    silence_before: int = 0  # before speech
-    silence_after: int = 0  # after speech
+    silence_before: int = 0  # silence before speech
+    silence_after: int = 0  # silence after speech
     clipped: int = 0  # number of clipped samples
     checksum: int = 0  # checksum of the samples
     quality: Quality = UNMEASURED
@@ -24,7 +24,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Segment:
-    """Describe the part of a long recording that a line of a table transcribes, in seconds."""
+    """A part of a long recording, in seconds, that one line of a table transcribes."""
 
     start: float
     seconds: float | None = None  # None: to the end of the recording
@@ -32,16 +32,16 @@ class Segment:
 
 @dataclass(frozen=True)
 class Clip:
-    """A line of a corpus's table or of a filelist."""
+    """A clip that is listed in a corpus's table or in a filelist."""
 
-    path: str  # audio file, or .npy log-mel with load_mel_from_disk
+    path: str  # audio file, or .npy file of a log-mel with load_mel_from_disk
     text: str
     symbols: tuple[int, ...] = ()  # symbol ids of the text, below 2**16
-    num_frames: int = 0  # length in training
+    num_frames: int = 0  # number of mel frames in training
     where: str = ""  # "file:line", for messages
-    measured: Measurements = Measurements()  # set if `prepare` has checked the clip
-    identity: Identity = UNKNOWN  # identity of the file before it was checked
-    is_relative: bool = False  # whether the filelist's path is relative to its own folder
+    measured: Measurements = Measurements()  # set when `prepare` has checked the clip
+    identity: Identity = UNKNOWN  # identity of the file before the check
+    is_relative: bool = False  # whether the listed path is relative to the filelist's folder
     speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
     segment: Segment | None = None  # the clip's part of a long recording; None: the whole file
 
@@ -51,10 +51,10 @@ class Clip:
 
 
 def clip_id(path: str) -> str:
-    """Return the name of a clip's file without folder and extension.
+    """Return the file name of a clip without folder and extension.
 
     clip_id("wavs/a.wav")  # "a"
     """
-    # This is ten times faster than PurePath, and it is called for every clip.
+    # This function runs for every clip, and string methods are ten times faster than PurePath.
     name = path.rpartition("/")[2]
     return name.rpartition(".")[0] or name

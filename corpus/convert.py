@@ -1,10 +1,10 @@
-"""Write a corpus in LJSpeech's layout, with audio that training can use: `prepare.py --convert`.
+"""Copy a corpus to LJSpeech's layout with audio ready for training: `prepare.py --convert`.
 
     problems, total = convert(Path("data/mine"), Path("data/new"), None, create_hparams())
     convert(corpus, folder, None, create_hparams(), SpeakerSource(folders=True))
 
-The copies have one channel, the sampling rate of the settings, an even level, 16 bits, and little
-silence at the ends. The recordings stay as they are.
+The copies are 16-bit mono files at the sampling rate of the settings, with the same speech level
+and little silence at the ends. The original recordings are not changed.
 """
 
 import os
@@ -36,18 +36,19 @@ from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_json
 
-# Level of the speech in dB of full scale: LJSpeech's level, which public vocoders expect.
+# Speech level of the copies, in dB of full scale. Public vocoders expect this level of LJSpeech.
 LEVEL = -20
-MAX_PEAK = 0.95  # audio with high peaks gets a lower level than LEVEL
-# Share of the loudest channel's level; if the channels' mean is below it, speech cancels out.
+MAX_PEAK = 0.95  # audio with high peaks is scaled to this peak, so its level is below LEVEL
+# If the mean of all channels is quieter than this fraction of the loudest channel, the channels
+# cancel each other out.
 MIN_MIXED = 0.5
-MAX_SECONDS = 600  # length of a recording, because it is kept in memory
-SEGMENT_PADDING = 0.1  # seconds
-MAX_MISSING_SECONDS = 0.5  # a segment may end this much after its recording
+MAX_SECONDS = 600  # maximum length of a recording, limited because it is read into memory
+SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
+MAX_MISSING_SECONDS = 0.5  # a segment may end this many seconds after its recording
 SETTINGS_FILE = "conversion_settings.json"
-# Contains the recording of each id: path, size, time of change, segment.
+# JSON file with the source of each id: path, size, modification time and segment.
 SOURCES_FILE = "sources.json"
-SPEAKER_COLUMN = "2"  # column of speakers in the metadata.csv that is written
+SPEAKER_COLUMN = "2"  # speaker column in the metadata.csv of the copies
 
 
 def convert(
@@ -59,27 +60,26 @@ def convert(
     texts: TextSource = NEXT_TO_AUDIO,
     padding: float = SEGMENT_PADDING,
 ) -> tuple[list[str], int]:
-    """Write FOLDER/wavs/ID.wav of every recording that `read_layout` finds, and FOLDER/metadata.csv
-    with lines of id|text or id|speaker|text.
+    """Convert every recording that `read_layout` finds to FOLDER/wavs/ID.wav.
 
-    A copy that is newer than its recording is kept. If no recording is good, no metadata.csv is
-    written.
+    Also write FOLDER/metadata.csv with lines of id|text or id|speaker|text. A copy that is newer
+    than its recording is kept. If all recordings are bad, no metadata.csv is written.
 
     Args:
         corpus: the folder of the recordings.
-        folder: the folder of the copies.
-        table: the table of the recordings; None for layouts that need none.
-        hparams: settings with the sampling rate of the copies.
-        speakers: where the corpus names its speakers.
-        texts: where the texts are, without a table.
-        padding: seconds by which segments of long recordings are lengthened at both ends.
+        folder: the folder for the copies.
+        table: the table of the recordings; None for layouts that have no table.
+        hparams: settings that contain the sampling rate of the copies.
+        speakers: where the corpus stores speaker names.
+        texts: where the texts are if there is no table.
+        padding: number of seconds to add at both ends of segments of long recordings.
 
     Returns:
-        The problems of bad recordings, which have no copy, and the number of all recordings.
+        A message for each bad recording, which has no copy; and the total number of recordings.
 
     Raises:
-        UserError: see `read_layout`; also if the folder contains files made with other settings, or
-            is inside the corpus.
+        UserError: see `read_layout`; also if `folder` contains files that were made with different
+            settings, or if one of the two folders contains the other.
     """
     check_is_outside(folder, corpus)
     wavs = folder / "wavs"
@@ -120,8 +120,8 @@ def convert(
     lines = [metadata_line(ids[clip.where], clip) for clip in good]
     write_bytes(folder / METADATA, "".join(lines).encode())
     print(
-        f"--convert: {len(good):,} recordings are in {folder}: {len(cut_seconds):,} are new, without "
-        f"{sum(cut_seconds):,.1f} s of silence at their ends"
+        f"--convert: {folder} contains {len(good):,} recordings. {len(cut_seconds):,} of them are "
+        f"new; {sum(cut_seconds):,.1f} s of silence were cut off at their ends"
     )
     if speakers.is_known:
         print(f"--convert: column {SPEAKER_COLUMN} of {folder / METADATA} contains the speakers")
@@ -131,8 +131,10 @@ def convert(
 def recordings_of(
     corpus: Path, table: Table | None, speakers: SpeakerSource, texts: TextSource
 ) -> tuple[list[Clip], list[str]]:
-    """Return the recordings that have audio and a text, and the problems of other recordings. Print
-    notes about unused audio and about folders that may be speakers."""
+    """Return the recordings that have audio and a text, and a message for each bad recording.
+
+    Also print notes about unused audio and about folders that may be speakers.
+    """
     clips, problems = read_layout(corpus, table, speakers, texts)
     if note := note_of_unused_audio(clips, problems, corpus):
         print(note)
@@ -148,7 +150,7 @@ def recordings_of(
 
 
 def check_is_outside(folder: Path, corpus: Path) -> None:
-    """Raise UserError if one folder contains the other, directly or by a link."""
+    """Raise UserError if one of the two folders contains the other, directly or through a link."""
     here = folder.resolve()
     there = corpus.resolve()
     if here.is_relative_to(there) or there.is_relative_to(here):
@@ -156,10 +158,10 @@ def check_is_outside(folder: Path, corpus: Path) -> None:
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
-    """Write which recording each copy was made from, and delete copies of other recordings.
+    """Record the source of each copy, and delete copies whose id now belongs to another recording.
 
-    This happens before any copy is made, so that the recording of each copy is known even if the
-    call is killed.
+    Call this before any copy is made, so that the source of each copy is known even if the process
+    is killed.
     """
     path = wavs / SOURCES_FILE
     try:
@@ -176,15 +178,14 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
         for name, clip in recordings.items()
     }
     for name, source in now.items():
-        # An id may now belong to another recording, for example 001 of another speaker.
+        # An id may now belong to a different recording, such as 001 of a different speaker.
         if before.get(name, source) != source:
             (wavs / f"{name}.wav").unlink(missing_ok=True)
     write_json(path, before | now)
 
 
 def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
-    """Return a note if the recordings are in several folders, because each folder may be a
-    speaker."""
+    """Return a note if the recordings are in several folders, which may be speakers."""
     parts = [os.path.relpath(clip.path, corpus).split(os.sep) for clip in clips]
     folders = sorted({first for first, *others in parts if others and first != os.pardir})
     if len(folders) < 2:
@@ -202,23 +203,24 @@ def metadata_line(name: str, clip: Clip) -> str:
 
 
 def problem_of_text(clip: Clip) -> str:
-    """Return why metadata.csv cannot contain the text of a clip; "" for a good text."""
+    """Return why metadata.csv cannot contain a clip's text, or "" if it can."""
     if not clip.text.strip():
         return f"{clip.where}: no text, expected the words that are spoken"
     if "|" in clip.text:
         found = f"{clip.text[:60]!r} contains a pipe, which separates columns"
-        return f"{clip.where}: {found}; write the spoken word for it"
+        return f"{clip.where}: {found}; write the spoken word instead"
     return ""
 
 
 def converted(
     path: str | Path, sampling_rate: int, segment: Segment | None = None
 ) -> tuple[np.ndarray, float]:
-    """Return the samples [N] of a recording or its segment, float32 in [-1, 1], and the seconds of
-    silence that were cut off at its ends.
+    """Return the converted samples of a recording or segment, float32 [N] in [-1, 1].
+
+    Also return how many seconds of silence were cut off at the ends.
 
     Raises:
-        UserError: if the file cannot be read, or is silent.
+        UserError: if the file cannot be read, or if it is silent.
     """
     channels, rate = read_channels(path, segment)
     samples = mixed(channels)
@@ -237,12 +239,12 @@ def converted(
 def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.ndarray, int]:
     """Read the samples of a recording, float32 [N, channels] in [-1, 1], and its sampling rate.
 
-    Samples of floating-point files that are outside this range are scaled down. libsndfile reads
-    WAV, FLAC, Ogg, Opus, MP3 and AIFF.
+    Floating-point files that exceed this range are scaled down. libsndfile can read WAV, FLAC, Ogg,
+    Opus, MP3 and AIFF.
 
     Raises:
-        UserError: see `audio.open_audio`; also if the segment is not in the recording, if the
-            samples are not finite, or if all are silent.
+        UserError: see `audio.open_audio`; also if the segment is outside the recording, if a sample
+            is not finite, or if the recording is silent.
     """
     with open_audio(path) as audio:
         rate = audio.samplerate
@@ -254,31 +256,34 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
         raise UserError("contains nan or infinity, expected finite samples")
     if not len(samples) or np.ptp(samples, axis=0).max() <= SILENT_RANGE:
         raise UserError("silent from beginning to end; record it again, or leave it out")
-    # Without this, the squares of large numbers could overflow.
+    # Scaling also prevents overflow when large samples are squared.
     return samples / max(1, np.abs(samples).max()), rate
 
 
 def read_segment(audio: Any, segment: Segment) -> np.ndarray:
-    """Read the samples of a segment, float32 [N, channels]. Raises the errors of
-    `read_channels`."""
+    """Read the samples of a segment, float32 [N, channels].
+
+    Raises:
+        UserError: if the segment is too long or outside the recording.
+    """
     rate = audio.samplerate
     total = audio.frames / rate
     seconds = total - segment.start if segment.seconds is None else segment.seconds
     end = segment.start + seconds
     if not 0 < seconds <= MAX_SECONDS or end > total + MAX_MISSING_SECONDS:
         raise UserError(
-            f"offset {segment.start:g} and duration {seconds:g} s, expected a part of the "
-            f"{total:.2f} s of the file, at most {MAX_SECONDS} s long"
+            f"offset {segment.start:g} s, duration {seconds:g} s: expected a segment of at most "
+            f"{MAX_SECONDS} s inside the file, which is {total:.2f} s long"
         )
     audio.seek(round(segment.start * rate))
     return audio.read(round(seconds * rate), dtype="float32", always_2d=True)
 
 
 def mixed(channels: np.ndarray) -> np.ndarray:
-    """Return one channel [N] of samples [N, channels], without a constant offset.
+    """Mix samples [N, channels] to one channel [N], and remove a constant offset.
 
-    This is the mean of the channels, or the loudest one if the mean cancels speech out, as it does
-    for channels of opposite sign.
+    Return the mean of the channels. If the channels cancel each other out, as channels of opposite
+    sign do, return the loudest channel instead.
     """
     channels = channels - channels.mean(axis=0)
     mean = channels.mean(axis=1)

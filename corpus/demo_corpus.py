@@ -1,4 +1,4 @@
-"""Make a corpus of synthetic speech in LJSpeech's layout: numbers, spoken by eSpeak NG.
+"""Make a corpus of numbers, spoken by eSpeak NG, in LJSpeech's layout.
 
 make_corpus("demo/corpus", clips=1000)
 """
@@ -22,21 +22,27 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import folder_made_whole, read_bytes, write_bytes
 
-RECORD_FILE = "demo_corpus.json"  # records the options that the corpus was made with
+RECORD_FILE = "demo_corpus.json"  # contains the options that the corpus was made with
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesized by eSpeak NG)"
-VERSION = 3  # increase it when a change of the code changes the corpus
+VERSION = 3  # increase this number when a code change affects the corpus
 SAMPLE_RATE = 22050
-WORDS_PER_MINUTE = 175  # eSpeak's own count
-SILENCE_AFTER = 0.05  # seconds of silence, from which a model learns that the number has ended
-VOLUME = 80  # eSpeak's default is 100, at which the loudest vowels clip
-NOISE = 30.0  # standard deviation in 16-bit steps, like the noise of a quiet room (-61 dB)
+WORDS_PER_MINUTE = 175  # speaking rate, as defined by eSpeak
+SILENCE_AFTER = 0.05  # seconds of silence after each number, which teach a model when to stop
+VOLUME = 80  # at eSpeak's default of 100, the loudest vowels clip
+NOISE = 30.0  # standard deviation in 16-bit steps; about the noise of a quiet room (-61 dB)
 
 stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
 
 
 class EspeakVoice:
-    """Speak with eSpeak NG in one language, given by eSpeak's code. UserError if it does not
-    start."""
+    """Speak text with eSpeak NG in one language.
+
+    Args:
+        language: eSpeak's code of the language.
+
+    Raises:
+        UserError: if eSpeak NG does not start with this language.
+    """
 
     OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
 
@@ -46,13 +52,14 @@ class EspeakVoice:
         self._chunks: list[np.ndarray] = []
         samples = ctypes.POINTER(ctypes.c_int16)
         kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
-        self._callback = kind(self._receive)  # kept here because eSpeak has only a pointer
-        # Kept because eSpeak reads dictionaries of other languages later.
+        # Python must hold a reference to the callback, because eSpeak only stores a pointer.
+        self._callback = kind(self._receive)
+        # The folder must outlive this call, because eSpeak later reads dictionaries from it.
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        # eSpeak keeps state from one utterance to the next, even after its termination. A library
-        # that is loaded from its own copy starts without this state, so a corpus is always the
-        # same.
+        # eSpeak carries state over from one utterance to the next, even after it was terminated.
+        # Loading a fresh copy of the library starts without this state, so the corpus is
+        # reproducible.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
         data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
@@ -60,21 +67,21 @@ class EspeakVoice:
         synchronous = 2  # a constant of eSpeak's speak_lib.h
         rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
         library.espeak_SetSynthCallback(self._callback)
-        # The file of fr-fr is called fr.
+        # Some voices only exist under the short code: fr instead of fr-fr.
         names = language.encode(), language.partition("-")[0].encode()
         if rate != SAMPLE_RATE or all(library.espeak_SetVoiceByName(name) for name in names):
             raise UserError(
-                f"--language {language}: eSpeak NG does not start with it, expected one of eSpeak's "
-                "language codes"
+                f"--language {language}: eSpeak NG does not start with this language, expected one "
+                "of eSpeak's language codes"
             )
 
     def _receive(self, samples: Any, count: int, _events: Any) -> int:
         if samples and count > 0:
             self._chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
-        return 0  # continue
+        return 0  # tells eSpeak to continue
 
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
-        """Return the speech of `text`, int16 [N] at 22,050 Hz, without silence at the ends."""
+        """Return speech for `text`, int16 [N] at 22,050 Hz, without silence at the ends."""
         self._chunks.clear()
         data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants of eSpeak's speak_lib.h
         size = ctypes.c_size_t(len(data) + 1)
@@ -85,24 +92,24 @@ class EspeakVoice:
         samples = np.concatenate([np.zeros(0, np.int16), *self._chunks])
         audible = np.flatnonzero(np.abs(samples.astype(int)) > 50)
         if status != 0 or len(audible) == 0:
-            raise RuntimeError(f"eSpeak NG made no audio (status {status}) of the text: {text}")
+            raise RuntimeError(f"eSpeak NG returned no audio (status {status}) for: {text}")
         return samples[audible[0] : audible[-1] + 1]
 
 
 def make_corpus(
     out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0, language: str = ENGLISH
 ) -> None:
-    """Make the corpus in the folder `out`; do nothing if it is there already.
+    """Make the corpus in the folder `out`; do nothing if `out` already contains this corpus.
 
     Args:
-        out: the folder to make.
-        clips: number of spoken numbers.
-        seed: another seed gives other numbers.
-        skip: leave out this many numbers of the seed first.
+        out: the folder to create.
+        clips: number of clips. Each clip contains one number.
+        seed: seed of the random numbers.
+        skip: number of random numbers to skip at the start.
         language: eSpeak's code of the language.
 
     Raises:
-        UserError: if `out` contains anything else. After any error `out` is as it was before.
+        UserError: if `out` contains anything else. After any error, `out` is unchanged.
     """
     out = Path(out).absolute()
     made_from = {"made_by": MADE_BY, "version": VERSION, "clips": clips, "seed": seed}
@@ -115,8 +122,8 @@ def make_corpus(
             read_bytes(file).decode(errors="replace").strip() if file.exists() else "no such file"
         )
         if found != record:
-            raise UserError(f"{file}: {found[:200]}, expected {record}; choose another folder")
-        print(f"note: {out} contains this demo corpus already ({clips} clips, seed {seed})")
+            raise UserError(f"{file}: {found[:200]}, expected {record}; choose a different folder")
+        print(f"note: {out} already contains this demo corpus ({clips} clips, seed {seed})")
         return
     voice = EspeakVoice(language)
     lines = []

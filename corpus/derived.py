@@ -1,4 +1,4 @@
-"""Make folders of files from a corpus's clips: trimmed copies and cached log-mels.
+"""Make folders of files that are derived from a corpus's clips: trimmed copies and cached log-mels.
 
 folder = mel_folder(Path("mels/mine"), hparams, corpus, trimmed=False)
 folder.check_settings()
@@ -32,30 +32,30 @@ from tacotron2_voice.utils.files import (
     write_json,
 )
 
-KEPT_SECONDS = 0.05  # seconds of silence at each end
-SOURCE = "corpus"  # setting with the path from the folder to the clips that it was made from
+KEPT_SECONDS = 0.05  # seconds of silence to keep at each end
+SOURCE = "corpus"  # setting that contains the relative path from the folder to the original clips
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
 @dataclass(frozen=True)
 class DerivedFolder:
-    """Represent a folder of files that were all made with the same settings."""
+    """A folder of files that were all made with the same settings."""
 
     path: Path
     option: str  # command-line option that sets this folder
-    settings_file: str  # its name in the folder
+    settings_file: str  # name of the file in the folder that contains the settings
     settings: dict[str, Any]
 
     def check_settings(self) -> None:
-        """Raise UserError if the folder contains files made with other, or unknown, settings."""
+        """Raise UserError if the folder contains files made with different or unknown settings."""
         if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
-        # Files without settings may be somebody's only recordings.
+        # Files without known settings are not replaced, because they may be original recordings.
         file = self.path / self.settings_file
         if problem := settings_problem(file, self.settings):
             raise UserError(
-                f"{self.option} {self.path}: contains files {problem}; choose another folder, or "
-                "use those settings"
+                f"{self.option} {self.path}: contains files {problem}. Choose a different folder, "
+                "or use the settings of these files"
             )
 
     def fill(
@@ -66,15 +66,17 @@ class DerivedFolder:
         threads: int = READING_THREADS,
         first: Callable[[], object] = lambda: None,
     ) -> dict[str, str]:
-        """Make the missing file of every clip, in threads. Returns problems by `Clip.where`.
+        """Make the missing files in several threads, one file per clip.
 
         Args:
             clips: the clips.
-            is_made: a function that returns whether a clip's file exists. It raises UserError if
-                the file is bad.
-            make: a function that makes a clip's file. It raises UserError if the clip is bad.
+            is_made: returns whether a clip's file exists; raises UserError if this file is bad.
+            make: makes a clip's file; raises UserError if the clip is bad.
             threads: number of threads.
-            first: a function that is called before any file is made, while the folder is locked.
+            first: called once before any file is made, while the folder is locked.
+
+        Returns:
+            A message for each bad clip, by `Clip.where`.
         """
 
         def made_or_problem(clip: Clip) -> bool | str:
@@ -88,39 +90,51 @@ class DerivedFolder:
             return True
 
         self.path.mkdir(parents=True, exist_ok=True)
-        # Without the lock, another process's unfinished files would be removed.
-        busy = f"another process is preparing in it; wait, or choose another {self.option}"
+        # The lock keeps this process from deleting unfinished files of another process.
+        busy = f"another process is writing to it; wait, or choose a different {self.option}"
         with folder_locked(self.path, busy):
             remove_leftovers(self.path)
             write_json(self.path / self.settings_file, self.settings)
             first()
             progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
-            # On an interrupt this is closed, so that the files that are being written are finished.
+            # Closing the iterator on an interrupt lets the threads finish files they are writing.
             with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
                 outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
         if already := [*outcomes.values()].count(False):
-            print(f"{self.option}: {already:,} of {len(clips):,} files were already in {self.path}")
+            print(
+                f"{self.option}: {already:,} of {len(clips):,} files already exist in {self.path}"
+            )
         return {where: result for where, result in outcomes.items() if isinstance(result, str)}
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    """Return whether `path` is newer than the clip's file, including its last change of name."""
+    """Return whether `path` is newer than the last modification or renaming of the clip's file."""
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 
 def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> DerivedFolder:
-    """Return the folder for log-mels of the clips in the folder `clips`. `trimmed`: whether these
-    are trimmed copies, because mels of trimmed copies and of the original clips must not mix."""
+    """Return the folder for log-mels of the clips in the folder `clips`.
+
+    Args:
+        path: the folder for the log-mels.
+        hparams: settings of the log-mels.
+        clips: the folder of the clips.
+        trimmed: whether the clips are trimmed copies. A folder must not contain mels of both
+            trimmed and original clips.
+    """
     source = {"silence_trimmed": trimmed, SOURCE: path_from(path, clips)}
     settings = audio.mel_fingerprint(hparams) | source
     return DerivedFolder(path, "--cache-mels", MEL_SETTINGS_FILE, settings)
 
 
 def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> dict[str, str]:
-    """Write the missing ID.npy, float32 [n_mel_channels, frames], of every clip.
+    """Write the missing log-mels of the clips as ID.npy, float32 [n_mel_channels, frames].
 
-    Returns problems by `Clip.where`. Each mel is computed by one thread, so that it is bitwise
-    equal to training's own.
+    PyTorch computes each mel with one thread, so that it is bitwise equal to a mel computed during
+    training.
+
+    Returns:
+        A message for each bad clip, by `Clip.where`.
     """
 
     def is_cached(clip: Clip) -> bool:
@@ -131,11 +145,11 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
     def cache(clip: Clip) -> None:
         mel = audio.log_mel_spectrogram(audio.read_audio(clip.path, hparams), hparams).numpy()
         if mel.shape[1] != clip.num_frames:
-            counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
-            raise UserError(f"{counts} when it was checked; run again")
+            counts = f"now {mel.shape[1]} frames, but {clip.num_frames}"
+            raise UserError(f"{counts} when it was checked; run the command again")
         write_mel(folder.path / f"{clip.id}.npy", mel)
 
-    # This is computed once here, so that the threads need not compute it.
+    # This call also caches the mel filters, so that the threads do not compute them repeatedly.
     if warning := audio.silent_bands(hparams):
         print(warning)
     threads_before = torch.get_num_threads()
@@ -147,7 +161,7 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
 
 
 def path_from(folder: Path, corpus: Path) -> str:
-    """Return the path from a folder to the corpus, which stays right if both are moved together."""
+    """Return the relative path from a folder to the corpus; it survives moving both together."""
     return os.path.relpath(os.path.realpath(corpus), os.path.realpath(folder))
 
 
@@ -165,10 +179,12 @@ def trim_folder(path: Path, corpus: Path) -> DerivedFolder:
 def trim_clips(
     clips: list[Clip], folder: DerivedFolder, hparams: HParams
 ) -> tuple[list[Clip], dict[str, str]]:
-    """Write a trimmed copy of every clip to the folder unless a newer copy is there.
+    """Write a trimmed copy of every clip to the folder, unless it already contains a newer copy.
 
     Silence beyond KEPT_SECONDS is cut off at each end. All other samples stay bitwise the same.
-    Returns the trimmed clips, and problems by `Clip.where`.
+
+    Returns:
+        The trimmed clips; and a message for each bad clip, by `Clip.where`.
     """
     copies = {clip.where: trimmed(clip, folder.path, hparams) for clip in clips}
 
@@ -187,29 +203,33 @@ def trim_clips(
     good = [clip for clip in clips if clip.where not in problems]
     cuts = [clip.measured.num_samples - copies[clip.where].measured.num_samples for clip in good]
     print(
-        f"--trim-silence: {sum(cut > 0 for cut in cuts):,} of {len(good):,} clips are shorter in "
-        f"{folder.path}, by {sum(cuts) / hparams.sampling_rate:,.1f} s in all; {KEPT_SECONDS:g} s "
-        "of silence is kept at either end"
+        f"--trim-silence: trimmed {sum(cut > 0 for cut in cuts):,} of {len(good):,} clips in "
+        f"{folder.path} by {sum(cuts) / hparams.sampling_rate:,.1f} s in total, keeping up to "
+        f"{KEPT_SECONDS:g} s of silence at each end"
     )
     good_copies = [copies[clip.where] for clip in good]
     return [replace(copy, identity=Identity.of(copy.path)) for copy in good_copies], problems
 
 
 def encoded_part(path: str, start: int, stop: int) -> memoryview:
-    """Return the content of a new audio file with the samples `start` to `stop` - 1 of a file.
-    Samples and format stay bitwise the same; compressed WAVs become 16-bit samples."""
+    """Encode the samples `start` to `stop` - 1 of an audio file as a new audio file.
+
+    Samples and format stay bitwise the same, except that compressed WAVs become 16-bit PCM.
+    """
     with audio.open_audio(path) as source:
         subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
-        # 32-bit integers represent samples of fewer bits exactly, and float64 represents any float.
+        # int32 represents all integer samples exactly, and float64 all floating-point samples.
         dtype = "float64" if subtype in ("FLOAT", "DOUBLE") else "int32"
         samples = audio.read_samples(source, dtype, audio.MAX_SAMPLES)
         if len(samples) < stop:
-            raise UserError(f"{len(samples)} samples, expected at least {stop}; run again")
+            raise UserError(
+                f"{len(samples)} samples, expected at least {stop}; run the command again"
+            )
         return encode(samples[start:stop], source.samplerate, source.format, subtype)
 
 
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
-    """Return the trimmed clip in `folder`, or the whole clip if it would be too short for a mel."""
+    """Describe the trimmed copy in `folder`; a clip that would be too short stays whole."""
     measured = clip.measured
     kept_samples = round(KEPT_SECONDS * hparams.sampling_rate)
     before = min(measured.silence_before, kept_samples)

@@ -1,4 +1,4 @@
-"""Download, verify and unpack LJSpeech-1.1, which is public: `prepare.py --download`.
+"""Download, verify and unpack the public corpus LJSpeech-1.1: `prepare.py --download`.
 
 download_corpus(Path("data/LJSpeech-1.1"))
 """
@@ -24,13 +24,13 @@ from tacotron2_voice.utils.files import naming, open_file
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632
 SHA256 = "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5"
-UNPACKED_BYTES = 3_850_000_000  # size of the 13,100 WAVs and the texts on a disk
+UNPACKED_BYTES = 3_850_000_000  # disk space for the 13,100 WAVs and the texts
 
-CHUNK = 1 << 20  # number of bytes that are read at a time
-TIMEOUT = 60  # a connection counts as lost after this many seconds without a byte
-TRIES = 5  # the download fails after this many connections in a row without a new byte
-FIRST_WAIT = 1.0  # seconds before the second connection; doubled for each further connection
-# Errors of a lost connection, but not OSErrors of the disk.
+CHUNK = 1 << 20  # number of bytes to read at a time
+TIMEOUT = 60  # a connection counts as lost after this many seconds without data
+TRIES = 5  # the download fails after this many consecutive connections without new data
+FIRST_WAIT = 1.0  # seconds to wait before the second connection; doubled for each further one
+# Exceptions that indicate a lost connection. This excludes OSErrors of the disk.
 LOST = (
     urllib.error.URLError,
     http.client.HTTPException,
@@ -43,14 +43,14 @@ LOST = (
 def download_corpus(corpus: Path) -> None:
     """Download the archive into the parent of `corpus` and unpack it as `corpus`, atomically.
 
-    A folder that contains a metadata.csv is left as it is. A partial download stays in a `.part`
+    A folder that contains a metadata.csv is not changed. A partial download is kept in a `.part`
     file, and a later call resumes it.
 
     Raises:
-        UserError: if `corpus` contains something else, if the disk is too full, if the server has
-            no such file or a different one, or if the archive is broken or names files outside its
-            folder.
-        ConnectionError: after `TRIES` connections in a row without a new byte.
+        UserError: if `corpus` contains anything else, if there is not enough disk space, if the
+            server does not have the expected file, or if the archive is broken or contains paths
+            outside its folder.
+        ConnectionError: after `TRIES` consecutive connections without new data.
     """
     corpus = corpus.absolute()
     if (corpus / "metadata.csv").is_file():
@@ -58,7 +58,7 @@ def download_corpus(corpus: Path) -> None:
         return
     if corpus.exists() and (not corpus.is_dir() or any(corpus.iterdir())):
         raise UserError(
-            f"{corpus}: a folder or file without metadata.csv, expected LJSpeech-1.1 or nothing; "
+            f"{corpus}: exists without metadata.csv, expected LJSpeech-1.1 or no such folder; "
             "choose a new folder"
         )
     corpus.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def download_corpus(corpus: Path) -> None:
     if free < needed:
         raise UserError(
             f"{corpus.parent}: {free / 1e9:.2f} GB free, expected {needed / 1e9:.2f} GB for the "
-            "archive and the unpacked corpus; choose a folder on another disk"
+            "archive and the unpacked corpus; choose a folder on a different disk"
         )
     if not archive.exists():
         _fetch(part)
@@ -82,11 +82,11 @@ def download_corpus(corpus: Path) -> None:
         broken = archive.with_name(archive.name + ".broken")
         os.replace(archive, broken)
         raise UserError(
-            f"{archive}: SHA-256 {digest}, expected {SHA256}. The broken file is now {broken.name}; "
-            "run the same command to download it again"
+            f"{archive}: SHA-256 {digest}, expected {SHA256}. The broken file was renamed to "
+            f"{broken.name}. Run the same command to download the archive again"
         )
     _unpack(archive, corpus)
-    print(f"Unpacked {corpus}; you can delete {archive}")
+    print(f"Unpacked {corpus}. You can delete {archive}")
 
 
 def _size(path: Path) -> int:
@@ -94,7 +94,7 @@ def _size(path: Path) -> int:
 
 
 def _fetch(part: Path) -> None:
-    """Download into `part`, reconnecting as needed, until it has ARCHIVE_BYTES."""
+    """Download into `part` until it contains ARCHIVE_BYTES, reconnecting as needed."""
     failures = 0
     furthest = _size(part)
     print(f"Downloading {URL} into {part.parent}, from byte {furthest:,}", flush=True)
@@ -107,9 +107,9 @@ def _fetch(part: Path) -> None:
                 furthest = max(furthest, _size(part))
                 if failures == TRIES:
                     raise ConnectionError(
-                        f"{URL}: {error}, {TRIES} times in a row; {furthest:,} of "
-                        f"{ARCHIVE_BYTES:,} bytes are in {part}. Check the network and run the "
-                        "same command to resume"
+                        f"{URL}: {error}, {TRIES} times in a row. {part} contains {furthest:,} of "
+                        f"{ARCHIVE_BYTES:,} bytes. Check the network and run the same command to "
+                        "resume"
                     ) from None
                 wait = FIRST_WAIT * 2 ** max(0, failures - 1)
                 print(f"{error}; trying again in {wait:g} s", file=sys.stderr, flush=True)
@@ -117,8 +117,7 @@ def _fetch(part: Path) -> None:
 
 
 def _receive(part: Path, bar: tqdm) -> None:
-    """Append the bytes that one connection delivers. Raises one of LOST if the connection
-    breaks."""
+    """Append the data that one connection delivers; raise one of LOST if the connection breaks."""
     start = _size(part)
     headers = {"User-Agent": "tacotron2-recipe", "Range": f"bytes={start}-"}
     request = urllib.request.Request(URL, headers=headers)
@@ -128,9 +127,9 @@ def _receive(part: Path, bar: tqdm) -> None:
         error.close()  # closes the connection
         if error.code >= 500 or error.code in (408, 429):
             raise  # a temporary failure
-        raise UserError(f"{URL}: {error}, expected the archive") from None
+        raise UserError(f"{URL}: {error}, expected the archive of LJSpeech-1.1") from None
     with response:
-        if response.status != 206:  # a server that cannot resume sends the whole file
+        if response.status != 206:  # a server that does not support resuming sends the whole file
             start = 0
         bar.update(start - bar.n)
         with open(part, "ab") as file:
@@ -143,7 +142,7 @@ def _receive(part: Path, bar: tqdm) -> None:
 
 
 def _unpack(archive: Path, corpus: Path) -> None:
-    """Unpack next to `corpus`, then move the archive's folder into its place."""
+    """Unpack into a temporary folder next to `corpus`, then rename it to `corpus`."""
     building = corpus.parent / f".{corpus.name}.unpacking"
     shutil.rmtree(building, ignore_errors=True)  # remove the folder of a run that was killed
     building.mkdir()
@@ -155,11 +154,11 @@ def _unpack(archive: Path, corpus: Path) -> None:
                 bar.update(file.tell() - bar.n)
         folder = building / archive.name.partition(".tar")[0]
         if not (folder / "metadata.csv").is_file():
-            raise UserError(f"{archive}: no {folder.name}/metadata.csv in it; nothing was kept")
+            raise UserError(f"{archive}: contains no {folder.name}/metadata.csv; nothing was kept")
         if corpus.exists():
-            corpus.rmdir()  # empty
+            corpus.rmdir()  # the folder is empty
         os.replace(folder, corpus)
     except (tarfile.TarError, EOFError) as error:
-        raise UserError(f"{archive}: not unpacked ({error}); nothing was kept") from None
+        raise UserError(f"{archive}: cannot be unpacked ({error}); nothing was kept") from None
     finally:
         shutil.rmtree(building, ignore_errors=True)

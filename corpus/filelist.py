@@ -1,8 +1,8 @@
-"""Check every line of a filelist once, and keep the checked clips in a cache next to the filelist.
+"""Check every line of a filelist once, and store the checked clips in a cache next to the filelist.
 
     training, validation = (checked_clips(path, hparams, new_run=True) for path in filelists)
 
-`data_utils.TextMelDataset` reads the clips of such a table.
+`data_utils.TextMelDataset` reads its clips from the returned `ClipTable`.
 """
 
 import csv
@@ -41,44 +41,48 @@ from tacotron2_voice.utils.files import (
     write_bytes,
 )
 
-FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # fields of a line
-# Next to cached mels; contains the settings they were made with.
+FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # format of a line
+# File in a folder of cached mels that contains the settings of these mels.
 MEL_SETTINGS_FILE = "mel_settings.json"
-LENGTHS_FILE = "lengths.csv"  # in a run's folder; contains id,frames of the training clips
+LENGTHS_FILE = "lengths.csv"  # file in a run's folder with id,frames of the training clips
 LONG_SECONDS = 15  # longer clips cause a warning
-LONG = 3  # in medians; causes a warning about longer clips
+LONG = 3  # clips longer than this multiple of the median cause a warning
 NO_FILELIST = (
-    "no such filelist; make one with scripts/prepare.py, or set yours with "
+    "no such filelist; make a filelist with scripts/prepare.py, or set the path of yours with "
     "--hparams training_files=...,validation_files=..."
 )
-CHANGED_IN_CHECK = "changed while it was checked; start again when no other program writes to it"
-IF_MOVED = "if the folder of the clips was moved, set its new path: --hparams clips_folder=FOLDER"
-# Limit of a clip's text (about five minutes), because cleaning slows down with the length.
+CHANGED_IN_CHECK = "changed during the check; start again when no other program writes to it"
+IF_MOVED = "if you moved the folder of the clips, set its new path: --hparams clips_folder=FOLDER"
+# Maximum length of a clip's text (about five minutes of speech). Cleaning long texts is slow.
 MAX_CHARACTERS = 5000
-FIX_UNKNOWN = "correct it, prepare again, or leave it out with --hparams drop_unknown=True"
+FIX_UNKNOWN = (
+    "correct the text, run prepare.py again, or leave the symbols out with --hparams "
+    "drop_unknown=True"
+)
 OTHER_LANGUAGE = (
     "--hparams symbols=corpus,text_cleaners=[basic_cleaners], or text_cleaners=[phones] and "
     "language=de, ru, cmn and so on (docs/guides/languages.md)"
 )
-NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
+NOTHING_TO_SPEAK = "contains no letter after cleaning; write the words that are spoken"
 
 
 def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = False) -> ClipTable:
-    """Read and check a filelist: one clip per line, as `path|text|seconds|speaker`, as
-    `path|text|seconds`, or as NVIDIA's `path|text`.
+    """Read and check a filelist.
 
-    Fields are split at every `|` and stripped; `path_of_clip` says where relative paths start.
-    Lengths come from the files' headers. If a line has seconds, they must agree with the header to
-    half a sample plus one millionth of a second, or with a cached mel to the frame.
+    Each line describes one clip as `path|text|seconds|speaker`, as `path|text|seconds`, or in
+    NVIDIA's format `path|text`. Fields are split at every `|` and stripped of whitespace.
+    `path_of_clip` explains relative paths. Lengths are read from the file headers. If a line
+    contains seconds, they must match the header to within half a sample plus one microsecond, or
+    match the exact number of frames of a cached mel.
 
     Args:
-        filelist: path of the list.
-        hparams: the settings of audio and text.
-        new_run: whether to also check all samples or mel values, and to reject texts without a
-            letter.
+        filelist: path of the filelist.
+        hparams: audio and text settings.
+        new_run: also check all samples or mel values, and reject texts without a letter.
 
     Raises:
-        UserError: one message with every bad line, its number, the problem and how to fix it.
+        UserError: if lines are bad. The message lists every bad line with its number, the problem
+            and a fix.
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
     lines = numbered_lines(filelist, content=content)
@@ -92,14 +96,14 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         try:
             listed, text, seconds, *names = split_filelist_line(numbered_line[1])
             path, is_relative = path_of_clip(listed, filelist, hparams.clips_folder)
-            identity = Identity.of(path)  # before the file is opened
+            identity = Identity.of(path)  # read before the file is opened, to notice later changes
             is_mel = path.endswith(".npy")
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
-                also = f", nor {listed} in the working directory" if is_relative else ""
+                also = f", and no {listed} in the working directory" if is_relative else ""
                 made = "run prepare.py --cache-mels, or " if is_mel else ""
                 raise UserError(f"no such file{also}; {made}{IF_MOVED}")
             if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
-                fix = "set those, or prepare again with the new ones and --cache-mels NEW_FOLDER"
+                fix = "use the same settings, or run prepare.py again with --cache-mels NEW_FOLDER"
                 raise UserError(f"mels {problem}; {fix}")
             num_frames = length(path, seconds, hparams, new_run)
             labels: dict[str, Any] = dict(zip(LABELS, names, strict=True))
@@ -114,7 +118,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
-    listed_as: dict[str, str] = {}  # the listed path of each clip in a clips_folder
+    listed_as: dict[str, str] = {}  # maps the path of each clip to its path in the filelist
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(lines), " clips", iterable=lines)
@@ -126,50 +130,52 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
                 listed = line.partition("|")[0].strip()
                 if hparams.clips_folder and listed_as.setdefault(clip.path, listed) != listed:
                     raise UserError(
-                        f"{clip.path}: found for {listed!r} and for {listed_as[clip.path]!r}, which "
-                        "are two clips; set clips_folder to the folder that contains both of their "
-                        "folders"
+                        f"{clip.path}: matches two clips, {listed!r} and "
+                        f"{listed_as[clip.path]!r}; set clips_folder to the folder that contains "
+                        "the folders of both clips"
                     )
-                # Texts are not cleaned in threads, because inflect, which spells numbers, is not
-                # thread-safe.
+                # Texts are not cleaned in threads, because the package inflect is not thread-safe.
                 yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
-    # The clips come from an iterator, because a Python list of ten million clips takes many times
-    # the table's memory.
+    # `checked` is an iterator, because a list of `Clip` objects would need many times the memory of
+    # the table.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
         raise lines_rejected(filelist, problems, len(lines))
     if not len(table):
-        raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
+        raise UserError(f"{filelist}: contains no clips; expected lines of path|text|seconds")
     check_all_have_names(table)
     return table
 
 
 def check_all_have_names(table: ClipTable) -> None:
-    """Raise UserError if only some clips have a speaker, or another label."""
+    """Raise UserError if some clips have a speaker (or other label) and others have none."""
     for label, names in table.names.items():
         if "" in names:
             is_missing = table.numbers[label] == names.index("")
             first, count = table[int(is_missing.argmax())], int(is_missing.sum())
             others = listed([name for name in names if name])
             raise UserError(
-                f"{first.where}: no {label} in {count:,} of {len(table):,} lines, {others} in "
-                f"other lines; write every line as {FIELDS}, or no line with a {label}"
+                f"{first.where}: {count:,} of {len(table):,} lines have no {label}, but other "
+                f"lines have {others}; write every line as {FIELDS}, or remove the {label} "
+                "from all lines"
             )
 
 
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
     """Return the symbol ids of a clip's text.
 
+    In English, and with `drop_unknown`, symbols that are not in the table are left out.
+
     Raises:
-        UserError: if the text is too long, has no letter, or has symbols that are not in the table
-            (in English, and with `drop_unknown`, these are left out).
+        UserError: if the text is too long, contains no letter, or contains symbols that are not in
+            the table and must not be left out.
     """
     if len(text) > MAX_CHARACTERS:
         count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
-        raise UserError(f"text {text[:40]!r}... of {count}; split the clip")
+        raise UserError(f"text {text[:40]!r}... has {count}; split the clip")
     table = hparams.table
     text = respell(text, hparams.pronunciations)
     if new_run:
@@ -181,20 +187,22 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
             unknown_symbols(cleaned, table), table, text, hparams.text_cleaners, hparams.language
         )
         raise UserError(
-            f"text {text[:40]!r} has symbols that symbols={hparams.symbols} lacks: {unknown}; {FIX_UNKNOWN}"
+            f"text {text[:40]!r} contains symbols that are not in the table "
+            f"(symbols={hparams.symbols}): {unknown}; {FIX_UNKNOWN}"
         )
     if not symbols or (new_run and not can_be_spoken(symbols, table)):
         if table.is_english and foreign_letters(text):
-            raise UserError(f"text {text[:40]!r} has no English letter; set {OTHER_LANGUAGE}")
+            raise UserError(f"text {text[:40]!r} contains no English letter; set {OTHER_LANGUAGE}")
         raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
     return symbols
 
 
 def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:
-    """Return the path of a clip in a filelist, and whether it starts at the filelist's folder.
+    """Return the path of a listed clip, and whether it is relative to the filelist's folder.
 
-    A relative path starts at the list's folder or, if there is no such file, at the working
-    directory. With a `clips_folder`, the longest end of the path that exists there is taken.
+    A relative path starts at the filelist's folder or, if the file does not exist there, at the
+    working directory. With a `clips_folder`, leading folders are removed from the listed path until
+    the rest exists in `clips_folder`.
     """
     if clips_folder:
         parts = [x for x in re.split(r"[/\\]", listed) if x not in ("", ".", "..")]
@@ -208,13 +216,13 @@ def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> t
 
 
 def foreign_letters(text: str) -> set[str]:
-    """Return the lower-case letters of a text that English does not have."""
+    """Return the letters of a text that do not exist in English, in lower case."""
     composed = unicodedata.normalize("NFC", text.lower())
     return {x for x in composed if not x.isascii() and x.isalpha()}
 
 
 class ListedClip(NamedTuple):
-    """The fields of a line of a filelist; the last fields are the LABELS."""
+    """The fields of a line in a filelist; the last fields are the LABELS."""
 
     path: str
     text: str
@@ -223,9 +231,12 @@ class ListedClip(NamedTuple):
 
 
 def split_filelist_line(line: str) -> ListedClip:
-    """Parse a line of a filelist; its seconds may be empty. UserError if it is malformed.
+    """Parse a line of a filelist. The field for seconds may be empty.
 
-    split_filelist_line("a.wav|Yes.|1.5|anna")  # ListedClip("a.wav", "Yes.", 1.5, "anna")
+        split_filelist_line("a.wav|Yes.|1.5|anna")  # ListedClip("a.wav", "Yes.", 1.5, "anna")
+
+    Raises:
+        UserError: if the line is malformed.
     """
     path, *others = [part.strip() for part in line.split("|")]
     if not 1 <= len(others) <= 2 + len(LABELS):
@@ -238,35 +249,36 @@ def split_filelist_line(line: str) -> ListedClip:
         try:
             length = float(seconds)
         except ValueError:
-            expected = f"a number in lines of {FIELDS}; seconds may be empty"
+            expected = f"a number or an empty field in {FIELDS}"
             raise UserError(f"seconds {seconds!r}, expected {expected}") from None
     return ListedClip(path, text, length, *names)
 
 
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the frames of an audio file. UserError if the file or `seconds` is wrong."""
+    """Return an audio file's number of frames, or raise UserError if `seconds` does not match it."""
     if path.endswith(".npy"):
-        raise UserError("a cached mel; read it with load_mel_from_disk=True")
+        raise UserError("expected audio, found a cached mel; set load_mel_from_disk=True")
     whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
     rate = hparams.sampling_rate
     if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
         raise UserError(
-            f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file; make the list again "
-            "with six decimals or without seconds, and with the speaker in the fourth field"
+            f"the filelist says {seconds:.6f} seconds, but the file has {whole / rate:.6f}; "
+            "regenerate the filelist with six decimals or without seconds, and put the speaker "
+            "into the fourth field"
         )
     return frame_count(whole, hparams)
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the frames of a cached mel. UserError if the file or `seconds` is wrong."""
+    """Return a cached mel's number of frames, or raise UserError if `seconds` does not match it."""
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
-    # This also rejects nan and infinity, which have no number of frames.
+    # This comparison also rejects seconds of nan and infinity.
     samples = 0.5 + (seconds or 0) * hparams.sampling_rate
     if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
-        listed = f"{seconds:.6f} seconds in the list"
-        fix = "cache the mels and make the list again"
-        raise UserError(f"{num_frames} frames, not the {listed}; {fix}")
+        listed = f"{seconds:.6f} seconds in the filelist"
+        fix = "run prepare.py --cache-mels again to regenerate the mels and the filelist"
+        raise UserError(f"{num_frames} frames do not match {listed}; {fix}")
     if read_contents and not np.isfinite(mel).all():
         frame = int(np.isfinite(mel).all(axis=0).argmin())
         raise UserError(f"frame {frame} contains nan or infinity; cache the mels again")
@@ -276,7 +288,10 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
 def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
     """Read a cached log-mel, float32 [n_mel_channels, frames].
 
-    `read_contents`: False maps the file into memory, for its shape.
+    Args:
+        path: the .npy file.
+        hparams: audio settings.
+        read_contents: False: map the file into memory instead, to read only its shape.
 
     Raises:
         UserError: if the file does not contain a log-mel.
@@ -284,8 +299,10 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
     open_file(path, "no such file; run prepare.py --cache-mels").close()
     try:
         mel = np.load(path, mmap_mode=None if read_contents else "r", allow_pickle=False)
-    except Exception as error:  # numpy raises many kinds of exceptions for a damaged file
-        raise UserError(f"not a whole .npy array ({error!s:.100}); cache the mels again") from None
+    except Exception as error:  # numpy raises many types of exceptions for damaged files
+        raise UserError(
+            f"incomplete or damaged .npy file ({error!s:.100}); cache the mels again"
+        ) from None
     found = f"{mel.dtype} {mel.shape}" if isinstance(mel, np.ndarray) else "several arrays"
     if not re.fullmatch(rf"float32 \({hparams.n_mel_channels}, [1-9]\d*\)", found):
         expected = f"float32 ({hparams.n_mel_channels}, frames)"
@@ -294,13 +311,13 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
-    """Return how the settings in a JSON file differ from `wanted`; "" if they agree."""
+    """Return how the settings in a JSON file differ from `wanted`, or "" if they are the same."""
     try:
         saved = dict(read_json(path))
     except (ValueError, TypeError):
-        return f"made with unknown settings, without a readable {path.name}"
+        return f"made with unknown settings (no readable {path.name})"
     differing = [
-        f"{name}={saved.get(name)}, this run has {value}"
+        f"{name}={saved.get(name)}, but this run uses {value}"
         for name, value in wanted.items()
         if saved.get(name) != value
     ]
@@ -310,9 +327,11 @@ def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
 def warn_of_long_clips(
     seconds: Sequence[float] | np.ndarray, name_of: Callable[[int], str]
 ) -> str | None:
-    """Return a warning about clips that are long, or much longer than the median; otherwise None.
+    """Return a warning if clips are long, or much longer than the median; otherwise None.
 
-    `name_of(index)` returns the name of a clip.
+    Args:
+        seconds: [clips] length of each clip.
+        name_of: a function that returns the name of the clip with this index.
     """
     lengths = np.asarray(seconds)
     median = float(np.median(lengths))
@@ -322,19 +341,19 @@ def warn_of_long_clips(
     longest = int(lengths.argmax())
     return (
         f"warning: {is_long.sum():,} of {len(lengths):,} clips are longer than {LONG_SECONDS} s or "
-        f"{LONG} times the median, {median:.1f} s. The longest is {name_of(longest)} "
-        f"({lengths[longest]:.1f} s). It determines the memory that training needs: leave long "
-        "clips out (prepare.py --max-seconds S), or split them"
+        f"{LONG} times the median of {median:.1f} s. The longest clip, {name_of(longest)} "
+        f"({lengths[longest]:.1f} s), determines how much memory training needs. Leave long clips "
+        "out (prepare.py --max-seconds S), or split them"
     )
 
 
 def corpus_fingerprint(*tables: ClipTable) -> str:
-    """Return a hash of the tables' clips, which does not depend on folders."""
+    """Return a hash of the clips in all tables; it does not depend on the clips' folders."""
     return hashlib.sha256("|".join(table.fingerprint for table in tables).encode()).hexdigest()
 
 
 def write_lengths(path: Path, clips: ClipTable) -> None:
-    """Write `lengths.csv`, id and frames of every training clip, for tools that need no audio."""
+    """Write the id and number of frames of every clip, for tools that have no access to the audio."""
     content = io.StringIO()
     rows = zip(clips.ids(), clips.num_frames, strict=True)
     csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
@@ -345,14 +364,14 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
 
 
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
-    """Return everything that a filelist cache depends on; `filelist` is the list's content."""
+    """Return everything that a filelist cache depends on; `filelist` is the content of the file."""
     audio = mel_fingerprint(hparams)
-    # These settings determine the lengths, and which clips are too short.
+    # These settings determine the lengths of clips, and which clips are too short.
     if not hparams.load_mel_from_disk:
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
         "filelist": hashlib.sha256(filelist).hexdigest(),
-        "text_code": version_of("**/*.py"),  # hash of the modules that turn texts into symbols
+        "text_code": version_of("**/*.py"),  # hash of the modules that convert text to symbols
         "clips_folder": hparams.clips_folder,
         "load_mel_from_disk": hparams.load_mel_from_disk,
         "audio": audio,
@@ -365,11 +384,11 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
 
 
 def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
-    """Return the clips of a filelist's cache if it was made with these settings, otherwise None."""
+    """Return the cached clips of a filelist if the cache matches these settings, otherwise None."""
     try:
         key = table_key(read_bytes(filelist), hparams)
         table = read_cache(cache_path(filelist), key)
-    except (UserError, OSError):  # reading the list reports what is wrong
+    except (UserError, OSError):  # reading the filelist afterwards reports the problem
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
     files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}
@@ -377,11 +396,12 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
 
 
 def cache_table(table: ClipTable, hparams: HParams) -> ClipTable:
-    """Write the cache of a filelist. Returns the table that is read from the cache, or `table` if
-    the cache cannot be written.
+    """Write the cache of a filelist, and return the table that is read from it.
+
+    If the cache cannot be written, print a warning and return `table`.
 
     Raises:
-        UserError: if the list or a clip changed while it was checked.
+        UserError: if the filelist or a clip changed during the check.
     """
     check_list_is_unchanged(table, hparams)
     if len(changed := changed_clips(table)):
@@ -391,19 +411,19 @@ def cache_table(table: ClipTable, hparams: HParams) -> ClipTable:
         table.write()
     except (OSError, UserError) as error:
         reason, path = str(error).splitlines()[0], cache_path(table.filelist)
-        print(f"warning: {path}: not written ({reason}); the next start checks every clip again")
+        print(f"warning: {path}: cannot be written ({reason}); the next run checks all clips again")
         return table
     return cached_table(table.filelist, hparams) or table
 
 
 def check_list_is_unchanged(table: ClipTable, hparams: HParams) -> None:
-    """Raise UserError if the list has changed since the table was made."""
+    """Raise UserError if the filelist has changed since the table was made."""
     if table_key(read_bytes(table.filelist), hparams) != table.made_from:
         raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
 
 
 def changed_clips(table: ClipTable) -> np.ndarray:
-    """Return the indices of clips whose files have changed since the check, or are missing."""
+    """Return the indices of clips whose files are missing or have changed since the check."""
 
     def changed_in(start: int) -> list[int]:
         identities = map(Identity.of, table.paths(start, start + CHUNK))
@@ -421,20 +441,20 @@ def changed_clips(table: ClipTable) -> np.ndarray:
 def checked_clips(
     filelist: str, hparams: HParams, new_run: bool, just_checked: bool = False
 ) -> ClipTable:
-    """Return the clips of a filelist, from its cache if the cache is current.
+    """Return the clips of a filelist, from its cache if the cache is up to date.
 
-    A cache is current if no clip's file has changed since it was checked. Without a current cache
-    every clip is opened, and the cache is written.
+    The cache is up to date if no file has changed since it was checked. Otherwise every clip is
+    opened and the cache is written again.
 
     Args:
-        filelist: path of the list.
-        hparams: the settings of audio and text.
+        filelist: path of the filelist.
+        hparams: audio and text settings.
         new_run: see `read_filelist`.
-        just_checked: whether another process has just checked the clips, so that this process opens
-            no clip.
+        just_checked: whether another process has just checked the clips. If so, this process does
+            not check whether the files have changed.
 
     Raises:
-        UserError: see `read_filelist`; also if the list or a clip changes meanwhile.
+        UserError: see `read_filelist`; also if the filelist or a clip changes during the check.
     """
     table = cached_table(filelist, hparams)
     if table and (table.complete or not new_run):
@@ -443,7 +463,8 @@ def checked_clips(
             check_list_is_unchanged(table, hparams)
             return table
         new_run = table.complete
-        print(f"note: {filelist}: {len(changed):,} of {len(table):,} clips changed")
+        print(f"note: {filelist}: {len(changed):,} of {len(table):,} clips have changed")
     if new_run and Path(filelist).is_file():
-        print(f"note: {filelist}: no current {cache_path(filelist).name}: reading every clip once")
+        name = cache_path(filelist).name
+        print(f"note: {filelist}: no up-to-date {name}; reading every clip once")
     return cache_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

@@ -1,16 +1,17 @@
-"""Find the audio file and the text of every recording, in the usual layouts of a corpus.
+"""Find the audio file and the text of every recording in a corpus with a common layout.
 
     clips, problems = read_layout(Path("data/LJSpeech-1.1"))
     clips, problems = read_layout(Path("data/mine"), Table(Path("data/mine/validated.tsv")))
 
 Layouts:
 
-    a table        metadata.csv of the corpus, or any other CSV, TSV or JSON lines (`Table`)
+    a table        metadata.csv in the corpus, or any CSV, TSV or JSON Lines file (`Table`)
     texts          NAME.txt, NAME.lab or NAME.normalized.txt next to each NAME.wav, at any depth,
-                   or in a folder of texts (`TextSource`)
-    segments       NAME.srt, NAME.vtt, NAME.TextGrid, or Audacity's labels in NAME.txt, next to NAME.wav
-    Kaldi          a folder with wav.scp and text
-    folders        one per speaker or book, each in one of the two layouts above (`SpeakerSource`)
+                   or in a separate folder (`TextSource`)
+    segments       NAME.srt, NAME.vtt, NAME.TextGrid, or Audacity labels in NAME.txt, next to
+                   NAME.wav
+    Kaldi          a folder that contains the files wav.scp and text
+    folders        one folder per speaker or book, each with a table or texts (`SpeakerSource`)
 """
 
 import os
@@ -46,33 +47,34 @@ from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
-# In order of preference; LibriTTS has two suffixes.
+# In order of preference; LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
-# Formats that libsndfile reads. If several files have the same name, the first of these formats is
-# used.
+# Formats that libsndfile can read. If several files have the same name, the format that comes first
+# in this list is used.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
-# Characters of a speaker's name before an id, because file names have at most 255 bytes.
+# Maximum number of characters of the speaker's name in an id; file names are limited to 255 bytes.
 MAX_PREFIX = 40
-SHOWN = 5  # files in a note
-# VCTK 0.92 has two recordings of each text, by two microphones.
+SHOWN = 5  # maximum number of files in a note
+# VCTK 0.92 contains two recordings of each text, made with two microphones.
 MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """Describe where the texts are, for corpora without a table: next to the audio by default.
+    """Where to find the texts of a corpus without a table; by default, next to the audio.
 
     Args:
-        folder: a folder of texts, at any depth, with the names of the audio files.
-        tier: the tier of TextGrids with several tiers.
+        folder: a folder that contains text files, at any depth, with the same names as the audio
+            files.
+        tier: the tier to read from TextGrids with several tiers.
     """
 
     folder: Path | None = None
     tier: str = ""
 
     def files(self) -> list[Path]:
-        """Return the texts of the folder; [] without a folder."""
+        """Return the text files in the folder, or [] if there is no folder."""
         return sorted(self.folder.rglob("*.txt")) if self.folder else []
 
 
@@ -85,22 +87,22 @@ def read_layout(
     speakers: SpeakerSource = NO_SPEAKERS,
     texts: TextSource = NEXT_TO_AUDIO,
 ) -> tuple[list[Clip], list[str]]:
-    """Read the recordings of a corpus, in order, and the problems of bad lines.
+    """Read the recordings of a corpus in order, and collect a message for each bad line.
 
     Args:
         corpus: the folder of the recordings.
-        table: the table of the recordings; by default metadata.csv, or the texts next to the audio.
-        speakers: where the names of the speakers are.
-        texts: where the texts are, without a table.
+        table: the table of the recordings. Default: metadata.csv, or the texts next to the audio.
+        speakers: where the corpus stores speaker names.
+        texts: where the texts are if there is no table.
 
     Raises:
-        UserError: if there is no such folder, table or text, or if `speakers` names something that
-            the corpus does not have.
+        UserError: if the folder, the table or all texts are missing, or if the column or folders in
+            `speakers` do not exist in the corpus.
     """
     if not corpus.is_dir():
         found = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
-            f"{corpus}: {found}, expected the folder of the recordings; --download fetches "
+            f"{corpus}: {found}, expected the folder of the recordings. Add --download to download "
             "LJSpeech-1.1 (2.7 GB) into a new folder"
         )
     if speakers.folders:
@@ -108,7 +110,7 @@ def read_layout(
             return _read_folders(corpus, texts)
         return _read_table_of_folders(corpus, table)
     if texts.folder and not texts.folder.is_dir():
-        raise UserError(f"--text-folder {texts.folder}: no such folder, expected the texts")
+        raise UserError(f"--text-folder {texts.folder}: no such folder, expected text files")
     if table is None and os.path.lexists(corpus / METADATA):
         table = Table(corpus / METADATA)
     if table:
@@ -123,9 +125,9 @@ def read_layout(
     elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
         if not speakers.name:
             raise UserError(
-                f"{corpus}: no {METADATA}, but {nested[0]} and {len(nested) - 1:,} more in its "
-                "folders; add --speaker-folders if each folder is a speaker, or --speaker NAME if "
-                "all folders have the same speaker"
+                f"{corpus}: contains no {METADATA}, but its folders contain {nested[0]} and "
+                f"{len(nested) - 1:,} more; add --speaker-folders if each folder is a speaker, or "
+                "--speaker NAME if all folders have the same speaker"
             )
         tables = each_or_all_errors(lambda path: _read_table(path.parent, Table(path)), nested)
         clips = [clip for found, _ in tables for clip in found]
@@ -138,19 +140,19 @@ def read_layout(
 
 
 def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
-    """Read a corpus that has a folder for each speaker. Audio files outside these folders are
-    problems."""
+    """Read a corpus that has one folder per speaker, and report audio files outside the folders."""
     if (path := corpus / METADATA).exists():
         raise UserError(
-            f"{path}: expected one {METADATA} in each speaker's folder, or a text next to each "
-            f"audio file. If this table lists the recordings in the folders, add --csv {path}"
+            f"{path}: with --speaker-folders, expected one {METADATA} in each speaker's folder, or "
+            "a text file next to each audio file. If this table lists the recordings in all "
+            f"folders, add --csv {path}"
         )
     files = audio_files(corpus)
     loose = [path for path in files if path.parent == corpus]
     names = [path.relative_to(corpus).parts[0] for path in files if path.parent != corpus]
     if not names:
-        raise UserError(f"{corpus}: no folder with audio files, expected one for each speaker")
-    problems = [f"{path}: in no speaker's folder; move it into a folder" for path in loose]
+        raise UserError(f"{corpus}: contains no folder with audio files, expected one per speaker")
+    problems = [f"{path}: not in a speaker's folder; move it into a folder" for path in loose]
     clips = list[Clip]()
     speakers = speakers_of_folders(corpus, names)
     layouts = each_or_all_errors(lambda name: read_layout(corpus / name, texts=texts), speakers)
@@ -161,7 +163,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
 
 
 def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
-    """Read a table whose speakers are named by the folders of the audio files."""
+    """Read a table, and use the folder of each audio file as the name of its speaker."""
     clips, problems = _read_table(corpus, table)
     inside = {}
     for clip in clips:
@@ -169,15 +171,16 @@ def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list
         if below and folder != os.pardir:
             inside[clip.where] = folder
         else:
-            problems.append(f"{clip.where}: {clip.path} is in no folder of {corpus}; move it there")
+            problems.append(
+                f"{clip.where}: {clip.path} is not in a folder of {corpus}; move it into a folder"
+            )
     speakers = speakers_of_folders(corpus, sorted({*inside.values()}))
     named = [clip for clip in clips if clip.where in inside]
     return [replace(clip, speaker=speakers[inside[clip.where]]) for clip in named], problems
 
 
 def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return the speaker of each folder, in the order of `names`. Raises UserError for bad
-    names."""
+    """Map each folder to its speaker, in the order of `names`; raise UserError for bad names."""
     names = list(dict.fromkeys(names))
     checked = each_or_all_errors(lambda name: checked_name(name, f"{corpus}: folder"), names)
     check_lookalikes([(x, str(corpus / name)) for name, x in zip(names, checked, strict=True)])
@@ -185,7 +188,7 @@ def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> list[Any]:
-    """Call the function for each name. Raises a single UserError with the messages of all calls."""
+    """Call the function for each name, and raise a single UserError with all error messages."""
     results = []
     errors = []
     for name in names:
@@ -202,7 +205,7 @@ def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> 
 
 
 def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
-    """Read the audio files that have a text; audio files without a text are problems."""
+    """Read the audio files that have a text, and report audio files that have none."""
     by_name = {path.with_suffix(""): path for path in reversed(readable_first(audio_files(corpus)))}
     in_folder = {path.stem: path for path in texts.files()}
     contents = dict[Path, Path]()
@@ -213,11 +216,11 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         if path := in_folder.get(name.name.removesuffix(MICROPHONE)) or text_next_to(name):
             contents[name] = path
         else:
-            problems.append(f"{by_name[name]}: no text, expected {name.name}.txt next to it")
+            problems.append(f"{by_name[name]}: no text file, expected {name.name}.txt next to it")
     if not contents and not texts.folder:
         raise UserError(
-            f"{corpus}: {len(by_name):,} audio files and no text, expected {METADATA}, or a text next "
-            f"to each audio file (a.wav, a.txt){advice_on_tables(corpus)}"
+            f"{corpus}: {len(by_name):,} audio files but no text files, expected {METADATA}, or a "
+            f"text file next to each audio file (a.wav, a.txt){advice_on_tables(corpus)}"
         )
     if unused := sorted({*corpus_texts(corpus), *in_folder.values()} - {*contents.values()}):
         example = os.path.relpath(unused[0], corpus)
@@ -239,9 +242,9 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
 
 
 def corpus_texts(corpus: Path) -> list[Path]:
-    """Return the text files of a corpus whose names could be the names of audio files.
+    """Return the text files of a corpus that belong to no audio file.
 
-    Other versions of a text that is used, such as LibriTTS's NAME.original.txt, do not count.
+    Other versions of a text, such as LibriTTS's NAME.original.txt, belong to the audio file NAME.
     """
     suffixes = tuple(sorted((*TEXT_SUFFIXES, *SEGMENT_SUFFIXES)))
     files = (path for path in corpus.rglob("*") if path.name.endswith(suffixes))
@@ -254,9 +257,9 @@ def _has_audio(path: Path) -> bool:
 
 
 def text_next_to(name: Path) -> Path | None:
-    """Return the file with the text, or with the segments, of an audio file; None without one.
+    """Return the file that contains an audio file's text or segments, or None if there is none.
 
-    `name`: the path of the audio file without its extension.
+    `name` is the path of the audio file without its extension.
     """
     candidates = (Path(f"{name}{suffix}") for suffix in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
     return next((path for path in candidates if path.is_file()), None)
@@ -266,7 +269,7 @@ def text_next_to(name: Path) -> Path | None:
 
 
 def advice_on_tables(corpus: Path) -> str:
-    """Return the end of an error about a missing table, which lists the tables in the folder."""
+    """Return advice for an error about a missing table: options for the tables in the folder."""
     tables = sorted(
         path
         for path in corpus.iterdir()
@@ -279,7 +282,7 @@ def advice_on_tables(corpus: Path) -> str:
 def _read_table(
     corpus: Path, table: Table, speaker_column: str = ""
 ) -> tuple[list[Clip], list[str]]:
-    """Read the recordings of a table. Raises the errors of `read_table` and `with_names`."""
+    """Read the recordings of a table. See `read_table` and `with_names` for errors."""
     problems = list[str]()
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)
@@ -292,9 +295,9 @@ def _read_table(
 def _with_audio_and_names(
     entries: Sequence[Entry], corpus: Path, path: Path, speaker_column: str
 ) -> tuple[list[Clip], list[str]]:
-    """Find the audio of entries and, with `speaker_column`, check the names of their speakers.
+    """Find the audio of all entries and, with `speaker_column`, check the speaker names.
 
-    `path`: the file that the entries were read from.
+    `path` is the file that the entries were read from.
     """
     clips, problems = with_audio(entries, corpus, path.parent)
     if not speaker_column:
@@ -304,11 +307,12 @@ def _with_audio_and_names(
 
 
 def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container[str]) -> None:
-    """Raise UserError if most texts are names of audio files, as in swapped columns.
+    """Raise UserError if most texts are names of audio files, because columns were swapped.
 
     Args:
-        names: the name of each entry, as `comparable` returns it, without folder and extension.
-        files: the names of all audio files of the corpus in the same form.
+        entries: the lines of the table.
+        names: the name of each entry in the form of `comparable`, without folder and extension.
+        files: the names of all audio files in the corpus, in the same form.
     """
     swapped = [
         entry
@@ -319,24 +323,26 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
     if len(swapped) > len(entries) / 2:
         raise UserError(
             f"{swapped[0].where}: text {swapped[0].text[:60]!r}, expected the words that are spoken. "
-            f"{len(swapped):,} of {len(entries):,} texts are names of audio files; set other columns "
-            "with --path-column and --text-column"
+            f"{len(swapped):,} of {len(entries):,} texts are names of audio files; choose different "
+            "columns with --path-column and --text-column"
         )
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return the file of this name in the first folder that contains it; [] if no folder contains
-    it."""
-    listed = name.replace("\\", "/")  # an absolute path stays absolute
+    """Return [path] for the first folder that contains a file of this name, otherwise []."""
+    listed = name.replace("\\", "/")  # joining a folder and an absolute path keeps the path
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
-    # Pipes and broken links are found too, because a later check reports them.
+    # Pipes and broken links are also returned, because a later check reports them.
     return [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)][:1]
 
 
 def similar_files(name: str, files: Sequence[Path], *, in_folder: bool) -> list[Path]:
-    """Return the files that a name may refer to; the files' names differ in case only.
+    """Return the files that a listed name may refer to.
 
-    `in_folder`: whether the file must be in a folder of the name that is written before it.
+    Args:
+        name: the listed name, with or without folders and extension.
+        files: the audio files whose names equal `name`, except for case and extension.
+        in_folder: whether the file must be in the folders that `name` contains.
     """
     stem = without_folder_and_suffix(name)
     folders = [comparable(part) for part in re.split(r"[/\\]", name)[:-1]]
@@ -360,7 +366,10 @@ def _ends_with(folder: Path, names: Sequence[str]) -> bool:
 
 
 def comparable(name: str) -> str:
-    """Return a name without case; macOS and some archives write é as e and an accent."""
+    """Return a name in a form for comparison that ignores case and the encoding of accents.
+
+    macOS and some archives write é as two characters, e and an accent.
+    """
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -370,19 +379,22 @@ def without_folder_and_suffix(name: str) -> str:
 
 
 def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list[Clip], list[str]]:
-    """Find the audio file of each entry: a path from `base` or `corpus`, with an extension or
-    without, or the only audio file of that name in the corpus.
+    """Find the audio file of each entry.
 
-    Returns the clips, and the problems of entries with several files, or with the file of another
-    entry. A clip whose file is missing has the path that the file should have:
-    `problem_of_missing`.
+    The entry's name is a path relative to `base` or `corpus`, with or without an extension.
+    Otherwise the only audio file of that name in the corpus is used. If no file is found, the clip
+    gets the path where the file was expected, and `problem_of_missing` reports it later.
+
+    Returns:
+        The clips; and a message for each entry that matches several files, or whose file belongs to
+        an earlier entry.
     """
     files = defaultdict[str, list[Path]](list)
     for path in audio_files(corpus):
         files[comparable(path.stem)].append(path)
     names = [comparable(without_folder_and_suffix(entry.name)) for entry in entries]
     check_texts(entries, names, files)
-    # Different entries with the same name, such as 001 of two speakers, are in different folders.
+    # Entries with the same name, such as 001 of two speakers, must be in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
     folders = [*dict.fromkeys((base, corpus, base / "wavs", corpus / "wavs"))]
     clips = []
@@ -398,34 +410,37 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             found = similar_files(entry.name, files[name], in_folder=counts[name] > 1)
             renamed += [(entry.name, path) for path in found[:1]]
         if not found:
-            # The split includes this line, so that no other clip moves if the file is added later.
+            # The clip stays in the list, so that the split does not change if the file is added
+            # later.
             listed = entry.name.replace("\\", "/")
             has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
             folder = base if "/" in listed else corpus / "wavs"
             found = [folder / (listed if has_suffix else f"{listed}.wav")]
         if len(found) > 1:
             several = f"{found[0]} or {found[1]}"
-            problems.append(f"{entry.where}: {entry.name!r}: may mean {several}; write its path")
+            problems.append(
+                f"{entry.where}: {entry.name!r}: may mean {several}; write the full path"
+            )
             continue
         key = (os.path.realpath(found[0]), entry.segment)
         if first.setdefault(key, entry.where) != entry.where:
-            same = f"{found[0]} is also in {first[key]}"
-            problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the lines")
+            same = f"{found[0]} is already listed in {first[key]}"
+            problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
             continue
         clip = Clip(str(found[0]), entry.text, where=entry.where, speaker=entry.speaker)
         clips.append(replace(clip, segment=entry.segment))
     if renamed:
         listed, path = renamed[0]
         print(
-            f"note: {len(renamed):,} of {len(entries):,} names were matched to audio files in other "
-            f"folders or with other extensions, such as {listed!r} to "
+            f"note: {len(renamed):,} of {len(entries):,} names were matched to audio files in a "
+            f"different folder or with a different extension, such as {listed!r} to "
             f"{os.path.relpath(path, corpus)}"
         )
     return clips, problems
 
 
 def problem_of_missing(clip: Clip) -> str:
-    """Return the problem of a clip whose audio file is missing; "" if there is a file."""
+    """Return a message if a clip's audio file is missing, otherwise ""."""
     if os.path.lexists(clip.path):
         return ""
     return f"{clip.where}: {clip.id[:80]!r}: no such audio file, expected {clip.path:.300}"
@@ -435,9 +450,10 @@ def problem_of_missing(clip: Clip) -> str:
 
 
 def audio_files(corpus: Path) -> list[Path]:
-    """Return the audio files of a folder at any depth, in order of their names.
+    """Return all audio files in a folder and its subfolders, sorted by path.
 
-    Hidden files and folders are left out. Links to folders are followed, to each folder once.
+    Hidden files and folders are ignored. Links to folders are followed, but each folder is visited
+    only once.
     """
     files = []
     visited = set[str]()
@@ -453,7 +469,7 @@ def audio_files(corpus: Path) -> list[Path]:
 
 
 def readable_first(files: Sequence[Path]) -> list[Path]:
-    """Return the files in the order of READABLE; others come last."""
+    """Sort the files by their format's position in READABLE; other formats come last."""
     ranks = {suffix: rank for rank, suffix in enumerate(READABLE)}
     return sorted(files, key=lambda path: ranks.get(path.suffix.lower(), len(ranks)))
 
@@ -461,10 +477,9 @@ def readable_first(files: Sequence[Path]) -> list[Path]:
 def note_of_unused_audio(
     clips: Sequence[Clip], problems: Sequence[str], corpus: Path
 ) -> str | None:
-    """Return a note about audio files that have no line and no text, and that were not reported as
-    problems.
+    """Return a note about audio files that are neither used by a clip nor reported as a problem.
 
-    Files of the same name in another format do not count.
+    A file does not count if a file with the same name in a different format is used.
     """
     used = {os.path.splitext(os.path.realpath(clip.path))[0] for clip in clips}
     bad = {problem.partition(": ")[0] for problem in problems}
@@ -481,11 +496,11 @@ def note_of_unused_audio(
 
 
 def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
-    """Return a unique name for each clip, for files and for the new metadata.csv.
+    """Return a unique name for each clip, for file names and for the new metadata.csv.
 
-    The name is that of the audio file, with the start in milliseconds for a segment. If several
-    clips have the same name, also if only case differs, the speaker's name is put before it. If
-    this is not enough, or if there are no speakers, the folders are put before it.
+    The name is the name of the audio file; for segments, the start in milliseconds is appended. If
+    several clips have the same name (ignoring case), the speaker's name is prepended. If the names
+    are still not unique, or if there are no speakers, the folders are prepended.
     """
 
     def clean(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Read the lengths of a corpus's clips from a file, without audio.
+"""Read the lengths of a corpus's clips from a file, without opening the audio.
 
 frames = read_lengths("runs/mine/lengths.csv", hparams)  # int64 [clips]
 """
@@ -19,18 +19,18 @@ from tacotron2_voice.utils.files import numbered_lines
 
 HEADERS = ("id,samples", "id,frames")
 EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a filelist cache (*{SUFFIX})"])
-MAX_LENGTH = 10**10 - 1  # samples or frames of a clip (five days of audio)
+MAX_LENGTH = 10**10 - 1  # maximum number of samples or frames per clip (five days of audio)
 
 
 def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
-    """Return the frames of each clip, int64 [clips], from a CSV with one of HEADERS, a filelist with
-    seconds, or a filelist cache.
+    """Read the number of frames of each clip, int64 [clips].
 
-    Samples and seconds are converted to frames by the settings; frames are read unchanged.
+    The file is a CSV with one of HEADERS, a filelist with seconds, or a filelist cache. Samples and
+    seconds are converted to frames with the settings; frames are returned unchanged.
 
     Raises:
-        UserError: if lines are wrong. The message contains the file, the expected format, and every
-            bad line with its number.
+        UserError: if lines are bad. The message lists every bad line with its number and the
+            expected format.
     """
     path = Path(path)
     if path.suffix == SUFFIX:
@@ -41,17 +41,17 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
     def frames_of_filelist(line: str) -> int:
         seconds = split_filelist_line(line).seconds
         if seconds is None:
-            raise ValueError("no seconds; scripts/prepare.py makes lists with them")
+            raise ValueError("no seconds; scripts/prepare.py makes filelists with seconds")
         samples = seconds * hparams.sampling_rate
         if not 0 < samples <= MAX_LENGTH:
             max_seconds = MAX_LENGTH / hparams.sampling_rate
-            raise ValueError(f"expected seconds above 0, at most {max_seconds:,.0f}")
+            raise ValueError(f"expected seconds above 0 and at most {max_seconds:,.0f}")
         return frame_count(round(samples), hparams)
 
     def frames_of_csv(line: str) -> int:
         _, *counts = next(csv.reader([line]))
         if len(counts) != 1 or not re.fullmatch(r"0*[1-9]\d{0,9}", counts[0], re.ASCII):
-            raise ValueError(f"expected {header} in whole numbers from 1 to {MAX_LENGTH:,}")
+            raise ValueError(f"expected {header} with a whole number from 1 to {MAX_LENGTH:,}")
         count = int(counts[0])
         return frame_count(count, hparams) if header == "id,samples" else count
 
@@ -66,7 +66,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
 def _parsed(
     path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], int]
 ) -> np.ndarray:
-    """Parse every line. Raises a UserError that lists all lines that cannot be parsed."""
+    """Parse every line, or raise a UserError that lists all lines that cannot be parsed."""
     frames = []
     problems = []
     for number, line in lines:

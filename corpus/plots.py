@@ -1,4 +1,4 @@
-"""Plot a corpus: lengths of its clips, symbol rates and silence."""
+"""Plot properties of a corpus: clip lengths, symbol rates, silence, levels and noise."""
 
 import io
 from typing import Any
@@ -20,19 +20,18 @@ from corpus.warnings import (
 )
 from hparams import HParams
 
-# A light area and a dark line can be told apart without color too.
+# A light area and a dark line can be distinguished even without color.
 AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
 LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
 LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 CLIPS_COLOR = "#5B8DB0"
-# Colors and markers of the speakers. Color-blind people can tell these colors apart (Okabe and
-# Ito).
+# Colors and markers for speakers. Color-blind people can distinguish these colors (Okabe and Ito).
 COLORS = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #555555 #B8A800".split()
 MARKERS = "os^vDPh*"
 
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
-    """Draw the share of each set's clips by length, in seconds and frames. Returns a PNG."""
+    """Plot histograms of clip length in seconds and frames for each set, and return a PNG."""
     seconds = {}
     for name, clips in sets.items():
         values = seconds_of(clips, hparams)
@@ -54,7 +53,11 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
 
 
 def draw_corpus(clips: list[Clip], hparams: HParams) -> bytes:
-    """Draw symbols against seconds of speech, and silence at the ends. Returns a PNG."""
+    """Plot each clip's symbol count against its seconds of speech, and the silence at the ends.
+
+    Returns:
+        The plot as a PNG.
+    """
     return _png(corpus_figure(clips, hparams))
 
 
@@ -67,7 +70,7 @@ def corpus_figure(clips: list[Clip], hparams: HParams) -> Figure:
 
 
 def draw_audio(clips: list[Clip]) -> bytes:
-    """Draw the levels and the signal-to-noise ratios of the clips. Returns a PNG."""
+    """Plot histograms of the clips' levels and signal-to-noise ratios, and return a PNG."""
     figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
     levels, ratios = figure.subplots(1, 2)
     qualities = [clip.measured.quality for clip in clips]
@@ -85,7 +88,7 @@ def draw_audio(clips: list[Clip]) -> bytes:
 
 
 def _edges(values: np.ndarray, *others: float) -> np.ndarray:
-    """Return the edges of 30 bins that contain all values, and the others."""
+    """Return the edges of 30 bins that cover all `values` and `others`."""
     every = [*values.tolist(), *others]
     return np.linspace(min(every) - 1, max(every) + 1, 31)
 
@@ -110,7 +113,7 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     rates = comparable_rates(clips, rate)
     low, median, high = usual_rates(rates)
     usual = (rates >= low) & (rates <= high)
-    # Where many points overlap, the opacity shows where most of them are.
+    # Points are translucent, so that areas with many points appear darker.
     opacity = float(np.clip(60 / len(clips) ** 0.5, 0.1, 0.8))
     size = 12 if len(clips) < 1000 else 4
     styles = _styles(clips)
@@ -122,7 +125,7 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     label = f"unusual clips: {(~usual).sum():,}"
     axes.scatter(symbols[~usual], seconds[~usual], 40, "#A33B00", marker="x", label=label)
     ends = np.array([0, 1.05 * symbols.max()])
-    if have_several_speakers(clips):  # whose usual rates differ
+    if have_several_speakers(clips):  # `median` is then relative, so use the absolute median
         median = float(np.median(symbol_rates(clips, rate)))
     label = f"median: {median:.1f} per second"
     axes.plot(ends, ends / median, color="0.2", linewidth=1, label=label)
@@ -135,8 +138,10 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
 
 
 def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
-    """Return the color and marker of each speaker; if there are too many to tell apart, one style
-    for all, named ""."""
+    """Return the color and marker of each speaker.
+
+    With a single speaker, or with more speakers than colors, return one style under the key "".
+    """
     names = [*by_speaker(clips)]
     if 1 < len(names) <= len(COLORS):
         return dict(zip(names, zip(COLORS, MARKERS, strict=True), strict=False))
@@ -152,7 +157,9 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
     axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="limit of the warning")
-    axes.set_yscale("symlog", linthresh=1)  # this scale shows one clip among many thousands
+    axes.set_yscale(
+        "symlog", linthresh=1
+    )  # on this scale, a single clip among thousands is visible
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")

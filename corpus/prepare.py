@@ -1,4 +1,4 @@
-"""Turn a corpus into filelists, after checking every clip (`prepare`).
+"""Check every clip of a corpus, and write its filelists.
 
 written = prepare(Preparation(Path("data/LJSpeech-1.1"), Path("filelists/ljspeech")))
 """
@@ -49,7 +49,7 @@ from tacotron2_voice.utils.files import (
     read_bytes,
 )
 
-SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt for several speakers
+SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt if the corpus has several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
 # Captions of the plots in the report.
 PLOTS = {
@@ -57,14 +57,14 @@ PLOTS = {
     "corpus.png": "Symbols per second, and silence at the ends",
     "audio.png": "Levels and noise",
 }
-EARLIER = ".earlier"  # suffix of filelists that settings.txt no longer lists
-# Levels from filelists/NAME up to the project's folder, which contains data/ and mels/.
+EARLIER = ".earlier"  # suffix for old filelists that the new settings.txt does not list
+# Number of levels from filelists/NAME up to the project folder, which contains data/ and mels/.
 MAX_FOLDERS_UP = 2
-LEXICON_FILE = "lexicon.txt"  # the pronunciations, next to the filelists
+LEXICON_FILE = "lexicon.txt"  # file with the pronunciations, next to the filelists
 
 
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """Raise UserError about the bad clips, or print them with `skip_bad` if others are good."""
+    """Raise UserError if clips are bad; with `skip_bad`, only print them if other clips are good."""
     if not problems:
         return
     count = f"{len(problems):,} of {total:,} clips"
@@ -75,7 +75,7 @@ def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
         return
     advice = ", or leave them out with --skip-bad" if some_are_good else ""
     raise UserError(
-        f"{count} are bad:\n{listed}\n{count} are bad; no filelist was written. Fix them{advice}"
+        f"{count} are bad:\n{listed}\n{count} are bad. No filelist was written. Fix them{advice}"
     )
 
 
@@ -87,7 +87,7 @@ def settings(
     several_speakers: bool = False,
     has_lexicon: bool = False,
 ) -> str:
-    """Return the content of settings.txt for train.py: `overrides` and the filelists next to it."""
+    """Return the content of settings.txt for train.py: `overrides`, and paths of the filelists."""
     ours = {
         "load_mel_from_disk": bool(suffix),
         "training_files": f"train{suffix}.txt",
@@ -108,23 +108,24 @@ def settings(
 class Preparation:
     """The arguments of `prepare`; scripts/prepare.py has an option for each argument."""
 
-    corpus: Path  # an absolute path, like the three other folders below
-    out: Path  # for the filelists
-    overrides: str = ""  # of settings
+    # `corpus`, `mels`, `trim` and `convert` are made absolute.
+    corpus: Path
+    out: Path  # folder for the filelists
+    overrides: str = ""  # overrides of settings, such as "name=value"
     lexicon: Path | None = None  # file with pronunciations; None: the file in the settings
-    val_fraction: float = VAL_FRACTION  # fraction of the clips for validation
-    seed: int = SEED  # of the split
+    val_fraction: float = VAL_FRACTION  # fraction of the clips to hold out for validation
+    seed: int = SEED  # seed of the split
     mels: Path | None = None  # folder for cached log-mels
     skip_bad: bool = False  # whether to leave out bad clips
-    max_seconds: float = math.inf  # longest clip; longer clips are left out
-    trim: Path | None = None  # folder for copies without the silence at the ends
-    split_by_text: bool = False  # whether to keep all clips of a text in the same set
-    convert: Path | None = None  # folder for copies that training can use
-    # Table of the recordings; None: metadata.csv, or texts next to the audio.
+    max_seconds: float = math.inf  # maximum length; longer clips are left out
+    trim: Path | None = None  # folder for copies with trimmed silence
+    split_by_text: bool = False  # whether all clips with the same text stay in the same set
+    convert: Path | None = None  # folder for copies in the format for training
+    # Table of the recordings; None: metadata.csv, or the texts next to the audio.
     table: Table | None = None
-    speakers: SpeakerSource = NO_SPEAKERS  # where the names of the speakers are
-    texts: TextSource = NEXT_TO_AUDIO  # where the texts are, without a table
-    padding: float = SEGMENT_PADDING  # seconds that segments get at both ends
+    speakers: SpeakerSource = NO_SPEAKERS  # where the corpus stores speaker names
+    texts: TextSource = NEXT_TO_AUDIO  # where the texts are if there is no table
+    padding: float = SEGMENT_PADDING  # seconds to add at both ends of segments
 
     def __post_init__(self) -> None:
         for name in ("corpus", "mels", "trim", "convert"):
@@ -132,29 +133,31 @@ class Preparation:
             setattr(self, name, folder and Path(os.path.abspath(folder)))
         if re.search(r"[,\n\r]|\s#", str(self.out)) or str(self.out) != str(self.out).strip():
             raise UserError(
-                f"--out {str(self.out)!r}: expected a name without ',', ' #', line breaks and "
+                f"--out {str(self.out)!r}: expected a path without ',', ' #', line breaks, or "
                 "spaces at its ends, because settings.txt cannot contain them"
             )
         check_is_folder(self.out, "--out")
         for option, folder in self.new_folders.items():
             if folder.resolve() == self.corpus.resolve():
-                raise UserError(f"{option} {folder}: the corpus itself, expected a new folder")
+                raise UserError(
+                    f"{option} {folder}: this is the corpus itself, expected a new folder"
+                )
         if re.search("[|\n\r\ud800-\udfff]", f"{self.folder}{self.mels}{self.trim}"):
             raise UserError(
-                f"{self.folder}, {self.mels}, {self.trim}: expected paths in UTF-8 without '|' and "
-                "line breaks, because filelists cannot contain them"
+                f"{self.folder}, {self.mels}, {self.trim}: expected UTF-8 paths without '|' or line "
+                "breaks, because filelists cannot contain them"
             )
         if self.speakers.name:
             self.speakers = SpeakerSource(name=checked_name(self.speakers.name, "--speaker"))
 
     @property
     def folder(self) -> Path:
-        """Return the folder that the clips are read from."""
+        """Return the folder from which the clips are read."""
         return self.convert or self.corpus
 
     @property
     def new_folders(self) -> dict[str, Path]:
-        """Map options to the folders that files are written to."""
+        """Map each command-line option to the folder to which it writes files."""
         folders = {
             "--cache-mels": self.mels,
             "--trim-silence": self.trim,
@@ -164,11 +167,11 @@ class Preparation:
 
 
 def prepare(asked: Preparation) -> list[Path]:
-    """Check a corpus and write its filelists (and mels). Returns the files written in `out`.
+    """Check a corpus, write its filelists (and mels), and return the files written to `out`.
 
     Raises:
-        UserError: if clips are bad (unless `skip_bad`; the message lists every bad clip), or if
-            anything else is wrong. In that case no filelist is written.
+        UserError: if clips are bad (unless `skip_bad` is set), or if anything else is wrong. The
+            message lists every bad clip, and no filelist is written.
     """
     hparams = with_lexicon(check_text_settings(create_hparams(asked.overrides)), asked.lexicon)
     if hparams.symbols != "corpus":
@@ -207,7 +210,7 @@ def prepare(asked: Preparation) -> list[Path]:
     plot = draw_corpus(clips, hparams)
     sources = [table_before, *sources]
     if changed := [clip.path for clip in sources if Identity.of(clip.path) != clip.identity]:
-        others = f" and {len(changed) - 1:,} more" * (len(changed) > 1)
+        others = f" and {len(changed) - 1:,} more files" * (len(changed) > 1)
         raise UserError(f"{changed[0]}{others}: {CHANGED_IN_CHECK}. No filelist was written")
     plots = {
         "lengths.png": draw_lengths(sets, hparams),
@@ -229,9 +232,9 @@ def prepare(asked: Preparation) -> list[Path]:
 
 
 def with_examples_first(clips: Sequence[Clip], findings: Sequence[Finding]) -> list[Clip]:
-    """Put the example of each speaker first, because training plots the first clips of val.txt.
+    """Move one example clip per speaker to the front, because training plots the first clips.
 
-    The example has the median length of the speaker's clips without a problem.
+    The example is the clip of median length among the speaker's clips without problems.
     """
     flagged = {clip.where for finding in findings for clip, _ in finding.notes}
     examples = []
@@ -251,10 +254,11 @@ def usable_clips(
     problems: list[str],
     hparams: HParams,
 ) -> tuple[list[Clip], list[Clip], HParams]:
-    """Check, trim and cache the clips with the options in `asked`.
+    """Check, trim and cache the clips according to the options in `asked`.
 
-    Returns the clips to train on; the recordings that they were read from; and the settings, with
-    the corpus's own table of symbols for symbols=corpus.
+    Returns:
+        The clips to train on; the recordings from which they were read; and the settings, which
+        contain the corpus's own symbol table if symbols=corpus.
     """
     makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
@@ -284,12 +288,16 @@ def usable_clips(
 def split_clips(
     asked: Preparation, entries: list[Clip], clips: list[Clip]
 ) -> tuple[dict[str, list[Clip]], str]:
-    """Split the clips into "train" and, unless no validation is asked for, "val".
+    """Split the clips into "train" and, unless `val_fraction` is 0, "val".
 
-    Also returns a description of the split. Raises UserError for an empty set.
+    Returns:
+        The clips of each set, and a description of the split.
+
+    Raises:
+        UserError: if a set is empty.
     """
-    # The split depends on all lines, also on the lines of bad clips. If you leave a bad clip out,
-    # no other clip moves between the sets.
+    # The split depends on all lines, including those of bad clips, so that leaving out a bad clip
+    # does not move other clips between the sets.
     validation, origin = choose_split(
         entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
     )
@@ -300,11 +308,11 @@ def split_clips(
     }
     if asked.val_fraction == 0:
         del sets["val"]
-        origin = "no clip is held out for validation (--val-fraction 0)"
+        origin = "no clips are held out for validation (--val-fraction 0)"
     if not all(sets.values()):
         counts = ", ".join(f"{name}: {len(members)} clips" for name, members in sets.items())
         raise UserError(
-            f"{counts} ({origin}), expected at least one clip in each set; add clips, or change "
+            f"{counts} ({origin}); expected at least one clip in each set. Add clips, or change "
             "--val-fraction (0: no validation) or --max-seconds. No filelist was written"
         )
     return sets, origin
@@ -318,11 +326,14 @@ def describe(
     asked: Preparation,
     hparams: HParams,
 ) -> list[str]:
-    """Print the symbols, lengths, split and speakers, and warnings about clips that hurt
-    training. Returns the warnings that are not about single clips."""
+    """Print the symbols, lengths, split, speakers and all warnings.
+
+    Returns:
+        The warnings that are not about individual clips.
+    """
     if hparams.symbols == "corpus":
         table = "".join(hparams.symbol_table)
-        print(f"{len(hparams.symbol_table):,} symbols, the padding first: {table:.1000}")
+        print(f"{len(hparams.symbol_table):,} symbols, starting with padding: {table:.1000}")
     print(f"\n{table_of_lengths(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
     print(statistics_of(clips, hparams).describe())
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
@@ -340,19 +351,19 @@ def describe(
 
 
 def listed_path(path: str, out: Path) -> str:
-    """Return the path with which a filelist in `out` lists a clip.
+    """Return the path of a clip for a filelist in the folder `out`.
 
-    The path starts at the filelist's own folder, so that both can be moved together, if both are in
-    a folder at most MAX_FOLDERS_UP above it. Otherwise it is the absolute path.
+    The path is relative to `out` if it goes up at most MAX_FOLDERS_UP levels, so that filelists and
+    clips can be moved together. Otherwise it is absolute.
     """
-    # ".." leads out of the real folder, not out of the link.
+    # `out` is resolved first, because ".." starts at the target of a link.
     relative = os.path.relpath(path, os.path.realpath(out))
     is_far = Path(relative).parts.count(os.pardir) > MAX_FOLDERS_UP
     return path if is_far or relative != relative.strip() else relative
 
 
 def list_line(path: str, clip: Clip, seconds: float) -> str:
-    """Return the line of a clip in a filelist."""
+    """Return the filelist line for a clip."""
     speaker = f"|{clip.speaker}" if clip.speaker else ""
     return f"{path}|{clip.text}|{seconds:.6f}{speaker}\n"
 
@@ -360,9 +371,9 @@ def list_line(path: str, clip: Clip, seconds: float) -> str:
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, files: dict[str, bytes]
 ) -> list[Path]:
-    """Write all files to `out` and replace the files of an earlier call. Returns the files.
+    """Write all files to `out`, replace the files of an earlier run, and return the paths.
 
-    `files`: the contents of the plots and of the report.
+    `files` contains the plots and the report.
     """
     out = asked.out
     mels = asked.mels
@@ -401,7 +412,7 @@ def write_lists(
     out.mkdir(parents=True, exist_ok=True)
     # settings.txt comes last, so that all files that it lists exist.
     contents["settings.txt"] = contents.pop("settings.txt")
-    busy = "another process is preparing in it; wait, or choose another --out"
+    busy = "another process is writing to it; wait, or choose a different --out"
     with folder_locked(out, busy):
         replaced = put_into(out, contents)
         renamed = rename_earlier_lists(out, {*contents}, hparams)
@@ -416,19 +427,20 @@ def write_lists(
 
 
 def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[str]) -> str:
-    """Return a note about the files of an earlier call with the same --out."""
+    """Return a note about the files of an earlier run with the same --out."""
     parts = []
     if replaced:
         parts.append(f"replaced {', '.join(replaced)}")
     if renamed:
         parts.append(f"renamed to NAME{EARLIER}: {', '.join(renamed)}")
-    return f"note: {out} contained files of an earlier call: {'; '.join(parts)}"
+    return f"note: {out} contained files from an earlier run: {'; '.join(parts)}"
 
 
 def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
-    """Write files to a folder, but move no file into place before all files are written.
+    """Write all files to a temporary folder first, then move them into `out`.
 
-    Returns the names of earlier files that had another content.
+    Returns:
+        The names of replaced files whose contents were different.
     """
     earlier = [name for name in contents if (out / name).exists()]
     replaced = [name for name in earlier if read_bytes(out / name) != contents[name]]
@@ -441,10 +453,10 @@ def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
 
 
 def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list[str]:
-    """Rename the filelists and symbols of an earlier call, and remove the filelists' caches.
+    """Rename filelists and symbols of an earlier run, delete their caches, and return the old names.
 
-    The earlier filelists split the clips differently. This is called after settings.txt was
-    replaced, because the old settings.txt may list these filelists. Returns the old names.
+    Old filelists may split the clips differently. Call this after settings.txt was replaced,
+    because the old settings.txt may list these filelists.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     renamed = []

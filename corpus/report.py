@@ -11,15 +11,15 @@ from hparams import HParams
 from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.utils.console import markdown_table
 
-MAX_ROWS = 20  # the table shows the speakers with the most and with the fewest minutes
-MAX_NAMED = 5  # speakers in a warning
-MAX_LETTERS = 30  # longest name in the table
-MAX_LEVEL_DECIBELS = 6  # largest difference between two speakers
-MIN_MINUTES = 2  # least audio of a speaker
+MAX_ROWS = 20  # maximum rows in the table: speakers with the most and with the fewest minutes
+MAX_NAMED = 5  # maximum number of speakers to list in a warning
+MAX_LETTERS = 30  # longer names are shortened in the table
+MAX_LEVEL_DECIBELS = 6  # a larger difference between two speakers causes a warning
+MIN_MINUTES = 2  # less audio per speaker causes a warning
 
 
 def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> str:
-    """Return a Markdown table of the sets' clips and their lengths in three units."""
+    """Return a Markdown table of clip lengths in each set, in three units."""
     rows = []
     for name, clips in sets.items():
         units = {
@@ -37,7 +37,7 @@ def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> st
 def summary_of(
     sets: Mapping[str, Sequence[Clip]], clips: Sequence[Clip], hparams: HParams
 ) -> dict[str, str]:
-    """Return the first table of the report: names and values."""
+    """Return the summary at the top of the report, as names and values."""
     seconds = seconds_of(clips, hparams)
     qualities = [clip.measured.quality for clip in clips]
     speech = sum(clip.measured.speech_samples for clip in clips) / hparams.sampling_rate
@@ -54,7 +54,7 @@ def summary_of(
 
 
 def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
-    """Return the statistics that training stores in checkpoints, computed over all clips."""
+    """Compute the speech statistics of all clips, which training stores in checkpoints."""
     symbols = hparams.table.symbols
     last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
     frames = np.array([clip.num_frames for clip in clips])
@@ -67,15 +67,15 @@ class SpeakerFacts(NamedTuple):
 
     name: str
     clips: int
-    held_out: int  # clips for validation
+    held_out: int  # number of clips for validation
     minutes: float
-    pace: float  # milliseconds per symbol, without silence at the ends
-    silence: float  # seconds before and after speech, mean of the clips
-    level: float  # dB, median of the clips
+    pace: float  # milliseconds per symbol, excluding silence at the ends
+    silence: float  # total silence before and after speech, in seconds; mean over clips
+    level: float  # speech level in dB; median over clips
 
 
 def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:
-    """Return the clips of each speaker, in the order of the names."""
+    """Group the clips by speaker, sorted by name."""
     clips_of: dict[str, list[Clip]] = {clip.speaker: [] for clip in clips}
     for clip in clips:
         clips_of[clip.speaker].append(clip)
@@ -83,7 +83,7 @@ def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:
 
 
 def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[SpeakerFacts]:
-    """Measure the speakers of these sets of clips, in the order of their names."""
+    """Measure each speaker in these sets of clips, sorted by name."""
     held_out = {clip.where for clip in sets.get("val", ())}
     facts = []
     rate = hparams.sampling_rate
@@ -105,7 +105,7 @@ def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[Speak
 
 
 def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
-    """Return a Markdown table of the speakers, ordered by their minutes from most to fewest."""
+    """Return a Markdown table of the speakers; those with the most minutes come first."""
     ordered = sorted(facts, key=lambda x: (-x.minutes, x.name))
     rows = [
         [
@@ -127,27 +127,27 @@ def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
 
 
 def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> list[str]:
-    """Return warnings about speakers with different levels or with few minutes.
+    """Return warnings about speakers with different levels or with too little audio.
 
-    `is_converted`: whether the clips are copies that --convert has just made.
+    `is_converted` tells whether the clips are copies that --convert has just made.
     """
     warnings = []
     quietest, *_, loudest = sorted(facts, key=lambda x: x.level)
     if loudest.level - quietest.level > MAX_LEVEL_DECIBELS:
-        fix = "--convert DIR writes copies of one level"
+        fix = "Add --convert DIR to write copies with the same level"
         if is_converted:
-            fix = "single peaks keep some copies from getting louder; cut out the peaks"
+            fix = "Single peaks keep some copies from getting louder: cut out the peaks"
         warnings.append(
-            f"warning: levels of speakers differ by {loudest.level - quietest.level:.1f} dB, from "
+            f"warning: the speakers' levels differ by {loudest.level - quietest.level:.1f} dB, from "
             f"{quietest.name!r} ({quietest.level:.1f} dB) to {loudest.name!r} "
-            f"({loudest.level:.1f} dB); {fix} (docs/guides/speakers.md)"
+            f"({loudest.level:.1f} dB). {fix} (docs/guides/speakers.md)"
         )
     if short := sorted((x for x in facts if x.minutes < MIN_MINUTES), key=lambda x: x.minutes):
         named = ", ".join(f"{x.name!r} ({x.minutes:.1f})" for x in short[:MAX_NAMED])
         more = f" and {len(short) - MAX_NAMED:,} more" * (len(short) > MAX_NAMED)
         warnings.append(
             f"warning: {len(short):,} of {len(facts):,} speakers have less than {MIN_MINUTES} "
-            f"minutes: {named}{more}. Add recordings, or leave these speakers out "
+            f"minutes of audio: {named}{more}. Add recordings, or leave these speakers out "
             "(docs/guides/speakers.md)"
         )
     return warnings

@@ -1,4 +1,4 @@
-"""Write the report of `prepare`: a page with a summary, the problems, plots and the flagged clips.
+"""Create the report of `prepare`: a page with a summary, problems, plots and flagged clips.
 
 page = report_page("mine", summary, len(clips), findings, warnings, plots, out, hparams)
 """
@@ -17,7 +17,7 @@ from corpus.warnings import Finding
 from hparams import HParams
 
 TEMPLATE = Path(__file__).with_name("report_page.html")
-MAX_FLAGGED = 200  # clips in the table
+MAX_FLAGGED = 200  # maximum number of clips in the table
 
 
 def report_page(
@@ -30,17 +30,17 @@ def report_page(
     out: Path,
     hparams: HParams,
 ) -> str:
-    """Return the page in HTML.
+    """Return the report as an HTML page.
 
     Args:
         title: the name of the corpus.
-        summary: rows of the first table, such as {"clips": "1,000"}.
-        num_clips: the number of clips in all sets.
-        findings: problems of single clips.
+        summary: the rows of the first table, such as {"clips": "1,000"}.
+        num_clips: the total number of clips in all sets.
+        findings: problems of individual clips.
         warnings: other warnings about the corpus.
-        plots: PNG files by their captions. The page contains them.
-        out: the folder of the page. Links to the clips start there.
-        hparams: for the sampling rate.
+        plots: maps each caption to a PNG, which is embedded in the page.
+        out: the folder of the page. Links to clips are relative to this folder.
+        hparams: settings that contain the sampling rate.
     """
     problems_by_path = defaultdict[str, list[str]](list)
     clips = dict[str, Clip]()

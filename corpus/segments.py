@@ -1,12 +1,12 @@
-"""Read the segments of long recordings: subtitles, labels, TextGrids, and manifests of Kaldi and lhotse.
+"""Read segments of long recordings from subtitles, labels, TextGrids, Kaldi or lhotse.
 
     entries = read_segments(Path("book/chapter1.srt"), "chapter1")
     entries = read_kaldi(Path("data/train"))
     entries = read_lhotse(Path("data/supervisions.jsonl.gz"))
     clips, problems = padded(clips, 0.1)
 
-An entry names the recording, and its `segment` is the part that the text transcribes.
-`convert` writes each segment to a file of its own.
+Each entry contains the name of a recording and a text. Its `segment` is the part of the recording
+that the text transcribes. `convert` writes each segment to a separate file.
 """
 
 import gzip
@@ -23,24 +23,24 @@ from corpus.text_files import read_text
 from tacotron2_voice.utils.errors import UserError
 
 SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
-# A line of Audacity's labels: start and end in seconds, and the text, between tabs.
+# A line of Audacity labels: start in seconds, end in seconds, and text, separated by tabs.
 LABEL = re.compile(r"(\d+(?:\.\d+)?)\t(\d+(?:\.\d+)?)\t(.+)")
-MAX_OVERLAP = 0.05  # seconds; subtitles that follow each other may overlap this much
+MAX_OVERLAP = 0.05  # consecutive subtitles may overlap by this many seconds
 KALDI_FILES = ("wav.scp", "text")
 
 
 def read_segments(path: Path, recording: str, tier: str = "", encoding: str = "") -> list[Entry]:
-    """Read the segments of one recording, in the order of the file. Segments without a text are
-    left out.
+    """Read the segments of one recording, in file order. Segments without text are left out.
 
     Args:
-        path: subtitles (.srt, .vtt), a TextGrid, or Audacity's labels (.txt).
+        path: subtitles (.srt, .vtt), a TextGrid, or Audacity labels (.txt).
         recording: the name of the recording.
-        tier: the tier of a TextGrid with several tiers.
-        encoding: of the file; "": UTF-8, or an encoding that is recognized.
+        tier: the tier to read from a TextGrid with several tiers.
+        encoding: encoding of the file; "": UTF-8, or an encoding that is detected.
 
     Raises:
-        UserError: if the file cannot be read, or if a TextGrid has several tiers and none is named.
+        UserError: if the file cannot be read, or if a TextGrid has several tiers and `tier` is not
+            one of them.
     """
     found: Iterable[tuple[float, float, str]]
     if path.suffix.lower() == ".textgrid":
@@ -56,7 +56,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
             where = f"{path}: {start:.2f} s"
             entries.append(Entry(recording, words, where, segment=Segment(start, end - start)))
     if not entries:
-        raise UserError(f"{path}: no segment with a text, expected times and texts")
+        raise UserError(f"{path}: contains no segment with text, expected times and texts")
     return entries
 
 
@@ -79,26 +79,27 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
     try:
         grid = textgrid.openTextgrid(str(path), includeEmptyIntervals=False)
     except (PraatioException, ValueError, IndexError, OSError) as error:
-        raise UserError(f"{path}: {error}, expected a TextGrid of Praat") from None
+        raise UserError(f"{path}: {error}, expected a Praat TextGrid") from None
     tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]
     if not tier and len(tiers) == 1:
         tier = tiers[0]
     if tier not in tiers:
         raise UserError(
-            f"{path}: tiers {', '.join(tiers)}; choose the tier of the texts with --tier"
+            f"{path}: contains the tiers {', '.join(tiers)}. Choose the tier of the texts with "
+            "--tier"
         )
     return [(start, end, text) for start, end, text in grid.getTier(tier).entries]
 
 
 def are_labels(text: str) -> bool:
-    """Return whether a text file contains labels of Audacity instead of a text."""
+    """Return whether a text file contains Audacity labels instead of a plain text."""
     lines = [line for line in text.splitlines() if line.strip()]
     return bool(lines) and bool(LABEL.fullmatch(lines[0].strip()))
 
 
 def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
     for number, line in enumerate(text.splitlines(), 1):
-        # A line with a backslash has the frequencies of the label above.
+        # A line that starts with a backslash contains the frequencies of the label above it.
         if not line.strip() or line.startswith("\\"):
             continue
         match = LABEL.fullmatch(line.strip())
@@ -114,16 +115,16 @@ def is_kaldi(folder: Path) -> bool:
 
 
 def read_kaldi(folder: Path) -> list[Entry]:
-    """Read a Kaldi data directory: wav.scp, text, and segments and utt2spk if they exist.
+    """Read a Kaldi data directory: wav.scp, text and, if they exist, segments and utt2spk.
 
     Raises:
-        UserError: if wav.scp contains a command instead of a path, or if files do not fit.
+        UserError: if wav.scp contains a command instead of a path, or if the files do not match.
     """
     recordings = _read_map(folder / "wav.scp")
     for number, path in enumerate(recordings.values(), 1):
         if path.endswith("|"):
             raise UserError(
-                f"{folder / 'wav.scp'}:{number}: {path[:60]!r}: a command, expected a path"
+                f"{folder / 'wav.scp'}:{number}: {path[:60]!r} is a command, expected a path"
             )
     texts = _read_map(folder / "text")
     segments = {}
@@ -153,7 +154,7 @@ def read_kaldi(folder: Path) -> list[Entry]:
 
 
 def _read_map(path: Path) -> dict[str, str]:
-    """Read lines of a key and a value."""
+    """Read a file in which each line contains a key, a space and a value."""
     lines = (line.strip() for line in read_text(path).splitlines())
     pairs = (line.partition(" ") for line in lines if line)
     return {key: value.strip() for key, _, value in pairs}
@@ -166,16 +167,17 @@ def _seconds(value: str, where: str) -> float:
 
 
 def is_lhotse(path: Path) -> bool:
-    """Return whether a file contains lhotse's supervisions."""
+    """Return whether a file name is that of a lhotse supervision manifest."""
     return bool(re.search(r"supervisions.*\.jsonl(\.gz)?$", path.name))
 
 
 def read_lhotse(path: Path) -> list[Entry]:
-    """Read lhotse's supervisions and the recordings next to them (`recordings...` for
-    `supervisions...`).
+    """Read a lhotse supervision manifest, and the recording manifest next to it.
+
+    The name of the recording manifest contains `recordings` in place of `supervisions`.
 
     Raises:
-        UserError: if a recording is missing, or is not one file with all channels.
+        UserError: if a recording is missing, or if it is split into several files.
     """
     recordings_path = path.with_name(path.name.replace("supervisions", "recordings"))
     sources = {}
@@ -201,7 +203,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {error}, expected a manifest of lhotse") from None
+        raise UserError(f"{path}: {error}, expected a lhotse manifest") from None
     for number, line in enumerate(text.splitlines(), 1):
         try:
             value = dict(json.loads(line))
@@ -211,11 +213,14 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
 
 
 def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]]:
-    """Lengthen the segments by `padding` seconds at both ends, up to the middle of the gap to the next
-    segment of the same recording.
+    """Lengthen segments by `padding` seconds at both ends.
 
-    Returns the clips in their order, and the problems of segments that overlap the segment before
-    them by more than 0.05 s. Clips without a segment stay as they are.
+    A segment extends at most to the middle of the gap to the neighboring segment of the same
+    recording. Clips without a segment are not changed.
+
+    Returns:
+        The clips in their original order; and a message for each segment that overlaps the previous
+        segment by more than 0.05 s.
     """
     by_recording = defaultdict[str, list[int]](list)
     for i, clip in enumerate(clips):
@@ -233,7 +238,7 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
                 other = clips[indices[rank - 1]].where
                 problems[i] = (
                     f"{clips[i].where}: {start:.2f} to {end:.2f} s overlaps {other} by "
-                    f"{before - start:.2f} s, expected segments one after the other"
+                    f"{before - start:.2f} s; expected segments that do not overlap"
                 )
             first = rank == 0
             earliest = 0.0 if first else (before + start) / 2
@@ -246,6 +251,6 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
 
 
 def _bounds(clip: Clip) -> tuple[float, float]:
-    assert clip.segment is not None  # `padded` chose clips with a segment
+    assert clip.segment is not None  # `padded` only passes clips that have a segment
     assert clip.segment.seconds is not None
     return clip.segment.start, clip.segment.start + clip.segment.seconds

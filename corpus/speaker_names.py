@@ -1,4 +1,4 @@
-"""Define the places of speakers' names in a corpus, and the names that are accepted.
+"""Define where a corpus stores speaker names, and which names are valid.
 
 source = SpeakerSource(column="2")
 clips, problems = with_names(clips, "column 2", "metadata.csv")
@@ -13,17 +13,17 @@ from corpus.clips import Clip
 from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
-MIN_LINES = 5  # with fewer lines, all names may differ
-MAX_DISTINCT_SHARE = 0.5  # limit of names divided by lines, because a speaker has several clips
+MIN_LINES = 5  # with fewer lines, all names are allowed to differ
+# Maximum number of distinct names divided by lines, because speakers have several clips each.
+MAX_DISTINCT_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class SpeakerSource:
-    """Describe where the names of the speakers are: nowhere by default, otherwise in one of these
-    places.
+    """Where a corpus stores speaker names. Set at most one argument; by default, there are no names.
 
     Args:
-        column: a column of the table, by its title or by its number from 1 on.
+        column: title of the table column that contains the names, or its number, counted from 1.
         folders: whether each folder in the corpus has the name of a speaker.
         name: name of the only speaker.
     """
@@ -41,18 +41,18 @@ NO_SPEAKERS = SpeakerSource()
 
 
 def checked_name(text: str, where: str) -> str:
-    """Return a speaker's name in Unicode's composed form, without spaces at its ends.
+    """Return a speaker's name, stripped of whitespace and in Unicode's composed form.
 
     Raises:
-        UserError: if the name is not valid. The message begins with `where`, which is the line of
-            the name.
+        UserError: if the name is invalid. The message begins with `where`, the position of the
+            name, such as a line.
     """
     name = text.strip()
     if not name:
-        raise UserError(f"{where}: no speaker, expected a name as in other lines")
+        raise UserError(f"{where}: no speaker, expected a name because other lines have names")
     if name in (".", "..") or "|" in name:
         raise UserError(
-            f"{where}: speaker {name[:60]!r}, expected a name without '|', not '.' or '..'"
+            f"{where}: speaker {name[:60]!r}, expected a name without '|', other than '.' and '..'"
         )
     try:
         return speaker_name(name)
@@ -63,22 +63,28 @@ def checked_name(text: str, where: str) -> str:
 def with_names(
     clips: Sequence[Clip], column: str, path: str | Path
 ) -> tuple[list[Clip], list[str]]:
-    """Check the names of the clips' speakers, which are in this column of the file at `path`.
+    """Check the speaker names of all clips.
 
-    Returns the clips with cleaned names, and the problems of the other clips.
+    Args:
+        clips: the clips.
+        column: description of the column that contains the names, such as "column 2".
+        path: the file that contains this column.
+
+    Returns:
+        The clips with cleaned names; and a message for each clip whose name is invalid.
 
     Raises:
-        UserError: if no line has a name, if the column contains ids or texts, or if names look
+        UserError: if no line has a name, if the column contains ids or texts, or if two names look
             alike.
     """
     values = {clip.speaker for clip in clips}
     if values == {""}:
-        raise UserError(f"{path}: {column} is empty in all lines, expected names of speakers")
+        raise UserError(f"{path}: {column} is empty in all lines, expected speaker names")
     if len(clips) >= MIN_LINES and len(values) > MAX_DISTINCT_SHARE * len(clips):
         raise UserError(
             f"{path}: {column} has {len(values):,} values in {len(clips):,} lines, such as "
-            f"{clips[0].speaker[:60]!r}, expected speakers with several clips each; choose another "
-            "--speaker-column"
+            f"{clips[0].speaker[:60]!r}, but speakers should have several clips each. Choose a "
+            "different --speaker-column"
         )
     problems = []
     good = []
@@ -95,9 +101,9 @@ def with_names(
 
 
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
-    """Raise UserError if two names differ only in case, spaces or forms of letters.
+    """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Such names usually belong to one speaker, and file systems that ignore case would mix their
+    Such names usually mean the same speaker, and file systems that ignore case would mix up their
     files.
     """
     first: dict[str, tuple[str, str]] = {}
@@ -110,6 +116,6 @@ def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     if pairs:
         more = f", and {len(pairs) - 1:,} more" * (len(pairs) > 1)
         raise UserError(
-            f"speakers {pairs[0]}{more} differ only in case or in how letters are written; give one "
-            "person one spelling, and two people names that differ more"
+            f"speakers {pairs[0]}{more} differ only in case, spaces or the encoding of letters. Use "
+            "the same spelling for the same person, and clearly different names for two people"
         )

@@ -13,14 +13,15 @@ from pathlib import Path
 from corpus.clips import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
-VAL_FRACTION = 0.2  # of the pinned split
-SEED = 0  # of the pinned split
-# Share of validation clips with a training text; LJSpeech has 0.002 (titles).
+VAL_FRACTION = 0.2  # validation fraction of the pinned split
+SEED = 0  # seed of the pinned split
+# A larger fraction of validation clips whose text is also in the training set causes a warning. In
+# LJSpeech, the fraction is 0.002 (titles).
 MAX_KNOWN_SHARE = 0.01
 
 
 def read_split(path: Path) -> dict[str, str]:
-    """Read a CSV of id,set. Returns {id: "train" or "val"}."""
+    """Read a CSV with the columns id,set, and return {id: "train" or "val"}."""
     with open(path, encoding="utf-8", newline="") as file:
         return {row["id"]: row["set"] for row in csv.DictReader(file)}
 
@@ -28,19 +29,18 @@ def read_split(path: Path) -> dict[str, str]:
 def choose_split(
     clips: list[Clip], val_fraction: float, seed: int, *, by_text: bool = False
 ) -> tuple[set[str], str]:
-    """Return the ids of the validation set, and a description of where they come from.
+    """Choose the validation set. Return its ids, and a description of the split.
 
-    LJSpeech-1.1 with the defaults has the split of filelists/ljspeech_split.csv. Any other corpus
-    uses the first ids in the order of SHA-256("seed|id"), so that adding or removing ids hardly
-    changes the set. If there are several speakers, this fraction of each speaker's clips is held
-    out.
+    LJSpeech-1.1 with default arguments uses the split in filelists/ljspeech_split.csv. Any other
+    corpus uses the first ids in the order of SHA-256("seed|id"), so that adding or removing clips
+    hardly changes the set. With several speakers, the fraction applies to each speaker.
 
     Args:
         clips: all clips of the corpus.
         val_fraction: fraction of the clips to hold out, from 0 to 1.
-        seed: another seed gives another split.
-        by_text: whether to order the clips by the texts' words, so that all clips of a sentence are
-            in the same set. More clips of a speaker may then be held out.
+        seed: seed of the split.
+        by_text: hash the words of the text instead of the id, so that all clips of a sentence are
+            in the same set. A speaker may then have more validation clips than `val_fraction`.
     """
     ids = [clip.id for clip in clips]
     if (val_fraction, seed, by_text) == (VAL_FRACTION, SEED, False):
@@ -53,7 +53,7 @@ def choose_split(
         takes.setdefault(wording(clip.text) if by_text else clip.id, []).append(clip)
     counts = Counter(clip.speaker for clip in clips)
     wanted = {name: round(count * val_fraction) for name, count in counts.items()}
-    if len(counts) > 1:  # each speaker needs a training clip
+    if len(counts) > 1:  # each speaker needs at least one training clip
         wanted = {name: min(number, counts[name] - 1) for name, number in wanted.items()}
     validation = set[str]()
     for key in sorted(takes, key=lambda key: hashlib.sha256(f"{seed}|{key}".encode()).digest()):
@@ -61,21 +61,21 @@ def choose_split(
             validation.update(clip.id for clip in takes[key])
             for clip in takes[key]:
                 wanted[clip.speaker] -= 1
-    kind = "texts" if by_text else "ids"
+    kind = "text" if by_text else "id"
     whose = "each speaker's" if len(counts) > 1 else "the"
-    origin = f"{val_fraction:g} of {whose} clips for validation, ordered by their {kind}' hash"
+    origin = f"{val_fraction:g} of {whose} clips are held out, chosen by a hash of the {kind}"
     return validation, f"{origin} with seed {seed}"
 
 
 def wording(text: str) -> str:
-    """Return a text without case and punctuation, which is the same for all clips of a sentence."""
+    """Return the words of a text in lower case, without punctuation, to compare sentences."""
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
-    """Return a warning if many validation clips have a text of training, otherwise None.
+    """Return a warning if many validation texts are also in the training set, otherwise None.
 
-    The validation loss would then measure sentences that the model was trained on.
+    In this case, the validation loss would partly measure sentences from training.
     """
     trained = {wording(clip.text) for clip in sets["train"]}
     known = [clip for clip in sets.get("val", ()) if wording(clip.text) in trained]
@@ -83,6 +83,7 @@ def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
         return None
     count = f"{len(known):,} of {len(sets['val']):,} clips"
     return (
-        f"warning: {count} for validation have a text that is trained on, such as {known[0].path}: "
-        f"{known[0].text[:60]!r}; --split-by-text keeps all clips of a text in one set"
+        f"warning: {count} for validation have a text that is also in the training set, such as "
+        f"{known[0].path}: {known[0].text[:60]!r}. Add --split-by-text to keep all clips of a text "
+        "in the same set"
     )

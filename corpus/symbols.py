@@ -1,4 +1,4 @@
-"""Find the symbols that a corpus's texts consist of (symbols=corpus), and warn about rare ones."""
+"""Collect the symbols of a corpus's texts (symbols=corpus), and warn about rare symbols."""
 
 import contextlib
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 
-RARE = 10  # in clips; a model hardly learns a symbol that is in fewer clips
-MAX_SYMBOLS_SHOWN = 20  # number of rare symbols in a warning
-CLIPS_SHOWN = 5  # number of clips shown per rare symbol
+RARE = 10  # a model hardly learns a symbol that occurs in fewer clips than this
+MAX_SYMBOLS_SHOWN = 20  # maximum number of rare symbols in a warning
+CLIPS_SHOWN = 5  # maximum number of clips to list per rare symbol
 
 
 def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
-    """Return the settings with a table of all symbols of the clips' texts after cleaning."""
+    """Return the settings with a table of all symbols in the clips' cleaned texts."""
     characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
-        with contextlib.suppress(UserError):  # this text crashes eSpeak
+        with contextlib.suppress(UserError):  # raised for texts that crash eSpeak
             text = respell(text, hparams.pronunciations)
             characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
-    # Other characters are rejected or dropped later, line by line.
+    # Characters that cannot be symbols are rejected or dropped later, line by line.
     usable = [*filter(can_be_symbol, characters - {PADDING})]
     return with_table(hparams, table_of(usable).symbols) if usable else hparams
 
@@ -34,7 +34,8 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
 def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
     """Remove symbols that no remaining clip uses, because they would never be trained.
 
-    Returns the clips with new symbol ids, and the settings.
+    Returns:
+        The clips with new symbol ids, and the settings with the new table.
     """
     old = hparams.table
     new = table_of(old.symbols[i] for i in set().union(*(clip.symbols for clip in clips)))
@@ -44,9 +45,9 @@ def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[C
 
 
 def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
-    """Return a warning about symbols in fewer than RARE clips, rarest first.
+    """Return a warning about symbols that occur in fewer than RARE clips, rarest first.
 
-    Returns "" for English, whose table is the same for every corpus.
+    Return "" for the English table, which is the same for every corpus.
     """
     places: dict[int, list[str]] = {}
     for clip in clips:
@@ -61,6 +62,6 @@ def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     ]
     more = f" and {len(rare) - MAX_SYMBOLS_SHOWN:,} more" * (len(rare) > MAX_SYMBOLS_SHOWN)
     return (
-        f"warning: {len(rare):,} of {len(places):,} symbols are in fewer than {RARE} clips: "
+        f"warning: {len(rare):,} of {len(places):,} symbols occur in fewer than {RARE} clips: "
         f"{'; '.join(notes)}{more}. Respell them, or add clips (docs/guides/languages.md)"
     )

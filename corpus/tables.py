@@ -1,10 +1,10 @@
-"""Read a table of recordings: CSV with any delimiter, header and column order, or JSON lines.
+"""Read a table of recordings: CSV with any delimiter, header and column order, or JSON Lines.
 
     entries, problems = read_table(Table(Path("data/mine/validated.tsv")))
     entries, problems = read_table(Table(path, path_column="3", text_column="5"), speaker_column="1")
 
 LJSpeech's metadata.csv (id|text|normalized text, no header) is such a table. If a table has neither
-usual titles nor LJSpeech's columns, the user must name the columns.
+common column titles nor LJSpeech's columns, the user must specify the columns.
 """
 
 import csv
@@ -21,8 +21,8 @@ from corpus.clips import Segment
 from corpus.text_files import read_text
 from tacotron2_voice.utils.errors import UserError
 
-# These are the usual titles of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo.
-# Preferred first.
+# Column titles that Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo use, in order of
+# preference.
 PATH_TITLES = (
     "path file file_name filename wav wav_filename wav_path audio audio_file audio_path "
     "audio_filename audio_filepath id"
@@ -31,26 +31,26 @@ TEXT_TITLES = (
     "normalized_text normalized_transcription normalized text sentence transcript transcription"
 ).split()
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
-QUOTING_DELIMITERS = ",;"  # with other delimiters, a quotation mark belongs to the text
-MIN_SHARE = 0.9  # least share of lines that contain the delimiter
-MIN_LINES = 5  # with fewer lines, values repeat by chance
-# Limit of a column's distinct values divided by lines, because names of speakers repeat.
+QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
+MIN_SHARE = 0.9  # minimum fraction of lines that must contain the delimiter
+MIN_LINES = 5  # with fewer lines, values may repeat by chance
+# A column with at most this many distinct values per line may contain speaker names, which repeat.
 MAX_REPEATING_SHARE = 0.2
-MIN_WORDS = 3  # two texts need this many words to be compared
+MIN_WORDS = 3  # shorter texts are not compared
 EXPECTED_JSON = 'expected a JSON object such as {"path": "a.wav", "text": "Yes."}'
 
 
 @dataclass(frozen=True)
 class Table:
-    """Describe a table of recordings.
+    """A table of recordings, and how to read it.
 
     Args:
-        path: the file. Paths in it start at its own folder or at the corpus; extensions and case
-            may differ.
-        path_column, text_column: a column's title in the header, or its number from 1 on. The
-        default is a usual title, or LJSpeech's columns.
-        delimiter: one character; by default the character that divides the lines.
-        encoding: by default UTF-8, or an encoding that is recognized.
+        path: the file. Paths in the table are relative to the table's folder or to the corpus.
+            Extensions and case may differ from the audio files.
+        path_column, text_column: title of the column, or its number, counted from 1. Default: a
+            column with a common title, or LJSpeech's columns.
+        delimiter: a single character. Default: the delimiter that most lines contain.
+        encoding: encoding of the file. Default: UTF-8, or an encoding that is detected.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Table:
 
 
 class Entry(NamedTuple):
-    """A line of a table."""
+    """A recording that is listed in a table."""
 
     name: str  # path, id or name of the audio file
     text: str
@@ -84,19 +84,20 @@ class Columns(NamedTuple):
 
 
 def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], list[str]]:
-    """Read the entries of a table, and the problems of bad lines.
+    """Read the entries of a table, and collect a message for each bad line.
 
-    `speaker_column`: the title or number of the column that names speakers, "" without one.
+    Args:
+        table: the table.
+        speaker_column: title or number of the column that contains speaker names; "": none.
 
     Raises:
-        UserError: if the table is empty or cannot be read, or if it is not clear which column to
-            use.
+        UserError: if the table is empty or cannot be read, or if the user must specify a column.
     """
     missing = "no such file, expected a table of the recordings"
     text = read_text(table.path, table.encoding, missing)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
-        raise UserError(f"{table.path}: empty, expected a recording on each line")
+        raise UserError(f"{table.path}: empty, expected one recording per line")
     titles: list[str] | None = None
     delimiter = ""
     if text.lstrip().startswith("{"):
@@ -106,10 +107,10 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         rows = rows_of_csv(table.path, text, delimiter)
         if rows and has_titles(table, speaker_column, rows[0].fields):
             titles = [normal_title(x) for x in rows.pop(0).fields]
-            while not titles[-1]:  # a spreadsheet program may have left empty columns at the end
+            while not titles[-1]:  # spreadsheet programs may add empty columns at the end
                 titles.pop()
     if not rows:
-        raise UserError(f"{table.path}: no line after its header, expected recordings")
+        raise UserError(f"{table.path}: no lines after the header, expected recordings")
     num_fields = Counter(len(row.fields) for row in rows).most_common(1)[0][0]
     if titles is not None:
         num_fields = len(titles)
@@ -135,13 +136,13 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
 
 
 def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
-    """Return the character that divides the lines.
+    """Return the delimiter of a table, which most lines must contain.
 
-    Most lines must contain it. Texts contain commas and semicolons too, so these are delimiters
-    only in a table with titles.
+    Commas and semicolons only count as delimiters if the table has a header, because texts contain
+    these characters, too.
 
     Raises:
-        UserError: if no delimiter fits.
+        UserError: if no delimiter is found.
     """
     lines = [line for line in text.split("\n") if line.strip()]
     for delimiter in DELIMITERS:
@@ -151,14 +152,14 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         if is_common and (is_certain or has_titles(table, speaker_column, titles)):
             return delimiter
     raise UserError(
-        f"{table.path}: begins with {lines[0].strip()[:60]!r}, expected fields between pipes or "
-        "tabs, such as 'id|text', or a header such as 'path,text'; set the delimiter with "
-        "--delimiter"
+        f"{table.path}: begins with {lines[0].strip()[:60]!r}, expected fields separated by pipes "
+        "or tabs, such as 'id|text', or a header such as 'path,text'. If the table uses a "
+        "different delimiter, set it with --delimiter"
     )
 
 
 def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
-    """Return the fields of each line that is not empty. UserError if a line cannot be read."""
+    """Return the fields of each non-empty line, or raise UserError if a line cannot be read."""
     file = io.StringIO(text, newline="")
     if delimiter in QUOTING_DELIMITERS:
         reader = csv.reader(file, delimiter=delimiter)
@@ -172,14 +173,14 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
                 rows.append(Row(f"{path}:{number}", [field.strip() for field in fields]))
             number = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: {error}, expected a line of a table") from None
+        raise UserError(f"{path}:{reader.line_num}: {error}, expected a line of a CSV") from None
     return joined_pairs(rows)
 
 
 def joined_pairs(rows: Sequence[Row]) -> list[Row]:
-    """Join each line with the next line if every second line begins with the delimiter.
+    """Join pairs of lines if every second line begins with the delimiter.
 
-    In BAKER's corpus, the second line of a clip has its pinyin.
+    In the BAKER corpus, each clip has a second line with its pinyin.
     """
     first = rows[::2]
     second = rows[1::2]
@@ -190,9 +191,9 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
 
 
 def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
-    """Return all keys of JSON objects, one object per line, and a row of values for each object.
+    """Parse JSON Lines. Return all keys, and one row of values for each object.
 
-    Values other than strings and numbers become empty, and so do the values of missing keys.
+    Missing values, and values other than strings and numbers, become empty strings.
 
     Raises:
         UserError: if a line is not a JSON object.
@@ -220,13 +221,15 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
     for field in row.fields:
         if more := field.count("\n"):
             raise ValueError(
-                f"a quotation mark opens a field that continues for {more:,} more lines: "
-                f"{field[:60]!r}, expected each recording in one line, with quotation marks "
-                "inside a quoted field written twice"
+                f"a quotation mark starts a field that extends over {more:,} more lines: "
+                f"{field[:60]!r}; expected one recording per line, with every quotation mark "
+                "inside a quoted field doubled"
             )
     has_more = any(row.fields[num_fields:])
     if len(row.fields) < needed or has_more:
-        fix = f"; quote texts that contain {delimiter!r}, or leave it out" if has_more else ""
+        fix = (
+            f"; quote texts that contain {delimiter!r}, or remove {delimiter!r}" if has_more else ""
+        )
         beginning = repr(delimiter.join(row.fields)[:60])
         raise ValueError(f"{len(row.fields)} fields, expected {num_fields}: {beginning}{fix}")
 
@@ -239,8 +242,11 @@ def normal_title(title: str) -> str:
 
 
 def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
-    """Return whether the first row is a header: the user named a column by its title, or it has
-    usual titles for path and text."""
+    """Return whether the first row is a header.
+
+    It is a header if the user specified a column by its title, or if it contains common titles for
+    the path and the text.
+    """
     asked = (table.path_column, table.text_column, speaker_column)
     if any(x and not x.isdecimal() for x in asked):
         return True
@@ -260,13 +266,15 @@ def choose_columns(
     num_fields: int,
     delimiter: str,
 ) -> Columns:
-    """Find the columns of path, text and speaker.
+    """Choose the columns for path, text and speaker.
 
-    Without titles, a path is in the first column. The text is in the only other column or, if there
-    are two, in the last column (LJSpeech's normalized text).
+    If the table has no header, the first column contains the path. If one other column remains
+    besides the speaker, it contains the text. If two remain, the last of them contains the text
+    (LJSpeech's normalized text).
 
     Raises:
-        UserError: if a column that the user named is missing, or if the user must name a column.
+        UserError: if a column that the user specified does not exist, or if the user must specify a
+            column.
     """
 
     def column(option: str, asked: str, usual: Sequence[str]) -> int | None:
@@ -279,7 +287,7 @@ def choose_columns(
         known = ", ".join(titles or rows[0].fields)[:200]
         raise UserError(
             f"{table.path}: {option} {asked}: no such column, expected a number from 1 to "
-            f"{num_fields}, or a title of {known!r}"
+            f"{num_fields}, or one of the titles {known!r}"
         )
 
     speaker = column("--speaker-column", speaker_column, ())
@@ -297,51 +305,58 @@ def choose_columns(
         option = "--path-column" if path is None else "--text-column"
         found = ", ".join(titles or rows[0].fields)
         raise UserError(
-            f"{table.path}: columns {found[:200]!r}, expected a usual title, id|text, or id|text|"
-            f"normalized text; set the column with {option}, by its title or its number from 1 on"
+            f"{table.path}: columns {found[:200]!r}, expected common titles, id|text, or id|text|"
+            f"normalized text. Set the column with {option}: its title, or its number counted from 1"
         )
     if path == text:
-        raise UserError(f"{table.path}: column {text + 1} is named for paths and for texts")
+        raise UserError(f"{table.path}: column {text + 1} is selected for both paths and texts")
     if speaker in (path, text):
         raise UserError(
             f"{table.path}: --speaker-column {speaker_column}: this column contains the "
-            f"{'paths' if speaker == path else 'texts'}, expected another column (--speaker NAME "
-            "sets one speaker for all lines)"
+            f"{'paths' if speaker == path else 'texts'}, expected a different column. If all lines "
+            "have the same speaker, use --speaker NAME"
         )
     return Columns(path, text, speaker)
 
 
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
-    """Raise UserError unless two columns seem to be LJSpeech's text and normalized text. They do
-    not if the values of a column repeat like names of speakers, or if the two texts have no words
-    in common."""
+    """Raise UserError unless two columns seem to be a text and its normalized text (LJSpeech).
+
+    This is not the case if values in one column repeat as speaker names do, or if the two texts of
+    most lines have no word in common.
+    """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
     texts, normalized = zip(*pairs, strict=True)
-    is_empty = len({*texts}) == 1  # also if the title is the same for all lines
+    is_empty = len({*texts}) == 1  # empty, or the same title in all lines
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(
         f"{path}: columns {written + 1} and {spoken + 1} are not a text and its normalized text: "
-        f"{pairs[0][0][:60]!r} and {pairs[0][1][:60]!r}. Set the column of the spoken texts with "
-        "--text-column, and a column of speakers with --speaker-column"
+        f"{pairs[0][0][:60]!r} and {pairs[0][1][:60]!r}. Set the column that contains the spoken "
+        "texts with --text-column, and a column with speakers with --speaker-column"
     )
 
 
 def repeats(values: Sequence[str]) -> bool:
-    """Return whether a column has few distinct values, like names of speakers."""
+    """Return whether a column has few distinct values, as a column of speaker names has."""
     return len(values) >= MIN_LINES and len({*values}) <= MAX_REPEATING_SHARE * len(values)
 
 
 def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Return whether the two texts of most lines have no word in common."""
+    """Return whether, in most lines, the two texts have no word in common."""
     words = [[{*re.findall(r"[^\W\d_]+", text.casefold())} for text in pair] for pair in pairs]
     long = [pair for pair in words if min(map(len, pair)) >= MIN_WORDS]
     return sum(a.isdisjoint(b) for a, b in long) > len(long) / 2
 
 
 def segment_of(titles: list[str] | None, fields: Sequence[str]) -> Segment | None:
-    """Return the part of the recording that a row transcribes, in seconds. NeMo writes it as
-    `offset` and `duration`. Raises ValueError if these are not valid numbers."""
+    """Return the segment of the recording that a row transcribes, from `offset` and `duration`.
+
+    NeMo uses these columns, in seconds.
+
+    Raises:
+        ValueError: if a value is not a valid number.
+    """
     row = dict(zip(titles or (), fields, strict=False))
     values = {}
     for name in ("offset", "duration"):
@@ -349,19 +364,19 @@ def segment_of(titles: list[str] | None, fields: Sequence[str]) -> Segment | Non
         if value and row.get("offset"):
             values[name] = float(value) if re.fullmatch(r"[\d.]+(e-?\d+)?", value) else -1.0
             if values[name] < 0:
-                raise ValueError(f"{name} {value!r}, expected seconds from 0 on")
+                raise ValueError(f"{name} {value!r}, expected a number of seconds, at least 0")
     return Segment(values["offset"], values.get("duration")) if values else None
 
 
 def print_assumptions(
     table: Table, titles: list[str] | None, num_fields: int, columns: Columns, delimiter: str
 ) -> None:
-    """Print how a table is read, unless it has the form of LJSpeech's metadata.csv."""
+    """Print how a table is read, unless it has the format of LJSpeech's metadata.csv."""
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1:
         return
-    form = f"read with {DELIMITERS.get(delimiter, repr(delimiter))}"
+    form = f"separated by {DELIMITERS.get(delimiter, repr(delimiter))}"
     if titles:
-        form = f"{form} and a header" if delimiter else "read as JSON"
+        form = f"{form}, with a header" if delimiter else "read as JSON"
     path, text = (repr(titles[i]) if titles else i + 1 for i in (columns.path, columns.text))
     print(f"note: {table.path}: {form}: paths from column {path}, texts from column {text}")

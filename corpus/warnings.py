@@ -1,4 +1,4 @@
-"""Find clips and texts that keep a model from learning to align (docs/guides/own-data.md).
+"""Find clips and texts that keep a model from learning alignments (docs/guides/own-data.md).
 
 for warning in corpus_warnings(clips, hparams):
     print(warning)
@@ -26,37 +26,37 @@ from tacotron2_voice.text.spoken_numbers import WORDS
 from tacotron2_voice.text.tags import WORDS_IN_BRACKETS
 from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 
-MAX_SILENCE_SECONDS = 0.3  # longest usual silence before or after speech
-WORST_SHOWN = 5
+MAX_SILENCE_SECONDS = 0.3  # longer silence before or after speech causes a warning
+WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
-TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # a tag of HTML, without attributes
-# Accents, quotation marks and Cyrillic letters of UTF-8 that was read as Windows-1252.
+TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
+# What accents, quotation marks and Cyrillic letters become if UTF-8 is read as Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
-# What is unusual in a text, an advice, and its pattern.
+# Unusual contents of texts: a description, advice, and a pattern.
 UNUSUAL_TEXTS = (
     (
-        "codes or tags of HTML, which are read letter by letter",
+        "HTML entities or tags, which would be read letter by letter",
         "Write the characters themselves",
         re.compile(rf"&#[0-9]+;|&#x[0-9a-fA-F]+;|&[A-Za-z]{{2,8}};|{TAG}"),
     ),
     (
         "UTF-8 that was read as Windows-1252",
-        "Decode the texts again where they come from",
+        "Decode the original texts again",
         TWICE_ENCODED,
     ),
     (
-        "words in square brackets, which training reads as speech but synthesis as tags",
-        "Delete them if the recordings do not contain them, or write (round) brackets",
+        "words in square brackets, which are speech in training but tags in synthesis",
+        "Delete them if they are not spoken, or write (round) brackets",
         WORDS_IN_BRACKETS,
     ),
     (
-        # Wrong conversions of quotation marks leave control characters.
+        # Wrong conversions of quotation marks produce control characters.
         "control characters",
-        "Delete them, or write the characters that were meant",
+        "Delete them, or write the intended characters",
         re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"),
     ),
 )
-# A problem of `problems_of`, how it is described, and an advice.
+# For each problem of `problems_of`: a description and advice.
 AUDIO_PROBLEMS = {
     "noise": (
         f"noise (speech is less than {MIN_SIGNAL_TO_NOISE} dB louder)",
@@ -65,18 +65,18 @@ AUDIO_PROBLEMS = {
     "hum": ("hum of 50 or 60 Hz", "Filter the hum with an audio editor"),
     "offset": (
         "a constant offset of the samples",
-        "--convert DIR writes copies without the offset",
+        "Add --convert DIR to write copies without the offset",
     ),
     "narrow band": (
-        "a narrow band (no speech above 4.5 kHz, such as from a telephone)",
+        "a narrow frequency band (no speech above 4.5 kHz, as from a telephone)",
         "Use recordings with a higher sampling rate",
     ),
     "cut": (
-        "speech at the start or the end of the file",
-        "Listen: if words are cut off, cut the recording again",
+        "speech at the very start or end of the file",
+        "Listen to the clips. If words are cut off, cut the recording again",
     ),
     "pause": (
-        f"a pause over {MAX_PAUSE:g} s inside the speech",
+        f"a pause of more than {MAX_PAUSE:g} s inside the speech",
         "Split the clip at the pause, or shorten the pause",
     ),
 }
@@ -101,22 +101,23 @@ SCRIPTS = {
     }.items()
     for language in languages.split()
 }
-MAX_OTHER_SCRIPT = 0.2  # share of the texts, because texts contain foreign names
-# With fewer clips, or with clips of the same length, a correlation means nothing.
+MAX_OTHER_SCRIPT = 0.2  # allowed fraction of texts in a different script, such as foreign names
+# With fewer clips, or with clips of similar length, the correlation is meaningless.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
-MIN_CORRELATION = 0.3  # least correlation of the logarithms of seconds and symbols
-MAX_FOREIGN_SHARE = 0.05  # share of the texts; English has fewer names and foreign words
-# 15 % of the words of LJSpeech; in few other languages is any of them a word.
+MIN_CORRELATION = 0.3  # minimum correlation between the logarithms of seconds and symbols
+# Allowed fraction of texts with foreign letters; English texts with foreign names are rarer.
+MAX_FOREIGN_SHARE = 0.05
+# These words are 15 % of all words in LJSpeech. Few other languages contain any of them.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 
 class Finding(NamedTuple):
-    """A problem that clips of a corpus have."""
+    """A problem that some clips of a corpus have."""
 
     problem: str
     advice: str
-    notes: list[tuple[Clip, str]]  # the affected clips, each with its value, worst first
+    notes: list[tuple[Clip, str]]  # affected clips with their measured values, worst first
 
     def describe(self, num_clips: int) -> str:
         """Return the warning that `prepare` prints."""
@@ -128,7 +129,7 @@ class Finding(NamedTuple):
 
 
 def corpus_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
-    """Return the warnings that are about the whole corpus, in a fixed order."""
+    """Return warnings about the corpus as a whole, in a fixed order."""
     warnings = [
         other_language(clips, hparams),
         other_script(clips, hparams),
@@ -138,7 +139,7 @@ def corpus_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
 
 
 def clip_findings(clips: Sequence[Clip], hparams: HParams) -> list[Finding]:
-    """Return the problems that single clips have, in a fixed order; [] without problems."""
+    """Return the problems of individual clips, in a fixed order."""
     findings = [*_audio_findings(clips, hparams), *_text_findings(clips, hparams)]
     return [finding for finding in findings if finding.notes]
 
@@ -147,8 +148,8 @@ def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding
     rate = hparams.sampling_rate
     silences = [max(clip.measured.silence_before, clip.measured.silence_after) for clip in clips]
     yield Finding(
-        f"silence over {MAX_SILENCE_SECONDS:g} s before or after speech",
-        "Trim it with --trim-silence DIR",
+        f"silence of more than {MAX_SILENCE_SECONDS:g} s before or after speech",
+        "Trim the silence with --trim-silence DIR",
         [
             (
                 clips[i],
@@ -160,7 +161,7 @@ def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding
     )
     clipped = [clip.measured.clipped for clip in clips]
     yield Finding(
-        "clipping (three samples or more in a row at full scale, or often at the clip's peak)",
+        "clipping (three or more consecutive samples at full scale, or repeatedly at the peak)",
         "Record at a lower level, restore the clip with a declipper, or leave it out",
         [
             (clips[i], f"{clipped[i]:,} samples, {1000 * clipped[i] / rate:.1f} ms")
@@ -174,18 +175,18 @@ def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding
     levels = _level_differences(clips)
     yield Finding(
         f"a level more than {MAX_LEVEL_DIFFERENCE} dB from the speaker's median",
-        "--convert DIR writes copies with the same level",
+        "Add --convert DIR to write copies with the same level",
         [(clips[i], f"{levels[i]:+.0f} dB") for i in _worst(np.abs(levels), MAX_LEVEL_DIFFERENCE)],
     )
     yield Finding(
-        "the audio of another clip",
-        "Keep the clip with the right text and remove the other clips",
+        "the same audio as an earlier clip",
+        "Keep the clip with the correct text and remove the other clips",
         _duplicates(clips),
     )
 
 
 def _level_differences(clips: Sequence[Clip]) -> np.ndarray:
-    """Return how far the level of each clip is from its speaker's median, in dB, float64 [clips]."""
+    """Return each clip's level relative to its speaker's median, in dB, float64 [clips]."""
     levels = np.array([clip.measured.quality.level for clip in clips])
     names = np.array([clip.speaker for clip in clips])
     differences = np.zeros(len(clips))
@@ -200,23 +201,23 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
     low, median, high = usual_rates(rates)
     unit = "symbols per second"
     if have_several_speakers(clips):
-        unit = "times the usual symbols per second of their speaker"
+        unit = "times their speaker's median of symbols per second"
     yield Finding(
         f"fewer than {low:.1f} or more than {high:.1f} {unit}",
-        "Listen, then correct the text, cut the audio, or leave the clip out",
+        "Listen to the clips. Correct the text, cut the audio, or leave the clip out",
         [
             (clips[i], f"{_line(clips[i])}, {rates[i]:.1f}")
             for i in _worst(np.abs(np.log(rates / median)), np.log(high / median))
         ],
     )
-    # Other symbol tables reject unknown characters, but eSpeak drops them without a message.
+    # The English table and eSpeak silently drop unknown characters; other tables reject them.
     may_drop = hparams.table.is_english or PHONES in hparams.text_cleaners
     facts = hparams.text_cleaners, hparams.table, hparams.language
     texts = [respell(clip.text, hparams.pronunciations) for clip in clips]
     dropped = [dropped_symbols(text, *facts) if may_drop else {} for text in texts]
     yield Finding(
         "characters or phones that the text cleaners drop",
-        "Write them as words, or choose other text_cleaners with --hparams",
+        "Write them as words, or choose different text_cleaners with --hparams",
         [
             (clips[i], f"{_line(clips[i])}, columns of the text: {with_columns(dropped[i])}")
             for i in _worst([*map(len, dropped)], 0)
@@ -235,24 +236,26 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
 
 
 def _line(clip: Clip) -> str:
-    """Return the file and the line of a clip's text, without the folder."""
+    """Return "file:line" for a clip's text, without the folder."""
     return Path(clip.where).name
 
 
 def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
-    """Return a warning if many texts have no letters of their language's script, such as English
-    translations of Korean speech; otherwise None."""
+    """Return a warning if many texts contain no letter of their language's script, otherwise None.
+
+    Such texts may be translations, such as English translations of Korean speech.
+    """
     script = SCRIPTS.get(hparams.language.partition("-")[0])
     is_english = hparams.table.is_english and PHONES not in hparams.text_cleaners
-    if not script or is_english:  # `other_language` compares texts for the English cleaners
+    if not script or is_english:  # `other_language` checks texts for the English cleaners
         return None
     others = [clip for clip in clips if not _has_script(clip.text, script)]
     if len(others) <= MAX_OTHER_SCRIPT * len(clips):
         return None
     return (
-        f"warning: {len(others):,} of {len(clips):,} texts have no {script.title()} letters, expected "
-        f"them for language={hparams.language}: {others[0].where}: {others[0].text[:60]!r}. Check "
-        "that --text-column names the words that are spoken"
+        f"warning: {len(others):,} of {len(clips):,} texts contain no {script.title()} letters, "
+        f"although language={hparams.language}, such as {others[0].where}: "
+        f"{others[0].text[:60]!r}. Check that --text-column is the column of the spoken words"
     )
 
 
@@ -261,8 +264,10 @@ def _has_script(text: str, script: str) -> bool:
 
 
 def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
-    """Return a warning if texts for English seem to be in another language, by their letters or
-    words; otherwise None."""
+    """Return a warning if letters or words suggest that the texts are not English, otherwise None.
+
+    Only texts that are read with the English symbol table are checked.
+    """
     if not hparams.table.is_english:
         return None
     foreign = [foreign_letters(clip.text) for clip in clips]
@@ -274,7 +279,7 @@ def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
     example = clips[indices[0] if indices else 0]
     if len(indices) > MAX_FOREIGN_SHARE * len(clips):
         commonest = ", ".join(letter for letter, _ in counts.most_common(WORST_SHOWN))
-        found = f"{len(indices):,} of {len(clips):,} texts have letters that English lacks: "
+        found = f"{len(indices):,} of {len(clips):,} texts contain letters that are not English: "
         found += commonest
     elif words.total() >= MIN_WORDS and num_common < MIN_COMMON_SHARE * words.total():
         found = f"only {num_common:,} of {words.total():,} words are {', '.join(COMMON_WORDS)}"
@@ -282,17 +287,17 @@ def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
         return None
     becomes = f"{example.text[:40]!r} becomes {sequence_to_text(example.symbols)[:60]!r}"
     return (
-        f"warning: {found}. The texts are read as English: {becomes}. If they are in another "
-        f"language, prepare with {OTHER_LANGUAGE}"
+        f"warning: {found}. The texts are read as English: {becomes}. If they are in a different "
+        f"language, run prepare.py with {OTHER_LANGUAGE}"
     )
 
 
 def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
-    """Return a warning if the texts of long clips are not longer than those of short clips,
-    otherwise None.
+    """Return a warning if long clips do not have longer texts than short clips, otherwise None.
 
-    The table may have lost a line, or another column may contain the texts. In LJSpeech the
-    correlation is 0.97, and at most 0.15 if the texts are shifted by some lines.
+    The reason may be that a line of the table is missing, or that a different column contains the
+    texts. In LJSpeech, the correlation is 0.97. If the texts are shifted by a few lines, the
+    correlation is at most 0.15.
     """
     seconds = np.log([clip.measured.speech_samples for clip in clips])
     symbols = np.log([len(clip.symbols) for clip in clips])
@@ -302,21 +307,21 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
         return None
     return (
         "warning: texts of long clips are not longer than texts of short clips "
-        f"(correlation {correlation:.2f}, 0.97 in LJSpeech): texts of other clips cannot be learned. "
-        "Listen to some, such as "
+        f"(correlation {correlation:.2f}; LJSpeech: 0.97), so texts may be assigned to the wrong "
+        "clips. Listen to a few clips, such as "
         f"{clips[0].id}: {clips[0].text[:60]!r} ({MANUAL})"
     )
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Return Pearson's correlation; 0 if an array is constant."""
+    """Return the Pearson correlation, or 0 if an array is constant."""
     if not (deviations := one.std() * other.std()):
         return 0.0
     return float(np.mean((one - one.mean()) * (other - other.mean())) / deviations)
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return the symbols per second of speech of each clip, float64 [clips]."""
+    """Return each clip's number of symbols per second of speech, float64 [clips]."""
     return np.array([len(c.symbols) * sampling_rate / c.measured.speech_samples for c in clips])
 
 
@@ -325,10 +330,10 @@ def have_several_speakers(clips: Sequence[Clip]) -> bool:
 
 
 def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return the symbol rates of clips, float64 [clips].
+    """Return the clips' symbol rates in a form that can be compared, float64 [clips].
 
-    With several speakers, each rate is divided by the median of its speaker, so that the clips of a
-    slow speaker are not unusual.
+    With several speakers, each rate is divided by the speaker's median rate, so that the clips of a
+    slow speaker do not count as unusual.
     """
     rates = symbol_rates(clips, sampling_rate)
     if not have_several_speakers(clips):
@@ -339,11 +344,11 @@ def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
 
 
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
-    """Return the lowest usual rate, the median and the highest usual rate.
+    """Return the lowest usual rate, the median rate and the highest usual rate.
 
     A rate is unusual if its logarithm differs from the median by more than 6 robust standard
-    deviations (1.4826 times the median absolute deviation), and the rate by more than half. Two of
-    LJSpeech's 13,100 clips are unusual.
+    deviations (each 1.4826 times the median absolute deviation) and by more than log(1.5). In
+    LJSpeech, 2 of 13,100 clips are unusual.
     """
     logarithms = np.log(rates)
     middle = np.median(logarithms)
@@ -360,8 +365,7 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
 
 
 def _duplicates(clips: Sequence[Clip]) -> list[tuple[Clip, str]]:
-    """Return notes on clips with the audio of an earlier clip. Clips with a different text come
-    first."""
+    """Return notes on clips with the same audio as an earlier clip; different texts come first."""
     first: dict[int, Clip] = {}
     with_another_text = []
     with_the_same_text = []
@@ -370,7 +374,7 @@ def _duplicates(clips: Sequence[Clip]) -> list[tuple[Clip, str]]:
         if clip is before:
             continue
         if clip.text == before.text:
-            with_the_same_text.append((clip, f"that of {before.id}, the same text"))
+            with_the_same_text.append((clip, f"same audio and text as {before.id}"))
         else:
-            with_another_text.append((clip, f"that of {before.id}, another text"))
+            with_another_text.append((clip, f"same audio as {before.id}, different text"))
     return with_another_text + with_the_same_text

@@ -1,4 +1,4 @@
-"""Make batches of clips of similar length for PyTorch: less padding, exact resume, several GPUs.
+"""Batch clips of similar length for PyTorch, with less padding and support for several GPUs.
 
     sampler = LengthBatchSampler(lengths, batch_size=16, strategy="semi_sorted",
                                  dynamic_batch_size=True, batch_randomization=True)
@@ -8,22 +8,22 @@
         for batch in loader:
             ...
 
-Every epoch is planned from the clips' lengths alone. Plans need numpy, and the datasets need torch.
-`python -m length_batching lengths.csv` prints what each strategy costs. The modules, in the order
-in which you can read them:
+Every epoch is planned from the clips' lengths alone. Planning requires numpy; the dataset classes
+also require torch. `python -m length_batching lengths.csv` prints the cost of each strategy. The
+modules, in reading order:
 
-    strategies.py  decides which clips are neighbors: a function for each strategy
-    options.py     the options of `plan_epoch`, as a type, and their checks
-    plan.py        cuts the strategy's order into an epoch's batches: `plan_epoch`
-    costs.py       measures padding, and how well batches mix the clips
-    updates.py groups batches into optimizer steps that several processes share
-    sampler.py `LengthBatchSampler`, for your own training loops
+    strategies.py  one function per batching strategy, which sorts the clips of an epoch
+    options.py     the options of `plan_epoch` as a type, and their validation
+    plan.py        `plan_epoch`, which cuts the strategy's order into batches
+    costs.py       measures padding and how well the batches mix the clips
+    updates.py     groups batches into optimizer steps that several processes share
+    sampler.py     `LengthBatchSampler`, for your own training loops
     batches.py     `LengthBatches`, a dataset whose items are batches, for training frameworks
     segments.py    groups of clips that stay together, and segments of long clips
-    stream.py      `LengthBatchStream`, for items whose lengths are not known beforehand
-    search.py      finds the options that need the fewest steps and still mix the clips
-    report.py      prints the costs of all strategies and the result of the search
-    checks.py      checks of lengths and counts, and `BatchingError`
+    stream.py      `LengthBatchStream`, for items whose lengths are unknown in advance
+    search.py      finds the options with the fewest decoder steps that still mix the clips well
+    report.py      formats the costs of all strategies and the result of the search
+    checks.py      `BatchingError`, and validation of lengths and counts
 """
 
 import importlib
@@ -82,8 +82,7 @@ __all__ = [
     "register",
     "segments_of",
 ]
-# These names are in modules that import torch. They are imported on first use, so that plans work
-# without torch.
+# Modules that import torch. They are imported on first use, so that planning works without torch.
 NEED_TORCH = {
     "LengthBatches": "batches",
     "RankSampler": "batches",

@@ -1,12 +1,13 @@
-"""Print what each batching strategy costs for a file of lengths, and find the fastest options.
+"""Print the cost of each batching strategy for a file of lengths, and find the fastest options.
 
     python -m length_batching lengths.csv
     python -m length_batching lengths.csv --column samples
     python -m length_batching lengths.csv batch_size=32 local_randomization_factor=0.035
 
-The file contains one length per line, in any unit, or it is a CSV. The table has a row for every
-strategy with fixed and with dynamic (DBS) batch sizes. Below the table is the call of
-LengthBatchSampler that needs the fewest steps and mixes the clips as well as SSB-DBS-BR does.
+The file is a CSV, or a text file with one length per line, in any unit. The output is a table with
+two rows per strategy: fixed batch sizes and dynamic batch sizes (DBS). Below the table, the program
+prints a call of LengthBatchSampler with the options that need the fewest steps and mix the clips at
+least as well as SSB-DBS-BR.
 """
 
 import argparse
@@ -29,29 +30,30 @@ OPTIONS = ("batch_size", *SIZES, *(parameter.name for parameter in PARAMETERS))
 
 
 def read_lengths(path: str, column: str | None = None) -> np.ndarray:
-    """Read the lengths in a file, or on standard input if the path is "-".
+    """Read the lengths from a file, or from standard input if the path is "-".
 
     Args:
-        column: title of the column in a CSV. Default: the last column.
+        column: title of the CSV column that contains the lengths. Default: the last column.
 
     Raises:
-        BatchingError: if a line contains no length, or the file has no lengths.
+        BatchingError: if a line contains no valid length, or if the file is empty.
     """
     try:
         with open(0 if path == "-" else path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
             rows = [(reader.line_num, row) for row in reader if any(row)]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BatchingError(f"{path}: expected lines of text in UTF-8 ({error})") from None
+        raise BatchingError(f"{path}: expected a text file in UTF-8 ({error})") from None
     titles = [cell.strip() for cell in rows[0][1]] if rows else [""]
     if column is not None and column not in titles:
-        raise BatchingError(f"{path}:1: no column {column!r}, expected one of {','.join(titles)}")
+        expected = f"expected one of {','.join(titles)}"
+        raise BatchingError(f"{path}:1: the file has no column {column!r}; {expected}")
     index = -1 if column is None else titles.index(column)
     starts_with_number = re.match(r"[-+.\d]|nan|inf|$", titles[index], re.IGNORECASE)
     if column is not None or not starts_with_number:
         del rows[0]
     if not rows:
-        raise BatchingError(f"{path}: no lengths; expected one length per line, or a CSV")
+        raise BatchingError(f"{path}: contains no lengths; expected one length per line, or a CSV")
     lengths = np.full(len(rows), np.nan)
     for i, (_, row) in enumerate(rows):
         with contextlib.suppress(ValueError, IndexError):
@@ -60,13 +62,13 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
     if wrong:
         (line, row), *others = wrong
         text = ",".join(row)[:60]
-        more = f"; {len(others):,} more such lines" if others else ""
-        raise BatchingError(f"{path}:{line}: {text!r}: expected a length, a number above 0{more}")
+        more = f"; {len(others):,} more lines have this problem" if others else ""
+        raise BatchingError(f"{path}:{line}: {text!r}: expected a length above 0{more}")
     return lengths
 
 
 def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) -> None:
-    """Print the table of costs, and the call of LengthBatchSampler that needs the fewest steps."""
+    """Print the cost table and the LengthBatchSampler call that needs the fewest decoder steps."""
     surveyor = Surveyor(lengths)
     surveys, impossible = survey_all(surveyor, batch_size, **options)
     print(
@@ -78,23 +80,23 @@ def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) 
     result = search(surveyor, batch_size, **sizes)
     print(*describe_result(result), sep="\n")
     if result.best:
-        sizes.pop("batch_capacity", None)  # the best options may contain another value
+        sizes.pop("batch_capacity", None)  # the best options may contain a different value
         call = result.best.options() | sizes
         arguments = "".join(f"\n    {name}={value!r}," for name, value in call.items())
         print(f"\nLengthBatchSampler(\n    lengths,{arguments}\n)")
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Return the name and the value of name=value."""
+    """Parse `name=value`, and return the name and the value."""
     name, _, value = text.partition("=")
     if name not in OPTIONS:
-        raise BatchingError(f"{text}: expected name=value with one of {', '.join(OPTIONS)}")
+        raise BatchingError(f"{text}: expected name=value with a name from {', '.join(OPTIONS)}")
     if name == "too_long":
         return name, value
     try:
         return name, int(value) if value.isdecimal() else float(value)
     except ValueError:
-        raise BatchingError(f"{text}: expected a number") from None
+        raise BatchingError(f"{text}: expected a number after '='") from None
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -104,9 +106,14 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("lengths", help="a file of lengths (-: standard input)")
-    add("options", nargs="*", metavar="name=value", help=f"one of {', '.join(OPTIONS)}")
-    add("--column", help="title of the CSV's column (default: the last column)")
+    add("lengths", help="read the lengths from this file (-: standard input)")
+    add(
+        "options",
+        nargs="*",
+        metavar="name=value",
+        help=f"set a batching option: {', '.join(OPTIONS)}",
+    )
+    add("--column", help="read the lengths from this CSV column (default: the last column)")
     add(
         "--strategies",
         action="version",
@@ -121,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(end="", flush=True)
     except BatchingError as error:
         sys.exit(f"error: {error}")
-    except BrokenPipeError:  # the program that reads the pipe, such as `head`, has ended
+    except BrokenPipeError:  # the program that reads the pipe, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
     except OSError as error:

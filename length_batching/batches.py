@@ -1,12 +1,12 @@
 """Provide whole batches as items of a dataset, for training frameworks.
 
 Every framework can distribute, skip, count and resume the items of a dataset. If each item is a
-whole batch, the framework does not need to support batches of different sizes. The README has the
-lines for each framework.
+whole batch, the framework does not need to support batches of different sizes. The README shows
+the code for each framework.
 
-A process must ask for its batches in order: rank r of W processes asks for r, r + W, r + 2 W, ...
-Each worker of a loader computes which batch must come next. Any other index raises BatchingError,
-because it would lose or repeat clips.
+A process must request its batches in order: rank r of W processes requests batches r, r + W,
+r + 2 W, ... Each DataLoader worker computes which batch must come next. Any other index raises
+BatchingError, because the epoch would otherwise skip or repeat clips.
 """
 
 import os
@@ -30,37 +30,38 @@ from length_batching.plan import EpochPlan
 from length_batching.strategies import StrategyName
 from length_batching.updates import EpochUpdates, UpdatePlanner
 
-MAX_WORKERS = 1024  # largest number of workers of a loader
-UNKNOWN_START = -1  # the framework decides where the pass begins, because it skips trained batches
+MAX_WORKERS = 1024  # maximum number of workers per DataLoader
+UNKNOWN_START = -1  # the framework skips trained batches, and so decides where the pass begins
 
 
 class BatchIndex(int):
-    """The index of a batch and the number of the pass in which `RankSampler` yielded it.
+    """A batch index that also stores the number of the pass in which `RankSampler` yielded it.
 
-    A persistent worker may get an index late, from a pass that ended early.
+    The pass number is needed because a persistent worker may still receive an index from a pass
+    that was stopped early.
     """
 
     pass_number: int
 
 
 class PassState(NamedTuple):
-    """The state that the main process shares with the loader's workers."""
+    """The state that the main process shares with the DataLoader workers."""
 
     epoch: int = 0
-    times_set: int = 1  # number of times that an epoch was set or loaded
-    start: int = 0  # number of the batch with which the pass begins, or UNKNOWN_START
-    is_set: bool = False  # whether set_epoch has set this epoch
-    pass_number: int = 0  # number of the last pass of RankSampler
+    times_set: int = 1  # how many times an epoch has been set or loaded
+    start: int = 0  # number of the first batch of the pass, or UNKNOWN_START
+    is_set: bool = False  # whether `set_epoch` has been called for this epoch
+    pass_number: int = 0  # number of the most recent RankSampler pass
 
 
 class WorkerState(NamedTuple):
-    """The position of a loader's worker in its pass."""
+    """The position of a DataLoader worker in its pass."""
 
-    # pass_number of a pass of RankSampler. For other samplers: -times_set. 0: no pass has begun.
+    # `pass_number` with RankSampler, -times_set with other samplers; 0: no pass has begun.
     pass_id: int = 0
-    next_index: int = 0  # number of the batch that the worker must get next
+    next_index: int = 0  # number of the batch that the worker must return next
     epoch: int = 0
-    epoch_was_set: bool = False  # whether set_epoch was called before the pass began
+    epoch_was_set: bool = False  # whether `set_epoch` was called before the pass began
 
 
 class LengthBatches(Dataset[Any]):
@@ -76,27 +77,28 @@ class LengthBatches(Dataset[Any]):
                 ...
                 state = batches.state_dict(trained)
 
-    Call `set_epoch` before every pass, unless your framework does. `len(batches)` is the same in
-    every epoch, and a multiple of `world_size`.
+    Call `set_epoch` before every pass, unless your framework calls it. `len(batches)` is the same
+    in every epoch, and it is a multiple of `world_size`.
 
     Args:
         dataset: the clips. `dataset[i]` has the length `lengths[i]`.
-        lengths, batch_size, strategy, options: see `plan_epoch` (`epoch` excluded).
-        collate: a function that makes a batch from a list of clips. Default: `default_collate` of
-            torch.
-        world_size: number of processes that share the batches, W.
+        lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
+        collate: a function that combines a list of clips into a batch. Default: PyTorch's
+            `default_collate`.
+        world_size: number of processes that share the batches (W).
         random_epochs: see `UpdatePlanner`.
-        batches_per_epoch: batches in every epoch, counted over all processes. "constant": 1 % more
-            than the first epoch needs.
-        batches_per_update: batches of similar length that share an optimizer step, counted over all
-            processes. It must be a multiple of W; the default is W.
-        record: a file in the run's folder, for trainers that save no state of their data
-            (transformers). The first run writes a checksum of its batches there. A later run with
-            other batches raises BatchingError. Without a record and without a loaded state, a pass
-            must begin at the start of an epoch.
+        batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
+            1 % more than the first epoch needs.
+        batches_per_update: number of batches of similar length per optimizer step, summed over all
+            processes. It must be a multiple of W. Default: W.
+        record: a file in the run's folder, for trainers that do not save the state of their data
+            (transformers). The first run writes a checksum of its batches to this file. A later run
+            with different batches raises BatchingError. Without a record and without a loaded
+            state, a pass must begin at the start of an epoch.
 
     Raises:
-        BatchingError: if an option or a length is not allowed, or if `record` has other batches.
+        BatchingError: if an option or a length is invalid, or if the batches differ from those that
+            `record` describes.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class LengthBatches(Dataset[Any]):
         **options: Unpack[PlanOptions],
     ):
         if batches_per_epoch is None:
-            raise BatchingError('batches_per_epoch=None: expected a number, or "constant"')
+            raise BatchingError('batches_per_epoch=None: expected a number or "constant"')
         rank = None if world_size is None else 0
         _, self.world_size, size = resolve_ranks(rank, world_size, batches_per_update)
         self._world_size_given = world_size is not None
@@ -130,19 +132,19 @@ class LengthBatches(Dataset[Any]):
         )
         if hasattr(dataset, "__len__") and len(dataset) != len(self._planner.lengths):
             found = f"{len(dataset):,} clips and {len(self._planner.lengths):,} lengths"
-            raise BatchingError(f"dataset, lengths: {found}, expected a length per clip")
+            raise BatchingError(f"dataset, lengths: {found}; expected one length per clip")
         self.dataset = dataset
         self.collate = collate
         self._updates = self._planner.updates_of(0)
-        # Tensors in shared memory: the loader's workers see changes, also while they persist.
+        # These tensors are in shared memory, so that persistent workers see changes.
         self._shared_state = torch.tensor(PassState()).share_memory_()
         rows = torch.tensor([WorkerState()] * MAX_WORKERS, dtype=torch.int64)
         self._worker_states = rows.share_memory_()
-        self._in_stateful_worker = False  # only set in the copy of a worker
-        # the first epoch that may be set after a state was loaded
+        self._in_stateful_worker = False  # True only in a worker's copy of this object
+        # After a state was loaded, `set_epoch` first accepts only these epochs.
         self._loaded_epochs: tuple[int, ...] = ()
-        self._is_begun = False  # whether a pass of RankSampler has begun in this epoch
-        self._drawn = 0  # batches that this pass of RankSampler has yielded
+        self._is_begun = False  # whether a RankSampler pass has begun in this epoch
+        self._drawn = 0  # number of batches that this RankSampler pass has yielded
         self._has_record = record is not None and self._check_record(Path(record))
         if self._has_record:
             self._begin_epoch(0, UNKNOWN_START, is_set=False)
@@ -158,7 +160,7 @@ class LengthBatches(Dataset[Any]):
         self._shared_state[:] = torch.tensor(state)
 
     def _begin_epoch(self, epoch: int, start: int, *, is_set: bool, ends_pass: bool = True) -> None:
-        """Share a new epoch with the workers. `ends_pass`: reject indices of earlier passes."""
+        """Share a new epoch with the workers; with `ends_pass`, reject indices of earlier passes."""
         state = self._state
         self._state = PassState(
             epoch,
@@ -173,14 +175,13 @@ class LengthBatches(Dataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """Return the epoch that was set or loaded, counted from 0."""
+        """Return the current epoch, counted from 0."""
         return self._state.epoch
 
     def __len__(self) -> int:
         return len(self._updates.plan)
 
     def _current_updates(self) -> EpochUpdates:
-        """Return this epoch's batches. Each process and each worker plans the batches once."""
         if self._updates.epoch != self.epoch:
             self._updates = self._planner.updates_of(self.epoch)
         return self._updates
@@ -191,20 +192,21 @@ class LengthBatches(Dataset[Any]):
         return self._current_updates().plan
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass, counted from 0. A loaded position inside this epoch is
-        kept.
+        """Set the epoch of the next pass, counted from 0.
+
+        If a loaded state points inside this epoch, the pass begins at the loaded position.
 
         Raises:
-            BatchingError: if a state of another epoch was loaded.
+            BatchingError: if the loaded state belongs to a different epoch.
         """
         check_count("epoch", epoch, 0)
         if self._loaded_epochs and epoch not in self._loaded_epochs:
             expected = " or ".join(map(str, self._loaded_epochs))
             raise BatchingError(
-                f"set_epoch({epoch}): expected {expected}, because a state of this epoch was loaded"
+                f"set_epoch({epoch}): expected epoch {expected}, which the loaded state belongs to"
             )
         state = self._state
-        # Lightning begins the first pass of a loader before it sets the epoch.
+        # Lightning begins the first pass of a DataLoader before it calls `set_epoch`.
         is_first = epoch == state.epoch and not state.is_set
         position_was_loaded = epoch == state.epoch and not self._is_begun
         framework_skips = self._has_record and not state.is_set
@@ -227,49 +229,53 @@ class LengthBatches(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         if len(indices) != 1:
             raise BatchingError(
-                f"{len(indices)} items in one batch, but each item is a whole batch: expected a "
-                "loader with batch_size=None, or with batch_size=1 and collate_fn=batches.unwrap"
+                f"the DataLoader requested {len(indices)} items at once, but each item is a whole "
+                "batch: expected a DataLoader with batch_size=None, or with batch_size=1 and "
+                "collate_fn=batches.unwrap"
             )
         return [self[indices[0]]]
 
     @staticmethod
     def unwrap(batches: Sequence[Any]) -> Any:
-        """Return the only batch of a list, as the `collate_fn` of a loader with batch_size=1."""
+        """Return the only batch in the list; use this as `collate_fn` with `batch_size=1`."""
         if len(batches) != 1:
-            raise BatchingError(f"{len(batches)} batches in one: expected batch_size=1")
+            raise BatchingError(
+                f"the DataLoader joined {len(batches)} batches: expected DataLoader(batch_size=1)"
+            )
         return batches[0]
 
     def _check_is_next(self, index: int) -> None:
-        """Check that this batch is the next batch of this worker.
+        """Check that this worker must return this batch next.
 
         Raises:
-            BatchingError: if it is another batch, because clips would be lost or repeated.
+            BatchingError: if a different batch is next, because clips would be skipped or repeated.
         """
         info = get_worker_info()
         worker_id = info.id if info else 0
         workers = info.num_workers if info else 1
         if self._in_stateful_worker and not isinstance(index, BatchIndex):
             raise BatchingError(
-                "a stateful loader starts its workers before an epoch can be set, so they draw "
-                "batches of another epoch: expected sampler=RankSampler(batches, rank), or "
-                "num_workers=0 (accelerate: or use_stateful_dataloader=False)"
+                "a stateful DataLoader starts its workers before the epoch can be set, so the "
+                "workers return batches of the wrong epoch: expected "
+                "sampler=RankSampler(batches, rank) or num_workers=0 (with accelerate, you can "
+                "also set use_stateful_dataloader=False)"
             )
         state = self._state
         worker = WorkerState(*self._worker_states[worker_id].tolist())
-        first = max(state.start, 0)  # the batch with which rank 0 begins the pass
+        first = max(state.start, 0)  # the first batch of rank 0 in this pass
         follows = worker.pass_id != 0
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # torchdata resumes with the worker after the worker of the last batch, so any worker
-            # may begin the pass.
+            # Any worker may begin the pass: torchdata resumes with the worker that follows the
+            # worker of the last batch.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number
         else:
-            # indices of other samplers do not contain the number of their pass
+            # Indices from other samplers do not contain a pass number.
             pass_id = -state.times_set
-            # Worker w begins with the rank's w-th batch.
+            # Worker w begins with the w-th batch of its rank.
             offset = index - first - self.world_size * worker_id
             begins = offset >= 0 and (state.start == UNKNOWN_START or offset < self.world_size)
             is_next = follows if worker.pass_id == pass_id else begins
@@ -281,7 +287,7 @@ class LengthBatches(Dataset[Any]):
             expected = worker.next_index
             if worker.pass_id != pass_id:
                 expected = first + self.world_size * worker_id
-            needs_state = "; resuming inside an epoch needs the saved state, or record="
+            needs_state = ". To resume inside an epoch, load the saved state or pass record="
             raise BatchingError(
                 f"LengthBatches: got batch {index} of epoch {state.epoch}, expected batch "
                 f"{expected}. Call set_epoch before every pass and never inside a pass, and "
@@ -301,13 +307,13 @@ class LengthBatches(Dataset[Any]):
             state = batches.state_dict(trained)
 
         Args:
-            trained: batches that this process has trained since `set_epoch`. None: the framework
-                itself counts the trained batches, and skips them when it resumes.
+            trained: number of batches that this process has trained since `set_epoch`. None: the
+                framework counts the trained batches itself, and skips them when it resumes.
 
         Raises:
-            BatchingError: if `trained` is above the number of batches that `RankSampler` has drawn.
+            BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
         """
-        # a stateful loader calls `state_dict` in its workers, also when they start
+        # A stateful DataLoader calls `state_dict` in its workers, even when they start.
         if get_worker_info() is not None:
             self._in_stateful_worker = True
             return {}
@@ -317,30 +323,31 @@ class LengthBatches(Dataset[Any]):
             return {**updates.state_at(0), "batches_trained": None}
         if start == UNKNOWN_START:
             raise BatchingError(
-                f"state_dict({trained}): a framework distributes and counts the batches; expected "
-                "state_dict(), or a loader with RankSampler"
+                f"state_dict({trained}): the framework distributes and counts the batches itself; "
+                "expected state_dict() without an argument, or a DataLoader with RankSampler"
             )
         check_trained(trained, self._drawn)
         return updates.state_at(start + trained * self.world_size)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where a state was saved.
+        """Resume at the position where the state was saved.
 
         Raises:
-            BatchingError: if the state belongs to other batches, or if set_epoch was already called
-                for another epoch.
+            BatchingError: if the state belongs to different batches, or if `set_epoch` was already
+                called for a different epoch.
         """
         if get_worker_info() is not None:
-            return  # the main process shares the state with its workers
+            return  # the workers receive the state from the main process
         epoch = state["epoch"]
         trained = state["batches_trained"]
         may_be_over = trained in (None, state["num_batches"])
         was_set = self._state.is_set
         if was_set and may_be_over and self.epoch == epoch + 1:
-            return  # the state was saved between two epochs, and the second of them was set
+            return  # saved at the end of an epoch, and the next epoch is already set
         if was_set and self.epoch != epoch:
             raise BatchingError(
-                f"load_state_dict: a state of epoch {epoch}, after set_epoch({self.epoch})"
+                f"load_state_dict: the state belongs to epoch {epoch}, but set_epoch({self.epoch}) "
+                "was called before"
             )
         if trained != 0:
             self._planner.updates_of(epoch).check_state(state, self.world_size)
@@ -350,10 +357,10 @@ class LengthBatches(Dataset[Any]):
         self._begin_epoch(epoch, start, is_set=was_set)
 
     def _check_record(self, record: Path) -> bool:
-        """Return whether the record exists, and write it if it does not.
+        """Return whether the record file exists; if not, write it.
 
         Raises:
-            BatchingError: if the record belongs to other batches.
+            BatchingError: if the record describes different batches.
         """
         expected = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
         if not record.exists():
@@ -364,33 +371,36 @@ class LengthBatches(Dataset[Any]):
             return False
         if record.read_text(encoding="utf-8") != expected:
             raise BatchingError(
-                f"{record}: the run in this folder has other batches. Resume it with the same "
-                "clips, options and number of processes, or start another run in another folder."
+                f"{record}: the run in this folder was started with different batches. Resume it "
+                "with the same clips, options and number of processes, or start a new run in a "
+                "different folder."
             )
         return True
 
     # ------------------------------------------------------------------------ for RankSampler
 
     def _begin_pass(self, position: int | None, saved_epoch: int) -> int:
-        """Begin a pass of `RankSampler`, and return the batch with which it begins.
+        """Begin a `RankSampler` pass, and return the number of its first batch.
 
         Args:
-            position: the batch at which a loader resumed from its own state, in `saved_epoch`.
-                None: the loader has no state.
+            position: the batch in `saved_epoch` at which a DataLoader resumed from its own state.
+                None: the DataLoader has no state.
         """
         state = self._state
         epoch = state.epoch
         if position is None and state.start == UNKNOWN_START and not self._has_record:
-            raise BatchingError("the loaded state has no position: expected state_dict(trained)")
+            raise BatchingError(
+                "the loaded state contains no position. Save it with state_dict(trained)."
+            )
         first = max(state.start, 0) if position is None else position
-        if first == len(self) and not state.is_set:  # some loaders set the next epoch later
+        if first == len(self) and not state.is_set:  # some DataLoaders set the next epoch later
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)
         elif position == len(self):
             if epoch == saved_epoch:
                 return position
-            first = 0  # the next epoch was set
+            first = 0  # the next epoch has been set
         if self._is_begun:
             raise BatchingError(
                 f"epoch {epoch}: a pass has already begun. Call set_epoch before every pass."
@@ -403,7 +413,6 @@ class LengthBatches(Dataset[Any]):
         return first
 
     def _draw(self, number: int) -> BatchIndex:
-        """Count a batch of the latest pass, and return its index."""
         self._drawn += 1
         index = BatchIndex(number)
         index.pass_number = self._state.pass_number
@@ -411,15 +420,15 @@ class LengthBatches(Dataset[Any]):
 
 
 class RankSampler(DistributedSampler[int]):
-    """Yield the batch indices of one rank in order, for a loader with `batch_size=None`.
+    """Yield the batch indices of one rank in order, for a DataLoader with `batch_size=None`.
 
         sampler = RankSampler(batches, rank)
         loader = DataLoader(batches, batch_size=None, sampler=sampler)
         sampler.set_epoch(epoch)  # before every pass; it also sets the epoch of `batches`
 
-    Rank r of W processes gets the batches r, r + W, r + 2 W, ... Frameworks do not replace this
-    sampler, because the class is a DistributedSampler. torchdata's loaders save the position of its
-    iterator.
+    Rank r of W processes receives batches r, r + W, r + 2 W, ... This class is a
+    DistributedSampler, so that frameworks do not replace it. The torchdata loaders save the
+    position of its iterator.
 
     Raises:
         BatchingError: unless 0 <= rank < batches.world_size.
@@ -448,17 +457,17 @@ class RankSampler(DistributedSampler[int]):
 class RankIterator(Iterator[int]):
     """Iterate over the batches of one rank in one pass.
 
-    The pass begins when its first batch is drawn, because loaders with workers make two iterators
-    and use only one of them.
+    The pass begins when its first batch is drawn, because a DataLoader with workers creates two
+    iterators and uses only one.
     """
 
     def __init__(self, batches: LengthBatches, rank: int):
         self.batches = batches
         self.rank = rank
-        # Number of batches that all processes have drawn. None: the pass has not begun.
+        # Total number of batches drawn by all processes. None: the pass has not begun.
         self.position: int | None = None
         self.is_begun = False
-        self.saved_epoch = 0  # the epoch of a loaded position
+        self.saved_epoch = 0  # the epoch of the loaded position
 
     def __next__(self) -> int:
         if not self.is_begun:

@@ -1,4 +1,4 @@
-"""Check lengths, counts and process numbers, and raise `BatchingError` if they are wrong."""
+"""Check lengths, counts and process numbers, and raise `BatchingError` if they are invalid."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 Numbers = Sequence[float] | np.ndarray  # one number per clip
-Lengths = Numbers | Sequence[Sequence[float]]  # two axes if clips have several kinds of length
-MAX_COUNT = 10**15  # limit of every count and length: their sums stay exact in float64
+Lengths = Numbers | Sequence[Sequence[float]]  # 2-D if clips have several kinds of length
+MAX_COUNT = 10**15  # upper limit for counts and lengths, so that their sums are exact in float64
 
 
 class BatchingError(ValueError):
-    """Report lengths or options that cannot make batches, or a state of another plan."""
+    """Raised when lengths or options are invalid, or when a state belongs to a different plan."""
 
 
 # ---------------------------------------------------------------------------- lengths
@@ -21,15 +21,15 @@ class BatchingError(ValueError):
 def check_lengths(lengths: Lengths) -> np.ndarray:
     """Return the lengths as a float64 array, [clips] or [clips, kinds].
 
-    A length must be above 0. With several kinds of length per clip, a length may be 0.
+    A length must be above 0, except that it may be 0 if clips have several kinds of length.
 
     Raises:
-        BatchingError: if the array has another shape, or if an element is not a valid length.
+        BatchingError: if the array has the wrong shape, or if an element is not a valid length.
     """
     x = _array("lengths", lengths)
     if x.ndim not in (1, 2) or x.size == 0 or x.dtype.kind not in "iuf":
         found = f"{x.dtype}, shape {x.shape}"
-        raise BatchingError(f"lengths: expected a number per clip, got {found}")
+        raise BatchingError(f"lengths: expected one number per clip, got {found}")
     has_several_kinds = x.size > len(x)
     return check_range("lengths", x, zero_allowed=has_several_kinds)
 
@@ -38,7 +38,7 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
     """Return the values as a float64 array [clips] of non-negative numbers.
 
     Raises:
-        BatchingError: if the array has another shape, or if a value is negative or not finite.
+        BatchingError: if the array has the wrong shape, or if a value is negative or not finite.
     """
     x = _array(name, values)
     if x.shape != (num_clips,) or x.dtype.kind not in "iuf":
@@ -48,18 +48,16 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
 
 
 def _array(name: str, values: Any) -> np.ndarray:
-    """Return the values as an array. Raise BatchingError if they have no common shape, or if values
-    are masked."""
     if np.ma.is_masked(values):
-        raise BatchingError(f"{name}: some values are masked, expected a number per clip")
+        raise BatchingError(f"{name}: some values are masked, expected one number per clip")
     try:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a tensor with gradients
-        raise BatchingError(f"{name}: expected a number per clip ({error})") from None
+        raise BatchingError(f"{name}: expected one number per clip ({error})") from None
 
 
 def check_range(name: str, x: np.ndarray, *, zero_allowed: bool = False) -> np.ndarray:
-    """Return the array as float64. Raise BatchingError if an element is out of range."""
+    """Return the array as float64, or raise BatchingError if an element is out of range."""
     x = x.astype(np.float64)
     least = 0 if zero_allowed else np.nextafter(0, 1)
     if x.min() >= least and x.max() <= MAX_COUNT:
@@ -68,7 +66,7 @@ def check_range(name: str, x: np.ndarray, *, zero_allowed: bool = False) -> np.n
     index = wrong[0].tolist()
     sign = "non-negative" if zero_allowed else "positive"
     expected = f"a {sign}, finite number of at most {MAX_COUNT:.0e}"
-    count = f"{len(wrong)} of {x.size} are out of range"
+    count = f"{len(wrong)} of {x.size} values are out of range"
     raise BatchingError(f"{name}{index}={x[tuple(index)]:g}: expected {expected} ({count})")
 
 
@@ -82,22 +80,22 @@ def check_count(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -> N
 
 
 def count_problems(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -> Iterator[str]:
-    """Yield a message unless the value is a whole number from `low` to `high`."""
+    """Yield an error message unless the value is a whole number from `low` to `high`."""
     is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not (is_whole and low <= value <= high):
-        limits = f"at least {low}" if high == MAX_COUNT else f"{low} to {high}"
-        yield f"{name}={value}: expected a whole number, {limits}"
+        limits = f"of at least {low}" if high == MAX_COUNT else f"from {low} to {high}"
+        yield f"{name}={value}: expected a whole number {limits}"
 
 
 def check_equal_shares(trained: int | None, is_equal: bool, processes: int) -> None:
-    """Raise BatchingError unless all processes have trained equal numbers of batches."""
+    """Raise BatchingError unless all processes have trained the same number of batches."""
     if not is_equal:
-        expected = f"an equal number in each of {processes} processes"
+        expected = f"the same number of batches in each of {processes} processes"
         raise BatchingError(f"batches_trained={trained}: expected {expected}")
 
 
 def check_trained(trained: int, drawn: int) -> None:
-    """Check the number of batches that a trainer has counted in an epoch.
+    """Check a trainer's count of trained batches against the number of drawn batches.
 
     Raises:
         BatchingError: if the trainer counted more batches than this process has drawn.
@@ -105,8 +103,8 @@ def check_trained(trained: int, drawn: int) -> None:
     check_count("trained", trained, 0)
     if trained > drawn:
         raise BatchingError(
-            f"trained={trained}: expected at most {drawn}, the batches that this process has drawn "
-            "since set_epoch"
+            f"trained={trained}: expected at most {drawn}, the number of batches that this process "
+            "has drawn since set_epoch"
         )
 
 
@@ -116,12 +114,13 @@ def check_trained(trained: int, drawn: int) -> None:
 def resolve_ranks(
     rank: int | None, world_size: int | None, batches_per_update: int | None
 ) -> tuple[int, int, int]:
-    """Return the rank, the world size and the batches per optimizer step, with their defaults.
+    """Replace missing values with defaults: return rank, world size and batches per optimizer step.
 
-    By default, one process trains alone, and each process trains one batch per optimizer step.
+    By default, a single process trains, and each process trains one batch per optimizer step.
 
     Raises:
-        BatchingError: if a number is out of range, or if processes would get unequal shares.
+        BatchingError: if a number is out of range, or if the processes would receive unequal
+            numbers of batches.
     """
     if rank is not None or world_size not in (None, 1):
         check_count("world_size", world_size)
@@ -136,7 +135,7 @@ def resolve_ranks(
 
 
 def check_trains_alone() -> None:
-    """Check that this process trains alone, because the caller gave no world size.
+    """Check that only one process trains; call this if the user gave no world size.
 
     Raises:
         BatchingError: if torch.distributed has several processes, because each process would then
@@ -148,7 +147,7 @@ def check_trains_alone() -> None:
     processes = distributed.get_world_size()
     if processes > 1:
         raise BatchingError(
-            f"rank, world_size: missing, and torch.distributed has {processes} processes; expected "
-            "the number of processes that share the batches (world_size=1: each process trains all "
-            "batches)"
+            f"rank, world_size: not given, although torch.distributed has {processes} processes. "
+            "Pass the number of processes that share the batches, or world_size=1 if each process "
+            "should train all batches."
         )

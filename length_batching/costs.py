@@ -1,4 +1,4 @@
-"""Measure how much padding the batches of a plan need, and how well they mix the clips.
+"""Measure how much padding a plan's batches need and how well they mix the clips.
 
 stats = padding_stats(lengths, plan_epoch(lengths, 16, "semi_sorted"))
 print(stats.zero_padding_rate, stats.decoder_steps)
@@ -16,18 +16,18 @@ Batches = Sequence[Sequence[int] | np.ndarray]  # the clip indices of each batch
 
 
 def as_plan(batches: Batches) -> EpochPlan:
-    """Return these batches as a plan; raise ValueError if there is no batch, or an empty batch."""
+    """Return the batches as a plan, or raise ValueError if a batch or the whole list is empty."""
     if isinstance(batches, EpochPlan):
         return batches
     sizes = np.array([len(batch) for batch in batches])
     if sizes.size == 0 or sizes.min() == 0:
-        raise ValueError("batches: expected at least one batch, and no empty batch")
+        raise ValueError("batches: expected at least one batch and no empty batches")
     order = np.concatenate([np.asarray(batch) for batch in batches])
     return EpochPlan(order, np.cumsum(sizes) - sizes)
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return the number of the batch at every position of the plan's order [clips]."""
+    """Return the batch number for each position in the plan's order [clips]."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 
@@ -36,21 +36,21 @@ def batch_of_position(plan: EpochPlan) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PaddingStats:
-    """The padding of an epoch's batches. Rates are fractions, not percentages.
+    """The amount of padding in an epoch's batches. Rates are fractions, not percentages.
 
-    B_j, L_j: number of clips and longest length of batch j; x: the clips' lengths;
-    r: `frames_per_step`; P_j = ceil(L_j / r) r: the length to which batch j is padded.
+    B_j: number of clips in batch j; L_j: length of the longest clip in batch j; x: the clips'
+    lengths; r: `frames_per_step`; P_j = ceil(L_j / r) r: the length to which batch j is padded.
     """
 
     num_batches: int
     zero_padding_rate: float  # Ge21 eq. 1, mean over batches weighted by B_j
     average_batch_length: float  # sum(B_j L_j) / sum(B_j), Ge21
     padded_to_original_rate: float  # (sum(B_j L_j) - sum x) / sum x, Gonzalez23
-    padded_fraction: float  # padding over all computed frames, 1 - sum x / sum(B_j P_j)
-    padded_frames: float  # sum(B_j P_j): all computed frames
-    decoder_steps: float  # sum(P_j / r): steps of a recurrent model, which run one after another
-    largest_batch_size: int  # largest number of clips in a batch, max B_j
-    largest_batch_frames: float  # max B_j P_j: the largest batch, which must fit into memory
+    padded_fraction: float  # padding frames / all frames, 1 - sum x / sum(B_j P_j)
+    padded_frames: float  # sum(B_j P_j), the number of frames including padding
+    decoder_steps: float  # sum(P_j / r), the number of sequential steps of a recurrent model
+    largest_batch_size: int  # max B_j, the largest number of clips in a batch
+    largest_batch_frames: float  # max B_j P_j, the size of the batch that needs the most memory
 
 
 def padding_stats(
@@ -66,15 +66,15 @@ def padding_stats(
         stats.padded_frames  # 2 * 5 + 8 = 18
 
     Args:
-        lengths: a positive length per clip, such as frames.
+        lengths: [clips] positive length of each clip, such as its number of frames.
         batches: the clip indices of each batch. A clip may be in several batches.
-        frames_per_step: frames per decoder step. Batches are padded to multiples of this number.
-            The papers' rates and lengths ignore this padding.
-        cost: see `plan_epoch`; needed if clips have several kinds of length. The cost of a clip
-            then counts as its length.
+        frames_per_step: number of frames per decoder step. Batches are padded to multiples of this
+            number. The rates and lengths from the papers ignore this padding.
+        cost: see `plan_epoch`. It is required if clips have several kinds of length, and each
+            clip's cost is then used as its length.
 
     Raises:
-        ValueError: if there is no batch, or an empty batch.
+        ValueError: if there are no batches, or if a batch is empty.
     """
     check_count("frames_per_step", frames_per_step)
     plan = as_plan(batches)
@@ -88,7 +88,7 @@ def padding_stats(
         padded = BatchCosts(rounded_up, cost=cost).longest(plan)
     num_clips = int(sizes.sum())
     real_total = float(real.sum())
-    # The totals are at least the real frames, so that rounding does not make a rate negative.
+    # The totals are at least `real_total`, so that rounding cannot make a rate negative.
     longest_total = max(float(sizes @ longest), real_total)
     padded_total = max(float(sizes @ padded), real_total)
     return PaddingStats(
@@ -108,16 +108,16 @@ def padding_stats(
 
 
 def pair_novelty(batches: Batches, before: Batches) -> float:
-    """Return the pair novelty of an epoch: how many pairs of clips meet for the first time.
+    """Return the pair novelty of an epoch, compared with the previous epoch.
 
         now, before = (plan_epoch(lengths, 16, "semi_sorted", epoch=e) for e in (1, 0))
         pair_novelty(now, before)  # 0.97
 
-    Pair novelty is the fraction of pairs in a batch that shared no batch in the epoch before. It is
-    1 if no batch has two clips.
+    Take all pairs of clips that share a batch. Pair novelty is the fraction of these pairs that did
+    not share a batch in the previous epoch. It is 1 if no batch has two clips.
 
     Raises:
-        ValueError: if the two epochs have different clips.
+        ValueError: if the two epochs contain different clips.
     """
     now = as_plan(batches)
     earlier = as_plan(before)

@@ -3,7 +3,7 @@
     options: PlanOptions = {"dynamic_batch_size": True, "batch_randomization": True}
     sampler = LengthBatchSampler(lengths, 16, "semi_sorted", **options)
 
-`plan_epoch` in plan.py explains each option.
+The docstring of `plan_epoch` in plan.py explains each option.
 """
 
 import difflib
@@ -47,18 +47,17 @@ NAMES = ("batch_size", "strategy", *PlanOptions.__annotations__)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check options that come from a user or a file, before any lengths are known.
+    """Check options from a user or a file before any lengths are known.
 
         check_options({"batch_size": 16, "strategy": "semi_sorted", "dynamic_batch_size": True})
 
     Args:
-        options: `batch_size`, `strategy` and any of `PlanOptions`. Missing options have their
-            defaults.
+        options: `batch_size`, `strategy` and any number of `PlanOptions`. Missing options take
+            their default values.
 
     Raises:
-        BatchingError: if `plan_epoch` would reject an option for any lengths, or has no such
-            option. The message has one line per problem, with the option, its value and the allowed
-            values.
+        BatchingError: if an option is unknown, or if its value is invalid whatever the lengths. The
+            message has one line per problem, with the option, its value and the allowed values.
     """
     problems = list(_problems(options))
     if problems:
@@ -70,9 +69,9 @@ def _problems(options: Mapping[str, Any]) -> Iterator[str]:
         if name not in NAMES:
             similar = difflib.get_close_matches(name, NAMES, n=1)
             hint = f"did you mean {similar[0]}?" if similar else f"expected {', '.join(NAMES)}"
-            yield f"{name}: no such option; {hint}"
+            yield f"{name}: unknown option; {hint}"
     yield from count_problems("batch_size", options["batch_size"])
-    yield from count_problems("seed", options.get("seed", 0), 0, 2**64 - 1)  # the limit of torch
+    yield from count_problems("seed", options.get("seed", 0), 0, 2**64 - 1)  # torch's limit
     for name in ("max_clips", "size_multiple", "draw"):
         if options.get(name) is not None:
             yield from count_problems(name, options[name])
@@ -94,9 +93,9 @@ def _problems(options: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(capacity, (int, float, np.integer, np.floating)):
         yield f"batch_capacity={capacity!r}: expected a number"
     elif not 0 < capacity <= MAX_COUNT:
-        yield f"batch_capacity={capacity}: expected a number above 0, to {MAX_COUNT:.0e}"
+        yield f"batch_capacity={capacity}: expected a number above 0 and at most {MAX_COUNT:.0e}"
     elif not options.get("dynamic_batch_size") and too_long != "leave_out":
-        problem = "limits dynamic batches only; set dynamic_batch_size=True"
+        problem = "this option only limits dynamic batches. Set dynamic_batch_size=True."
         yield f"batch_capacity={capacity}: {problem}"
 
 
@@ -104,7 +103,7 @@ def _row_cost_problems(options: Mapping[str, Any]) -> Iterator[str]:
     row_costs = options.get("row_costs")
     if row_costs is None:
         return
-    expected = "expected costs above 0 by the number of clips, such as {16: 33, 32: 48}"
+    expected = "expected a map from the number of clips to a cost above 0, such as {16: 33, 32: 48}"
     if not isinstance(row_costs, Mapping) or not row_costs:
         yield f"row_costs={row_costs!r}: {expected}"
         return
@@ -124,7 +123,7 @@ def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:
         value = options.get(parameter.name, parameter.default)
         low, high = parameter.limits()
         note = ""
-        # The batch size limits only the parameter of the chosen strategy.
+        # The batch size only limits the parameter of the selected strategy.
         is_used = strategy is not None and parameter is strategy.parameter
         if is_used and not batch_size_is_wrong:
             low, high = parameter.limits(batch_size=batch_size)

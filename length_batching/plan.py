@@ -4,8 +4,9 @@
     for batch in batches:  # an array of clip indices
         ...
 
-A strategy orders the clips (strategies.py). The order is cut into batches of a fixed size or of
-dynamic sizes (DBS). The finished batches may be shuffled (BR). strategies.py cites the papers.
+A strategy from strategies.py sorts the clips. The sorted clips are cut into batches of a fixed size
+or of dynamic sizes (DBS). The finished batches may then be shuffled (BR). strategies.py cites the
+papers.
 """
 
 import itertools
@@ -38,14 +39,14 @@ from length_batching.strategies import (
 
 
 class EpochPlan(Sequence[np.ndarray]):
-    """The batches of an epoch. Each batch is an array of clip indices.
+    """The batches of an epoch, as a sequence of arrays of clip indices.
 
         plan[0]     # the clips of the first batch
         len(plan)   # the number of batches
 
     Attributes:
-        order: [clips] the clips, batch after batch.
-        starts: [batches] the positions in `order` where batches begin.
+        order: [clips] the clip indices of all batches, one batch after another.
+        starts: [batches] the position in `order` where each batch begins.
         sizes: [batches] the number of clips in each batch.
     """
 
@@ -64,11 +65,11 @@ class EpochPlan(Sequence[np.ndarray]):
         return self.order[start : start + self.sizes[index]]
 
     def longest(self, lengths: np.ndarray) -> np.ndarray:
-        """Return the longest length in each batch: [batches], or [batches, kinds]."""
+        """Return the largest length in each batch, [batches] or [batches, kinds]."""
         return np.maximum.reduceat(lengths[self.order], self.starts)
 
     def select(self, numbers: np.ndarray) -> "EpochPlan":
-        """Return a plan that contains the batches with these numbers, in this order."""
+        """Return a plan that contains only the batches with these numbers, in this order."""
         sizes = self.sizes[numbers]
         starts = np.cumsum(sizes) - sizes
         positions = np.arange(sizes.sum()) + np.repeat(self.starts[numbers] - starts, sizes)
@@ -98,50 +99,52 @@ def plan_epoch(
     draw: int | None = None,
     draw_weights: Numbers | None = None,
 ) -> EpochPlan:
-    """Plan the batches of one epoch. Every clip is in exactly one batch.
+    """Plan the batches of one epoch. By default, every clip is in exactly one batch.
 
         plan = plan_epoch(lengths, 16, "semi_sorted", dynamic_batch_size=True, epoch=3)
 
-    Clips are missing or repeated only with `too_long="leave_out"`, `draw` or `draw_weights`.
+    Clips can be left out or repeated only with `too_long="leave_out"`, `draw` or `draw_weights`.
 
     Args:
-        lengths: a positive length per clip, in any unit, such as frames. With `cost`: several kinds
-            of length per clip, such as audio and text, [clips, kinds].
-        batch_size: clips per batch. The last batch may be smaller.
-        strategy: decides which clips share batches. REGISTRY describes the strategies.
-        seed, epoch: start the random number generator. The same pair gives the same plan.
-        local_randomization_factor: noise of the semi-sorted strategies, as a fraction (Ge21,
-            eq. 2-3). 0: no noise.
-        bucket_size: clips per bucket, for `bucket`.
-        num_bins: bins, for `alternated_sort`.
-        num_buckets: length classes, for `bucket_by_width` and `bucket_by_quantile`.
-        dynamic_batch_size: each batch takes as many consecutive clips as fit into `batch_capacity`
-            after padding (DBS, Ge21).
-        batch_capacity: largest size of a batch: number of clips times longest length. Default:
-            batch_size * longest clip.
+        lengths: [clips] positive length of each clip in any unit, such as frames. With `cost`, a
+            clip may have several kinds of length, such as audio and text: [clips, kinds].
+        batch_size: number of clips per batch. The last batch may be smaller.
+        strategy: the method that decides which clips share a batch. REGISTRY describes all
+            strategies.
+        seed, epoch: seed the random number generator. The same seed and epoch produce the same
+            plan.
+        local_randomization_factor: amount of noise of the semi-sorted strategies, as a fraction
+            (Ge21, eq. 2-3). 0: no noise.
+        bucket_size: number of clips per bucket, for `bucket`.
+        num_bins: number of bins, for `alternated_sort`.
+        num_buckets: number of length classes, for `bucket_by_width` and `bucket_by_quantile`.
+        dynamic_batch_size: put as many consecutive clips into each batch as fit into
+            `batch_capacity` after padding (DBS, Ge21).
+        batch_capacity: maximum size of a padded batch (number of clips times longest length).
+            Default: batch_size * longest clip.
         batch_randomization: shuffle the finished batches (BR, Ge21).
-        max_clips: largest number of clips in a dynamic batch.
-        too_long: what happens to clips that are longer than `batch_capacity`. "reject": raise
-            BatchingError. "alone": each is a batch of its own. "leave_out": the epoch does not
-            contain them, also if batch sizes are fixed. To cut long clips, see `segments_of`.
-        size_multiple: the number of clips in a batch is a multiple of this number, or less than
-            this number.
-        row_costs: cost of one step (a frame, a token) of a batch, by its number of clips, such as
-            {16: 33, 32: 48, 48: 57}. Kernels compute full tiles, so 17 clips cost as much as 32. If
-            the next clip does not fit, the batch ends at one of these sizes, or where it is full:
-            where a step costs least per clip. A batch is never larger than without this option.
-        cost: a function of the largest length of each kind in a batch, `cost(*largest)`. It returns
-            the cost per clip of the batch, which replaces the length everywhere. The cost must not
-            decrease when a length increases.
-        group_sizes: [items] clips in each item, if the items are groups of clips that stay
-            together. `lengths` are then the longest clips of the groups. Batch sizes and budgets
-            count the clips.
+        max_clips: maximum number of clips in a dynamic batch.
+        too_long: how to treat clips that are longer than `batch_capacity`. "reject": raise
+            BatchingError. "alone": put each long clip into its own batch. "leave_out": omit long
+            clips from the epoch, even with fixed batch sizes. To cut long clips, see `segments_of`.
+        size_multiple: make the number of clips in each batch a multiple of this number. Batches
+            with fewer clips than this number are allowed.
+        row_costs: cost of one step (a frame or a token) for each batch size, such as
+            {16: 33, 32: 48, 48: 57}. Kernels compute full tiles, so 17 clips cost as much as 32.
+            When the next clip does not fit, the batch is cut at one of these sizes, or not at all,
+            whichever has the lowest cost per clip. This option never makes a batch larger.
+        cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
+            It returns the batch's cost per clip, which is used in place of the length. The cost
+            must not decrease when a length increases.
+        group_sizes: [items] number of clips in each item, if the items are groups of clips that
+            stay together. In this case, `lengths` contains the length of each group's longest clip.
+            Batch sizes and frame budgets count clips, not groups.
         draw: number of clips to draw per epoch. Default: the number of clips.
-        draw_weights: [clips] weights of the draw. The mean number of draws of a clip is
-            proportional to its weight.
+        draw_weights: [clips] weight of each clip. On average, a clip is drawn in proportion to its
+            weight.
 
     Raises:
-        BatchingError: if an option or a length is not allowed. The message contains the option, its
+        BatchingError: if an option or a length is invalid. The message contains the option, its
             value and the allowed values.
     """
     options = dict(locals())  # all arguments of this function
@@ -153,7 +156,7 @@ def plan_epoch(
     if weights is not None:
         drawn = _draw_clips(weights, draw, rng)
 
-    # Because of this shuffle, clips of equal length change places between epochs.
+    # This shuffle varies the order of clips of equal length from epoch to epoch.
     shuffled_order = rng.permutation(len(drawn))
     parameter = REGISTRY[strategy].parameter
     value = options[parameter.name] if parameter else 0
@@ -177,7 +180,7 @@ def plan_epoch(
 
 
 def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Return a hash of seed and epoch, so that seed 0 in epoch 1 differs from seed 1 in epoch 0."""
+    """Return a hash of seed and epoch; seed 0 in epoch 1 differs from seed 1 in epoch 0."""
     return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
 
 
@@ -187,11 +190,11 @@ def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
 def check_clips(
     lengths: Lengths, options: Mapping[str, Any]
 ) -> tuple["BatchCosts", np.ndarray | None]:
-    """Check lengths and options together.
+    """Check the lengths and options together.
 
     Returns:
-        The costs of batches, and the weights with which epochs draw the clips [clips]. The weights
-        are None if every epoch has every clip once.
+        The batch costs, and the weights with which each epoch draws clips [clips]. The weights are
+        None if every epoch contains every clip exactly once.
 
     Raises:
         BatchingError: see `plan_epoch`.
@@ -215,7 +218,7 @@ def check_clips(
         value = options.get(parameter.name, parameter.default)
         low, high = parameter.limits(num_clips, batch_size)
         if not low <= value <= high:
-            expected = f"expected a whole number, {low} to {high}"
+            expected = f"expected a whole number from {low} to {high}"
             problems.append(f"{parameter.name}={value}: {expected} (for {num_clips} clips)")
 
     capacity = options.get("batch_capacity")
@@ -223,7 +226,7 @@ def check_clips(
         rejects = options.get("too_long", "reject") == "reject"
         least = float(costs.alone.max() if rejects else costs.alone.min())
         if capacity < least:
-            fitting = "the longest clip" if rejects else "any clip"
+            fitting = "the longest clip" if rejects else "at least one clip"
             expected = f"at least {least:.15g}, so that {fitting} fits"
             problems.append(f"batch_capacity={capacity}: expected {expected}")
 
@@ -232,15 +235,13 @@ def check_clips(
         if not options.get("dynamic_batch_size") or not capacity:
             most_clips = min(most_clips, batch_size)
         if costs.group_sizes.max() > most_clips:
-            problems.append(f"group_sizes: expected at most {most_clips} clips in each group")
+            problems.append(f"group_sizes: expected at most {most_clips} clips per group")
     if problems:
         raise BatchingError("\n".join(problems))
     return costs, weights
 
 
 def _weights_of_clips(costs: "BatchCosts", options: Mapping[str, Any]) -> np.ndarray | None:
-    """Return the weights with which epochs draw the clips [clips], or None to draw each clip
-    once."""
     given = options.get("draw_weights")
     leaves_out = options.get("too_long") == "leave_out"
     if not options.get("draw") and given is None and not leaves_out:
@@ -252,21 +253,18 @@ def _weights_of_clips(costs: "BatchCosts", options: Mapping[str, Any]) -> np.nda
     if leaves_out and capacity is not None:
         weights = weights * (costs.alone <= capacity)
     if not weights.any():
-        raise BatchingError("draw_weights, too_long: no clip is left for a batch")
+        raise BatchingError("draw_weights, too_long: these options leave out every clip")
     return weights
 
 
 def _draw_clips(weights: np.ndarray, draw: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Draw clip indices in proportion to the weights, in random order.
-
-    The default of `draw` is the number of clips with a weight above 0.
-    """
+    """Draw clip indices in proportion to the weights, in random order."""
     shuffled = rng.permutation(len(weights))
     draws = draw or int(np.count_nonzero(weights))
     ends = np.cumsum(weights[shuffled])
-    # Systematic sampling: clips are segments of a line, as long as their weights, and the draws are
-    # equally spaced points on it. The random offset is a multiple of 2**-20 plus a half, which
-    # keeps the points off the ends of equal clips, where rounding could matter.
+    # Systematic sampling: each clip is a segment of a line, as long as its weight, and the draws
+    # are equally spaced points on this line. The offset is an odd multiple of 2**-21, so that with
+    # equal weights no point coincides with the end of a segment, where rounding could matter.
     offset = (rng.integers(2**20) + 0.5) / 2**20
     points = (np.arange(draws) + offset) * (ends[-1] / draws)
     return np.asarray(shuffled[np.searchsorted(ends, points, side="right")])
@@ -276,19 +274,19 @@ def _draw_clips(weights: np.ndarray, draw: int | None, rng: np.random.Generator)
 
 
 class BatchCosts:
-    """Compute the cost of batches: the number of clips times the cost of a clip after padding.
+    """Compute the cost of a batch: its number of clips times the cost per clip after padding.
 
     Args:
         lengths, cost, group_sizes, size_multiple, row_costs: see `plan_epoch`.
 
     Attributes:
         lengths: [items] or [items, kinds] float64.
-        item_costs: [items] the cost of one clip, also for the clips of a group.
+        item_costs: [items] the cost per clip; if the item is a group, the cost per clip in it.
         alone: [items] the cost of a batch that contains only this item.
-        group_sizes: [items] clips in each item, or None if items are clips.
+        group_sizes: [items] number of clips in each item, or None if the items are clips.
 
     Raises:
-        BatchingError: if a length, a group size or a cost is not allowed.
+        BatchingError: if a length, a group size or a cost is invalid.
     """
 
     def __init__(
@@ -309,7 +307,7 @@ class BatchCosts:
             self.lengths = self.lengths.reshape(num_items, -1)
         elif self.lengths.ndim > 1:
             kinds = self.lengths.shape[1]
-            raise BatchingError(f"lengths: {kinds} kinds per clip, which need cost")
+            raise BatchingError(f"lengths: clips have {kinds} kinds of length. Pass cost=.")
         self.item_costs = self._costs_of(self.lengths)
         self.alone = self.item_costs
         self.group_sizes = None
@@ -320,21 +318,19 @@ class BatchCosts:
             check_range("costs of clips", self.alone)
 
     def _costs_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Return the cost of a clip with the lengths in each row [rows]."""
         if self.cost is None:
             return lengths
         costs = np.frompyfunc(self.cost, lengths.shape[1], 1)(*lengths.T)
         return np.asarray(costs, np.float64)
 
     def sizes(self, plan: EpochPlan) -> np.ndarray:
-        """Return the number of clips in each batch [batches]; a group counts as all its clips."""
+        """Return the number of clips in each batch [batches], counting every clip of a group."""
         if self.group_sizes is None:
             return plan.sizes
         return np.add.reduceat(self.group_sizes[plan.order], plan.starts)
 
     def longest(self, plan: EpochPlan) -> np.ndarray:
-        """Return the cost per clip of each batch [batches]. Without `cost`, it is the longest
-        length."""
+        """Return the cost per clip of each batch [batches]; without `cost`, the longest length."""
         return self._costs_of(plan.longest(self.lengths))
 
     def starts(
@@ -342,14 +338,14 @@ class BatchCosts:
     ) -> list[int]:
         """Return the positions in `order` where batches begin.
 
-        Each batch takes as many consecutive items as fit into `max_clips` and `capacity`. No batch
-        crosses one of the `class_starts`.
+        Each batch contains as many consecutive items as `max_clips` and `capacity` allow. A new
+        batch begins at each of the `class_starts`.
         """
         lengths = self.lengths[order]
         is_plain = self.cost is None and self.group_sizes is None
         if is_plain and self.size_multiple == 1 and self.row_costs is None:
             return batch_starts(lengths, min(max_clips, len(lengths)), capacity, class_starts)
-        cost = self.cost or float  # cost of a clip, if there is only one kind of length
+        cost = self.cost or float  # with one kind of length, the cost of a clip is its length
         rows = lengths.reshape(len(lengths), -1).tolist()
         counts = [1] * len(rows)
         if self.group_sizes is not None:
@@ -361,9 +357,8 @@ class BatchCosts:
                 size = 0
                 longest = rows[start]
                 end = start
-                sizes_at = dict[
-                    int, int
-                ]()  # number of clips, by the positions where a batch may end
+                # For each position where the batch may end: its number of clips.
+                sizes_at = dict[int, int]()
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))
                     size += counts[end]
@@ -375,11 +370,11 @@ class BatchCosts:
         return starts
 
     def _best_end(self, sizes_at: Mapping[int, int], *, is_last: bool) -> int:
-        """Return the position where a batch ends.
+        """Return the position where the batch should end.
 
         Args:
-            sizes_at: number of clips, by each position where the batch may end, in order.
-            is_last: whether all clips of the class fit into this batch.
+            sizes_at: maps each position where the batch may end to its number of clips, in order.
+            is_last: whether all remaining clips of the class fit into this batch.
         """
         end = max(sizes_at)
         multiples = [x for x, size in sizes_at.items() if size % self.size_multiple == 0]
@@ -388,14 +383,14 @@ class BatchCosts:
         if is_last:
             return end
         candidates = [x for x, size in sizes_at.items() if size in self.row_costs or x == end]
-        # With equal rates, the largest batch is chosen.
+        # On a tie, the largest batch wins.
         return max(candidates, key=lambda x: (sizes_at[x] / self.row_cost(sizes_at[x]), x))
 
     def row_cost(self, size: int) -> float:
-        """Return the cost of a step of a batch with `size` clips, from `row_costs`.
+        """Return the cost of one step of a batch with `size` clips, from `row_costs`.
 
-        A size between two sizes of the table costs as much as the larger. Beyond the table, the cost
-        rises as between the last two sizes.
+        A size that is not in the table costs as much as the next larger size. Beyond the largest
+        size, the cost is extrapolated from the last two sizes.
         """
         assert self.row_costs is not None  # the callers check this
         for most, row_cost in self.row_costs.items():
@@ -410,17 +405,18 @@ class BatchCosts:
 def batch_starts(
     lengths: np.ndarray, max_clips: int, capacity: float, class_starts: Sequence[int]
 ) -> list[int]:
-    """Return the positions where batches begin if clips in this order are cut into batches.
+    """Cut clips into batches, and return the position where each batch begins.
 
-    Each batch takes as many consecutive clips of its class as fit: size * longest <= capacity (DBS,
-    Ge21) and size <= max_clips. A clip longer than `capacity` is a batch of its own.
+    Each batch contains as many consecutive clips of its class as fit: size * longest <= capacity
+    (DBS, Ge21) and size <= max_clips. A clip longer than `capacity` forms its own batch.
 
     Args:
         lengths: [clips] in the order of the epoch.
-        class_starts: the positions where length classes begin. No batch has clips of two classes.
+        class_starts: the positions where length classes begin. No batch contains clips of two
+            classes.
     """
     starts = []
-    lengths_as_list = lengths.tolist()  # a loop reads a list several times faster than an array
+    lengths_as_list = lengths.tolist()  # looping over a list is several times faster
     for class_start, class_end in itertools.pairwise([*class_starts, len(lengths)]):
         start = class_start
         longest = 0.0

@@ -1,4 +1,4 @@
-"""Write the costs of all strategies, and the result of a search, as text.
+"""Format the costs of all strategies, and the result of a search, as text.
 
 surveys, impossible = survey_all(surveyor, 16)
 print(cost_table(surveys))
@@ -26,18 +26,18 @@ TITLES = (
 LEGEND = """\
 ZPR, ABL:   zero-padding rate and average batch length (Ge et al. 2021)
 padding:    padding as a fraction of all computed frames
-batches:    batches per epoch
-steps:      sum of the batches' longest lengths, which a recurrent model computes one by one
+batches:    number of batches per epoch
+steps:      sum of the longest length of each batch; a recurrent model runs these steps in sequence
 % of RAND:  steps relative to random batches of fixed size
-clips:      clips in the batch with the most clips
-frames:     size of the largest batch: clips x longest length
-novelty:    pair novelty; of the pairs of clips that share a batch, how many shared no batch in the
-            epoch before
-All values are means over epochs, but `clips` and `frames` are maxima."""
+clips:      number of clips in the batch with the most clips
+frames:     size of the largest batch (number of clips x longest length)
+novelty:    pair novelty: percentage of the pairs of clips in a batch that did not share a batch in
+            the previous epoch
+`clips` and `frames` are maxima over epochs; all other values are means over epochs."""
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], num_text: int) -> str:
-    """Return a Markdown table with aligned columns. The first `num_text` columns contain text."""
+    """Return a Markdown table; left-align the first `num_text` columns, right-align the rest."""
     columns = list(zip(titles, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
 
@@ -55,9 +55,10 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], num_tex
 
 
 def cost_table(surveys: Sequence[Survey]) -> str:
-    """Return a Markdown table with a row per survey. LEGEND explains its columns.
+    """Return a Markdown table with one row per survey. LEGEND explains the columns.
 
-    Args: surveys: the result of `survey_all`; RAND with fixed sizes comes first.
+    Args:
+        surveys: the result of `survey_all`. RAND with fixed sizes must come first.
     """
     random = surveys[0]
     rows = [
@@ -84,7 +85,7 @@ def _number(value: float, decimals: int) -> str:
 
 
 def strategy_table() -> str:
-    """Return a Markdown table of all strategies with their parameters and defaults."""
+    """Return a Markdown table of all strategies, with their parameters and default values."""
     rows = []
     for strategy in REGISTRY.values():
         parameter = ""
@@ -115,13 +116,13 @@ def strategy_table() -> str:
 
 
 def describe_result(result: SearchResult) -> list[str]:
-    """Return lines that describe the best options of a search, or say that no options suffice."""
+    """Describe the best options of a search, or report that no options suffice; return lines."""
     needed = f"{100 * result.min_novelty:.2f} %"
     best = result.best
     if best is None:
         most = max(result.tried, key=lambda survey: survey.novelty)
-        found = f"{most.description()} has the most, {100 * most.novelty:.2f} %"
-        return [f"No strategy has a pair novelty of {needed}: {found}."]
+        found = f"The highest is {100 * most.novelty:.2f} %, with {most.description()}."
+        return [f"No strategy reaches a pair novelty of {needed}. {found}"]
     lines = [
         f"Fewest steps with a pair novelty of at least {needed}: {best.description()}",
         f"- {best.decoder_steps:,.0f} steps per epoch: {_compare(best, result.random)}, "

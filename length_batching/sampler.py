@@ -1,6 +1,7 @@
-"""Provide the batches of every epoch for a DataLoader's `batch_sampler`: `LengthBatchSampler`.
+"""Define `LengthBatchSampler`, a batch sampler for the PyTorch DataLoader.
 
-Use it in your own training loops. For training frameworks, see `LengthBatches` in batches.py.
+Use the sampler in your own training loops. For training frameworks, see `LengthBatches` in
+batches.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from length_batching.updates import UpdatePlanner
 
 
 class LengthBatchSampler:
-    """Yield the batches of one epoch per pass, as lists of clip indices.
+    """Yield the batches of one epoch in each pass, as lists of clip indices.
 
         sampler = LengthBatchSampler(lengths, batch_size=16, strategy="semi_sorted",
                                      dynamic_batch_size=True, batch_randomization=True)
@@ -37,22 +38,22 @@ class LengthBatchSampler:
     Call `set_epoch` before every pass.
 
     Args:
-        lengths, batch_size, strategy, options: see `plan_epoch` (`epoch` excluded).
+        lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
         random_epochs, batches_per_epoch, short_last_update: see `UpdatePlanner`.
-        batches_per_update: batches of similar length that share an optimizer step, counted over all
-            processes. It must be a multiple of `world_size`, which is the default. With the same
-            number, training can resume with any number of processes.
-        rank, world_size: the number of this process, and of all processes that share the batches.
-            Default: one process trains alone.
+        batches_per_update: number of batches of similar length per optimizer step, summed over all
+            processes. It must be a multiple of `world_size`. Default: `world_size`. As long as you
+            keep this number, training can resume with any number of processes.
+        rank, world_size: the number of this process, and the number of processes that share the
+            batches. Default: a single process.
 
     Attributes:
-        epoch: the epoch that was set or loaded, counted from 0.
-        start: the number of the batch with which the pass begins. 0, unless training resumed.
+        epoch: the current epoch, counted from 0.
+        start: the number of the first batch of the pass. It is 0 unless training resumed.
         plan: all batches of the epoch, in the order of the optimizer steps.
         update_starts: [optimizer steps] the number of the first batch of each optimizer step.
 
     Raises:
-        BatchingError: if an option or a length is not allowed.
+        BatchingError: if an option or a length is invalid.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class LengthBatchSampler:
             **options,
         )
         self.lengths = self._planner.lengths
-        self._times_set = 0  # number of times that an epoch was set or loaded
+        self._times_set = 0  # how many times an epoch has been set or loaded
         self._go_to(0)
 
     def _go_to(self, epoch: int, start: int = 0) -> None:
@@ -93,7 +94,7 @@ class LengthBatchSampler:
         self.start = start
         self._times_set += 1
         self._is_begun = False  # whether a pass of this epoch has begun
-        self._drawn = 0  # batches that this pass has yielded
+        self._drawn = 0  # number of batches that this pass has yielded
 
     @property
     def plan(self) -> EpochPlan:
@@ -105,26 +106,28 @@ class LengthBatchSampler:
 
     @property
     def batch_size(self) -> NoReturn:
-        """Raise BatchingError, because this attribute is only read by frameworks that would
-        distribute the batches again.
+        """Raise BatchingError, because frameworks must not use this sampler.
 
-        A prepared loader would distribute the batches among the processes a second time.
+        Only frameworks read this attribute, when they prepare a loader. They would distribute the
+        batches among the processes a second time.
         """
         raise BatchingError(
-            "LengthBatchSampler: a framework would distribute its batches among the processes "
-            "again, and lose clips. Give the framework a loader of LengthBatches."
+            "LengthBatchSampler: a framework would distribute the batches among the processes a "
+            "second time and lose clips. Pass the framework a DataLoader of LengthBatches."
         )
 
     def plan_of(self, epoch: int) -> EpochPlan:
-        """Return the batches of any epoch in the strategy's order."""
+        """Return the batches of the given epoch in the strategy's order."""
         return self._planner.plan_of(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass, counted from 0. A loaded position inside this epoch is
-        kept.
+        """Set the epoch of the next pass, counted from 0.
+
+        If a loaded state points inside this epoch, the pass begins at the loaded position.
 
         Raises:
-            BatchingError: if a position inside another epoch was loaded and not yet trained.
+            BatchingError: if a loaded state points inside a different epoch, and the rest of that
+                epoch has not been trained.
         """
         check_count("epoch", epoch, 0)
         if not self._is_begun:
@@ -132,14 +135,14 @@ class LengthBatchSampler:
                 return
             if 0 < self.start < len(self.plan):
                 raise BatchingError(
-                    f"set_epoch({epoch}): expected {self.epoch}, because batch {self.start} of "
-                    f"{len(self.plan)} of this epoch was loaded. Train the rest of the epoch first."
+                    f"set_epoch({epoch}): expected epoch {self.epoch}, because the loaded state is "
+                    f"at batch {self.start} of {len(self.plan)} of epoch {self.epoch}. Train the "
+                    "rest of that epoch first."
                 )
         self._go_to(epoch)
 
     def __len__(self) -> int:
-        """Return the number of batches of this rank in the whole epoch, even if a pass begins
-        inside it."""
+        """Return the number of this rank's batches in the whole epoch, even after resuming."""
         return len(self._updates.numbers_of(self.rank, self.world_size))
 
     def _remaining_numbers(self) -> np.ndarray:
@@ -147,8 +150,8 @@ class LengthBatchSampler:
         return numbers[numbers >= self.start]
 
     def __iter__(self) -> Iterator[list[int]]:
-        # This is a generator, so a pass begins when its first batch is drawn. That matters because
-        # loaders with workers call iter() twice.
+        # This method is a generator, so a pass begins when its first batch is drawn, not when
+        # iter() is called. DataLoaders with workers call iter() twice.
         if not self._world_size_given:
             check_trains_alone()
         if self._is_begun:
@@ -160,8 +163,8 @@ class LengthBatchSampler:
         for number in self._remaining_numbers().tolist():
             if times_set != self._times_set:
                 raise BatchingError(
-                    f"set_epoch({self.epoch}): called inside a pass, before its last batch. Call "
-                    "set_epoch, then iter(loader)."
+                    f"set_epoch({self.epoch}): called before the pass had ended. Call set_epoch "
+                    "first, then iter(loader)."
                 )
             self._drawn += 1
             yield self.plan[number].tolist()
@@ -172,32 +175,31 @@ class LengthBatchSampler:
             state = sampler.state_dict(trained)
 
         Args:
-            trained: batches that this process has trained since `set_epoch`. The trainer counts
-                them, because a loader draws batches ahead of time.
+            trained: number of batches that this process has trained since `set_epoch`. Your
+                training loop must count them, because a DataLoader draws batches ahead of time.
 
         Raises:
-            BatchingError: if `trained` is missing or above the number of drawn batches.
+            BatchingError: if `trained` is missing or exceeds the number of drawn batches.
         """
         if trained is None:
             raise BatchingError(
-                "state_dict(): expected state_dict(trained), the batches trained since set_epoch. "
-                "A loader that saves its own state needs LengthBatches."
+                "state_dict(): expected state_dict(trained), with the number of batches trained "
+                "since set_epoch. Use LengthBatches if your DataLoader saves its own state."
             )
         check_trained(trained, self._drawn)
         positions = [*(self._remaining_numbers() - self.rank).tolist(), len(self.plan)]
         return self.state_at(positions[trained])
 
     def state_at(self, batches_trained: int) -> dict[str, int]:
-        """Return the state after this number of batches of the epoch, counted over all
-        processes."""
+        """Return the state after all processes together have trained this number of batches."""
         return self._updates.state_at(batches_trained)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Resume where a state was saved.
+        """Resume at the position where the state was saved.
 
         Raises:
-            BatchingError: if the state is inside an epoch of another plan, because the rest of the
-                epoch would then repeat and miss clips.
+            BatchingError: if the state points inside an epoch that was planned with different clips
+                or options, because the rest of the epoch would then skip and repeat clips.
         """
         start = state["batches_trained"]
         self._go_to(state["epoch"])

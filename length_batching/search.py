@@ -1,18 +1,19 @@
-"""Find the batching options that need the fewest steps for a corpus and still mix its clips.
+"""Find the batching options that need the fewest decoder steps and still mix a corpus's clips well.
 
     surveyor = Surveyor(lengths)
     result = search(surveyor, batch_size=16)
     if result.best:
         sampler = LengthBatchSampler(lengths, **result.best.options())
 
-The search plans whole epochs, because padding does not scale with the size of a corpus. It takes
-seconds for 10,000 clips, and less than 2 minutes for a million. It does not predict how well a
-model learns.
+The search plans whole epochs, because the amount of padding is not proportional to the size of a
+corpus. It takes a few seconds for 10,000 clips and less than 2 minutes for a million. It does not
+predict how well a model learns.
 
-It tries every strategy with fixed and with dynamic batch sizes, and eight values of the strategy's
-parameter per doubling (`parameter_values`). Steps rise with randomness, so for each strategy a
-bisection finds the least random value that mixes the clips enough. The search returns the strategy
-and the value with the fewest steps.
+The search tries every strategy with fixed and with dynamic batch sizes. For the strategy's
+parameter, it considers eight values per doubling (`parameter_values`). The number of decoder steps
+rises with randomness. Therefore a bisection finds, for each strategy, the least random value that
+mixes the clips well enough. The search returns the strategy and value with the fewest decoder
+steps.
 """
 
 import functools
@@ -41,33 +42,33 @@ from length_batching.strategies import (
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# type of a function that wraps an iterator of results, such as tqdm
+# A function that wraps an iterator of results and shows progress, such as tqdm.
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items() if s.parameter}
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
-# fields of a survey that are maxima; all other fields are means
+# These fields of a survey are maxima over epochs; all other numeric fields are means.
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
-MAX_NEEDED_NOVELTY = 0.99  # any noise makes nearly all pairs of a large corpus new
+MAX_NEEDED_NOVELTY = 0.99  # in a large corpus, even little noise makes nearly all pairs new
 MIN_EPOCHS = 5
 MAX_EPOCHS = 40
-# Number of clips to plan in all epochs; small corpora need more epochs for stable means.
+# Total number of clips to plan per survey. Small corpora need more epochs for stable means.
 CLIPS_TO_PLAN = 50_000
-LARGE_CORPUS = 100_000  # with this many clips, one epoch is a large enough sample
-VALUES_PER_DOUBLING = 8  # values of a parameter that the search tries
+LARGE_CORPUS = 100_000  # number of clips from which one epoch is a large enough sample
+VALUES_PER_DOUBLING = 8  # number of parameter values to try per doubling
 THREADS = 4  # numpy releases the GIL; each thread needs several hundred bytes per clip
 
 
 def in_threads(
     function: Callable[[Item], Result], items: Sequence[Item], progress: Progress = iter
 ) -> list[Result]:
-    """Return the results of the function for all items, computed in several threads."""
+    """Apply the function to all items in several threads, and return the results in order."""
     with ThreadPoolExecutor(THREADS) as pool:
         return list(progress(pool.map(function, items)))
 
 
 def value_in_words(strategy: str, value: float) -> str:
-    """Describe a value of the strategy's parameter: "factor 0.1", "58 bins"."""
+    """Describe a value of the strategy's parameter, such as "factor 0.1" or "58 bins"."""
     return PARAMETER_OF[strategy].value_text.format(f"{value:,.10g}")
 
 
@@ -78,14 +79,14 @@ def parameter_values(
     per_doubling: int = VALUES_PER_DOUBLING,
     include: Sequence[float] = (),
 ) -> list[Any]:
-    """Return values of the strategy's parameter, from least to most random.
+    """Return the values to try for the strategy's parameter, from least to most random.
 
-    Factors go from 0 to 1.6. Buckets contain whole batches and are smaller than the corpus. The
-    numbers of bins and classes go from 1 to the number of batches. A strategy without a parameter
-    has one value, None.
+    Factors range from 0 to 1.6. Bucket sizes are multiples of the batch size and smaller than the
+    corpus. The numbers of bins and of classes range from 1 to the number of batches. For a strategy
+    without a parameter, return [None].
 
     Args:
-        include: values to add, if they are allowed.
+        include: additional values. Values outside the allowed range are ignored.
     """
     if strategy not in PARAMETER_OF:
         return [None]
@@ -111,20 +112,20 @@ def parameter_values(
 class Survey(PaddingStats):
     """The costs of one set of batching options, measured on the lengths of a corpus.
 
-    The values in MAXIMA are maxima over epochs; all other values are means. Rates are fractions.
+    The fields in MAXIMA are maxima over epochs; all other costs are means. Rates are fractions.
     NaN: the corpus is too small to measure the value.
     """
 
     strategy: str
     parameter: str | None  # name of the strategy's parameter
-    value: Any  # value of the parameter
+    value: Any  # value of the strategy's parameter
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: float | None  # None: batch_size * longest clip
-    novelty: float  # pair novelty: how many pairs of clips shared no batch in the epoch before
+    novelty: float  # pair novelty, see `pair_novelty`
 
     def options(self) -> dict[str, Any]:
-        """Return the arguments of `LengthBatchSampler`, with batches in random order."""
+        """Return these options as arguments of `LengthBatchSampler`, with shuffled batches."""
         options: dict[str, Any] = {"strategy": self.strategy, "batch_size": self.batch_size}
         if self.parameter:
             options[self.parameter] = self.value
@@ -135,8 +136,7 @@ class Survey(PaddingStats):
         return options
 
     def description(self) -> str:
-        """Return the name from the papers and the value of the parameter: "SSB-DBS-BR (factor
-        0.1)"."""
+        """Return the papers' name and the parameter value, such as "SSB-DBS-BR (factor 0.1)"."""
         notes = []
         if self.parameter:
             notes.append(value_in_words(self.strategy, self.value))
@@ -147,18 +147,19 @@ class Survey(PaddingStats):
 
 
 class Surveyor:
-    """Measure the costs of batches for one corpus, and cache the results. Threads can share a
-    surveyor.
+    """Measure the costs of batching options for one corpus, and cache the results.
 
         survey = Surveyor(lengths).survey(16, "semi_sorted", dynamic_batch_size=True)
         survey.decoder_steps
 
+    Several threads can share a surveyor.
+
     Args:
-        lengths: [clips] a positive length per clip, in any unit.
-        seed: seed of the plans.
+        lengths: [clips] positive length of each clip, in any unit.
+        seed: seed for all plans.
         frames_per_step: see `padding_stats`.
-        epochs: number of planned epochs per survey. Default: 5, but more for fewer than 10,000
-            clips, and 1 from 100,000 clips on.
+        epochs: number of epochs to plan per survey. Default: 5 for 10,000 to 99,999 clips, up to 40
+            for smaller corpora, and 1 for larger corpora.
     """
 
     def __init__(
@@ -193,15 +194,15 @@ class Surveyor:
         """Plan epochs 1, 2, ... and return their mean costs.
 
         Args:
-            value: value of the strategy's parameter. Default: the value in `options`, or else the
-                default of the parameter.
-            epochs: number of planned epochs. Default: the value of the surveyor.
-            options: see `plan_epoch` (`epoch` and `seed` excluded).
+            value: value of the strategy's parameter. Default: the value in `options`, or the
+                parameter's default.
+            epochs: number of epochs to plan. Default: `Surveyor.epochs`.
+            options: see `plan_epoch`. Do not pass `epoch` or `seed`.
 
         Raises:
-            BatchingError: if an option is not allowed for these clips.
+            BatchingError: if an option is invalid for these clips.
         """
-        # The parameters of other strategies have no effect, so the cache ignores them.
+        # The parameters of other strategies have no effect, so they are not part of the cache key.
         used = {k: v for k, v in sorted(options.items()) if v is not None and k not in DEFAULTS}
         if strategy in PARAMETER_OF:
             name = PARAMETER_OF[strategy].name
@@ -232,7 +233,6 @@ class Surveyor:
         )
 
     def _measure(self, plan: EpochPlan, before: EpochPlan) -> dict[str, float]:
-        """Return the costs of one epoch and its pair novelty."""
         costs = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
         has_pairs = len(plan) < len(plan.order)
         same_clips = np.array_equal(np.sort(plan.order), np.sort(before.order))
@@ -247,15 +247,16 @@ def survey_all(
     progress: Progress = iter,
     **options: Unpack[PlanOptions],
 ) -> tuple[list[Survey], list[str]]:
-    """Survey every strategy with fixed and with dynamic batch sizes.
+    """Measure the costs of every strategy, with fixed and with dynamic batch sizes.
 
-    Args: options: see `plan_epoch`. `batch_capacity` limits dynamic batches only.
+    Args:
+        options: see `plan_epoch`. `batch_capacity` only limits dynamic batches.
 
     Returns:
-        The surveys, and a message for each strategy that is not possible with so few clips.
+        The surveys, and one message for each strategy that requires more clips.
 
     Raises:
-        BatchingError: if an option is not allowed with any strategy.
+        BatchingError: if an option is invalid whatever the strategy.
     """
     fixed: PlanOptions = {**options, "dynamic_batch_size": False, "batch_capacity": None}
     dynamic: PlanOptions = {**options, "dynamic_batch_size": True}
@@ -265,7 +266,7 @@ def survey_all(
         sizes, strategy = job
         try:
             return surveyor.survey(batch_size, strategy, **sizes)
-        except BatchingError as error:  # too few clips for the parameter
+        except BatchingError as error:  # too few clips for the strategy's parameter
             name = batching_name(strategy, sizes["dynamic_batch_size"], False)
             return f"{name}: not possible ({error})"
 
@@ -280,11 +281,12 @@ class SearchResult:
     """The result of `search`.
 
     Attributes:
-        tried: for every strategy and kind of size, the least random value that mixes the clips
-            enough. If no value is enough, the most random value.
-        random: RAND with fixed sizes, for comparison.
-        default: SSB-DBS-BR, the best of Ge21.
-        min_novelty: the pair novelty that is enough.
+        tried: one survey for every strategy, with fixed and with dynamic sizes, at the least random
+            parameter value that reaches `min_novelty`. If no value reaches it, the survey uses the
+            most random value.
+        random: the survey of RAND with fixed sizes, for comparison.
+        default: the survey of SSB-DBS-BR, the best strategy in Ge21.
+        min_novelty: the required pair novelty.
     """
 
     tried: list[Survey]
@@ -294,15 +296,14 @@ class SearchResult:
 
     @property
     def ranked(self) -> list[Survey]:
-        """Return the surveys that mix the clips enough. The fewest steps come first, then the
-        highest novelty."""
+        """Return the surveys that reach `min_novelty`, sorted by decoder steps, then by novelty."""
         surveys = [*self.tried, self.default]
         allowed = [survey for survey in surveys if mixes(survey, self.min_novelty)]
         return sorted(allowed, key=lambda survey: (survey.decoder_steps, -_novelty_or_0(survey)))
 
     @property
     def best(self) -> Survey | None:
-        """Return the survey with the fewest steps that mixes the clips enough, or None."""
+        """Return the survey that reaches `min_novelty` with the fewest decoder steps, or None."""
         return self.ranked[0] if self.ranked else None
 
 
@@ -311,7 +312,7 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def mixes(survey: Survey, min_novelty: float) -> bool:
-    """Return whether the pair novelty is enough. An unknown novelty (NaN) is enough."""
+    """Return whether the pair novelty is at least `min_novelty` or unknown (NaN)."""
     return not survey.novelty < min_novelty
 
 
@@ -326,21 +327,21 @@ def search(
     too_long: TooLong = "reject",
     size_multiple: int = 1,
 ) -> SearchResult:
-    """Search for the strategy and the parameter value that need the fewest steps.
+    """Search for the strategy and parameter value that need the fewest decoder steps.
 
         result = search(Surveyor(lengths), 16)
         result.best.description()  # "SSB-exp-DBS-BR (factor 0.035)"
 
     Args:
-        min_novelty: the pair novelty that is enough, from 0 to 1. Default: the pair novelty of
+        min_novelty: the required pair novelty, from 0 to 1. Default: the pair novelty of
             SSB-DBS-BR, but at most 0.99.
-        progress: a function that wraps the iterator of results, such as tqdm. There is one result
-            per strategy and kind of size.
-        batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity`
-            limits dynamic batches only.
+        progress: a function that wraps the iterator of results, such as tqdm. Each strategy has two
+            results, for fixed and for dynamic sizes.
+        batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity` only
+            limits dynamic batches.
 
     Raises:
-        BatchingError: if an option is not allowed for these clips.
+        BatchingError: if an option is invalid for these clips.
     """
     fixed: PlanOptions = {
         "max_clips": max_clips,

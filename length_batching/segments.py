@@ -1,10 +1,10 @@
-"""Make batches of groups of clips, or of segments of long clips.
+"""Batch groups of clips, or segments of long clips.
 
-groups = groups_of(speakers)  # the sampler's items are groups; groups[i] contains the clips of one
+groups = groups_of(speakers)  # the sampler's items are groups; groups[i] contains clip indices
 sampler = LengthBatchSampler(groups.longest(lengths), 64, "semi_sorted",
                              group_sizes=groups.sizes, dynamic_batch_size=True)
 
-segments = segments_of(lengths, 500, overlap=100)  # items are segments of at most 500 frames
+segments = segments_of(lengths, 500, overlap=100)  # the items are segments of up to 500 frames
 sampler = LengthBatchSampler(segments.lengths, 16, "semi_sorted", dynamic_batch_size=True)
 dataset = SegmentDataset(clips, segments)
 """
@@ -27,16 +27,17 @@ except ImportError:
 
 
 def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
-    """Return groups of the clips with equal labels, sorted by label.
+    """Group the clips that have equal labels, and sort the groups by label.
 
         groups = groups_of(["ann", "bob", "ann"])
         groups[0]  # array([0, 2])
 
     Args:
-        labels: [clips] such as speakers.
+        labels: [clips] the label of each clip, such as its speaker.
 
     Returns:
-        A plan whose "batches" are the groups. Use its `sizes` and `longest(lengths)`.
+        A plan that contains the groups in place of batches. Use its `sizes` and
+        `longest(lengths)`.
     """
     _, label = np.unique(np.asarray(labels), return_inverse=True)
     order = np.argsort(label, kind="stable")
@@ -51,9 +52,9 @@ class Segments(Sequence[tuple[int, int, int]]):
     """Segments of clips: `segments[i]` is (clip, start, stop), in frames.
 
     Attributes:
-        clips: [segments] the clip's index.
-        starts: [segments] the first frame.
-        lengths: [segments] frames.
+        clips: [segments] index of the clip.
+        starts: [segments] first frame of the segment.
+        lengths: [segments] number of frames.
     """
 
     clips: np.ndarray
@@ -75,15 +76,15 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
         segments = segments_of([1200, 300], 500, overlap=100)
         list(segments)  # [(0, 0, 500), (0, 400, 900), (0, 800, 1200), (1, 0, 300)]
 
-    Doetsch17 cuts clips without overlap. Gonzalez23 cuts clips that exceed the length budget of a
-    dynamic batch.
+    Doetsch17 cuts clips into segments that do not overlap. Gonzalez23 cuts clips that exceed the
+    frame budget of a dynamic batch.
 
     Args:
         lengths: [clips] whole numbers of frames.
-        longest: frames of the longest segment.
-        overlap: frames that a segment shares with the segment before it.
-        shortest: frames of the shortest segment. If the last segment of a clip would be shorter, it
-            begins earlier.
+        longest: maximum number of frames per segment.
+        overlap: number of frames that a segment shares with the previous segment.
+        shortest: minimum number of frames per segment. If the last segment of a clip would be
+            shorter, it begins earlier.
 
     Raises:
         BatchingError: unless 0 <= overlap < longest and 1 <= shortest <= longest, or if a length is
@@ -91,7 +92,7 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
     """
     x = check_lengths(lengths)
     if x.ndim > 1 or (x % 1).any():
-        raise BatchingError("lengths: expected a whole number of frames per clip")
+        raise BatchingError("lengths: expected a whole number of frames for each clip")
     if not (0 <= overlap < longest and 1 <= shortest <= longest):
         found = f"longest={longest}, overlap={overlap}, shortest={shortest}"
         expected = "0 <= overlap < longest and 1 <= shortest <= longest"
@@ -108,14 +109,15 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
 
 
 class SegmentDataset(Dataset[Any]):
-    """Cut segments out of the clips of another dataset.
+    """Provide segments of another dataset's clips as items.
 
         dataset = SegmentDataset(clips, segments_of(lengths, 500))
 
     Args:
-        clips: the clips.
+        clips: the dataset or list that contains the clips.
         segments: the result of `segments_of`.
-        cut: returns a segment of a clip: `cut(clip, start, stop)`. Default: clip[start:stop].
+        cut: a function `cut(clip, start, stop)` that returns a segment of a clip. Default:
+            clip[start:stop].
     """
 
     def __init__(

@@ -1,16 +1,16 @@
 """Define the batching strategies: functions that decide which clips are neighbors in an epoch.
 
-Neighbors share batches. A strategy gets an epoch's clips in random order and returns them in its
-own order. `plan.py` cuts this order into batches.
+A strategy receives the clips of an epoch in random order and returns them in a new order. plan.py
+cuts this order into batches, so that neighboring clips share a batch.
 
 To add a strategy:
     1. Write a function with `@register` below the other strategies and above `STRATEGIES`. Its
-       docstring is the description in tables of strategies.
+       docstring becomes the description in the tables of strategies.
     2. Add its name to `StrategyName`, so that type checkers accept it.
-    3. Work out its order for a few lengths by hand, and add them to the tests.
-If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS` and an argument of the
-same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py. A program can also call
-`register` itself, and pass `check_strategy("its_name")` as the strategy.
+    3. Work out its order for a few lengths by hand, and add this example to the tests.
+If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`, and an argument of
+the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py. Alternatively, your
+program can call `register` and pass `check_strategy("its_name")` as the strategy.
 
 Sources, cited below by these names:
     Ge21: Ge, Kaushik, Omote, Kumar, "Speed up training with variable length inputs by efficient
@@ -45,23 +45,23 @@ StrategyName = Literal[
 
 @dataclass(frozen=True)
 class Parameter:
-    """Describe the argument of `plan_epoch` that decides how much a strategy mixes clips."""
+    """An argument of `plan_epoch` that controls how much a strategy mixes the clips."""
 
     name: str
-    label: str  # label for axes of plots, with the unit
-    value_text: str  # text for a value, such as "{} bins"
+    label: str  # axis label for plots, with the unit
+    value_text: str  # format of a value in text, such as "{} bins"
     default: float
-    is_factor: bool = False  # True: a real number from 0; False: a whole number from 1
-    at_least_batch_size: bool = False  # True: the smallest allowed value is batch_size
-    at_most_clips: bool = False  # True: the largest allowed value is the number of clips
+    is_factor: bool = False  # True: a real number >= 0; False: a whole number >= 1
+    at_least_batch_size: bool = False  # True: the minimum is batch_size
+    at_most_clips: bool = False  # True: the maximum is the number of clips
     maximum: int = MAX_COUNT
     larger_mixes_more: bool = True
-    larger_values: str = "Larger values mix clips more and add padding."  # for tables
+    larger_values: str = "Larger values mix clips more and add padding."  # shown in tables
 
     def limits(self, num_clips: int = MAX_COUNT, batch_size: int = 1) -> tuple[int, int]:
-        """Return the smallest and the largest allowed value."""
+        """Return the smallest and largest allowed values."""
         if self.is_factor:
-            return 0, 10**6  # much smaller factors already give a random order
+            return 0, 10**6  # the order is already random at much smaller factors
         largest = num_clips if self.at_most_clips else self.maximum
         smallest = batch_size if self.at_least_batch_size else 1
         return smallest, largest
@@ -69,28 +69,28 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ShuffledClips:
-    """The clips of an epoch in random order, and the values that a strategy may use."""
+    """The input of a strategy: the clips of an epoch in random order, and the options."""
 
-    lengths: np.ndarray  # [clips] float64, in the order of the corpus
-    order: np.ndarray  # [clips] indices of the clips in random order
-    parameter_value: float  # factors are above 0, because factor 0 means the strategy `sorted`
+    lengths: np.ndarray  # [clips] float64, in corpus order
+    order: np.ndarray  # [clips] clip indices in random order
+    parameter_value: float  # a factor is never 0; `plan_epoch` uses `sorted` for factor 0
     dynamic_batch_size: bool
     rng: np.random.Generator
 
 
-# The clips in a strategy's order, and the positions in this order where a batch must begin.
+# The result of a strategy: clip indices in its order, and the positions where a batch must begin.
 Order = tuple[np.ndarray, Sequence[int]]
 OrderFunction = Callable[[ShuffledClips], Order]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Describe a batching strategy."""
+    """A batching strategy and the texts that describe it in tables."""
 
     name: str
     order: OrderFunction
     description: str
-    short_name: str  # name in tables and plots
+    short_name: str  # short name for tables and plots
     source: str
     parameter: Parameter | None = None
 
@@ -107,9 +107,9 @@ NUM_BUCKETS = Parameter(
     "number of length classes",
     "{} classes",
     10,
-    maximum=10**6,  # limited because strategies allocate an array of class edges
+    maximum=10**6,  # limited because the strategies allocate an array of class edges
     larger_mixes_more=False,
-    larger_values="Larger values mix clips less, and more batches are short.",
+    larger_values="Larger values mix clips less and make more batches small.",
 )
 PARAMETERS = (FACTOR, BUCKET_SIZE, NUM_BINS, NUM_BUCKETS)
 REGISTRY: dict[str, Strategy] = {}  # strategies by name, in the order of this file
@@ -126,10 +126,10 @@ def register(
             return sort_by(-clips.lengths, clips.order), [0]
 
     Args:
-        name: name of the strategy. Names in this file must also be in `StrategyName`.
-        short_name: name in tables and plots.
-        source: the paper.
-        parameter: the argument of `plan_epoch` that decides how much the strategy mixes clips.
+        name: name of the strategy. Strategies in this file must also be in `StrategyName`.
+        short_name: short name for tables and plots.
+        source: the paper that describes the strategy.
+        parameter: the argument of `plan_epoch` that controls how much the strategy mixes clips.
     """
 
     def add(order: OrderFunction) -> OrderFunction:
@@ -141,8 +141,7 @@ def register(
 
 
 def sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return `order` sorted by the key of each clip. Clips with equal keys keep their shuffled
-    order."""
+    """Return `order` sorted by each clip's key; clips with equal keys keep their shuffled order."""
     return order[np.argsort(keys[order], kind="stable")]
 
 
@@ -163,31 +162,31 @@ def _semi_sorted(clips: ShuffledClips) -> Order:
     """clips sorted by length + noise; the noise is uniform in (-a/2, a/2) with
     a = (longest - shortest) * factor"""
     lengths = clips.lengths
-    # The range a of the noise.
-    noise_range = (lengths.max() - lengths.min()) * clips.parameter_value
+    noise_range = (lengths.max() - lengths.min()) * clips.parameter_value  # a in the docstring
     noise = noise_range * (clips.rng.random(len(lengths)) - 0.5)
     return clips.order[np.argsort(lengths[clips.order] + noise)], [0]
 
 
 @register("semi_sorted_rank", "SSB-rank", "ours", FACTOR)
 def _semi_sorted_rank(clips: ShuffledClips) -> Order:
-    """clips sorted by rank + noise; the rank is the position in the sorted order, the noise is
-    uniform in (-a/2, a/2) with a = number of clips * factor; so clips of rare lengths mix as
+    """clips sorted by rank + noise; the rank is the position in the sorted order, and the noise is
+    uniform in (-a/2, a/2) with a = number of clips * factor, so clips of rare lengths mix as
     widely as clips of common lengths"""
     order, starts = _sorted(clips)
-    noise_range = len(order) * clips.parameter_value  # the range a of the noise
+    noise_range = len(order) * clips.parameter_value  # a in the docstring
     noise = noise_range * (clips.rng.random(len(order)) - 0.5)
     return order[np.argsort(np.arange(len(order)) + noise)], starts
 
 
 @register("semi_sorted_exponential", "SSB-exp", "ours", FACTOR)
 def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
-    """clips sorted by rank + exponential noise of mean a/2, so that a clip only moves towards
+    """clips sorted by rank + exponential noise with mean a/2, so that a clip only moves towards
     longer clips; with dynamic batch sizes, the rank and a count frames instead of clips"""
-    # A clip that is shorter than the rest of its batch adds padding only to itself, but a longer
-    # clip adds padding to all clips. Therefore noise that only moves clips towards longer clips
-    # mixes most at equal padding. With ranks in frames, batches of many short clips get as large a
-    # share of new neighbors as batches of few long clips.
+    # A short clip in a batch of longer clips adds padding only to itself, but a long clip in a
+    # batch of shorter clips adds padding to all of them. Therefore, for the same amount of padding,
+    # noise mixes clips best if it only moves clips towards longer clips. With ranks in frames,
+    # batches of many short clips and batches of few long clips receive the same share of new
+    # neighbors.
     order, starts = _sorted(clips)
     if clips.dynamic_batch_size:
         rank = np.cumsum(clips.lengths[order])
@@ -200,8 +199,8 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
 
 @register("bucket", "BKT", "Ge21", BUCKET_SIZE)
 def _bucket(clips: ShuffledClips) -> Order:
-    """clips sorted, longest first, cut into buckets of a fixed number of clips, and shuffled inside
-    each bucket; a batch may contain clips of two buckets"""
+    """clips sorted longest first, cut into buckets with a fixed number of clips, and shuffled
+    within each bucket; a batch may contain clips from two buckets"""
     order = sort_by(-clips.lengths, clips.order)
     bucket = np.arange(len(order)) // clips.parameter_value
     return order[np.argsort(bucket + clips.rng.random(len(order)))], [0]
@@ -209,8 +208,8 @@ def _bucket(clips: ShuffledClips) -> Order:
 
 @register("bucket_by_width", "BKT-width", "Gonzalez23", NUM_BUCKETS)
 def _bucket_by_width(clips: ShuffledClips) -> Order:
-    """length classes of equal width, longest first, shuffled inside each class; a batch never mixes
-    classes, so the last batch of a class may be small"""
+    """clips divided into length classes of equal width, longest class first, and shuffled within
+    each class; a batch never mixes classes, so the last batch of a class may be small"""
     lengths = clips.lengths
     edges = np.linspace(lengths.min(), lengths.max(), int(clips.parameter_value) + 1)[1:-1]
     return _by_class(clips, edges)
@@ -218,15 +217,15 @@ def _bucket_by_width(clips: ShuffledClips) -> Order:
 
 @register("bucket_by_quantile", "BKT-quantile", "Gonzalez23", NUM_BUCKETS)
 def _bucket_by_quantile(clips: ShuffledClips) -> Order:
-    """the same as `bucket_by_width`, but each class has equally many clips"""
+    """the same as `bucket_by_width`, except that each class has the same number of clips"""
     fractions = np.linspace(0, 1, int(clips.parameter_value) + 1)[1:-1]
     return _by_class(clips, np.quantile(clips.lengths, fractions))
 
 
 def _by_class(clips: ShuffledClips, edges: np.ndarray) -> Order:
-    """Order the length classes between `edges`, longest first.
+    """Sort the clips into the length classes between `edges`, longest class first.
 
-    All clips of equal length are in the same class, so a class may be empty.
+    Clips of equal length always share a class, so some classes may be empty.
     """
     label = np.searchsorted(edges, clips.lengths, side="left")
     order = sort_by(-label, clips.order)
@@ -235,7 +234,8 @@ def _by_class(clips: ShuffledClips, edges: np.ndarray) -> Order:
 
 @register("alternated_sort", "ATS", "Doetsch17", NUM_BINS)
 def _alternated_sort(clips: ShuffledClips) -> Order:
-    """random bins of equal size; odd bins are sorted shortest first, even bins longest first"""
+    """clips divided at random into bins of equal size; odd bins (1st, 3rd, ...) are sorted shortest
+    first, even bins longest first"""
     lengths = clips.lengths[clips.order]
     # Bin k (from 0) contains positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
     bin_index = np.arange(len(lengths)) * int(clips.parameter_value) // len(lengths)
@@ -247,13 +247,12 @@ STRATEGIES = tuple(REGISTRY)
 
 
 def check_strategy(name: str) -> StrategyName:
-    """Check the name of a strategy from a user or a file, and return it with the type for
-    `plan_epoch`.
+    """Check the name of a strategy, and return it as a `StrategyName`.
 
         strategy = check_strategy(arguments.strategy)
 
     Raises:
-        BatchingError: if there is no such strategy. The message suggests a similar name.
+        BatchingError: if there is no strategy of this name. The message suggests a similar name.
     """
     if name in REGISTRY:
         return cast(StrategyName, name)
@@ -265,7 +264,7 @@ def check_strategy(name: str) -> StrategyName:
 def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: bool) -> str:
     """Return the name that the papers use, such as "SSB-DBS-BR".
 
-    RAND never gets "-BR", because its batches are in random order anyway.
+    "-BR" is never added to RAND, because its batches are already in random order.
     """
     name = REGISTRY[strategy].short_name
     if dynamic_batch_size:

@@ -1,5 +1,4 @@
-"""Make batches from a stream of items whose lengths are not known beforehand:
-`LengthBatchStream`."""
+"""Batch a stream of items whose lengths are not known in advance."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -19,20 +18,20 @@ from length_batching.options import PlanOptions, check_options
 from length_batching.strategies import StrategyName
 from length_batching.updates import UpdatePlanner
 
-MAX_WORKERS = 1024  # largest number of workers of a loader
-MAX_WINDOWS = 10**6  # windows per epoch; each window is planned like an epoch
+MAX_WORKERS = 1024  # maximum number of workers per DataLoader
+MAX_WINDOWS = 10**6  # maximum number of windows per epoch; each window is planned like an epoch
 START = {
     "epoch": 0,
     "batches_trained": 0,
-    "dealt_from": 0,  # number of the batch with which the first worker begins
-    "batches_before": 0,  # number of batches in all earlier windows
-    "items_before": 0,  # number of items in all earlier windows
-    "window": 0,  # number of the window with which reading begins
+    "dealt_from": 0,  # number of the first batch of the first worker
+    "batches_before": 0,  # total number of batches in the previous windows
+    "items_before": 0,  # total number of items in the previous windows
+    "window": 0,  # number of the first window to read
 }
 
 
 class Window(NamedTuple):
-    """The position at which a window begins, counted from the start of the epoch."""
+    """The position where a window begins, counted from the start of the epoch."""
 
     batches_before: int
     items_before: int
@@ -51,29 +50,30 @@ class LengthBatchStream(IterableDataset[list[Any]]):
                 ...
 
     The stream reads `window` items at a time and plans them as if they were an epoch. Call
-    `set_epoch` before every pass. You can stop a pass early, and then set its epoch again.
+    `set_epoch` before every pass. You can stop a pass early and then set the same epoch again.
 
-    Every process and every worker of a loader reads the whole stream, and yields its share of the
-    batches. Therefore items should be small, such as paths, and `collate_fn` should load the data.
-    All processes get the same number of batches. Do not let accelerate prepare the loader, because
-    it would distribute the batches again.
+    Every process and every DataLoader worker reads the whole stream and yields its own share of the
+    batches. Therefore the items should be small, such as paths, and `collate_fn` should load the
+    data. All processes receive the same number of batches. Do not pass the DataLoader to
+    accelerate's `prepare`, because it would distribute the batches a second time.
 
     Args:
-        read: `read(skip)` returns the stream's items after the first `skip`. Every process and
-            every call within an epoch must get the items in the same order.
+        read: a function `read(skip)` that returns the stream's items except the first `skip`. The
+            order of the items must be the same in every process and in every call within an epoch.
         length: a function that returns the length of an item, or several kinds of length.
-        batch_size, strategy, options: see `LengthBatchSampler`. Dynamic sizes need
-            `batch_capacity`, because the longest item of a stream is not known.
-        window: items that are planned together. If fewer than half of a window is left at the end,
-            these items join the last window. Two windows are in memory at the same time.
-        batches_per_update: batches that share an optimizer step, counted over all processes. It
-            must be a multiple of `world_size`, which is the default. With the same number, training
-            can resume with any number of processes.
-        rank, world_size: the number of this process, and of all processes that share the batches.
-            Default: one process trains alone.
+        batch_size, strategy, options: see `LengthBatchSampler`. Dynamic batch sizes require
+            `batch_capacity`, because the length of the longest item is not known.
+        window: number of items that are planned together. If less than half a window is left at the
+            end of the stream, these items join the last window. Two windows are in memory at the
+            same time.
+        batches_per_update: number of batches per optimizer step, summed over all processes. It must
+            be a multiple of `world_size`. Default: `world_size`. As long as you keep this number,
+            training can resume with any number of processes.
+        rank, world_size: the number of this process, and the number of processes that share the
+            batches. Default: a single process.
 
     Raises:
-        BatchingError: if an option is not allowed, or, during a pass, if a length is not allowed.
+        BatchingError: if an option is invalid, or, during a pass, if a length is invalid.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         check_options({"batch_size": batch_size, "strategy": strategy, **options})
         if options.get("dynamic_batch_size") and options.get("batch_capacity") is None:
             raise BatchingError(
-                "batch_capacity=None: expected a number, because the longest item of a stream is "
-                "not known"
+                "batch_capacity=None: expected a number, because the length of the longest item "
+                "in a stream is not known"
             )
         check_count("window", window)
         self.read = read
@@ -106,12 +106,11 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             rank, world_size, batches_per_update
         )
         self._world_size_given = world_size is not None
-        # Tensors in shared memory: the loader's workers see changes, also while they persist.
+        # These tensors are in shared memory, so that persistent workers see changes.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # For each worker: the number of times that an epoch had been set when the worker last
-        # finished a pass.
+        # For each worker: how many times an epoch had been set when it last finished a pass.
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
-        # the loaded state, until another epoch is set
+        # The loaded state; reset to None when a different epoch is set.
         self._loaded: Mapping[str, int] | None = None
         self._times_set_at_load = 0
         self._begin_at(START)
@@ -119,17 +118,19 @@ class LengthBatchStream(IterableDataset[list[Any]]):
     def _begin_at(self, state: Mapping[str, int]) -> None:
         self.epoch = state["epoch"]
         self._start = state["batches_trained"]
-        self._drawn = self._start  # trained batches of this epoch, over all processes
+        self._drawn = self._start  # number of batches drawn in this epoch by all processes
         self._first_worker_batch = state["dealt_from"]
         self._windows = [Window(state["batches_before"], state["items_before"], state["window"])]
         self._finished = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass, counted from 0. A loaded position inside this epoch is
-        kept.
+        """Set the epoch of the next pass, counted from 0.
+
+        If a loaded state points inside this epoch, the pass begins at the loaded position.
 
         Raises:
-            BatchingError: if a position inside another epoch was loaded and not yet trained.
+            BatchingError: if a loaded state points inside a different epoch, and the rest of that
+                epoch has not been trained.
         """
         if self._loaded is not None and not self._pass_has_ended():
             loaded_epoch = self._loaded["epoch"]
@@ -137,8 +138,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
                 return
             if self._start > 0:
                 raise BatchingError(
-                    f"set_epoch({epoch}): expected {loaded_epoch}, because a position inside this "
-                    "epoch was loaded. Train the rest of the epoch first."
+                    f"set_epoch({epoch}): expected epoch {loaded_epoch}, because the loaded state "
+                    "is inside that epoch. Train the rest of that epoch first."
                 )
         self._loaded = None
         times_set = self._epoch_and_times_set[1] + 1
@@ -146,16 +147,17 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._begin_at(START | {"epoch": epoch})
 
     def _pass_has_ended(self) -> bool:
-        """Return whether a worker, or this process, has finished a pass of the current epoch."""
+        """Return whether this process or a worker has finished a pass of the current epoch."""
         return bool((self._finished_at == self._epoch_and_times_set[1]).any())
 
     def state_dict(self, trained: int | None = None) -> dict[str, int]:
         """Return the state for a checkpoint.
 
         Args:
-            trained: batches that this process has trained since `set_epoch`. None: all batches that
-                this process has drawn. Only torchdata's StatefulDataLoader may use None, because
-                torch's own loaders draw batches ahead of time if they have workers.
+            trained: number of batches that this process has trained since `set_epoch`. None: the
+                number of batches that this process has drawn. Only torchdata's StatefulDataLoader
+                should pass None, because a PyTorch DataLoader with workers draws batches ahead of
+                time.
         """
         if trained is None and self._finished:
             return START | {"epoch": self.epoch + 1}
@@ -172,13 +174,13 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         }
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Resume where a state was saved. Reading begins with the window of the loaded position.
+        """Resume at the position where the state was saved, and read from the start of its window.
 
         Raises:
             BatchingError: if the processes have trained unequal numbers of batches.
         """
         trained = state["batches_trained"]
-        if get_worker_info() is None:  # torchdata also calls this in its workers
+        if get_worker_info() is None:  # torchdata also calls this method in its workers
             check_equal_shares(trained, trained % self.world_size == 0, self.world_size)
             self._loaded = None
             self.set_epoch(state["epoch"])
@@ -231,10 +233,12 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             number += 1
             self._windows.append(Window(before, items, number))
         if items == 0:
-            raise BatchingError("read(0) returned no items: expected all items, at every call")
+            raise BatchingError(
+                "read(0) returned no items: expected all items of the stream at every call"
+            )
         self._finished = True
-        # A worker that resumed may get a second pass in this epoch: if the epoch was over when it
-        # was saved, torchdata begins the next pass itself.
+        # A resumed worker may run a second pass in this epoch: if the state was saved at the end of
+        # the epoch, torchdata begins the next pass by itself.
         resumed_in_worker = info is not None and loaded is not None
         if not resumed_in_worker:
             self._finished_at[worker_id] = times_set

@@ -5,11 +5,11 @@
     epoch.plan[0]                # clip indices of the first batch
     epoch.numbers_of(1, 2)       # numbers of the batches that rank 1 of 2 trains
 
-An optimizer step ("update") takes K = `batches_per_update` batches. The finished batches are sorted
-by length and cut into groups of K, so that processes that share an optimizer step do not wait for
-each other. Each of W processes takes every W-th batch of a group, so W does not change which
-batches share an optimizer step. If the last group is too small, the batches with the most clips are
-halved until every group has K.
+An optimizer step ("update") uses K = `batches_per_update` batches. The finished batches are sorted
+by length and cut into groups of K. The batches of a group have similar lengths, so that the
+processes do not wait for each other. Each of W processes trains every W-th batch of a group, so W
+does not affect which batches share an optimizer step. If the last group is too small, the batches
+with the most clips are halved until every group has K batches.
 """
 
 import math
@@ -25,9 +25,9 @@ from length_batching.options import PlanOptions
 from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch, seed_of_epoch
 from length_batching.strategies import StrategyName
 
-CONSTANT_MARGIN = 1.01  # constant number of batches per epoch, relative to the first epoch
-MAX_ATTEMPTS = 50  # number of plans that are tried to find a plan with few enough batches
-ATTEMPT_DISTANCE = 10**9  # distance between the epochs whose plans are tried
+CONSTANT_MARGIN = 1.01  # "constant" number of batches per epoch, relative to the first epoch
+MAX_ATTEMPTS = 50  # maximum number of plans to try until one has few enough batches
+ATTEMPT_DISTANCE = 10**9  # attempt i plans epoch + i * ATTEMPT_DISTANCE
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class EpochUpdates:
 
     Attributes:
         epoch: the epoch, counted from 0.
-        plan: the batches. A batch's number is its index in this plan.
+        plan: the batches. The number of a batch is its index in this plan.
         starts: [optimizer steps] the number of the first batch of each optimizer step.
         checksum: checksum of the lengths, the plan and `batches_per_update`.
     """
@@ -47,15 +47,14 @@ class EpochUpdates:
     checksum: int
 
     def numbers_of(self, rank: int, world_size: int) -> np.ndarray:
-        """Return the numbers of a rank's batches."""
+        """Return the numbers of the batches that belong to a rank."""
         count = len(self.plan)
         sizes = np.diff(self.starts, append=count)
         number_in_step = np.arange(count) - np.repeat(self.starts, sizes)
         return np.flatnonzero(number_in_step % world_size == rank)
 
     def state_at(self, batches_trained: int) -> dict[str, int]:
-        """Return the state for a checkpoint after this number of batches, counted over all
-        processes."""
+        """Return the checkpoint state after all processes together trained this many batches."""
         check_count("batches_trained", batches_trained, 0, len(self.plan))
         return {
             "epoch": self.epoch,
@@ -68,16 +67,16 @@ class EpochUpdates:
         """Check that training can resume from a state.
 
         Raises:
-            BatchingError: if the state belongs to another plan, or if the processes have trained
-                unequal numbers of batches. With another plan, the rest of the epoch would repeat
-                and miss clips.
+            BatchingError: if the state belongs to a different plan, because the rest of the epoch
+                would then skip and repeat clips. Also if the processes have trained unequal numbers
+                of batches.
         """
         trained = state["batches_trained"]
         if state["plan_checksum"] != self.checksum:
             after = "" if trained is None else f" after {trained} of {state['num_batches']} batches"
             raise BatchingError(
-                f"epoch {self.epoch} was saved{after}, and these clips and options plan other "
-                "batches. Resume with the same clips and options, or restart the epoch."
+                f"epoch {self.epoch} was saved{after}, but the current clips and options produce "
+                "different batches. Resume with the same clips and options, or restart the epoch."
             )
         resumable = [*self.numbers_of(0, world_size).tolist(), len(self.plan), None]
         check_equal_shares(trained, trained in resumable, world_size)
@@ -90,17 +89,18 @@ class UpdatePlanner:
         planner.updates_of(3).plan
 
     Args:
-        lengths, batch_size, strategy, options: see `plan_epoch` (`epoch` excluded).
-        random_epochs: number of epochs at the start that have random batches (RAND) of `batch_size`
-            clips, or as many as fit into `batch_capacity`.
-        batches_per_update: batches per optimizer step, K.
-        batches_per_epoch: batches in every epoch, of all processes together. "constant": 1 % more
-            than the first epoch needs. None: as many as the epoch needs, a multiple of K.
-        short_last_update: the last optimizer step may have fewer than K batches. Its clips are then
-            cut into up to K batches. Some processes may get no batch in that step.
+        lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
+        random_epochs: number of epochs at the start of training that use random batches (RAND).
+            Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
+        batches_per_update: number of batches per optimizer step (K).
+        batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
+            1 % more than the first epoch needs. None: as many as the epoch needs, rounded up to a
+            multiple of K.
+        short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
+            Its clips are cut into up to K batches, and some processes may have no batch in it.
 
     Raises:
-        BatchingError: if an option or a length is not allowed.
+        BatchingError: if an option or a length is invalid.
     """
 
     def __init__(
@@ -129,14 +129,15 @@ class UpdatePlanner:
         self.batches_per_update = batches_per_update
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
-        self._first_count = 0  # largest number of batches that the first epochs need
+        # Number of batches in the first epoch, or in the first epoch after the random epochs if
+        # that number is larger.
+        self._first_count = 0
         if batches_per_epoch == "constant":
             first_epochs = {0, random_epochs}
             self._first_count = max(len(self.plan_of(epoch)) for epoch in first_epochs)
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
-        """Return the batches of an epoch in the strategy's order. Each attempt gives different
-        batches."""
+        """Return the batches of an epoch in the strategy's order; they differ between attempts."""
         strategy: StrategyName = self.strategy
         options = self.options
         if epoch < self.random_epochs:
@@ -163,7 +164,7 @@ class UpdatePlanner:
         return EpochUpdates(epoch, plan, starts, checksum)
 
     def _whole_plan(self, epoch: int) -> EpochPlan:
-        """Return the epoch's plan with a multiple of K batches, and `batches_per_epoch` of them."""
+        """Return a plan with `batches_per_epoch` batches, which is a multiple of K."""
         wanted = self.batches_per_epoch
         size = self.batches_per_update
         for attempt in range(MAX_ATTEMPTS):
@@ -186,23 +187,24 @@ class UpdatePlanner:
             expected = "fewer batches per optimizer step, or more clips"
         raise BatchingError(
             f"batches_per_epoch={wanted}, batches_per_update={size}: {len(plan.order)} clips need "
-            f"{len(plan)} batches, and all processes get equally many; expected {expected}"
+            f"{len(plan)} batches, and all processes must get the same number of batches; "
+            f"expected {expected}"
         )
 
     def _group_by_length(self, plan: EpochPlan, epoch: int) -> tuple[EpochPlan, np.ndarray]:
-        """Group the batches by K of similar length.
+        """Form groups of K batches of similar length.
 
         Returns:
-            The plan, group after group, and the numbers of the batches with which groups begin.
+            The batches, one group after another, and the number of each group's first batch.
         """
         size = self.batches_per_update
         longest_first = np.argsort(-self.costs.longest(plan), kind="stable")
         by_length = plan.select(longest_first)
         if self.short_last_update:
             by_length = self._cut_last_group(by_length)
-        # A group takes the position of its first batch in the plan. Therefore a random order stays
-        # random, and a sorted order stays sorted. Inside a group, batches are shuffled so that no
-        # rank always trains the longest batch.
+        # Groups are sorted by the plan's earliest batch in each group. Therefore a random order
+        # stays random, and a sorted order stays sorted. The batches within a group are shuffled so
+        # that no rank always trains the longest batch.
         first_numbers = np.minimum.reduceat(longest_first, np.arange(0, len(longest_first), size))
         position_of_group = np.argsort(np.argsort(first_numbers, kind="stable"))
         position = position_of_group[np.arange(len(by_length)) // size]
@@ -213,13 +215,12 @@ class UpdatePlanner:
         return by_length.select(numbers), np.cumsum(sizes) - sizes
 
     def _cut_last_group(self, by_length: EpochPlan) -> EpochPlan:
-        """Cut the clips of the last, incomplete group again, into up to K batches."""
+        """Divide the clips of the last, incomplete group again, into up to K batches."""
         size = self.batches_per_update
         num_whole = len(by_length) // size * size
         if num_whole == len(by_length):
             return by_length
-        # Another cut would break multiples of clips and chosen sizes, and would join clips that must
-        # be alone.
+        # Cutting again would violate `size_multiple` or `row_costs`, or join clips that must be alone.
         has_multiples = self.options.get("size_multiple", 1) != 1
         if has_multiples or self.options.get("row_costs") or "too_long" in self.options:
             return by_length
@@ -230,10 +231,10 @@ class UpdatePlanner:
 
 
 def halve_largest(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
-    """Return the plan with `count` batches, at most one per clip.
+    """Halve the batches with the most clips until the plan has `count` batches, and return it.
 
-    The batches with the most clips are halved. Of batches with equally many clips, the shortest are
-    halved first.
+    Among batches with the same number of clips, the shortest are halved first. `count` must not
+    exceed the number of clips.
     """
     while len(plan) < count:
         smallest_first = np.lexsort((-costs.longest(plan), plan.sizes))
@@ -248,13 +249,14 @@ def halve_largest(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
 
 
 def cut_evenly(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
-    """Cut the clips of a plan again, in their order, into up to `count` batches.
+    """Cut the clips of a plan again, in the same order, into up to `count` batches.
 
-    The largest batch (clips times longest) becomes as small as possible. No batch has more clips
-    than the largest batch of `plan`, which has at most `count` batches.
+    The size of the largest batch (number of clips times longest length) becomes as small as
+    possible. No batch has more clips than the largest batch of `plan`. `plan` must have at most
+    `count` batches.
     """
-    # Bisection on the length budget. With the smaller budget, only the longest clip is sure to fit.
-    # With the larger budget, the batches of `plan` fit, so at most `count` batches are needed.
+    # Bisection on the frame budget. The lower bound is just enough for the longest clip. The upper
+    # bound is enough for every batch of `plan`, so at most `count` batches are needed.
     sizes = costs.sizes(plan)
     max_clips = int(sizes.max())
     too_small = float(costs.alone[plan.order].max())

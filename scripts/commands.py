@@ -1,4 +1,4 @@
-"""Run programs of this project as the stages of another program.
+"""Run programs of this project as stages of a larger program.
 
 run_stage("train.py", "-o", "runs/mine", "--resume")
 """
@@ -15,11 +15,11 @@ from tacotron2_voice.utils.errors import UserError
 
 
 def run_stage(*command: object, threads: str | None = None) -> None:
-    """Print a command that runs a program of this project, and run it.
+    """Print and run a command that runs a program of this project.
 
     Args:
-        command: the program, from the project's folder, and its arguments.
-        threads: CPU threads of the program; None: as in this process.
+        command: the path of the program, relative to the project folder, and its arguments.
+        threads: number of CPU threads for the program; None: the same as in this process.
 
     Raises:
         UserError: if the program fails or is stopped.
@@ -29,11 +29,11 @@ def run_stage(*command: object, threads: str | None = None) -> None:
     environment = dict(os.environ)
     if threads is not None:
         environment["OMP_NUM_THREADS"] = threads
-    # The matrix products are so short that sleeping threads would wake up too late.
+    # Let idle threads spin, because the matrix products are too short to wake sleeping threads.
     environment.setdefault("GOMP_SPINCOUNT", "100000")
     process = subprocess.Popen([sys.executable, ROOT / program, *arguments], env=environment)
     while process.returncode is None:
-        # Ctrl-C also reaches the program, which then saves.
+        # Ignore Ctrl-C here, because the program also receives it and saves before it exits.
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
     if process.returncode != 0:

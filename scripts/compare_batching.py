@@ -1,12 +1,12 @@
-"""Compare the batching strategies for a corpus, from its lengths alone: no audio and no GPU.
+"""Compare batching strategies for a corpus, based on its clip lengths. Audio and GPU are not needed.
 
     python scripts/compare_batching.py filelists/ljspeech/train.txt
     python scripts/compare_batching.py --strategies                   # list all strategies
 
-The program prints the costs of every strategy with fixed and with dynamic batch sizes (DBS), and
-the settings for train.py that need the fewest decoder steps and still mix the clips. The folder
-`--out` gets this report, its table as CSV and a plot of the first batches of an epoch. For the
-lengths of another project, use `python -m length_batching`.
+The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). It also
+prints the settings for train.py that need the fewest decoder steps and still mix the clips well. It
+writes this report, its table as CSV, and a plot of the first batches of an epoch to the folder
+`--out`. For lengths from other projects, use `python -m length_batching`.
 """
 
 import project_root
@@ -38,16 +38,16 @@ from tacotron2_voice.utils.program import run_program
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 LEARNING = """\
-- learning: how well a model learns cannot be predicted from lengths. In equal time, the loss of
-  SSB-DBS-BR with random_epochs=2 was 9% ± 4 below the loss of RAND in the full-size model
+- learning: lengths cannot predict how well a model learns. After equal training time, the loss of
+  the full-size model was 9 % ± 4 lower with SSB-DBS-BR and random_epochs=2 than with RAND
   (research/batching-and-learning.md)."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    formats = "path|text|seconds, the table NAME.clips, or a CSV of id,samples or id,frames"
-    add("lengths", type=Path, help=f"filelist of {formats}")
+    formats = "a filelist with seconds, its cache NAME.clips, or a CSV of id,samples or id,frames"
+    add("lengths", type=Path, help=f"read the lengths from this file: {formats}")
     add(
         "--strategies",
         action="version",
@@ -59,44 +59,44 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--out",
         type=Path,
         default=Path("compare_batching"),
-        help="folder of the report (default: %(default)s)",
+        help="write the report to this folder (default: %(default)s)",
     )
     add(
         "--hparams",
         default="",
-        help=f"settings, in the format of train.py (default: {PAPER_SETTING})",
+        help=f"settings, in the same format as for train.py (default: {PAPER_SETTING})",
     )
-    epochs = "number of epochs to plan (default: 5, more for few clips, 1 from 100,000 clips on)"
+    epochs = "number of epochs to plan (default: 5 to 40, but 1 for 100,000 clips or more)"
     add("--epochs", type=at_least_one, help=epochs)
-    novelty = "pair novelty that is enough, from 0 to 1 (default: that of SSB-DBS-BR, at most 0.99)"
+    novelty = "required pair novelty, from 0 to 1 (default: that of SSB-DBS-BR, at most 0.99)"
     add("--min-novelty", type=share, help=novelty)
     return parser.parse_args(arguments)
 
 
 def plan_options(hparams: HParams) -> PlanOptions:
-    """Return the settings that all strategies share. The strategies' parameters are included."""
+    """Return the settings that all strategies share, and the parameters of all strategies."""
     parameters: Any = {name: getattr(hparams, name) for name in DEFAULTS}
     options: PlanOptions = {**parameters, "batch_capacity": hparams.batch_capacity}
     return options
 
 
 def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
-    """Read the clips' lengths.
+    """Read the lengths of the clips.
 
     Raises:
-        UserError: if the file is not valid, or if a setting needs more data than lengths.
+        UserError: if the file is invalid, or if a setting requires data other than lengths.
     """
     if hparams.speaker_balance:
         raise UserError(
-            f"speaker_balance={hparams.speaker_balance}: needs speakers, not only "
-            "lengths; leave it out. train.py prints the costs with this setting"
+            f"speaker_balance={hparams.speaker_balance}: this setting requires speakers, but this "
+            "program only reads lengths. Leave the setting out; train.py prints the costs with it"
         )
     frames = read_lengths(path, hparams)
     return Surveyor(frames, frames_per_step=hparams.n_frames_per_step, epochs=epochs)
 
 
 def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[str]:
-    """Describe the corpus, and settings that have no effect on it, in lines."""
+    """Return lines that describe the corpus and the settings that have no effect on it."""
     frames = surveyor.lengths
     frame_seconds = hparams.hop_length / hparams.sampling_rate
     capacity = hparams.batch_capacity or hparams.batch_size * frames.max()
@@ -109,21 +109,23 @@ def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[st
     ]
     if hparams.bucket_size >= len(frames) > 1:
         lines.append(
-            f"bucket_size={hparams.bucket_size}: one bucket contains all clips, so BKT is RAND"
+            f"bucket_size={hparams.bucket_size}: one bucket contains all clips, so BKT equals RAND"
         )
     num_batches = math.ceil(len(frames) / hparams.batch_size)
     if len(frames) >= hparams.num_bins >= num_batches > 1:
-        lines.append(f"num_bins={hparams.num_bins} for {num_batches} batches, so ATS is RAND")
+        lines.append(
+            f"num_bins={hparams.num_bins}: no more than one batch per bin, so ATS equals RAND"
+        )
     return lines
 
 
 def progress(results: Iterable[Any]) -> Iterable[Any]:
-    """Show a progress bar while the results for all strategies and kinds of size are computed."""
+    """Show a progress bar while results for all strategies are computed, with and without DBS."""
     return progress_bar("planning epochs", 2 * len(STRATEGIES), " strategies", iterable=results)
 
 
 def settings_of(survey: Survey) -> str:
-    """Return the settings of a survey in the format of train.py."""
+    """Return a survey's settings in the format for train.py."""
     options = survey.options()
     settings = {"batch_size": options.pop("batch_size")}
     settings["batching_strategy"] = options.pop("strategy")
@@ -132,20 +134,20 @@ def settings_of(survey: Survey) -> str:
 
 
 def recommend(result: SearchResult) -> list[str]:
-    """Return lines with the best settings for train.py."""
+    """Return lines that recommend settings for train.py."""
     lines = describe_result(result)
     if result.best is None:
         return lines
     if result.best.num_batches < 0.5 * result.random.num_batches:
         lines.append(
-            f"- {result.best.num_batches:,.0f} optimizer steps per epoch, but RAND has "
-            f"{result.random.num_batches:,.0f}: an epoch is shorter, but may teach less"
+            f"- {result.best.num_batches:,.0f} optimizer steps per epoch, compared with "
+            f"{result.random.num_batches:,.0f} for RAND: the model may learn less per epoch"
         )
     return [*lines, LEARNING, "", f"    train.py --hparams {settings_of(result.best)}"]
 
 
 def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figure) -> list[Path]:
-    """Write the report, its table as CSV and the plot. Returns their paths."""
+    """Write the report, its table as CSV and the plot, and return the three paths."""
     plot_path = figures.write_figure(plot, out / "epoch_excerpt.svg")
     command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
     image = f"![the first batches of an epoch]({plot_path.name})"
@@ -153,7 +155,7 @@ def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figur
     sections = ["# Batching strategies compared", command, report, image]
     write_bytes(report_path, ("\n\n".join(sections) + "\n").encode())
     table_path = out / "comparison.csv"
-    columns = [*Survey.__annotations__, *PaddingStats.__annotations__]  # the strategy first
+    columns = [*Survey.__annotations__, *PaddingStats.__annotations__]  # start with the strategy
     table = pd.DataFrame([asdict(survey) for survey in surveys])[columns]
     write_bytes(table_path, table.to_csv(index=False).encode())
     return [report_path, table_path, plot_path]

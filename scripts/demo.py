@@ -1,14 +1,14 @@
-"""Train a small model on spoken numbers and test it, in 4 to 16 minutes on two CPU cores.
+"""Train a small model on spoken numbers and test it. This takes 4 to 16 minutes on two CPU cores.
 
     python scripts/demo.py [--out demo]
     python scripts/demo.py --language de [--phones]  # writes demo-de or demo-de-phones
     python scripts/demo.py --full                    # full-size model: 16 minutes on two fast cores
 
-The demo makes a corpus of spoken numbers and trains a model: the first epochs with random batches
-(RAND), then epochs with the best batching strategy of the paper (SSB-DBS-BR). Then the model speaks
+The demo makes a corpus of spoken numbers and trains a model. The first epochs use random batches
+(RAND); the other epochs use the paper's best batching strategy (SSB-DBS-BR). Then the model speaks
 numbers that are not in its training set, and a recognizer transcribes the speech. In languages
-without a recognizer, the demo finds the nearest recording instead. If you run it again, it
-continues where it stopped.
+without a recognizer, the demo finds the nearest recording instead. If you stop the demo, run the
+same command again to continue.
 """
 
 from project_root import ROOT
@@ -44,29 +44,28 @@ SETTINGS = (
 
 
 class Demo(NamedTuple):
-    """The settings of the demo. The learning rate is constant for three quarters of the
-    optimizer steps."""
+    """The settings of the demo; the learning rate is constant for 3/4 of the optimizer steps."""
 
-    model: str  # settings file
+    model: str  # file with the settings of the model
     epochs: int
-    random_epochs: int  # epochs at the start with random batches
-    decay_start: int  # optimizer steps before the learning rate decays
-    half_life: int  # optimizer steps in which the learning rate halves
+    random_epochs: int  # number of epochs with random batches at the start
+    decay_start: int  # number of optimizer steps before the learning rate decays
+    half_life: int  # number of optimizer steps over which the learning rate halves
 
 
 SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
 FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
 PLOT_FILE = "learning.svg"
-UNSEEN = 50  # numbers that the trained model speaks
+UNSEEN = 50  # how many unseen numbers the trained model speaks
 VALIDATION = 0.05  # fraction of the clips for validation
 
 
 def text_settings(language: str, *, phones: bool) -> str:
-    """Return the overrides for texts in a language.
+    """Return the text settings for a language.
 
     Raises:
-        UserError: if num2words or eSpeak does not support the language. One such language is
-            Japanese, because eSpeak pronounces all its number words the same.
+        UserError: if num2words or eSpeak does not support the language. For example, eSpeak
+            pronounces all Japanese number words in the same way.
     """
     if language == ENGLISH and not phones:
         return ""
@@ -74,15 +73,18 @@ def text_settings(language: str, *, phones: bool) -> str:
 
     sentences = [sentence_of(str(number), language) for number in range(1, 10)]
     if len(set(to_phones(sentences, language))) < len(sentences):
-        raise UserError(f"--language {language}: eSpeak NG cannot read the words of num2words")
+        raise UserError(
+            f"--language {language}: eSpeak NG cannot pronounce the number words of num2words"
+        )
     if phones:
         return f"text_cleaners=[phones],language={language}"
     return "symbols=corpus,text_cleaners=[basic_cleaners]"
 
 
 def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings: str) -> Path:
-    """Make the corpus, the filelists and the test recordings, train the model, and return the
-    folder of the run. Existing files are kept.
+    """Make the corpus, test recordings and filelists, and train the model. Return the run's folder.
+
+    Existing files are kept.
     """
     corpus = out / "corpus"
     lists = out / "filelists"
@@ -112,8 +114,7 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
 
 
 def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibility:
-    """Return the word error rate of unseen numbers, and measure it first if the checkpoint is
-    newer."""
+    """Return the intelligibility of unseen numbers; measure it if the checkpoint is newer."""
     result = out / INTELLIGIBILITY_FILE
     if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
@@ -125,7 +126,7 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Return the folder of the exported voice, and export it first if the checkpoint is newer."""
+    """Export the checkpoint unless the exported voice is newer, and return the voice's folder."""
     voice = out / "voice"
     about = voice / DESCRIPTION_FILE
     if not about.exists() or about.stat().st_mtime < checkpoint.stat().st_mtime:
@@ -135,8 +136,7 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 
 def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
-    """Return a table with the padding, time and speed of each strategy, from the lines of
-    metrics.jsonl."""
+    """Return a table of padding, time and speed for each strategy, computed from metrics.jsonl."""
     names = ["RAND"] * random_epochs + ["SSB-DBS-BR"] * (len(epochs) - random_epochs)
     by_name = pd.DataFrame(epochs).groupby(names, sort=False)
     means = by_name[["zero_padding_rate", "average_batch_length", "num_batches"]].mean()
@@ -154,9 +154,9 @@ def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument(
-        "--out", type=Path, help="folder to write (default: demo, demo-full, demo-de, ...)"
+        "--out", type=Path, help="write to this folder (default: demo, demo-full, demo-de, ...)"
     )
-    language_help = "language code of eSpeak and num2words (default: %(default)s)"
+    language_help = "language, as a code that eSpeak and num2words support (default: %(default)s)"
     parser.add_argument("--language", default=ENGLISH, help=language_help)
     parser.add_argument("--phones", action="store_true", help="train on phones instead of letters")
     parser.add_argument(
@@ -168,21 +168,21 @@ def main(arguments: list[str] | None = None) -> None:
         "--clips",
         type=int,
         default=1000,
-        help="number of clips for training (default: %(default)s)",
+        help="number of training clips (default: %(default)s)",
     )
     parser.add_argument(
         "--epochs",
         type=int,
-        help=f"epochs (default: {SMALL.epochs}, with --full {FULL_SIZE.epochs})",
+        help=f"number of epochs (default: {SMALL.epochs}, or {FULL_SIZE.epochs} with --full)",
     )
     parser.add_argument(
-        "--seed", type=int, default=HParams.seed, help="seed of the training (default: %(default)s)"
+        "--seed", type=int, default=HParams.seed, help="seed for training (default: %(default)s)"
     )
     args = parser.parse_args(arguments)
     demo = FULL_SIZE if args.full else SMALL
     demo = demo._replace(epochs=demo.epochs if args.epochs is None else args.epochs)
     if demo.epochs <= demo.random_epochs:
-        parser.error(f"--epochs {demo.epochs}: expected more than {demo.random_epochs}")
+        parser.error(f"--epochs {demo.epochs}: expected at least {demo.random_epochs + 1}")
     language = args.language
     began = time.monotonic()
     settings = text_settings(language, phones=args.phones)
@@ -202,27 +202,27 @@ def main(arguments: list[str] | None = None) -> None:
     chosen += " PHONES=1" * args.phones + " FULL=1" * args.full
     print(f"""
 {table}
-ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.
-The run begins with random batches and continues with SSB-DBS-BR.
+ZPR: zero-padding rate; ABL: average batch length in frames; saving: in minutes per epoch, relative
+to RAND. The run begins with random batches and continues with SSB-DBS-BR.
 
 {speech.texts:<3} unseen numbers{"         word error rate" if is_english(language) else ""}
 {speech.summary()}
 
 comparison     {out / "comparison.txt"}
 curve          {out / PLOT_FILE}: validation loss, focus rate and gradient norm
-speech         {out / "speech"}: audio and alignments; index.csv has the texts
+speech         {out / "speech"}: audio and alignments; index.csv contains the texts
 transcripts    {out / INTELLIGIBILITY_FILE}
 TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex.quote(str(out))}
-checkpoints    {folder / BEST}, and others in that folder
-voice          {voice}: speaks without PyTorch
+checkpoints    {folder / BEST}, and more in the same folder
+voice          {voice}: exported, works without PyTorch
 time           {(time.monotonic() - began) / 60:.1f} minutes
 
 Next, listen to the model:
   make say-number TEXT="4,072"{chosen}
   make serve-numbers{chosen}
-or train on LJSpeech, on a GPU:
+Or train on LJSpeech with a GPU:
   python scripts/prepare.py data/LJSpeech-1.1 --download --cache-mels data/mels
-It prints the command for training.""")
+This program prints the command for training.""")
 
 
 if __name__ == "__main__":

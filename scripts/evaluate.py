@@ -1,17 +1,19 @@
-"""Measure how intelligible and natural a model's speech is.
+"""Measure the intelligibility and the quality of a model's speech.
 
     python scripts/make_demo_corpus.py unseen --clips 100 --skip 1000
     python scripts/evaluate.py --checkpoint demo/best.pt --recordings unseen -o intelligibility.json
 
 The program synthesizes the texts of recordings that are not in the training set, and transcribes
-the speech with a recognizer. The JSON file contains
+the speech with a recognizer. It writes a JSON file that contains
 
-- the word error rates of the model, of the recordings, and of the recordings after mel and vocoder,
+- the word error rates of the model, of the recordings, and of the recordings after conversion to
+  mels and back to audio with the vocoder,
 - the transcripts,
 - the identification rate: the fraction of texts whose nearest recording has the same text.
 
 A model with several speakers uses the speaker of each recording: the fourth field of a filelist, or
-the field --speaker-column of a folder's metadata.csv. The file then has the rates of each speaker.
+the --speaker-column of a folder's metadata.csv. In this case, the JSON file also contains the rates
+of each speaker.
 """
 
 import project_root
@@ -30,31 +32,48 @@ from tacotron2_voice.utils.program import run_program
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--checkpoint", type=Path, required=True, help="checkpoint, or folder of an exported voice")
+    add(
+        "--checkpoint",
+        type=Path,
+        required=True,
+        help="evaluate this checkpoint or the exported voice in this folder",
+    )
     add(
         "--recordings",
         type=Path,
         required=True,
         metavar="PATH",
-        help="folder with metadata.csv and wavs/, or a filelist",
+        help="use these recordings: a folder with metadata.csv and wavs/, or a filelist",
     )
-    add("-o", "--out", type=output_file, required=True, metavar="FILE.json", help="file to write")
+    add(
+        "-o",
+        "--out",
+        type=output_file,
+        required=True,
+        metavar="FILE.json",
+        help="write the results to this file",
+    )
     add(
         "--speaker",
         metavar="NAME",
-        help="speaker for all texts, if the recordings have no speakers",
+        help="use this speaker for all texts, if the recordings have no speaker names",
     )
     add(
         "--speaker-column",
         metavar="COLUMN",
         default="",
-        help="number or title of the field of metadata.csv that contains the speakers",
+        help="read the speakers from this column of metadata.csv (number or title)",
     )
-    add("--output", type=Path, metavar="FOLDER", help="folder that keeps the audio (default: none)")
+    add(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="keep the synthesized audio in this folder (default: do not keep it)",
+    )
     add(
         "--language",
         default=ENGLISH,
-        help="eSpeak's code for the language of the texts (default: %(default)s)",
+        help="language of the texts, as an eSpeak code (default: %(default)s)",
     )
     add(
         "--words-only",
@@ -62,7 +81,12 @@ def main(arguments: list[str] | None = None) -> None:
         help="skip the identification rate, which takes most of the time",
     )
     add_recognizer_options(parser)
-    add("--vocoder", type=Path, metavar="FILE", help="ONNX vocoder (default: Griffin-Lim)")
+    add(
+        "--vocoder",
+        type=Path,
+        metavar="FILE",
+        help="use this ONNX vocoder (default: Griffin-Lim)",
+    )
     add(
         "--quality",
         action="store_true",
@@ -71,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--speaker-accuracy",
         action="store_true",
-        help="measure how often the nearest speaker is the right one; needs "
+        help="measure how often the nearest speaker is the correct speaker; needs "
         "requirements/resemblyzer.txt",
     )
     args = parser.parse_args(arguments)

@@ -1,14 +1,14 @@
-"""Export the published weights of HiFi-GAN as a vocoder: an ONNX file for --vocoder.
+"""Export published HiFi-GAN weights as a vocoder: an ONNX file for --vocoder.
 
     python scripts/export_vocoder.py --weights LJ_V1/generator_v1 -o vocoder.onnx
     python scripts/export_vocoder.py --weights UNIVERSAL_V1/g_02500000 -o vocoder.onnx --voice voice
 
-The settings are read from the config.json in the folder of the weights, or from --config. With
---voice or --checkpoint, the program checks that the vocoder was trained on log-mels like those of
-this model. The file contains the settings of its log-mels, which --vocoder compares with the voice.
---fp16 halves the size of the file; the vocoder still computes in float32. The graph is compared
-with torch before the file is written. The export needs requirements/onnx.txt in addition to
-requirements.txt (docs/guides/deploy.md).
+The program reads the vocoder's settings from config.json in the folder of the weights, or from
+--config. With --voice or --checkpoint, it checks that the vocoder was trained with the same log-mel
+settings as the voice. These settings are stored in the ONNX file, and --vocoder compares them with
+the voice. --fp16 halves the size of the file; the vocoder still computes in float32. Before the
+file is written, the graph's output is compared with PyTorch. The export needs requirements/onnx.txt
+in addition to requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root
@@ -31,15 +31,15 @@ from tacotron2_voice.utils.files import write_bytes
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import check_mel_settings
 
-COMPARED_FRAMES = (16, 100)  # frames of the log-mels for comparing the graph with torch
-# Largest difference between torch and the graph, relative to the largest sample: ten times the
-# measured values.
+COMPARED_FRAMES = (16, 100)  # lengths of the log-mels for comparing the graph with PyTorch
+# Maximum difference between PyTorch and the graph, relative to the largest sample. The limits are
+# ten times the measured differences.
 MAX_DIFFERENCE = 5e-5
 MAX_DIFFERENCE_FP16 = 2e-2
 
 
 def make_graph(generator: Generator) -> onnx.ModelProto:
-    """Return the generator's graph in float32, with the settings of its log-mels as metadata."""
+    """Return the generator as a float32 graph, with its log-mel settings as metadata."""
     file = io.BytesIO()
     mel = torch.zeros(1, generator.config.num_mels, COMPARED_FRAMES[0])
     write_graph(generator, [mel], file, ["mel"], ["audio"], {"mel": [2], "audio": [2]})
@@ -50,8 +50,10 @@ def make_graph(generator: Generator) -> onnx.ModelProto:
 
 
 def to_fp16(graph: onnx.ModelProto) -> None:
-    """Store the weights in float16. The graph converts them to float32, because processors rarely
-    compute in float16."""
+    """Store the weights in float16, and insert casts to float32 for the computation.
+
+    The graph computes in float32 because few processors compute in float16.
+    """
     casts = []
     for weight in graph.graph.initializer:
         if weight.data_type == TensorProto.FLOAT:
@@ -67,8 +69,13 @@ def to_fp16(graph: onnx.ModelProto) -> None:
 
 @torch.no_grad()
 def difference_from_torch(content: bytes, generator: Generator) -> float:
-    """Return the largest difference between the audio of the graph and of torch for random
-    log-mels, relative to the largest sample. Log-mels of speech are between -11.5 and 2."""
+    """Compare the audio of the graph and of PyTorch for random log-mels between -11.5 and 2.
+
+    Log-mels of speech have this range.
+
+    Returns:
+        The largest difference, relative to the largest sample.
+    """
     graph = OnnxGraph(content, threads=1)
     rng = np.random.default_rng(0)
     largest = 0.0
@@ -78,7 +85,7 @@ def difference_from_torch(content: bytes, generator: Generator) -> float:
         expected = generator(torch.from_numpy(mel)).numpy()
         [audio] = graph.run({"mel": mel})
         difference = np.abs(audio - expected).max() / np.abs(expected).max()
-        largest = float(np.maximum(largest, difference))  # NaN stays
+        largest = float(np.maximum(largest, difference))  # np.maximum keeps NaN
     return largest
 
 
@@ -108,14 +115,17 @@ def main(arguments: list[str] | None = None) -> None:
     )
     model = parser.add_mutually_exclusive_group()
     model.add_argument(
-        "--voice", type=Path, metavar="FOLDER", help="check the log-mels of this voice"
+        "--voice",
+        type=Path,
+        metavar="FOLDER",
+        help="check that the vocoder matches this exported voice",
     )
     model.add_argument(
         "--checkpoint",
         type=Path,
         dest="voice",
         metavar="FILE",
-        help="check the log-mels of this checkpoint",
+        help="check that the vocoder matches this checkpoint",
     )
     add("--fp16", action="store_true", help="store the weights in float16")
     args = parser.parse_args(arguments)
@@ -131,11 +141,11 @@ def main(arguments: list[str] | None = None) -> None:
     difference = difference_from_torch(content, generator)
     largest = MAX_DIFFERENCE_FP16 if args.fp16 else MAX_DIFFERENCE
     if not difference <= largest:  # the condition is also true for NaN
-        problem = f"the graph differs from torch by {difference:.1e} of the largest sample"
+        problem = f"the graph differs from PyTorch by {difference:.1e} of the largest sample"
         raise UserError(f"{args.weights}: {problem} (expected at most {largest:.0e})")
     write_bytes(args.out, content)
-    print(f"the graph differs from torch by {difference:.1e} of the largest sample")
-    print("log-mels: " + ", ".join(f"{name}={value:g}" for name, value in settings.items()))
+    print(f"the graph differs from PyTorch by {difference:.1e} of the largest sample")
+    print("log-mel settings: " + ", ".join(f"{name}={value:g}" for name, value in settings.items()))
     print(f"wrote {args.out}, {len(content) / 1e6:.1f} MB")
     voice = args.voice or "VOICE"
     options = f"--voice {voice} --vocoder {args.out} --text ... -o out.wav"

@@ -1,15 +1,15 @@
-"""Export a checkpoint as a voice: a folder that needs no PyTorch.
+"""Export a checkpoint as a voice: a folder that works without PyTorch.
 
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --fp32
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --packed
 
-The weights are quantized to int8, which makes the voice a quarter as large and several times as
-fast; --fp32 keeps them. The program prints how much the quantization changes the log-mels of twenty
-texts. --packed rounds the weights further and compresses the graphs, which makes the voice smaller
-by another third. The graphs are compared with torch first, and the folder is written completely or
-not at all. The export needs requirements/onnx.txt in addition to requirements.txt
-(docs/guides/deploy.md).
+By default, the weights are quantized to int8, which reduces the size of the voice to a quarter and
+makes it several times as fast. --fp32 keeps the float32 weights. The program prints how much the
+quantization changes the log-mels of twenty texts. --packed rounds the weights further and
+compresses the graphs, which reduces the size by another third. Before the export, the graphs are
+compared with PyTorch. The folder is written completely or not at all. The export needs
+requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root
@@ -29,18 +29,21 @@ from tacotron2_voice.utils.files import check_is_folder, numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.utterance import text_to_ids
 
-NUM_COMPARED = 20  # texts
+NUM_COMPARED = 20  # number of texts to compare
 
 
 def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[ComparedText]:
-    """Return the first NUM_COMPARED texts of a file. Without a file, return texts from the run's
-    filelist for validation, or for training if there is no validation. The speakers alternate."""
+    """Return the first NUM_COMPARED texts of a file, with alternating speakers.
+
+    Without a file, the texts are read from the run's validation filelist, or from its training
+    filelist if the run has no validation.
+    """
     chosen = path or Path(hparams.validation_files or hparams.training_files)
     missing = "no such file; --text-file needs a file with one text per line"
     lines = [line for _, line in numbered_lines(chosen, missing)[:NUM_COMPARED]]
     texts = lines if path else [split_filelist_line(line).text for line in lines]
     if not texts:
-        raise UserError(f"{chosen}: no text (expected one per line)")
+        raise UserError(f"{chosen}: contains no texts (expected one text per line)")
     speakers = itertools.cycle(hparams.speakers or [None])
     compared = []
     for text, speaker in zip(texts, speakers, strict=False):
@@ -62,18 +65,18 @@ def main(arguments: list[str] | None = None) -> None:
     )
     precision = parser.add_mutually_exclusive_group()
     precision.add_argument(
-        "--int8", action="store_true", help="quantize the weights to int8 (the default)"
+        "--int8", action="store_true", help="quantize the weights to int8 (this is the default)"
     )
     packed_help = "quantize the weights further, and compress the graphs"
     precision.add_argument("--packed", action="store_true", help=packed_help)
     precision.add_argument("--fp32", action="store_true", help="keep the weights in float32")
-    text_help = "compare on the texts in this file, one per line (default: the validation filelist)"
+    text_help = "compare with the texts in this file, one per line (default: validation filelist)"
     parser.add_argument("--text-file", type=Path, help=text_help)
     parser.add_argument("--hparams", default="", help="change settings, such as gate_threshold=0.4")
     args = parser.parse_args(arguments)
     check_is_folder(args.out, "-o")
     if args.out.is_dir() and any(args.out.iterdir()):
-        raise UserError(f"-o {args.out}: not empty (expected a new or empty folder)")
+        raise UserError(f"-o {args.out}: the folder is not empty (expected a new or empty folder)")
     synthesizer = load_checkpoint_synthesizer(args.checkpoint, args.hparams, torch.device("cpu"))
     texts = None if args.fp32 else read_texts_to_compare(synthesizer.settings, args.text_file)
     export_voice(synthesizer, args.out, texts, args.packed)

@@ -1,20 +1,20 @@
-"""Make a corpus of spoken numbers in LJSpeech's layout, with synthetic speech, for demos.
+"""Make a demo corpus of spoken numbers with synthetic speech, in LJSpeech's layout.
 
     python scripts/make_demo_corpus.py demo/corpus
     python scripts/make_demo_corpus.py demo/corpus --clips 2000 --seed 1
     python scripts/make_demo_corpus.py demo/unseen --clips 50 --skip 1000  # not in demo/corpus
 
-eSpeak NG (the package espeakng-loader) speaks different numbers of up to six digits. All numbers
-together consist of only 29 words. Therefore a small model learns to speak within minutes, and a
+eSpeak NG (from the package espeakng-loader) speaks random numbers of up to six digits. The numbers
+consist of only 29 different words. Therefore a small model learns to speak within minutes, and a
 recognizer can transcribe its speech. The clips last 0.3 to 4 s, and most clips are long. Random
-batches of 16 clips contain 31 % padding, about as much as with LJSpeech.
+batches of 16 clips contain 31 % padding, which is similar to LJSpeech.
 
     OUT/metadata.csv      id|number|words of the number (UTF-8, no header)
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
-    OUT/demo_corpus.json  the options and the version that made the corpus
+    OUT/demo_corpus.json  the options and version that were used to make the corpus
 
-The same options always make the same corpus. If the program stops early, it writes nothing. Languages
-other than English need requirements/phones.txt.
+The same options always produce the same corpus. If you stop the program, it writes nothing.
+Languages other than English need requirements/phones.txt.
 """
 
 import project_root
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     number = whole_number(0)
-    add("out", metavar="OUT", help="folder to make")
+    add("out", metavar="OUT", help="write the corpus to this folder")
     add(
         "--clips",
         type=at_least_one,
@@ -42,16 +42,20 @@ def main(arguments: list[str] | None = None) -> None:
         "--skip",
         type=number,
         default=0,
-        help="leave out the first N numbers, such as those of another corpus (default: %(default)s)",
+        help="skip the first N numbers, such as those in another corpus (default: %(default)s)",
         metavar="N",
     )
     add(
         "--seed",
         type=number,
         default=0,
-        help="seed that decides the numbers (default: %(default)s)",
+        help="seed of the random numbers (default: %(default)s)",
     )
-    add("--language", default=ENGLISH, help="eSpeak's code for the language (default: %(default)s)")
+    add(
+        "--language",
+        default=ENGLISH,
+        help="language of the speech, as an eSpeak code (default: %(default)s)",
+    )
     try:
         make_corpus(**vars(parser.parse_args(arguments)))
     except KeyboardInterrupt:
@@ -59,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # The handlers only set a flag. An exception inside eSpeak's callback would be lost.
+    # The handlers only set a flag, because exceptions inside eSpeak's callback would be lost.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop_requested.set())
     run_program(main)

@@ -1,12 +1,13 @@
-"""Make a voice from recordings of one person, starting from a trained voice.
+"""Make a voice from recordings of one person by fine-tuning a trained voice.
 
     python scripts/my_voice.py RECORDINGS --name anna
     python scripts/my_voice.py RECORDINGS --name anna --language nl --out voices-nl
     python scripts/my_voice.py RECORDINGS --name anna --prepare "--csv RECORDINGS/table.csv"
 
-The program converts and checks the recordings, trains the start voice on them, measures the speech
-of held-out texts, and exports the result. Every stage is a command that the program prints, so you
-can also run it yourself. If the program was stopped, run the same command again to continue.
+The program converts and checks the recordings, fine-tunes the start voice on them, evaluates the
+speech for held-out texts, and exports the result. Every stage is a separate command. The program
+prints each command, so that you can also run it yourself. If you stop the program, run the same
+command again to continue.
 
 Ask the person for permission. Tell listeners that the speech is synthetic.
 """
@@ -44,18 +45,18 @@ from training.trainer import Trainer
 
 START = ROOT / "voices" / "english"
 SETTINGS = ROOT / "scripts" / "fine_tuning.txt"
-STEPS = 1000  # optimizer steps; a trial had its best speech after about 1,000
-DECAY_START = 0.3  # share of the optimizer steps before the learning rate decays
-HALVINGS = 4.6  # of the learning rate: from 5e-4 to 2e-5
-VALIDATION = 0.05  # fraction of the clips that are held out
+STEPS = 1000  # optimizer steps; in a trial, speech was best after about 1,000 optimizer steps
+DECAY_START = 0.3  # fraction of the optimizer steps before the learning rate decays
+HALVINGS = 4.6  # how often the learning rate halves, from 5e-4 to 2e-5
+VALIDATION = 0.05  # fraction of the clips to hold out
 MIN_VALIDATION = 10  # clips
-TIMED_STEPS = 2
+TIMED_STEPS = 2  # number of optimizer steps to time
 EVALUATION_FILE = "evaluation.json"
 PAGE_FILE = "index.html"
 
 
 def prepare(out: Path, args: argparse.Namespace) -> HParams:
-    """Convert and check the recordings. Returns the settings of the training."""
+    """Convert and check the recordings, and return the settings for training."""
     settings = "" if is_english(args.language) else "symbols=corpus,text_cleaners=basic_cleaners"
     chosen = ("--hparams", settings) if settings else ()
     run_stage(
@@ -71,14 +72,14 @@ def prepare(out: Path, args: argparse.Namespace) -> HParams:
 
 
 def settings_file() -> str:
-    """Return the overrides for fine-tuning, with bf16 if this machine computes in bf16."""
+    """Return the overrides for fine-tuning, with bf16 if this machine supports it."""
     has_gpu = torch.cuda.is_available()
     problem = describe_precision("bf16", torch.cuda.get_device_capability() if has_gpu else None)
     return f"@{os.path.relpath(SETTINGS)},precision={'fp32' if problem else 'bf16'}"
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a run; None without a checkpoint."""
+    """Return the newest checkpoint of a run, or None if there is no checkpoint."""
     checkpoints = list_checkpoints(folder)
     return checkpoints[-1][1] if checkpoints else None
 
@@ -96,11 +97,11 @@ def training_settings(steps: int, batches_per_epoch: int) -> str:
 
 
 def seconds_per_step(hparams: HParams, clips: int, frames: int, symbols: int) -> float:
-    """Return the time of an optimizer step with a batch of this size, measured on this machine."""
+    """Measure the time of an optimizer step on this machine, with a batch of this size."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trainer = Trainer(hparams, device)
     batch = synthetic_batch([frames] * clips, [symbols] * clips, hparams).to(device)
-    trainer.compute_gradients(batch)  # the first pass allocates memory
+    trainer.compute_gradients(batch)  # not timed, because the first pass allocates memory
     began = time.monotonic()
     for _ in range(TIMED_STEPS):
         trainer.compute_gradients(batch)
@@ -110,10 +111,10 @@ def seconds_per_step(hparams: HParams, clips: int, frames: int, symbols: int) ->
 
 
 def train(out: Path, start: Path, settings: str) -> Path:
-    """Train, or resume a stopped run. Returns the newest checkpoint.
+    """Train, or resume a stopped run, and return the newest checkpoint.
 
-    The newest checkpoint is used, not the one with the lowest validation loss. In two trials the
-    newest had fewer wrong words, although its loss was higher.
+    The newest checkpoint is used instead of the checkpoint with the lowest validation loss. In two
+    trials, the newest checkpoint produced fewer wrong words, although its loss was higher.
     """
     folder = out / "run"
     hparams = f"@{out / 'lists' / 'settings.txt'},{settings_file()},{settings}"
@@ -123,12 +124,12 @@ def train(out: Path, start: Path, settings: str) -> Path:
         run_stage("train.py", "-o", folder, "--resume")
     checkpoint = newest_checkpoint(folder)
     if checkpoint is None:
-        raise UserError(f"{folder}: no checkpoint after the training")
+        raise UserError(f"{folder}: training wrote no checkpoint")
     return checkpoint
 
 
 def evaluate(out: Path, checkpoint: Path, args: argparse.Namespace) -> Intelligibility:
-    """Synthesize and transcribe the held-out texts. Returns the word error rates."""
+    """Synthesize and transcribe the held-out texts, and return the word error rates."""
     result = out / EVALUATION_FILE
     if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
         run_stage(
@@ -142,7 +143,7 @@ def evaluate(out: Path, checkpoint: Path, args: argparse.Namespace) -> Intelligi
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Return the folder of the exported voice, and export it first if the checkpoint is newer."""
+    """Export the checkpoint unless the exported voice is newer, and return the voice's folder."""
     voice = out / "voice"
     description = voice / DESCRIPTION_FILE
     if not description.exists() or description.stat().st_mtime < checkpoint.stat().st_mtime:
@@ -152,7 +153,7 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 
 def write_page(out: Path, name: str, summary: str) -> Path:
-    """Write a page with the recordings and the speech of the held-out texts."""
+    """Write a page with recordings and synthetic speech for the held-out texts."""
     rows = []
     audio = sorted((out / "speech").glob("*.wav"))
     lists = out / "lists"
@@ -180,29 +181,38 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("recordings", metavar="RECORDINGS", type=Path, help="folder of the recordings")
     add("--name", required=True, help="name of the person")
-    add("--out", type=Path, help="folder to write (default: my-voice-NAME)")
+    add("--out", type=Path, help="write to this folder (default: my-voice-NAME)")
     add(
         "--start",
         type=Path,
         default=START,
-        help="voice or checkpoint to start from (default: voices/english)",
+        help="start from this voice or checkpoint (default: voices/english)",
     )
-    add("--language", default=ENGLISH, help="eSpeak's code for the language (default: %(default)s)")
-    add("--prepare", default="", metavar="OPTIONS", help="more options of scripts/prepare.py")
-    add("--steps", type=int, default=STEPS, help="optimizer steps (default: %(default)s)")
+    add(
+        "--language",
+        default=ENGLISH,
+        help="language of the recordings, as an eSpeak code (default: %(default)s)",
+    )
+    add(
+        "--prepare",
+        default="",
+        metavar="OPTIONS",
+        help="pass these additional options to scripts/prepare.py",
+    )
+    add("--steps", type=int, default=STEPS, help="number of optimizer steps (default: %(default)s)")
     add(
         "--val-fraction",
         type=float,
         default=VALIDATION,
-        help="fraction of the clips that are held out",
+        help="fraction of the clips to hold out (default: %(default)s)",
     )
     add(
         "--recognizer",
         default="whisper",
         choices=("whisper", "pocketsphinx"),
-        help="transcribes the speech",
+        help="transcribe the speech with this recognizer (default: %(default)s)",
     )
-    add("--whisper-model", metavar="MODEL", help="name or folder of a Whisper model")
+    add("--whisper-model", metavar="MODEL", help="use this Whisper model (name or folder)")
     args = parser.parse_args(arguments)
     out = args.out or Path(f"my-voice-{args.name}")
     check_is_folder(out, "--out")
@@ -215,7 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
     symbols = round(sum(len(line.text) for line in lines) / len(lines))
     step = seconds_per_step(hparams, round(len(lines) / batches), round(frames.mean()), symbols)
     print(
-        f"\n{len(lines):,} clips, {seconds.sum() / 60:.1f} minutes of speech. Training for "
+        f"\n{len(lines):,} clips with {seconds.sum() / 60:.1f} minutes of speech. Training for "
         f"{args.steps:,} optimizer steps takes about {args.steps * step / 60:.0f} minutes on this "
         "machine"
     )
@@ -229,7 +239,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 listen         {page}
 speech         {out / "speech"}
-voice          {voice}: speaks without PyTorch
+voice          {voice}: works without PyTorch
 checkpoint     {checkpoint}
 recordings     {out / "lists" / "report.html"}: problems of the recordings
 time           {(time.monotonic() - began) / 60:.0f} minutes

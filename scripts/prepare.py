@@ -7,29 +7,29 @@
 CORPUS is a folder in one of these layouts:
 
     metadata.csv and audio files    lines of id|text or id|text|normalized text, as in LJSpeech; or
-                                    any other CSV, TSV or JSON lines, with a header or without one
+                                    any CSV, TSV or JSON Lines file, with or without a header
     a text next to each audio file  a.wav and a.txt, at any depth; or add --text-folder DIR
-    long files with segments        a.mp3 and a.srt, a.vtt, a.TextGrid, or a.txt with Audacity's labels;
-                                    a Kaldi data directory; needs --convert DIR
+    long files with segments        a.mp3 and a.srt, a.vtt, a.TextGrid, or a.txt with Audacity
+                                    labels; or a Kaldi data directory; needs --convert DIR
     a table anywhere                add --csv FILE
-    a folder for each speaker       add --speaker-folders; each has one of the layouts above
+    one folder per speaker          add --speaker-folders; each folder has one of these layouts
 
-Training needs mono WAV or FLAC at one sampling rate. --convert DIR writes such copies of other
-recordings. The program does not change CORPUS.
+Training needs mono WAV or FLAC files with the same sampling rate. For recordings in other formats,
+--convert DIR writes copies in this format. The program does not change CORPUS.
 
 Output in OUT (default: filelists/ljspeech):
 
     train.txt, val.txt              path|text|seconds per clip, and |speaker with several speakers
     train_mel.txt, val_mel.txt      the same for cached log-mels (--cache-mels)
-    *.txt.clips                     the checked clips of each list, so that training starts fast
+    *.txt.clips                     a cache of each filelist, so that training starts faster
     lexicon.txt                     the pronunciations (--lexicon)
     symbols.json                    the symbols of the texts (--hparams symbols=corpus)
-    settings.txt                    for train.py --hparams @OUT/settings.txt
+    settings.txt                    settings for train.py --hparams @OUT/settings.txt
     lengths.png, corpus.png         plots of lengths, symbols per second and silence
 
-Every clip is read from end to end. If a clip is bad, all bad clips are listed and no list is
-written, unless --skip-bad leaves them out. Warnings list clips that make training harder
-(docs/guides/own-data.md). For several speakers, see docs/guides/speakers.md.
+The program reads and checks every clip completely. If clips are bad, it lists all of them and
+writes no filelist. Add --skip-bad to leave bad clips out instead. Warnings list clips that make
+training harder (docs/guides/own-data.md). For several speakers, see docs/guides/speakers.md.
 """
 
 import project_root
@@ -64,9 +64,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("corpus", metavar="CORPUS", type=Path, help="folder of the recordings")
     out = Path("filelists/ljspeech")
-    add("--out", type=Path, default=out, help="write the filelists there (default: %(default)s)")
+    add(
+        "--out",
+        type=Path,
+        default=out,
+        help="write the filelists to this folder (default: %(default)s)",
+    )
     add("--download", action="store_true", help="download LJSpeech-1.1 (2.7 GB) into CORPUS first")
-    add("--skip-bad", action="store_true", help="leave bad clips out (default: stop and list them)")
+    add("--skip-bad", action="store_true", help="leave bad clips out (default: list them and stop)")
     add(
         "--max-seconds",
         metavar="S",
@@ -74,40 +79,52 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=math.inf,
         help="leave out clips that are longer than S seconds (default: keep all)",
     )
-    add("--cache-mels", metavar="DIR", dest="mels", type=Path, help="compute the log-mels into DIR")
-    trim_help = "write copies without the silence at their ends into DIR, and train on them"
+    add(
+        "--cache-mels",
+        metavar="DIR",
+        dest="mels",
+        type=Path,
+        help="compute log-mels and cache them in DIR",
+    )
+    trim_help = "write copies without silence at the ends to DIR, and use the copies"
     add("--trim-silence", metavar="DIR", dest="trim", type=Path, help=trim_help)
-    convert_help = "write copies in a format for training into DIR, and train on them"
+    convert_help = "write copies in a format for training to DIR, and use the copies"
     add("--convert", metavar="DIR", type=Path, help=convert_help)
     add(
         "--hparams",
         metavar="NAME=VALUE,...",
         dest="overrides",
         default="",
-        help="settings of audio and text, in the format of train.py",
+        help="audio and text settings, in the same format as for train.py",
     )
-    lexicon_help = "pronounce words as in this file, with a word and its respelling per line"
+    lexicon_help = "read pronunciations from this file: one word and its respelling per line"
     add("--lexicon", metavar="FILE", type=Path, help=lexicon_help)
 
     table = parser.add_argument_group("the table of the recordings").add_argument
-    table("--csv", metavar="FILE", type=Path, help=f"the table (default: CORPUS/{METADATA})")
-    column_help = "column of the {}: its title or its number from 1 on (default: recognized)"
+    table(
+        "--csv",
+        metavar="FILE",
+        type=Path,
+        help=f"read the table from this file (default: CORPUS/{METADATA})",
+    )
+    column_help = "column that contains the {}, as a title or a number from 1 (default: detected)"
     table("--path-column", metavar="COLUMN", default="", help=column_help.format("paths or ids"))
     table("--text-column", metavar="COLUMN", default="", help=column_help.format("texts"))
     delimiter = checked(str, "one character", lambda value: len(value) == 1)
-    delimiter_help = "character between the columns (default: recognized)"
+    delimiter_help = "character that separates the columns (default: detected)"
     table("--delimiter", metavar="C", type=delimiter, help=delimiter_help)
     encoding = checked(check_encoding, "an encoding such as cp1252", bool)
-    encoding_help = "encoding of the table (default: UTF-8, otherwise recognized)"
+    encoding_help = "encoding of the table (default: UTF-8, or detected if it is not UTF-8)"
     table("--encoding", metavar="NAME", type=encoding, help=encoding_help)
 
     texts = parser.add_argument_group("corpora without a table").add_argument
-    folder_help = "folder of the texts, at any depth (default: next to the audio)"
+    folder_help = "search this folder and its subfolders for the texts (default: next to the audio)"
     texts("--text-folder", metavar="DIR", type=Path, help=folder_help)
-    texts("--tier", metavar="NAME", default="", help="tier of TextGrids with several tiers")
-    not_negative = checked(float, "a number from 0 on", lambda value: 0 <= value < math.inf)
+    tier_help = "read this tier of TextGrids with several tiers"
+    texts("--tier", metavar="NAME", default="", help=tier_help)
+    not_negative = checked(float, "a number of at least 0", lambda value: 0 <= value < math.inf)
     padding_help = (
-        "seconds that segments of long recordings get at both ends (default: %(default)s)"
+        "seconds to add at both ends of segments of long recordings (default: %(default)s)"
     )
     texts(
         "--segment-padding",
@@ -121,9 +138,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("speakers (default: one speaker without a name)")
     one_of = group.add_mutually_exclusive_group().add_argument
     not_empty = checked(str.strip, "a name or a number", bool)
-    speaker_help = "column of the speakers: its title or its number from 1 on"
+    speaker_help = "column that contains the speakers, as a title or a number from 1"
     one_of("--speaker-column", metavar="COLUMN", type=not_empty, help=speaker_help)
-    folders_help = "CORPUS has a folder for each speaker"
+    folders_help = "use the folders in CORPUS as speakers, one folder per speaker"
     one_of("--speaker-folders", action="store_true", help=folders_help)
     one_of("--speaker", metavar="NAME", type=not_empty, help="name of the only speaker")
 
@@ -135,17 +152,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=VAL_FRACTION,
         help="fraction of the clips for validation; 0: no validation (default: %(default)s)",
     )
-    seed_help = "seed that decides the split (default: %(default)s)"
+    seed_help = "seed of the split (default: %(default)s)"
     split("--seed", type=int, default=SEED, help=seed_help)
     split(
         "--split-by-text",
         action="store_true",
-        help="put all clips with the same text into the same set",
+        help="keep all clips with the same text in the same set",
     )
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe, or None to look for a table in CORPUS."""
+    """Return the table that the options describe, or None to search CORPUS for a table."""
     is_described = args.path_column or args.text_column or args.delimiter or args.encoding
     if not args.csv and not is_described:
         return None
@@ -154,14 +171,14 @@ def table_of(args: argparse.Namespace) -> Table | None:
 
 
 def next_command(out: Path, *, has_gpu: bool) -> str:
-    """Return the command that trains on the filelists, with a small model on a CPU."""
+    """Return the command that trains on the filelists; without a GPU, it trains a small model."""
     run = shlex.quote(f"runs/{out.name}")
     hparams = shlex.quote(f"@{out / 'settings.txt'}")
     if has_gpu:
         return f"Next: python train.py -o {run} --hparams {hparams}"
     return (
-        "note: no CUDA GPU was found. The next command trains a small model, which learns in hours "
-        "on a CPU (docs/guides/small-corpus.md)\n"
+        "note: no CUDA GPU was found. The next command trains a small model, which takes a few "
+        "hours on a CPU (docs/guides/small-corpus.md)\n"
         f"Next: python train.py -o {run} --hparams {hparams},@{SMALL_MODEL}"
     )
 
@@ -171,7 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
     add_options(parser)
     args = parser.parse_args(arguments)
     try:
-        create_hparams(args.overrides)  # checked now, because the download may take hours
+        create_hparams(args.overrides)  # check before the download, which may take hours
         if args.download:
             download_corpus(args.corpus)
         named = {field.name for field in fields(Preparation)}
@@ -186,11 +203,11 @@ def main(arguments: list[str] | None = None) -> None:
         raise KeyboardInterrupt(STOPPED) from None
     print(f"\nWrote to {args.out}: {', '.join(path.name for path in written)}")
     for option, folder in asked.new_folders.items():
-        print(f"Wrote to {folder}: the files of {option}")
+        print(f"Wrote the files for {option} to {folder}")
     print(next_command(args.out, has_gpu=torch.cuda.is_available()))
 
 
 if __name__ == "__main__":
-    # After SIGTERM, the program finishes the file that it is writing and removes temporary files.
+    # sys.exit on SIGTERM lets the program finish the current file and remove temporary files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     run_program(main)

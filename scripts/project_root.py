@@ -1,7 +1,8 @@
-"""Make the recipe's modules importable from the programs in this folder.
+"""Make the modules of this project importable from the programs in this folder.
 
-Every program here imports this module first, so that `python scripts/NAME.py` works from any
-folder. Programs in other folders run as modules from the root: python -m benchmarks.decoder
+Every program in this folder imports this module first, so that `python scripts/NAME.py` works from
+any folder. Run programs in other folders as modules from the project root, such as
+`python -m benchmarks.decoder`.
 """
 
 import os
@@ -11,5 +12,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # set before torch is imported (see train.py)
-os.environ["MPLBACKEND"] = "agg"  # the backend of a notebook may not be installed here
+# This variable must be set before torch is imported (see train.py).
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ["MPLBACKEND"] = "agg"  # a notebook may set a backend that is not installed here

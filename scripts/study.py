@@ -1,18 +1,18 @@
-"""Compare settings: train each with several seeds, transcribe the speech, and write a report.
+"""Compare settings: train with each setting and several seeds, transcribe the speech, and report.
 
     python scripts/study.py runs/study --hparams @filelists/ljspeech/settings.txt \\
         --settings "RAND: batching_strategy=random,random_epochs=0" "default:" \\
         --seeds 1 2 3 --points 5 10 20 --texts filelists/ljspeech/val.txt
 
---settings takes "NAME: OVERRIDES", or @FILE with one such line per setting. The report compares the
-settings of all names with the first name. The program trains each name with every seed. After each
-epoch in --points, the checkpoint synthesizes the texts, and a recognizer transcribes the speech.
-Ctrl-C saves and stops. The same command resumes; you may add names, seeds and later points.
+--settings accepts "NAME: OVERRIDES", or @FILE with one such line per name. The program trains each
+name with every seed. After each epoch in --points, the checkpoint synthesizes the texts, and a
+recognizer transcribes the speech. The report compares every name with the first name. Ctrl-C saves
+and stops. Run the same command again to resume; you can add names, seeds and later points.
 
-    OUT/values.csv             one line per epoch of every run; finished points are not repeated
+    OUT/values.csv             one line per epoch of every run, including the measured points
     OUT/study.json             the settings of every name
     OUT/NAME/seed_N/           the run, with epoch_N.pt and transcripts_N.json per point
-    OUT/logs/NAME-seed_N.log   the output of both programs
+    OUT/logs/NAME-seed_N.log   the output of training and evaluation
     OUT/report.md, report.svg  means over seeds at equal epochs, updates, decoder steps and minutes
 """
 
@@ -55,10 +55,10 @@ COLUMNS = [*INDEX, *list(SPENT)[1:], *MEASURES, RATE, "words"]
 
 
 def read_settings(given: Sequence[str]) -> dict[str, str]:
-    """Return the overrides of every name.
+    """Parse --settings, and return the overrides of every name.
 
     Raises:
-        UserError: lists all lines that are not "NAME: OVERRIDES", with file and line.
+        UserError: if lines do not have the form "NAME: OVERRIDES". The message lists all of them.
     """
     lines: list[tuple[str, str]] = []  # (place, text)
     for text in given:
@@ -86,14 +86,14 @@ def read_settings(given: Sequence[str]) -> dict[str, str]:
 
 def _check(problems: Sequence[str]) -> None:
     if problems:
-        raise UserError("\n  ".join(["wrong settings:", *grouped(problems)]))
+        raise UserError("\n  ".join(["invalid settings:", *grouped(problems)]))
 
 
 def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
     """Add the settings of every name to the file `path`.
 
     Raises:
-        UserError: if settings are not valid, or if the file contains different settings for a name.
+        UserError: if settings are invalid, or if the file contains different settings for a name.
     """
     known = files.read_json(path) if path.exists() else {}
     problems: list[str] = []
@@ -106,30 +106,33 @@ def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
             continue
         before = known.setdefault(name, lines)
         if before != lines:
-            problems.append(f"{path}: {name} has {before}, not {lines}; choose another name or OUT")
+            problems.append(
+                f"{path}: {name} was trained with {before}, not {lines}; choose a different name or OUT"
+            )
     _check(problems)
     files.write_json(path, known)
 
 
 def read_values(path: Path) -> pd.DataFrame:
-    """Return the values by (name, seed, epoch); empty if the file does not exist."""
+    """Read the values, indexed by (name, seed, epoch); empty if the file does not exist."""
     content = files.read_bytes(path) if os.path.lexists(path) else ",".join(COLUMNS).encode()
     try:
         return pd.read_csv(io.BytesIO(content), dtype={"name": str})[COLUMNS].set_index(INDEX)
     except (ValueError, KeyError) as error:
-        fix = "delete it; the next call rebuilds it from the runs"
-        raise UserError(f"{path}: not a table of a study: {error}; {fix}") from None
+        fix = "delete the file; the next run rebuilds it"
+        raise UserError(f"{path}: not the table of a study ({error}); {fix}") from None
 
 
 class Study:
-    """Train and transcribe the runs of all settings.
+    """Train all settings, and transcribe their speech.
 
     Args:
+        out: folder for all files.
         hparams: overrides for all runs.
         settings: additional overrides by name.
-        points: epochs after which a checkpoint is transcribed.
-        texts: recordings in a format of scripts/evaluate.py.
-        evaluation_options: options of scripts/evaluate.py.
+        points: epochs after which a checkpoint's speech is transcribed.
+        texts: recordings in a format that scripts/evaluate.py accepts.
+        evaluation_options: additional options for scripts/evaluate.py.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class Study:
         evaluation_options: Sequence[str] = (),
     ):
         self.out = out
-        # this gives a validation loss at every point
+        # Validate after every epoch, so that every point has a validation loss.
         self.hparams = f"epochs_per_validation=1,{hparams}"
         self.settings = settings
         self.points = points
@@ -154,17 +157,16 @@ class Study:
         self._write_lock = threading.Lock()
 
     def stop(self, *_) -> None:
-        """Handle a signal: let the programs save and end, or end them at once after a second
-        signal."""
+        """Handle a signal: let the programs save and exit; a second signal stops them at once."""
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:
-        """Return the points of a run that have no word error rate yet."""
+        """Return the points of a run that do not have a word error rate yet."""
         done = self.values[RATE].dropna().index
         return [point for point in self.points if (name, seed, point) not in done]
 
     def run(self, seeds: Sequence[int], concurrent_runs: int) -> None:
-        """Train all runs whose values are missing. If a run fails, the other runs continue."""
+        """Train all unfinished runs. If a run fails, the other runs continue."""
         jobs = [(name, seed) for seed in seeds for name in self.settings]
         left = [job for job in jobs if self.points_left(*job)]
         print(f"{len(jobs)} runs of {self.points[-1]} epochs, {len(left)} left", flush=True)
@@ -174,7 +176,7 @@ class Study:
                 print(result, flush=True)
 
     def train_and_transcribe(self, name: str, seed: int) -> str:
-        """Train one run to its last point, and return one line about the result."""
+        """Train one run to its last point, and return a line that describes the result."""
         folder = self.out / name / f"seed_{seed}"
         run = f"{name}, seed {seed}"
         log = self.out / "logs" / f"{name}-seed_{seed}.log"
@@ -189,7 +191,9 @@ class Study:
                     self.execute(train, log)
                     epoch = read_progress(folder)["epoch"].max()
                     if epoch != point:
-                        raise UserError(f"already at epoch {epoch}; leave {point} out of --points")
+                        raise UserError(
+                            f"the run is already at epoch {epoch}; remove {point} from --points"
+                        )
                     newest = list_checkpoints(folder)[-1][1]
                     files.write_atomically(kept, partial(shutil.copyfile, newest))
                 if not transcripts.exists():
@@ -206,7 +210,7 @@ class Study:
         return f"{run}: word error rate {rate:.3f}"
 
     def keep(self, name: str, seed: int, point: int, result: Intelligibility) -> float:
-        """Add the epochs of a run and its word error rate to the values, and return the rate."""
+        """Add a run's epochs and word error rate to the values, and return the word error rate."""
         progress = read_progress(self.out / name / f"seed_{seed}").query("epoch <= @point")
         own = progress.assign(name=name, seed=seed).set_index(INDEX).reindex(columns=COLUMNS[3:])
         words = sum(len(transcript.text.split()) for transcript in result.transcripts)
@@ -218,7 +222,7 @@ class Study:
         return result.word_error_rate or 0.0
 
     def execute(self, command: list, log: Path) -> None:
-        """Run a Python program and append its output to `log`; raise UserError if it fails."""
+        """Run a Python program, append its output to `log`, and raise UserError if it fails."""
         if self.stops:
             raise UserError("stopped")
         signals_sent = 0
@@ -228,7 +232,8 @@ class Study:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C does not reach a program with its own session; `stop` sends its signals.
+                # In its own session, the program does not receive Ctrl-C. It receives signals only
+                # from the loop below.
                 start_new_session=True,
             )
         while (status := process.poll()) is None:
@@ -237,18 +242,18 @@ class Study:
                 signals_sent += 1
                 process.send_signal(signal.SIGTERM if signals_sent == 1 else signal.SIGINT)
         if status:
-            raise UserError(f"{Path(command[0]).name} ended with status {status}, see {log}")
+            raise UserError(f"{Path(command[0]).name} exited with status {status}, see {log}")
 
 
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
-    """Return a Markdown table of a quantity for every name at equal budgets.
+    """Return a Markdown table that compares a quantity of all names at equal budgets.
 
-    A budget is the amount that the cheapest run had spent at one of the points. Cells contain the
-    mean over seeds, its standard error, and the difference from the first name in percent.
+    A budget is what the cheapest run had spent at one of the points. Each cell contains the mean
+    over seeds, its standard error, and the difference from the first name in percent.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A rate of 0 has no logarithm, so it is replaced by the rate for half a wrong word.
+    # A rate of 0 has no logarithm. It is replaced by the rate of half a wrong word.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
@@ -265,7 +270,7 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
 
 
 def write_report(study: Study) -> None:
-    """Write OUT/report.md and its plot for all settings that have values."""
+    """Write OUT/report.md and its plot. Settings without values are left out."""
     rows = study.values.reset_index()
     values = pd.concat([rows[:0], *(rows[rows["name"] == name] for name in study.settings)])
     if values.empty:
@@ -275,9 +280,9 @@ def write_report(study: Study) -> None:
         f"# A study\n\nAll runs: `{study.hparams}`. Texts: `{study.texts}`.",
         markdown_table(["", "settings"], [*study.settings.items()], 2),
         f"![]({write_figure(figure, study.out / 'report.svg').name})",
-        "Means ± standard errors over seeds. In brackets: the difference from the first name in "
-        "per cent, paired by seed (\\*: significant at 5%, Holm). The budgets are those of the "
-        "cheapest run. Minutes include only training.",
+        "Means ± standard errors over seeds. In parentheses: the difference from the first name in "
+        "percent, paired by seed (\\*: significant at 5 %, Holm). The budgets are those of the "
+        "cheapest run. Minutes only include training.",
     ]
     for quantity in (LOSS, RATE):
         parts.append(f"## {quantity.replace('_', ' ').capitalize()}")
@@ -289,8 +294,8 @@ def write_report(study: Study) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("out", type=Path, metavar="OUT")
-    add("--hparams", default="", help="overrides for all runs, in the format of train.py")
+    add("out", type=Path, metavar="OUT", help="write all files to this folder")
+    add("--hparams", default="", help="settings for all runs, in the same format as for train.py")
     add(
         "--settings",
         nargs="+",
@@ -298,20 +303,31 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="NAME:OVERRIDES",
         help="settings to compare, or @FILE with one setting per line",
     )
-    add("--seeds", nargs="+", type=whole_number(0), default=[1], help="seeds (default: 1)")
+    add(
+        "--seeds",
+        nargs="+",
+        type=whole_number(0),
+        default=[1],
+        help="train with each of these seeds (default: 1)",
+    )
     add(
         "--points",
         nargs="+",
         type=whole_number(1),
         required=True,
-        help="epochs after which a checkpoint is transcribed",
+        help="transcribe the speech of the checkpoints after these epochs",
     )
-    add("--texts", type=Path, required=True, help="recordings, in a format of scripts/evaluate.py")
+    add(
+        "--texts",
+        type=Path,
+        required=True,
+        help="synthesize the texts of these recordings (a format that scripts/evaluate.py accepts)",
+    )
     add(
         "--concurrent-runs",
         type=whole_number(1),
         default=1,
-        help="number of runs at the same time (default: %(default)s)",
+        help="maximum number of concurrent runs (default: %(default)s)",
     )
     add_recognizer_options(parser)
     args = parser.parse_args(arguments)
@@ -326,7 +342,8 @@ def main(arguments: list[str] | None = None) -> None:
         points = sorted(set(args.points))
         study = Study(args.out, args.hparams, settings, points, args.texts, evaluation_options)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # shells ignore it for background jobs
+            # Shells make background jobs ignore SIGINT; this program must keep ignoring it.
+            if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, study.stop)
         study.run(args.seeds, args.concurrent_runs)
         if study.stops:

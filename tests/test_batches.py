@@ -305,7 +305,7 @@ def test_set_epoch_raises_when_another_epoch_was_loaded():
     for trained, wrong in ((2, 2), (2, 0), (None, 0), (None, 3)):
         resumed = make()
         resumed.load_state_dict(batches.state_dict(trained))
-        with pytest.raises(BatchingError, match=rf"set_epoch\({wrong}\): expected 1"):
+        with pytest.raises(BatchingError, match=rf"set_epoch\({wrong}\): expected epoch 1"):
             resumed.set_epoch(wrong)
         resumed.set_epoch(1)
     late = make()

@@ -180,7 +180,7 @@ TWO = {"lengths": [[5, 0], [-1, 2]], "cost": audio_and_text}
         ({"group_sizes": [3] * 10, "batch_capacity": 299} | DBS, "batch_capacity=299: .*300"),
         ({"group_sizes": [5] * 10}, "group_sizes: .*4"),
         ({"group_sizes": [0] * 10}, "costs of clips.*=0: "),
-        ({"lengths": np.ones((10, 2))}, "lengths: 2 .*cost"),
+        ({"lengths": np.ones((10, 2))}, "lengths: .*2 kinds.*cost"),
         ({"lengths": np.ones((10, 2, 2))}, r"lengths: .*\(10, 2, 2\)"),
         (TWO, r"lengths\[1, 0\]=-1: "),
         ({"cost": lambda length: math.nan}, r"costs of clips\[0\]=nan: .*10 of 10"),

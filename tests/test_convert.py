@@ -95,7 +95,7 @@ def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, caps
     capsys.readouterr()
     convert(recordings, tmp_path / "out", None, HPARAMS)
     assert contents(tmp_path / "out") == before
-    assert "3 of 3 files were already in" in capsys.readouterr().out
+    assert "3 of 3 files already exist in" in capsys.readouterr().out
     moved = tmp_path / "moved"
     moved.mkdir()
     for name in ("recordings", "out"):

@@ -56,7 +56,7 @@ def test_dataset_raises_when_a_file_has_changed(sounds, cached_mels):
     dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
     (cached_mels / "x.npy").write_bytes((cached_mels / "x.npy").read_bytes()[:-1])
     with pytest.raises(
-        UserError, match=rf"{filelist}:1: {cached_mels}/x.npy: not a whole .*Fix the clip"
+        UserError, match=rf"{filelist}:1: {cached_mels}/x.npy: incomplete or damaged .*Fix the clip"
     ):
         dataset[0]
 

@@ -145,7 +145,7 @@ def test_download_fails_when_the_connection_always_drops(tmp_path, serve):
     server.ranges, server.drop_after = False, 2000
     message = refusal(download_corpus, tmp_path / "data", error=ConnectionError)
     part = tmp_path / "LJSpeech-1.1.tar.bz2.part"
-    assert f"2,000 of {len(server.body):,} bytes are in {part}" in message
+    assert f"{part} contains 2,000 of {len(server.body):,} bytes" in message
     assert part.stat().st_size == 2000
     assert len(server.asked) == 1 + download.TRIES
 

@@ -67,9 +67,9 @@ def test_relative_path_starts_at_the_lists_folder(sounds, tmp_path, monkeypatch)
     assert [clip.path for clip in clips] == [f"{sounds}/a.wav", "here/a.wav", f"{sounds}/a.wav"]
     assert [clip.is_relative for clip in clips] == [True, False, False]
     lost = write_list(sounds, "lost/a.wav|One.")
-    place = f"{sounds}/lost/a.wav: no such file, nor lost/a.wav in the working directory; "
+    place = f"{sounds}/lost/a.wav: no such file, and no lost/a.wav in the working directory; "
     assert (
-        place + "if the folder of the clips was moved, set its new path: --hparams clips_folder"
+        place + "if you moved the folder of the clips, set its new path: --hparams clips_folder"
         in refusal(lost)
     )
 
@@ -122,7 +122,7 @@ def test_seconds_within_half_a_sample_agree(sounds, seconds):
 @pytest.mark.parametrize("seconds", ["1.0001", "0.9999", "nan"])
 def test_line_is_rejected_when_its_seconds_differ_from_the_audio_file(sounds, seconds):
     filelist = write_list(sounds, f"{sounds}/a.wav|Text.|{seconds}")
-    found = f"{float(seconds):.6f} seconds in the list, 1.000000 in the file"
+    found = f"the filelist says {float(seconds):.6f} seconds, but the file has 1.000000"
     assert f"{filelist}:1: {sounds}/a.wav: {found}" in refusal(filelist)
 
 
@@ -135,7 +135,7 @@ def test_all_bad_lines_are_listed_together(sounds):
         f"{sounds}/a.wav|Text.|1.0|an\x07na": "'an\\x07na'",
         f"{sounds}/a.wav|Text.|one second": "seconds 'one second', expected a number",
         f"{sounds}/rate.wav|Text.": "rate.wav: 16000 Hz, expected 22050",
-        f"{sounds}/a.wav|{'nine' * 9999}|1.0": "... of 39,996 characters, expected at most 5,000",
+        f"{sounds}/a.wav|{'nine' * 9999}|1.0": "... has 39,996 characters, expected at most 5,000",
         f"{sounds}/a.wav||1.0": "text ''",
         f"{sounds}/mel.npy|Text.": "load_mel_from_disk=True",
     }
@@ -148,7 +148,7 @@ def test_all_bad_lines_are_listed_together(sounds):
 
 
 def test_filelist_is_rejected_when_it_has_no_good_clip(sounds):
-    assert "no such filelist; make one with scripts/prepare" in refusal(sounds / "gone.txt")
+    assert "no such filelist; make a filelist with scripts/prepare" in refusal(sounds / "gone.txt")
     assert "no clip in it" in refusal(write_list(sounds, "", "  "))
     assert "a folder" in refusal(sounds)
     lines = refusal(write_list(sounds, *(f"{sounds}/{n}.wav|Text." for n in range(50))))
@@ -166,7 +166,7 @@ def test_filelist_is_rejected_when_it_has_no_good_clip(sounds):
 def test_text_without_letters_is_rejected_when_the_run_is_new(sounds):
     filelist = write_list(sounds, f"{sounds}/a.wav|...")
     assert len(read_filelist(filelist, H)) == 1
-    assert f"{filelist}:1: text '...' has no letter left" in refusal(filelist, new_run=True)
+    assert f"{filelist}:1: text '...' contains no letter" in refusal(filelist, new_run=True)
 
 
 # ---------------------------------------------------------------------------- the cache
@@ -246,7 +246,7 @@ def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mel
         filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{samples / 22050:.6f}")
         assert read_filelist(filelist, CACHED)[0].num_frames == 40
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{seconds}")
-    words = f"{filelist}:1: {cached_mels}/x.npy: 40 frames, not the {float(seconds):.6f} s"
+    words = f"{filelist}:1: {cached_mels}/x.npy: 40 frames do not match {float(seconds):.6f} s"
     assert words in refusal(filelist, CACHED)
 
 
@@ -266,7 +266,7 @@ def test_cached_mels_are_rejected_when_settings_differ(cached_mels):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
     for name, value in (("hop_length", 300), ("mel_fmax", 7600.0)):
         other = create_hparams(f"load_mel_from_disk=True,{name}={value}")
-        assert re.search(f"{name}=[0-9.]+, this run has {value}", refusal(filelist, other))
+        assert re.search(f"{name}=[0-9.]+, but this run uses {value}", refusal(filelist, other))
     (cached_mels / "mel_settings.json").write_text("no json")
     assert "mel_settings.json" in refusal(filelist, CACHED)
 
@@ -286,7 +286,7 @@ def test_bad_cached_mels_are_listed_together(cached_mels):
         "bands": "float32 (64, 40), expected float32 (80, frames)",
         "half": "float16 (80, 40), expected",
         "archive": "several arrays",
-        "cut": "not a whole .npy array",
+        "cut": "incomplete or damaged .npy file",
         "gone": "no such file; run prepare.py --cache-mels",
         "nan": "frame 17",
     }

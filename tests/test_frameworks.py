@@ -168,7 +168,7 @@ WRONG_USES = {
         "accelerate_stateful num_workers=2": "num_workers=0",
         "accelerate_epochs batch_size=2": SEVERAL_BATCHES,
         "accelerate_epochs world_size=4": WRONG_BATCH,
-        "accelerate_resumed epoch=1 set_epoch=False": r"set_epoch\(0\): expected 1 or 2",
+        "accelerate_resumed epoch=1 set_epoch=False": r"set_epoch\(0\): expected epoch 1 or 2",
         "accelerate_resumed epoch=1 save=False": "record=",
         "accelerate_resumed epoch=1 world_size=4": "epoch 1 ",
     },

@@ -100,9 +100,9 @@ def test_command_lists_strategies(capsys):
         (
             "1x\n3\nb\n" + "4\nc\n" * 20,
             [],
-            ":1: '1x': expected a length, a number above 0; 21 more",
+            ":1: '1x': expected a length above 0; 21 more",
         ),
-        ("id,frames\na,3\n", ["--column", "seconds"], ":1: no column 'seconds'"),
+        ("id,frames\na,3\n", ["--column", "seconds"], ":1: the file has no column 'seconds'"),
         ("id,frames\n", [], "no lengths"),
         ("\xff\n", [], "UTF-8"),
         ("3\n4\n", ["bucket=3"], "bucket=3"),

@@ -123,7 +123,7 @@ def test_prepare_stops_when_a_file_changes_meanwhile(corpus, tmp_path, monkeypat
 
     monkeypatch.setattr(preparation, "corpus_warnings", lambda *_: replace_by_older() or [])
     message = refusal(prepare_with, corpus, tmp_path / "lists")
-    assert f"{corpus / changed}: changed while it was checked" in message
+    assert f"{corpus / changed}: changed during the check" in message
     assert not (tmp_path / "lists").exists()
 
 
@@ -257,14 +257,14 @@ def test_prepare_warns_when_texts_have_foreign_letters(corpus, tmp_path, capsys)
     add_line(corpus, "c|raw|语言。")
     write_tone(corpus / "wavs" / "c.wav", 9000)
     message = refusal(prepare_with, corpus, tmp_path / "lists")
-    assert "text '语言。' has no English letter; set --hparams symbols=corpus" in message
+    assert "text '语言。' contains no English letter; set --hparams symbols=corpus" in message
 
 
 def test_lists_have_no_validation_when_the_fraction_is_0(corpus, tmp_path, capsys):
     """The settings that prepare writes contain this, also with cached mels."""
     for mels in (None, tmp_path / "mels"):
         prepare(Preparation(corpus, tmp_path / "lists", val_fraction=0, mels=mels))
-        assert "Split: no clip is held out for validation" in capsys.readouterr().out
+        assert "Split: no clips are held out for validation" in capsys.readouterr().out
         h = create_hparams(f"@{tmp_path / 'lists' / 'settings.txt'}")
         training, validation = read_clips(h, new_run=True)
         assert (len(training), len(validation)) == (10, 0)
@@ -300,7 +300,7 @@ def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
     for place, words in expected.items():
         (line,) = (line for line in listed if line.startswith(f"  {place}"))
         assert words in line
-    assert "8 of 18 clips are bad; no filelist was written" in message
+    assert "8 of 18 clips are bad. No filelist was written" in message
     assert not (tmp_path / "lists").exists()
     main([str(corpus), "--out", str(tmp_path / "lists"), "--skip-bad"])
     printed = capsys.readouterr().out
@@ -476,7 +476,7 @@ def test_mels_are_made_when_missing_or_outdated(corpus, tmp_path, capsys):
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
     prepare(Preparation(corpus, lists, mels=mels))
-    assert "5 of 10 files were already in" in capsys.readouterr().out
+    assert "5 of 10 files already exist in" in capsys.readouterr().out
     after = contents(mels)
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} == {"c03.npy"}
@@ -487,7 +487,7 @@ def test_mel_folder_is_rejected_when_it_has_other_settings(corpus, tmp_path):
     prepare(Preparation(corpus, lists, mels=mels))
     before = contents(mels)
     message = refusal(prepare_with, corpus, lists, "hop_length=200", mels=mels)
-    assert "hop_length=256, this run has 200" in message
+    assert "hop_length=256, but this run uses 200" in message
     del before["mel_settings.json"]
     (mels / "mel_settings.json").unlink()
     assert "unknown settings" in refusal(prepare_with, corpus, lists, mels=mels)
@@ -522,7 +522,7 @@ def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, ca
     assert 3 <= len(done) < 50
     assert stop == "kill" or set(begun) == set(done)
     main(options)
-    assert f"{len(done)} of 50 files were already in" in capsys.readouterr().out
+    assert f"{len(done)} of 50 files already exist in" in capsys.readouterr().out
     assert {path.name for path in mels.glob("*.npy")} == {f"c{i:02}.npy" for i in range(50)}
     assert {name: (mels / name).stat().st_mtime_ns for name in done} == done
     h = settings_of(lists)

@@ -82,7 +82,9 @@ def test_prepare_fails_when_another_call_writes(corpus, tmp_path):
     lists.mkdir()
     with folder_locked(lists, "busy"):
         message = refusal(prepare_with, corpus, lists, error=BlockingIOError)
-    assert message == f"{lists}: another process is preparing in it; wait, or choose another --out"
+    assert (
+        message == f"{lists}: another process is writing to it; wait, or choose a different --out"
+    )
     assert contents(lists) == {}
     prepare(Preparation(corpus, lists))
 

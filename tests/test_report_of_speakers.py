@@ -88,7 +88,7 @@ def test_report_warns_when_levels_of_speakers_differ():
 def test_report_warns_when_speakers_have_few_minutes():
     few = facts(clips_of("anna", 30), *(clips_of(f"p{i}", 1 + i) for i in range(7)))
     [warning] = speaker_warnings(few, is_converted=False)
-    assert "7 of 8 speakers have less than 2 minutes: 'p0' (0.1), 'p1' (0.2), " in warning
+    assert "7 of 8 speakers have less than 2 minutes of audio: 'p0' (0.1), 'p1' (0.2), " in warning
     assert "'p4' (0.4) and 2 more. Add recordings" in warning
 
 
@@ -139,7 +139,7 @@ def test_levels_are_equal_when_the_advised_conversion_was_made(corpus, tmp_path,
     options = {"speakers": SpeakerSource("2")}
     prepare_with(corpus, tmp_path / "lists", **options)
     printed = capsys.readouterr().out
-    assert "levels of speakers differ by 9.5 dB" in printed
+    assert "the speakers' levels differ by 9.5 dB" in printed
     prepare_with(corpus, tmp_path / "lists", convert=tmp_path / "new", **options)
     printed = capsys.readouterr().out
     assert "levels of speakers differ" not in printed

@@ -168,7 +168,7 @@ def test_read_clips_fails_when_a_file_changes_meanwhile(lists, tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(filelists, "read_checked", check_and_change)
-        with pytest.raises(UserError, match=rf"{changed}: changed while it was checked; start"):
+        with pytest.raises(UserError, match=rf"{changed}: changed during the check; start"):
             read_clips(lists, new_run=True)
     training, _ = read_clips(lists, new_run=True)
     assert len(training) == (1 if changed == "train.txt" else 2)

@@ -86,7 +86,10 @@ def test_lines_without_speaker_are_counted(lists):
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.\n")
     message = refusal(read_filelist, lists / "train.txt", TINY_MODEL)
-    assert "train.txt:10: no speaker in 1 of 10 lines, 'anna', 'bert', 'carl' in" in message
+    assert (
+        "train.txt:10: 1 of 10 lines have no speaker, but other lines have 'anna', 'bert', 'carl'"
+        in message
+    )
 
 
 def test_filelist_is_rejected_when_it_has_too_many_speakers(tmp_path):

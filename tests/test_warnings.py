@@ -140,7 +140,7 @@ LOUD = np.clip(4.0 * quiet_at_ends(), -32768, 32767).astype(np.int16)
 FAULTS = {
     "silence": (
         {f"c{i:02}": (sound(END, 1, 0.4 + 0.1 * i), TEXT) for i in range(7)},
-        "silence over 0.3 s",
+        "silence of more than 0.3 s",
         {f"c{i:02}": f"0.04 s before, {0.39 + 0.1 * i:.2f} s after" for i in reversed(range(7))},
     ),
     "rate": (
@@ -172,11 +172,11 @@ FAULTS = {
             "c04": (quiet_at_ends(seed=1), TEXT),
             "c08": (quiet_at_ends(seed=2), "Another dozen text"),
         },
-        "the audio of another clip",
-        {"c08": "that of c02, another text", "c04": "that of c01, the same text"},
+        "the same audio as an earlier clip",
+        {"c08": "same audio as c02, different text", "c04": "same audio and text as c01"},
     ),
     "noise": ({"c03": (noisy(), TEXT)}, "noise", {"c03": "dB above the noise"}),
-    "cut": ({"c03": (sound(0, 1, END), TEXT)}, "start or the end of the file", {"c03": "start"}),
+    "cut": ({"c03": (sound(0, 1, END), TEXT)}, "very start or end of the file", {"c03": "start"}),
     "level": (
         {"c03": (quiet_at_ends() // 8, TEXT)},
         "from the speaker's median",
@@ -238,7 +238,7 @@ def test_trimmed_clips_keep_a_little_silence(tmp_path, capsys):
         start = round(0.5 * RATE) - KEPT
         starts = range(start - WINDOW, start + WINDOW + 1)
         assert any(np.array_equal(whole[at : at + len(short)], short) for at in starts)
-    assert f"4 of 12 clips are shorter in {trimmed}, by {cut / RATE:.1f} s in all" in printed
+    assert f"trimmed 4 of 12 clips in {trimmed} by {cut / RATE:.1f} s in total" in printed
     total = sum(soundfile.info(path).frames for path in trimmed.glob("*.wav"))
     assert re.search(rf"all .* seconds .* {total / RATE:.2f} \|\n", printed)
     for name in ("train", "val"):
@@ -328,11 +328,11 @@ def test_trimmed_mels_do_not_mix_with_others(tmp_path):
     hparams = create_hparams(f"@{lists / 'settings.txt'}")
     assert read_filelist(hparams.training_files, hparams)
     message = refusal(prepare_with, corpus, lists, mels=tmp_path / "m")
-    assert "silence_trimmed=True, this run has False" in message
+    assert "silence_trimmed=True, but this run uses False" in message
     before = contents(tmp_path)
     message = refusal(prepare_with, quiet_corpus(tmp_path / "other", 6), lists, trim=trimmed)
     assert f"--trim-silence {trimmed}: " in message
-    assert "corpus=../corpus, this run has ../other" in message
+    assert "corpus=../corpus, but this run uses ../other" in message
     message = refusal(prepare_with, corpus, lists, trim=corpus / "wavs")
     assert "trim_settings.json" in message
     assert before.items() <= contents(tmp_path).items()
@@ -347,7 +347,7 @@ def test_second_run_trims_only_changed_clips(tmp_path, capsys):
     os.utime(corpus / "wavs" / "c03.wav")
     capsys.readouterr()
     prepare(Preparation(corpus, tmp_path / "l", trim=trimmed))
-    assert f"9 of 12 files were already in {trimmed}" in capsys.readouterr().out
+    assert f"9 of 12 files already exist in {trimmed}" in capsys.readouterr().out
     assert contents(trimmed) == before
 
 
@@ -360,7 +360,7 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
     checked_clips(h.training_files, h, new_run=True)
     assert capsys.readouterr().out == ""  # no file is read again
     prepare(Preparation(new / "corpus", new / "lists", trim=new / "t"))
-    assert f"12 of 12 files were already in {new / 't'}" in capsys.readouterr().out
+    assert f"12 of 12 files already exist in {new / 't'}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

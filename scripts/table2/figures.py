@@ -1,4 +1,4 @@
-"""Draw the plots of the report: Figures 1 to 4 of the paper."""
+"""Draw the plots of the report, which correspond to Figures 1 to 4 of the paper."""
 
 from collections.abc import Sequence
 
@@ -13,20 +13,21 @@ from length_batching.search import DEFAULTS, Surveyor
 from scripts.table2.runs import LOSSES, Runs
 from scripts.table2.tables import Measured
 
-TITLES = ("mean over padding too, as in the paper", "masked: mean over real frames")  # of LOSSES
-SHOWN_FROM = 0.3  # plots may cut off the losses of the first 30% of the epochs
-# Colors show strategies; dashes show dynamic batch size and batch randomization, as two digits.
+# Titles of the plots, in the order of LOSSES.
+TITLES = ("mean including padding, as in the paper", "masked: mean over real frames")
+SHOWN_FROM = 0.3  # plots may cut off high losses in the first 30 % of the epochs
+# Colors show strategies. Dashes show whether DBS and BR are used, as two binary digits.
 DASHES = {"00": (1, 1.3), "01": (5, 1.6), "10": (6, 1.4, 1.2, 1.4), "11": ""}
 FOLLOW_UP_MARKERS = "osD^vPX"
 
 
 def draw_all(measured: Measured) -> dict[str, Figure]:
-    """Return every plot by the name of its file."""
+    """Return all plots, by file name without extension."""
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
-    # taken from the first row that uses the parameter, or else from the first row
+    # Each value comes from the first row that uses the parameter, or else from the first row.
     for name in DEFAULTS:
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
@@ -45,12 +46,14 @@ def draw_all(measured: Measured) -> dict[str, Figure]:
 
 
 def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]) -> Figure:
-    """Draw one panel per loss, with one line per label: the mean over seeds, with a band of one
-    standard error.
+    """Plot losses in panels, with one line per label: the mean over seeds ± one standard error.
+
+    High losses in the first epochs are cut off, and a note in the plot says so.
 
     Args:
-        panels: for each panel, the loss and the column of `runs.epochs` for the x axis. High losses of the
-            first epochs are cut off, and the plot says so.
+        runs: the runs.
+        labels: the rows to plot.
+        panels: for each panel, the loss and the column of `runs.epochs` for the x axis.
     """
     epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSSES)
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
@@ -59,7 +62,7 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
         return figure
     shared = epochs.groupby(["label", "epoch"])
     unit, factor = ("hours", 1) if epochs["hours"].max() >= 1 else ("minutes", 60)
-    # Times differ between seeds, so each line uses their mean.
+    # Times differ between seeds, so each line uses the mean time.
     epochs["hours"] = shared["hours"].transform("mean") * factor
     epochs["updates"] = shared["updates"].transform("mean")
     titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "updates"}
@@ -92,8 +95,7 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
 
 
 def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
-    """Return color, marker and dashes of every label. Rows with the same name get shades of one
-    color."""
+    """Return the color, marker and dashes of each label; equal names get shades of one color."""
     colors: dict = {}
     markers: dict = {}
     dashes: dict = {}

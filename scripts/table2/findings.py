@@ -1,4 +1,4 @@
-"""Test the findings of the paper: differences between strategies, paired by seed.
+"""Test the paper's findings about differences between strategies, paired by seed.
 
     for finding in findings(Measured(runs)):
         print(finding.claim, finding.verdict)
@@ -9,8 +9,8 @@ design (Montgomery, "Design and Analysis of Experiments"). The model
     log value = effect of the strategy + effect of the seed + noise of equal variance
 
 is fitted by least squares to all runs with the same corpus and number of epochs. Each change is
-tested with a two-sided t-test. If several changes belong to one claim, Holm's method (1979) keeps
-their joint error rate at 5%.
+tested with a two-sided t-test. If a claim includes several changes, Holm's method (1979) keeps the
+family-wise error rate at 5 %.
 """
 
 import math
@@ -28,23 +28,25 @@ from scripts.table2.runs import Runs
 from scripts.table2.tables import BEST, Measured, Pairs, published_falls
 
 LEVEL = 0.05
-# ratio to the standard error of a mean, for normally distributed values
+# Standard error of a median divided by that of a mean, for normally distributed values.
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
-SMALLER_SAVING = 5  # percentage points below the published saving
+# A saving that is this many percentage points below the published one confirms it only in part.
+SMALLER_SAVING = 5
 LOSS = "validation_loss_unpadded"
 NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}
 
 
 def paired_change(values: pd.DataFrame, first: str, second: str, least_error: float = 0) -> dict:
-    """Return how a quantity changes from one strategy to another.
+    """Return how much a quantity changes from one strategy to another.
 
     Args:
-        values: [runs] `label`, `seed` and `value`; values that are not positive are left out.
-        least_error: the standard error is at least this fraction of the ratio.
+        values: [runs] columns `label`, `seed` and `value`. Values <= 0 are ignored.
+        first, second: labels of the two strategies.
+        least_error: lower limit of the standard error, as a fraction of the ratio.
 
     Returns:
         `ours` (the change, in percent of the first strategy), `standard_error`, `runs` (number of
-        common seeds) and `p`. Values are NaN if these runs are not enough to compute them.
+        common seeds) and `p`. A value is NaN if there are too few runs to compute it.
     """
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
@@ -59,7 +61,7 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
     p = math.nan
     if fit.df_resid >= 1:
         error = max(fit.t_test(contrast).sd.item(), least_error)
-        p = float(abs(log_ratio) < 1e-9)  # the differences of equal values are only rounding errors
+        p = float(abs(log_ratio) < 1e-9)  # smaller differences are rounding errors
         if error > 1e-12:
             p = 2 * t.sf(abs(log_ratio) / error, fit.df_resid)
     per_cent = 100 * math.exp(log_ratio)
@@ -67,10 +69,10 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
 
 
 def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
-    """Return [pairs] `paired_change` of a quantity between rows, with p adjusted by Holm's method.
+    """Return `paired_change` of a quantity for each pair of rows, with p adjusted by Holm's method.
 
-    A pair has no values if a row is missing, or if the rows have different corpora, epochs or
-    seeds.
+    The values of a pair are missing if a row is missing, or if the rows differ in the corpus, the
+    number of epochs or the seeds.
     """
     runs = measured.runs
     kinds = (runs.rows["corpus"] + ", " + runs.rows["epochs"]).to_dict()
@@ -87,7 +89,7 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
 
 
 def holm(p: pd.Series) -> pd.Series:
-    """Return the adjusted p-values of tests that belong together. NaN stays NaN."""
+    """Adjust the p-values of a family of tests by Holm's method; NaN stays NaN."""
     adjusted, known = p.copy(), p.notna()
     if known.any():
         adjusted[known] = multipletests(p[known], method="holm")[1]
@@ -95,7 +97,7 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
-    """Return the part of a ratio's standard error that comes from differences between epochs."""
+    """Return the part of a ratio's standard error that is due to differences between epochs."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
     by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
@@ -109,10 +111,10 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """Return the masked validation loss of each run when `spent` reaches `budget` [runs].
+    """Return each run's masked validation loss at the point where `spent` reaches `budget` [runs].
 
-    Between two validations the loss is interpolated linearly. The value is NaN if a run does not
-    reach the budget.
+    The loss is interpolated linearly between validations. It is NaN if a run does not reach the
+    budget.
     """
     budgets = pd.Series(budget, list(runs.by_folder))
     losses = dict.fromkeys(runs.by_folder, np.nan)
@@ -127,8 +129,8 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Compare each name with the first name.
 
     Returns:
-        [names] `mean` and `sem` over the seeds (NaN if a seed has no value), the change `ours` from
-        the first name in percent, and the adjusted `p`.
+        One row per name: `mean` and `sem` over the seeds (NaN if a seed has no value), the change
+        `ours` from the first name in percent, and the adjusted `p`.
     """
     by_name = values.groupby("label")["value"]
     means = pd.DataFrame({"mean": by_name.mean(skipna=False), "sem": by_name.sem(skipna=False)})
@@ -141,15 +143,20 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def at_budget(
     values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
 ) -> pd.DataFrame:
-    """Return label, seed and `value` of a quantity for each run when `spent` reaches `budget`
-    [runs].
+    """Return each run's value of a quantity at the point where `spent` reaches `budget`.
 
-    Between two measurements the logarithm is interpolated linearly. NaN if there are no
-    measurements on both sides.
+    The logarithm of the value is interpolated linearly between measurements. The value is NaN if
+    the budget is outside the measured range.
 
     Args:
-        values: [epochs of every run] name, seed, `quantity` and `spent`; `spent` must grow.
-        least: lower values are replaced by this value, so that they have a logarithm.
+        values: one row per epoch of every run, with the columns name, seed, `quantity` and `spent`.
+            `spent` must increase within a run.
+        quantity, spent: names of columns.
+        budget: the value of `spent`.
+        least: lower values are replaced by this value, because 0 has no logarithm.
+
+    Returns:
+        One row per run, with the columns label, seed and value.
     """
     rows = []
     for (name, seed), run in values.dropna(subset=[quantity, spent]).groupby(["name", "seed"]):
@@ -161,14 +168,10 @@ def at_budget(
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Add the loss at equal budgets: the budget is the total that the cheapest run of `labels` has
-    spent.
+    """Add the loss at equal budgets as a new quantity, and return its key.
 
-    Args:
-        spent: a column of `runs.epochs`.
-
-    Returns:
-        the key of the new quantity.
+    The budget is the total amount that the cheapest run among `labels` has spent. `spent` is a
+    column of `runs.epochs`.
     """
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
@@ -180,8 +183,7 @@ def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper, with one line per pair of strategies: published values and
-    ours."""
+    """A claim of the paper; both lists have one line per pair of strategies."""
 
     claim: str
     published: list[str]
@@ -189,17 +191,17 @@ class Finding:
     verdict: str
 
 
-SHORTER = "Batches of clips of similar length shorten an epoch against random ones."
+SHORTER = "Batches of clips of similar length shorten an epoch compared with random batches."
 SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f} % of an epoch's time against RAND."
-LOWEST_LOSS = f"{BEST} has the lowest loss of all (VL3)."
-EQUAL = f"After equal {{}} {BEST} has a lower loss than RAND (unpadded)."
-# (claim, quantity, pairs): the quantity falls from the first to the second strategy of each pair.
-# The last two claims (equal hours, equal optimizer steps) are only potential in the paper.
+LOWEST_LOSS = f"{BEST} has the lowest loss of all strategies (VL3)."
+EQUAL = f"After equal {{}}, {BEST} has a lower masked loss than RAND."
+# (claim, quantity, pairs): the claim is that the quantity is lower for the second strategy of each
+# pair. The paper presents the last two claims (equal time, equal updates) only as potential.
 CLAIMS: list[tuple[str, str, Pairs]] = [
     (SHORTER, "minutes", [("RAND", x) for x in ("SB-BR", "SSB-BR", "BKT-BR", "ATS-BR")]),
-    ("Dynamic batch sizes (DBS) shorten it further.", "minutes", [*published.DYNAMIC]),
+    ("Dynamic batch sizes (DBS) shorten an epoch further.", "minutes", [*published.DYNAMIC]),
     (SAVING, "minutes", [("RAND", BEST)]),
-    ("Batch randomization (BR) shortens it slightly.", "minutes", [*published.RANDOMIZED]),
+    ("Batch randomization (BR) shortens an epoch slightly.", "minutes", [*published.RANDOMIZED]),
     ("Semi-sorting learns better than sorting (VL3).", "vl3", [*published.SEMI_SORTED]),
     ("Batch randomization lowers the loss (VL3).", "vl3", [*published.RANDOMIZED]),
     ("Dynamic batch sizes lower the loss (VL3).", "vl3", [*published.DYNAMIC]),
@@ -210,8 +212,7 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
 
 
 def findings(measured: Measured) -> list[Finding]:
-    """Return the claims of the paper. These runs confirm, contradict or do not decide each
-    claim."""
+    """Test each claim of the paper with these runs."""
     rows = list(measured.runs.rows.index)
     verdicts: list[Finding] = []
     for claim, key, pairs in CLAIMS:
@@ -240,7 +241,7 @@ def _signed(per_cent: float) -> str:
 
 
 def verdict(claim: str, measured: pd.DataFrame) -> str:
-    """Return whether the changes support the claim that a quantity falls."""
+    """Return whether the measured changes support the claim that a quantity falls."""
     known = measured[measured["runs"] > 0]
     if known.empty:
         return "not measured"
@@ -259,5 +260,5 @@ def verdict(claim: str, measured: pd.DataFrame) -> str:
     if len(counts) == 1:
         return counts.index[0] + left_out
     counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())
-    # A claim is not refuted if some parts are undecided and no part is contradicted.
+    # "in part": some changes are undecided, but no change contradicts the claim.
     return ("mixed: " if "contradicted" in counts else "in part: ") + counted + left_out

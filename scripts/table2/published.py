@@ -1,4 +1,4 @@
-"""List the values that Ge et al. published, for comparison with our values.
+"""List the values that Ge et al. published, for comparison with our measurements.
 
 "Speed up training with variable length inputs by efficient batching strategies", Interspeech 2021:
 LJSpeech, 10,480 training clips, base batch size 16, 222 epochs, one GeForce GTX 1080, fp32.
@@ -11,7 +11,7 @@ VALIDATION_CLIPS = 2_620
 EPOCHS = 222
 EPOCHS_SHOWN = (100, 160, 220)  # for VL1, VL2 and VL3; VLavg is the mean over epochs 100 to 220
 
-# A run with different settings is not a reproduction.
+# Runs with different settings do not reproduce the paper.
 SETTINGS = {
     "batch_size": 16,
     "precision": "fp32",
@@ -33,11 +33,11 @@ STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")
 
 
 class PublishedRow(NamedTuple):
-    """A row of Table 2. Rates are in percent, lengths in frames of 12.5 ms."""
+    """A row of Table 2."""
 
-    zero_padding_rate: float
-    average_batch_length: float
-    minutes: float  # per epoch
+    zero_padding_rate: float  # percent
+    average_batch_length: float  # frames of 12.5 ms
+    minutes: float  # minutes per epoch
     vl1: float  # validation losses
     vl2: float
     vl3: float
@@ -55,19 +55,19 @@ TABLE_2 = {
     "SB-DBS": PublishedRow(0.47, 527.15, 17.58, 0.367, 0.341, 0.330, 0.347),
     "SSB-DBS": PublishedRow(6.62, 557.68, 19.39, 0.346, 0.329, 0.326, 0.330),
     "SSB-DBS-BR": PublishedRow(6.62, 557.68, 19.28, 0.339, 0.320, 0.309, 0.322),
-}  # published batches per epoch with dynamic sizes: RAND 606, SSB 449, SB 419
+}  # published numbers of batches per epoch with dynamic sizes: RAND 606, SSB 449, SB 419
 
-# Table 1: parameter, value, range. ZPR and ABL come from the rows with BR in Table 2.
+# Table 1: parameter, value and range. The ZPR and ABL in Table 1 equal the rows with BR in Table 2.
 TABLE_1 = {
     "SSB": ("local_randomization_factor", 0.1, "[0, inf)"),
     "BKT": ("bucket_size", 1024, "[16, 10480)"),
     "ATS": ("num_bins", 58, "[1, 655]"),
 }
 
-# Table 3: minutes and percent of an epoch that are saved compared with RAND.
+# Table 3: time saved per epoch compared with RAND, in minutes and in percent.
 TABLE_3 = {"SSB-BR": (9.84, 29.98), "SB-BR": (12.00, 36.57), "SSB-DBS-BR": (13.54, 41.25)}
 
-# Table 4: decrease of VL3 from the first strategy to the second, in percent.
+# Table 4: decrease in VL3 from the first to the second strategy, in percent.
 SEMI_SORTED = {("SB", "SSB"): 6.75, ("SB-BR", "SSB-BR"): 2.15, ("SB-DBS", "SSB-DBS"): 1.21}
 RANDOMIZED = {("SB", "SB-BR"): 15.58, ("SSB", "SSB-BR"): 11.42, ("SSB-DBS", "SSB-DBS-BR"): 5.21}
 DYNAMIC = {("SB", "SB-DBS"): 14.29, ("SSB", "SSB-DBS"): 9.19, ("SSB-BR", "SSB-DBS-BR"): 2.83}

@@ -3,9 +3,9 @@
     python -m scripts.table2.report RUN_DIR... -o report/
 
 Each RUN_DIR is an output folder of train.py, or a folder that contains such folders. The program
-writes report.md, report.csv (all values of the tables) and the plots. Runs that differ only in the
-seed become one row with mean ± standard error. Broken and unfinished runs are listed and left out.
-It needs no GPU.
+writes report.md, report.csv (all values in the tables) and the plots. Runs that differ only in the
+seed form one row, with mean ± standard error. Damaged and unfinished runs are listed and left out.
+The program does not need a GPU.
 """
 
 import re
@@ -30,22 +30,22 @@ from tacotron2_voice.utils.program import run_program
 
 
 def compose(runs: Runs, command: str) -> dict:
-    """Return the values for the templates, by their names in the templates."""
+    """Return the values for the templates, by variable name."""
     measured = Measured(runs)
     unlike = deviations(runs)
     missing = [name for name in published.TABLE_2 if name not in runs.rows.index]
-    left_out = runs.left_out + ["no finished run of " + ", ".join(missing)] * bool(missing)
+    left_out = runs.left_out + ["no finished runs of " + ", ".join(missing)] * bool(missing)
     return {
         "is_reproduction": not unlike,
         "as_published": measured.as_published,
         "notices": [
             ("This is not a reproduction of the paper:", unlike),
             ("Left out or missing:", left_out),
-            ("The runs differ in more than the strategy:", comparison_warnings(runs)),
+            ("The runs differ in more than their strategy:", comparison_warnings(runs)),
         ],
         "facts": {
             "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
-            "made again by": command,
+            "command": command,
             **describe(runs),
             "the paper": "Ge et al., Interspeech 2021; LJSpeech, one GeForce GTX 1080, fp32",
         },
@@ -57,7 +57,7 @@ def compose(runs: Runs, command: str) -> dict:
 
 
 def escape_markdown(text: object) -> str:
-    """Escape `text` so that a line of Markdown shows it unchanged."""
+    """Escape `text` so that it appears unchanged in a line of Markdown."""
     return re.sub(r"([\\`*<\[])", r"\\\1", " ".join(str(text).split()))
 
 
@@ -71,7 +71,7 @@ def table_in_markdown(table: Table) -> str:
 
 
 def render(template: str, **content: object) -> str:
-    """Return a page from a Jinja2 template."""
+    """Render a Jinja2 template."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -84,7 +84,7 @@ def render(template: str, **content: object) -> str:
 
 
 def write_report(runs: Runs, command: str, out: Path) -> None:
-    """Write the report into the folder `out`, and print the paths of the files."""
+    """Write the report to the folder `out`, and print the paths of the files."""
     out.mkdir(parents=True, exist_ok=True)
     content = compose(runs, command)
     for name, figure in content["figures"].items():
@@ -99,9 +99,15 @@ def write_report(runs: Runs, command: str, out: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR", help="folders of runs")
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path("report"), help="folder to write (default: report)"
+        "runs", type=Path, nargs="+", metavar="RUN_DIR", help="read the runs in these folders"
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("report"),
+        help="write the report to this folder (default: report)",
     )
     args = parser.parse_args(arguments)
     check_is_folder(args.out, "-o")

@@ -1,9 +1,9 @@
-"""Read run folders of train.py into pandas DataFrames, for reports.
+"""Read the run folders of train.py into pandas DataFrames, for reports.
 
     runs = read_runs([Path("runs/table2")])
     runs.epochs.groupby("label")["minutes"].median()
 
-Runs that differ only in the seed share a label, which is a row of the report's tables. Broken and
+Runs that differ only in the seed share a label and form one row in the report's tables. Damaged and
 unfinished runs are left out, and `left_out` contains the reasons.
 """
 
@@ -26,10 +26,10 @@ from scripts.table2 import published
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE, json_lines
 
-# Settings that a report compares between its rows.
+# Settings that define the strategy, which a report compares.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
-# Settings that do not change the result of training, and settings that another fact represents: the
-# fingerprint of the corpus, win_length and hop_length, and started_from.
+# Settings that do not affect the result of training, and settings that are covered by other facts:
+# the corpus fingerprint, win_length and hop_length, and started_from.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files clips_folder win_time hop_time max_decoder_steps "
@@ -37,11 +37,11 @@ WITHOUT_EFFECT = set(
 )
 CLIPS = ["training clips", "validation clips"]
 HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # shown at the top of a report
-# runs in the same row may differ in these settings
+# Runs in the same row may differ in these facts.
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# For each key of an `epoch` line: how to combine the values of a run, a factor, the heading and the
+# For each key of an `epoch` line: how to combine a run's values, a factor, the heading, and the
 # number of decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
@@ -56,8 +56,8 @@ OF_EPOCHS = {
     "data_wait_seconds": ("median", 1, "waiting for data (s)", 2),
     "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
 }
-LOSSES = ["validation_loss", "validation_loss_unpadded"]  # of a `validation` line
-# Columns of `read_progress`: amounts spent so far, and measurements.
+LOSSES = ["validation_loss", "validation_loss_unpadded"]  # keys of a `validation` line
+# Columns of `read_progress`: the cumulative amounts, and the measurements.
 SPENT = {
     "epoch": "epochs",
     "updates": "updates",
@@ -69,12 +69,12 @@ MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, trained from its first epoch to its last."""
+    """A finished run."""
 
     folder: str
-    hparams: HParams  # values at the end of the run
-    lengths: np.ndarray  # [clips] frames
-    epochs: pd.DataFrame  # OF_EPOCHS and LOSSES, and the hours and optimizer steps so far
+    hparams: HParams  # settings at the end of the run
+    lengths: np.ndarray  # [clips] number of frames
+    epochs: pd.DataFrame  # OF_EPOCHS and LOSSES, and cumulative hours and optimizer steps
     time: datetime  # time of the last start
     facts: dict[str, Any]  # everything that may differ between runs; NaN: has no effect
     changes: list[str]  # settings and software that changed when the run was resumed
@@ -84,15 +84,15 @@ class Run:
 class Runs:
     """Finished runs, and the rows that they form in a report.
 
-    The row whose label is the name of a strategy represents it. If there are other rows for this
-    strategy, their labels contain the settings that differ.
+    One row per strategy is labeled with only the name of the strategy. The labels of other rows for
+    the same strategy also contain the settings that differ.
     """
 
     by_folder: dict[str, Run]
-    table: pd.DataFrame  # [runs] label and seed, by folder
-    rows: pd.DataFrame  # [labels] name and settings as text; NaN: without effect
+    table: pd.DataFrame  # [runs] label and seed, indexed by folder
+    rows: pd.DataFrame  # [labels] name and settings as text; NaN: no effect
     facts: pd.DataFrame  # [runs] settings, HEAD, machine and software
-    epochs: pd.DataFrame  # epochs of all runs, with folder (`run`) and label
+    epochs: pd.DataFrame  # epochs of all runs, with the folder (`run`) and the label
     left_out: list[str]
 
     def first(self, label: str) -> Run:
@@ -105,26 +105,26 @@ class Runs:
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """Return all finished runs at or below `folders`.
+    """Read all finished runs in `folders` and their subfolders.
 
     Raises:
-        UserError: if there is no finished run; the message contains the reasons.
+        UserError: if there is no finished run. The message contains the reasons.
     """
     directories: dict[Path, Path] = {}
     left_out, finished = [], []
     for folder in folders:
         below = sorted(path.parent for path in folder.rglob(METRICS_FILE))
         if not below:
-            left_out.append(f"{folder}: no {METRICS_FILE} in it or below (train.py -o writes it)")
+            left_out.append(f"{folder}: contains no {METRICS_FILE} (train.py -o writes this file)")
         directories |= {path.resolve(): path for path in below}
     for directory in directories.values():
         try:
             finished.append(_read_run(directory))
         except UserError as error:
-            problem = str(error).replace(f"{directory}/", "")  # the line starts with the directory
+            problem = str(error).replace(f"{directory}/", "")  # the message already starts with it
             left_out.append(f"{directory}: {problem}")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            problem = f"{METRICS_FILE} is not as train.py wrote it: {error!r:.300}"
+            problem = f"{METRICS_FILE} does not have the format of train.py: {error!r:.300}"
             left_out.append(f"{directory}: {problem}")
     if not finished:
         raise UserError("no finished run:\n" + "\n".join(left_out))
@@ -132,8 +132,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def read_progress(folder: Path) -> pd.DataFrame:
-    """Return SPENT (sums since the first epoch) and MEASURES for every epoch of a run [epochs],
-    also if it is not finished.
+    """Return SPENT (cumulative) and MEASURES for every epoch of a finished or unfinished run.
 
     Raises:
         UserError: if the metrics cannot be read.
@@ -156,8 +155,9 @@ def _read_run(directory: Path) -> Run:
     """Read the run in a folder.
 
     Raises:
-        UserError: if a file cannot be read, the run is not finished, or files belong to other runs.
-        ValueError, KeyError, ...: if the file is not as train.py writes it.
+        UserError: if a file cannot be read, if the run is not finished, or if the files belong to
+            different runs.
+        ValueError, KeyError, ...: if the file does not have the format of train.py.
     """
     kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
     for record in json_lines(directory / METRICS_FILE, "no such file; train.py -o writes it"):
@@ -167,19 +167,19 @@ def _read_run(directory: Path) -> Run:
     validations = pd.DataFrame(kinds["validation"], columns=["epoch", *LOSSES]).astype(float)
     for frame in (epochs, validations):
         if wrong := [name for name in frame if not np.isfinite(frame[name]).all()]:
-            raise ValueError(f"{wrong}: expected a finite number in every line")
+            raise ValueError(f"{wrong}: expected finite numbers in all lines")
     last = range(1, len(epochs) + 1)
     if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():
-        raise ValueError("expected the settings, then every epoch once and in order")
+        raise ValueError("expected the settings, followed by every epoch once and in order")
     hparams, corpus = hparams_from_dict(starts[-1]["hparams"]), starts[-1]["corpus"]
     if len(epochs) < hparams.epochs:
-        problem = f"unfinished, {len(epochs)} of {hparams.epochs} epochs; resume with"
+        problem = f"unfinished after {len(epochs)} of {hparams.epochs} epochs; resume with"
         raise UserError(f"{problem} train.py -o {directory} --resume")
     lengths = read_lengths(directory / LENGTHS_FILE, hparams)
     clips, frames = corpus["training_clips"], corpus["training_frames"]
     if (len(lengths), lengths.sum()) != (clips, frames):
         problem = f"{LENGTHS_FILE}: {len(lengths)} clips with {lengths.sum()} frames"
-        raise UserError(f"{problem} (the run has {clips} clips with {frames})")
+        raise UserError(f"{problem} (the run was trained on {clips} clips with {frames} frames)")
     epochs = epochs.merge(validations, on="epoch", how="left")
     epochs["hours"] = epochs["minutes"].cumsum() / 60
     epochs["updates"] = epochs["num_batches"].cumsum()
@@ -196,12 +196,11 @@ def _read_run(directory: Path) -> Run:
 
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
-    """Return settings, corpus, machine and software as text, with NaN for settings that have no
-    effect."""
+    """Return settings, corpus, machine and software as text; NaN for settings without effect."""
     own = REGISTRY[h.batching_strategy].parameter
     ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
-        ignored |= {"batch_randomization"}  # RAND-BR would be the same as RAND
+        ignored |= {"batch_randomization"}  # RAND-BR is the same as RAND
     if not h.dynamic_batch_size:
         ignored |= {"batch_capacity"}
     if h.learning_rate_schedule == "constant":
@@ -228,37 +227,42 @@ def _environment(start: dict[str, Any]) -> dict[str, str]:
 
 
 def _differences(rows: pd.DataFrame) -> np.ndarray:
-    """Compare all pairs of rows: return whether they differ in each setting [rows, rows, columns].
+    """Return whether each pair of rows differs in each setting [rows, rows, columns].
 
-    Parts of the strategy, and settings without effect in one of the rows, do not count.
+    Settings that define the strategy do not count. Neither do settings that have no effect in one
+    of the two rows.
     """
     text, known = rows.fillna("").to_numpy(str), rows.notna().to_numpy()
     return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
 
 
 def _place(label: str) -> tuple[int, str]:
-    """Return the sort key of a row. The ten strategies of the paper come first, in its order, then
-    other rows by name and value."""
+    """Return the sort key of a row.
+
+    The paper's ten strategies come first, in its order, followed by other rows by name and value.
+    """
     name, paper = label.partition(" ")[0], list(published.TABLE_2)
     digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)
     return paper.index(name) if name in paper else len(paper), digits
 
 
 def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
-    """Group runs, sorted by time, into rows. If two runs have equal settings and seeds, the later
-    run is kept."""
+    """Group runs into rows; `runs` must be sorted by time.
+
+    If two runs have the same settings and seed, only the later run is kept.
+    """
     facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
     settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
     table = pd.DataFrame({"seed": [run.hparams.seed for run in runs]}, facts.index)
-    table["label"] = settings.fillna("").agg("\n".join, axis=1)  # shortened below
+    table["label"] = settings.fillna("").agg("\n".join, axis=1)  # replaced by short labels below
     again = table.duplicated(["label", "seed"], keep="last")
     same = "a later run has the same settings and seed"
     left_out = left_out + [f"{folder}: {same}" for folder in table.index[again]]
     table = table[~again]
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
-    # A name is represented by the row that can be compared with the most other rows. Among equals,
-    # the row with the most values of the paper or defaults is chosen.
+    # The row that is comparable with the most other rows is labeled with only the strategy's name.
+    # On a tie, the row with the most values from the paper or defaults is chosen.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
@@ -280,15 +284,15 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
 
 
 def describe(runs: Runs) -> dict[str, str]:
-    """Return facts about the runs for the top of a report."""
+    """Return facts about the runs, for the top of a report."""
     facts = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
     values = {str(name): "; ".join(column.unique()) for name, column in facts.items()}
     return {"runs": f"{len(runs.by_folder)} in {len(runs.rows)} rows"} | values
 
 
 def deviations(runs: Runs) -> list[str]:
-    """Return the known differences between the runs and the experiments of the paper."""
-    # If the paper gives no value, our default (NVIDIA's value) is expected.
+    """Return the known differences between these runs and the paper's experiments."""
+    # If the paper does not state a value, our default (NVIDIA's value) is expected.
     given = {n: list(v) if isinstance(v, tuple) else v for n, v in published.SETTINGS.items()}
     paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in given.items())))
     paper |= {"epochs": published.EPOCHS, "started_from": None}
@@ -307,19 +311,19 @@ def deviations(runs: Runs) -> list[str]:
 
 
 def comparison_warnings(runs: Runs) -> list[str]:
-    """Return the differences between rows, and the changes of runs that were resumed."""
+    """Return the differences between rows, and the changes when runs were resumed."""
     facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
     warnings = []
     for name in facts.columns[facts.nunique() > 1]:
         warnings.append(f"{name}: " + "; ".join(map("".join, _by_value(facts[name]))))
     counts = runs.rows["name"].value_counts(sort=False)
     for batching, count in counts[counts > 1].items():
-        warnings.append(f"{batching} has {count} rows: the first is used in Tables 1, 3 and 4")
+        warnings.append(f"{batching} has {count} rows; Tables 1, 3 and 4 use the first row")
     return warnings + [change for run in runs.by_folder.values() for change in run.changes]
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:
-    """Yield values, the most common first, with their folders unless all runs have the value."""
+    """Yield each value, most common first, with its folders unless all runs have this value."""
     for value, count in column.value_counts().items():
         folders = ", ".join(column.index[column == value][:3])
         more = f" and {count - 3} more" if count > 3 else ""

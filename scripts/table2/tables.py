@@ -1,10 +1,11 @@
-"""Make the tables of the report, which show published values next to our values.
+"""Make the tables of the report, which show published values next to our measurements.
 
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-A summary is a DataFrame with one line per row of a table: `ours`, `standard_error`, `runs`, and
-`note`, which says why a value is missing. Titles, notes and captions are in texts.jinja.
+A summary is a DataFrame with one row per row of a table. Its columns are `ours`, `standard_error`,
+`runs`, and `note`, which explains why a value is missing. Titles, notes and captions are in
+texts.jinja.
 """
 
 import itertools
@@ -22,16 +23,16 @@ BEST = "SSB-DBS-BR"  # the strategy that the paper recommends
 PAPER = pd.DataFrame(published.TABLE_2, index=published.PublishedRow._fields).T
 CELL = ["published", "ours", "standard_error", "runs", "note"]
 SIDES = ("published", "ours")
-VL = ("vl1", "vl2", "vl3", "vl_average")  # columns of validation losses
+VL = ("vl1", "vl2", "vl3", "vl_average")  # columns that contain validation losses
 PAPER_VL = ("VL1", "VL2", "VL3", "VLavg")
 THIRDS = ("early third", "middle third", "late third", "all validations")
 PADDING = ["zero_padding_rate", "average_batch_length"]
-Pairs = Sequence[tuple[str, str]]  # (from, to): labels of two rows that are compared
+Pairs = Sequence[tuple[str, str]]  # (from, to): labels of the two rows to compare
 
 
 @dataclass(frozen=True)
 class Column:
-    """A quantity of a table: its summary, and the published values if there are any."""
+    """A column of a table: the summary of a quantity, and published values if there are any."""
 
     heading: str
     decimals: int
@@ -40,15 +41,14 @@ class Column:
     sides: tuple[str, str] = SIDES  # headings of the published value and of our value
 
     def cells(self) -> pd.DataFrame:
-        """Return the quantity as a DataFrame with the columns CELL, one row per line of the
-        table."""
+        """Return a DataFrame with the columns CELL, and one row per line of the table."""
         cells = self.ours.reset_index(drop=True).reindex(columns=CELL)
         return cells if self.published is None else cells.assign(published=list(self.published))
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `lines` contains the labels of each line; `facts` are values for its texts."""
+    """A table. `lines` contains the labels of each line, `facts` the values for its texts."""
 
     key: str
     headings: tuple[str, ...]
@@ -57,12 +57,12 @@ class Table:
     facts: dict = field(default_factory=dict)
 
     def in_text(self) -> tuple[list[list[str]], list[str]]:
-        """Return the cells of every line as text with footnote numbers, and the footnotes."""
+        """Format all cells as text with footnote numbers, and return the lines and footnotes."""
         notes = list(dict.fromkeys(n for c in self.columns for n in c.cells()["note"] if n))
         lines = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
-            # The paper has minutes with two decimals, but our epochs may take only seconds.
+            # Published minutes have two decimals. Ours may have more, because epochs may be short.
             places = 2 if "minutes" in column.heading else decimals
             for line, cell in zip(lines, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
@@ -70,7 +70,7 @@ class Table:
                 text = _number(cell["ours"], decimals)
                 error = cell["standard_error"]
                 if error >= 0:
-                    least = 10.0**-decimals  # the smallest value that is visible
+                    least = 10.0**-decimals  # smallest value that this number of decimals can show
                     small = f"<{least:.{decimals}f}"
                     text += f" ±\u00a0{small if error < least / 2 else f'{error:.{decimals}f}'}"
                 line.append(text + (f" [{notes.index(cell['note']) + 1}]" if cell["note"] else ""))
@@ -84,13 +84,13 @@ def _number(value: float | str, decimals: int) -> str:
 
 
 def tidy(tables: Sequence[Table]) -> pd.DataFrame:
-    """Return one line per cell of the tables, with values that are not rounded."""
+    """Return all cells of the tables in a DataFrame with one unrounded cell per row."""
     frames = []
     for table in tables:
         headings = [column.heading for column in table.columns]
         name = ""
         for column in table.columns:
-            # If a heading occurs several times, it belongs to the nearest unique heading before it.
+            # A heading that occurs several times belongs to the closest unique heading before it.
             several = headings.count(column.heading) > 1
             name = name if several else column.heading
             quantity = f"{name}: {column.heading}" if several else name
@@ -100,16 +100,16 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
 
 
 def thirds(epochs: int) -> list[tuple[int, int]]:
-    """Return the first and last epoch of each third of a run, and of the whole run."""
+    """Return the first and last epoch of each third of a run and of the whole run."""
     edges = [epochs * part // 3 for part in range(4)]
     return [*((a + 1, b) for a, b in itertools.pairwise(edges)), (1, epochs)]
 
 
 class Measured:
-    """Every quantity of every run, and its summary over the seeds of each row.
+    """Compute all quantities of all runs, and summarize them over the seeds of each row.
 
-    VL1 to VL3 and VLavg use the paper's epochs (`as_published`) if every run is long enough.
-    Otherwise they use the thirds of the runs and all validations.
+    If all runs are long enough, VL1 to VL3 and VLavg use the paper's epochs (`as_published`).
+    Otherwise VL1 to VL3 use the thirds of the runs, and VLavg uses all validations.
     """
 
     def __init__(self, runs: Runs) -> None:
@@ -124,9 +124,9 @@ class Measured:
             losses = run.epochs.set_index("epoch")[LOSSES]
             step = run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
-                # The paper's VL1 to VL3 are means of three validations: at the epoch, the one
-                # before and the one after (Ge21, section 4.3). VLavg is the mean over a range of
-                # epochs.
+                # In the paper, VL1 to VL3 are means of three validations: at the given epoch, the
+                # previous one and the next one (Ge21, section 4.3). VLavg is the mean over a range
+                # of epochs.
                 if self.as_published and place < 3:
                     first, last = points[place] - step, points[place] + step
                 else:
@@ -135,8 +135,8 @@ class Measured:
                     first += -first % step
                 means = losses.reindex(range(first, last + 1, step)).mean(skipna=False)
                 self.values.loc[folder, [key, f"unpadded {key}"]] = means.to_numpy()
-        # Use two decimals as in the paper. If an epoch takes only seconds, use more decimals to
-        # show three digits.
+        # Use two decimals as in the paper, or more decimals if short epochs would otherwise show
+        # fewer than three digits.
         least = max(1e-6, self.values["minutes"].min())
         decimals = max(2, min(6, 2 - math.floor(math.log10(least))))
         self.headings = {key: (heading, places) for key, (*_, heading, places) in OF_EPOCHS.items()}
@@ -146,7 +146,7 @@ class Measured:
             theirs = f"epoch {points[place]}" if place < 3 else f"epochs {points[0]}–{points[-1]}"
             padded = unpadded = f"{PAPER_VL[place]}, {theirs}"
             if not self.as_published:
-                # Runs of different lengths have different thirds, so the heading has no epochs.
+                # If runs have different lengths, their thirds differ, so the heading omits epochs.
                 span = f", epochs {first}–{last}" if first < last else f", epoch {last}"
                 span = span if epochs.nunique() == 1 else ""
                 padded, unpadded = f"{PAPER_VL[place]} | {THIRDS[place]}", THIRDS[place] + span
@@ -154,13 +154,15 @@ class Measured:
             self.headings |= {VL[place]: (padded, 3), f"unpadded {VL[place]}": (unpadded, 3)}
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
-        """Return mean and standard error over the runs of each row, as Gonzalez et al. (ICASSP 2023)
-        report; NaN if a run lacks the quantity."""
+        """Return the mean and standard error over the runs of each row; NaN if a value is missing.
+
+        Gonzalez et al. (ICASSP 2023) report the same statistics.
+        """
         by_row = self.values[key].groupby(self.runs.table["label"])
         summary = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")
         lacking = self.values[self.values[key].isna()]
         for label, runs in lacking.groupby(self.runs.table["label"]):
-            summary.loc[label] = np.nan, np.nan, 0, ", ".join(runs.index) + " without it"
+            summary.loc[label] = np.nan, np.nan, 0, "missing in " + ", ".join(runs.index)
         summary = summary.reindex(list(labels))
         missing = "not measured: no finished run of " + summary.index.to_series()
         return summary.fillna({"note": missing, "runs": 0})
@@ -168,17 +170,16 @@ class Measured:
     def column(
         self, key: str, labels: Sequence[str], heading: str = "", names: Sequence | None = None
     ) -> Column:
-        """Return the summary of a quantity, with the published values of `names` if given."""
+        """Return a column with the summary of a quantity and, with `names`, published values."""
         theirs = None if names is None else PAPER[key].reindex(list(names))
         usual, decimals = self.headings.get(key, (key, 3))
         sides = self.sides.get(heading or usual, SIDES)
         return Column(heading or usual, decimals, self.summary(key, labels), theirs, sides)
 
     def falls(self, key: str, pairs: Pairs) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the decrease of a quantity from one row to another, as a difference and in
-        percent.
+        """Return how much a quantity decreases between two rows, as a difference and in percent.
 
-        The standard errors are computed for a difference and for a ratio of independent means.
+        The standard errors are those of the difference and the ratio of independent means.
         """
         sides = (self.summary(key, labels) for labels in zip(*pairs, strict=True))
         before, after = (side.reset_index(drop=True) for side in sides)
@@ -197,8 +198,7 @@ class Measured:
 
 
 def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
-    """Return the published `fall` and `per_cent`: as the paper prints them, or computed from Table
-    2."""
+    """Return the published `fall` and `per_cent`, as printed or else computed from Table 2."""
     falls = []
     for first, second in pairs:
         before, after = PAPER[key].reindex([first, second])
@@ -212,7 +212,7 @@ def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
 
 
 def paper_tables(measured: Measured) -> list[Table]:
-    """Return Tables 1 to 4 with our values, and the tables that the paper leaves out."""
+    """Return Tables 1 to 4 with our values, and additional tables that the paper does not have."""
     rows = measured.runs.rows
     column = measured.column
     everyone = list(rows.index)
@@ -230,7 +230,7 @@ def paper_tables(measured: Measured) -> list[Table]:
     costs = [column(key, everyone) for key in list(OF_EPOCHS)[3:]]
 
     def falls(key: str, pairs: Pairs, headings: Sequence[str]) -> list[Column]:
-        """Return the columns of two rows, and the decrease of `key` between the rows in percent."""
+        """Return columns for both rows of each pair, and the decrease between them in percent."""
         sides = zip(zip(*pairs, strict=True), headings[:2], strict=True)
         share, theirs = measured.falls(key, pairs)[1], published_falls(key, pairs)["per_cent"]
         columns = [column(key, labels, heading, labels) for labels, heading in sides]
@@ -256,7 +256,7 @@ def paper_tables(measured: Measured) -> list[Table]:
 
 
 def _table_1(measured: Measured) -> Table:
-    """Return Table 1: the strategies' parameters and padding. Padding does not depend on BR."""
+    """Return Table 1: the parameters and padding of the strategies; BR does not change padding."""
     runs = measured.runs
     labels: list[str] = []
     ours = {"value": [""] * 3, "range": [""] * 3}
