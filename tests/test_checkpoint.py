@@ -66,7 +66,7 @@ def test_write_leaves_earlier_checkpoints_when_it_fails(error, tmp_path, monkeyp
 
     monkeypatch.setattr(torch, "save", fail)
     for iteration in (1, 2):  # replace an older best checkpoint, and write a new one
-        with pytest.raises(UserError, match="cannot be written") as refusal:
+        with pytest.raises(UserError, match="cannot write the checkpoint") as refusal:
             checkpoint.write_checkpoint(tmp_path, state(iteration), keep=1)
         assert f"checkpoint_{iteration}.pt" in str(refusal.value)
         assert str(error).splitlines()[0] in str(refusal.value)
@@ -325,8 +325,11 @@ OF_A_RUN = [  # changes that only a resumed run rejects, because the weights are
     ("logs", drop("logs")),
     ("optimizer: RAdam, expected Adam", put("optimizer_class", "RAdam")),
     ("optimizer", drop("optimizer", "state", 39)),
-    ("optimizer: parameter 0", drop("optimizer", "state", 0, "exp_avg_sq")),
-    ("optimizer: parameter 3", put("optimizer", "state", 3, "exp_avg", torch.zeros(3))),
+    ("optimizer: the state of parameter 0", drop("optimizer", "state", 0, "exp_avg_sq")),
+    (
+        "optimizer: the state of parameter 3",
+        put("optimizer", "state", 3, "exp_avg", torch.zeros(3)),
+    ),
 ]
 CASES = [(*case, "all") for case in OF_ALL]
 CASES += [(*case, "training") for case in OF_TRAINING] + [(*case, "run") for case in OF_A_RUN]

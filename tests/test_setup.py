@@ -280,7 +280,7 @@ def test_processes_wait_beyond_the_timeout_when_one_works(monkeypatch, capsys):
     assert found == [0, 1]
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) > 5
-    assert all(line.startswith("waiting for 1 other processes, which count: ") for line in printed)
+    assert all(line.startswith("waiting for 1 other processes to count: ") for line in printed)
 
 
 # ---------------------------------------------------------------------------- batches
@@ -305,7 +305,7 @@ def test_describe_costs_excludes_random_epochs():
     shown = describe_costs(sampler, hparams).splitlines()
     sampler.set_epoch(2)
     assert shown[1:] == describe_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
-    assert shown[0].startswith("batching: semi_sorted, dynamic sizes, from epoch 3 on: ")
+    assert shown[0].startswith("batching: semi_sorted, dynamic batch sizes, from epoch 3 on: ")
     same = replace(hparams, batching_strategy="random", dynamic_batch_size=False)
     assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
 
