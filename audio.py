@@ -51,7 +51,6 @@ def minimum_samples(hparams: VoiceSettings) -> int:
     """Return the minimum number of samples needed to compute a mel.
 
     Half a filter is mirrored at each end of a clip, so the clip must be longer than half a filter.
-
     """
     return hparams.filter_length // 2 + 1
 
@@ -61,7 +60,6 @@ def settings_at(sampling_rate: int) -> str:
 
     Windows and hops keep their default durations. The highest mel frequency scales with the
     sampling rate, but is at least 8,000 Hz if the rate allows it.
-
 
     settings_at(16000)  # "sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000"
     """
@@ -78,7 +76,6 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
     otherwise None.
 
     Both are set in samples, so their durations change if only the sampling rate is changed.
-
     """
     rate = hparams.sampling_rate
     usual_rate = HParams.sampling_rate
@@ -110,7 +107,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
             missing. The message does not contain the path.
     """
     with open_file(
-        path, "no such file. Check the corpus folder and the paths in the filelist"
+        path, "no such file; check the corpus folder and the paths in the filelist"
     ) as file:
         import soundfile
 
@@ -124,7 +121,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
         with audio:
             if is_truncated(file, audio.format):
                 raise UserError(
-                    "the file is truncated: it is shorter than its header says. Copy it again"
+                    "the file is truncated: it is shorter than its header says; copy it again"
                 )
             yield audio
 
@@ -134,7 +131,6 @@ def is_truncated(file: BinaryIO, file_format: str) -> bool:
 
     WAV, RF64 and AIFF files contain their size in the header. The last page of an Ogg file has a
     flag. FLAC and MP3 files contain their number of samples, which `read_samples` checks.
-
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":
@@ -169,7 +165,6 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
     `most` is the maximum number of samples per channel. `options` are passed to
     `soundfile.SoundFile.read`.
 
-
     Raises:
         UserError: if the file is damaged, shorter than its header says, or longer than `most`.
     """
@@ -178,12 +173,12 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
     try:
         samples = audio.read(min(audio.frames, most + 1), dtype=dtype, **options)
     except (soundfile.SoundFileError, ValueError) as error:
-        raise UserError(f"the file is truncated or damaged ({error}). Copy it again") from None
+        raise UserError(f"the file is truncated or damaged ({error}); copy it again") from None
     if len(samples) > most:
-        raise UserError(f"{audio.frames:,} samples, expected at most {most:,}. Split the recording")
+        raise UserError(f"{audio.frames:,} samples, expected at most {most:,}; split the recording")
     if len(samples) < audio.frames:
         counts = f"{len(samples):,} samples, but its header says {audio.frames:,}"
-        raise UserError(f"the file is truncated or damaged: {counts}. Copy it again")
+        raise UserError(f"the file is truncated or damaged: {counts}; copy it again")
     return samples
 
 
@@ -199,14 +194,14 @@ def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
         if audio.channels != 1:
             raise UserError(f"the file has {audio.channels} channels, expected 1; {CONVERT}")
         if audio.samplerate != rate:
-            same_rate = f"If all clips have this rate, set {settings_at(audio.samplerate)}"
+            same_rate = f"if all clips have this rate, set {settings_at(audio.samplerate)}"
             raise UserError(
-                f"the sampling rate is {audio.samplerate} Hz, expected {rate} Hz. {same_rate}. "
-                f"Otherwise {CONVERT}"
+                f"the sampling rate is {audio.samplerate} Hz, expected {rate} Hz; {same_rate}; "
+                f"otherwise {CONVERT}"
             )
         if audio.frames < minimum:
             raise UserError(
-                f"{audio.frames} samples, expected at least {minimum}. Remove the clip from the "
+                f"{audio.frames} samples, expected at least {minimum}; remove the clip from the "
                 "filelist"
             )
         if audio.frames > MAX_SAMPLES:
@@ -244,7 +239,6 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
 
     Return int16 samples if the file has 16-bit samples, otherwise float32 samples in [-1, 1].
 
-
     Raises:
         UserError: in the same cases as `read_audio`. Also if samples are not finite or are outside
             [-1, 1], or if the whole clip is silent.
@@ -260,13 +254,13 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
         index = int(np.isfinite(samples).argmin())
         raise UserError(
             f"sample {index} (at {index / hparams.sampling_rate:.2f} s) is {samples[index]}, "
-            "expected a finite number. Remove the clip from the filelist"
+            "expected a finite number; remove the clip from the filelist"
         )
     peak = max(-low, high)
     if peak > 1:
         raise UserError(f"samples reach {peak:g}, expected values in [-1, 1]; {CONVERT}")
     if high - low <= SILENT_RANGE:
-        raise UserError("the whole clip is silent. Record it again, or remove it from the filelist")
+        raise UserError("the whole clip is silent; record it again, or remove it from the filelist")
     return samples
 
 
@@ -320,7 +314,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
     peak = samples.abs().max().item()
     if not peak <= 1:  # also true if the peak is NaN
         raise UserError(
-            f"samples reach {peak:g}, expected values in [-1, 1]. Divide 16-bit samples by 32768"
+            f"samples reach {peak:g}, expected values in [-1, 1]; divide 16-bit samples by 32768"
         )
     spectrum = torch.stft(
         samples.float(),

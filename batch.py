@@ -21,7 +21,6 @@ class Batch:
     """A batch of padded clips. Text and mel are padded with 0, gate is padded with 1.
 
     A batch is immutable: `to` and `pin_memory` return new batches.
-
     """
 
     text: torch.Tensor  # [B, T_in] int64, symbol ids
@@ -44,7 +43,6 @@ class Batch:
         Lengths and indices stay on the CPU, because the encoder and error messages need them there.
         If the batch is in pinned memory, the copy overlaps with kernels that are already queued.
         Later kernels wait for the copy.
-
         """
         device = torch.device(device)
         if device.type != "cuda":
@@ -112,7 +110,6 @@ def synthetic_batch(
     """Return a batch of random mels and texts with the given lengths in frames [B] and symbols [B].
 
     The same seed always returns the same batch. Every clip gets the first name of each label.
-
     """
     generator = torch.Generator().manual_seed(seed)
     items = [

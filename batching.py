@@ -57,7 +57,6 @@ def draws_of_clips(weights: np.ndarray) -> np.ndarray:
 
     An epoch draws as many clips as the corpus contains. It rounds each average up or down at
     random.
-
     """
     draws: np.ndarray = len(weights) * weights / weights.sum()
     return draws
@@ -119,7 +118,6 @@ def describe_costs(
     The lines compare padding, decoder steps and padded frames. During `random_epochs`, they
     describe the first epoch after the random epochs.
 
-
     Args:
         weights: the same as for `make_sampler`.
     """
@@ -165,7 +163,6 @@ def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
 
     A model needs many optimizer steps, but a small corpus in large batches has only a few per
     epoch.
-
     """
     updates = updates_of(sampler, hparams)
     limits_frames = hparams.dynamic_batch_size and hparams.batch_capacity

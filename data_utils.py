@@ -36,7 +36,6 @@ class TextMelDataset(Dataset):
     Item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i, labels). `labels` maps
     each label, such as "speaker", to the index of the clip's name in hparams.labels.
 
-
     Raises:
         UserError: if a clip cannot be read, or if its file has changed since the filelist was read.
     """
@@ -94,7 +93,6 @@ def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) 
     Otherwise PyTorch would move the batch in a thread that only prints errors, and the DataLoader
     would hang after an error.
 
-
     Raises:
         UserError: if shared memory is full.
     """
@@ -119,7 +117,6 @@ def _start_worker(_worker_id: int) -> None:
 
     A terminal or a job scheduler sends these signals to every process. A worker exits when its
     parent exits or sends SIGTERM.
-
     """
     parent = multiprocessing.parent_process()
     assert parent is not None  # workers always have a parent
@@ -155,7 +152,6 @@ def make_loader(
     order.
 
     Workers stay alive between epochs.
-
 
     Args:
         pin_memory: whether to copy batches to pinned memory, which GPUs read faster.

@@ -51,7 +51,6 @@ class BatchNorm(nn.BatchNorm1d):
 
     A batch of one clip with one symbol or frame has no variance. For such a batch the layer uses
     its running statistics, and does not update them.
-
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, dim, T] -> [B, dim, T]
@@ -80,7 +79,6 @@ def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch
     The indices are rows of the batch flattened to [B * max_length]. They are sorted by time step;
     within a time step, longer sequences come first.
 
-
     Raises:
         ValueError: if a length is not from 1 to max_length.
     """
@@ -96,7 +94,6 @@ def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torc
 
     Both have the shape [B, max_length]. The indices are rows of the batch flattened to
     [B * max_length]. Padding stays in place, so applying the indices twice restores the batch.
-
 
     Raises:
         ValueError: if a length is not from 1 to max_length.
@@ -128,7 +125,6 @@ def draw_keep_mask(
     If there is a generator, the mask is drawn on the generator's device. On a CPU the probability
     is rounded to a multiple of 1/65,536, because each random 64-bit word is split into four values.
     This is three times faster than `torch.Tensor.bernoulli_`.
-
     """
     if p == 0:
         return None
@@ -207,7 +203,6 @@ class LocationSensitiveAttention(Attention):
     If `attention_location_gradient` is False, no gradient flows through past alignments. Over many
     decoder steps, this gradient can grow so large that it hides the gradients that teach attention
     to follow the text (docs/guides/training-runs.md).
-
     """
 
     def __init__(self, hparams: HParams):
@@ -244,6 +239,5 @@ def make_attention(hparams: HParams) -> Attention:
 
     With an attention other than `LocationSensitiveAttention`, training uses the reference decoder,
     because the fast decoder supports no other attention (training/decoders.py).
-
     """
     return LocationSensitiveAttention(hparams)

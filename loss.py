@@ -27,7 +27,6 @@ class Losses(NamedTuple):
 
     The first four losses are means that include padding, as in NVIDIA's implementation. The others
     are masked losses: means over real frames, or over real decoder steps for the stop token.
-
     """
 
     total: torch.Tensor
@@ -86,7 +85,6 @@ def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
     the stop token, summed over the clip's real decoder steps. The masked loss of a clip is the
     first row divided by its number of frames, plus the second row divided by its number of decoder
     steps. For the masked loss of several clips, sum each row and each number over the clips first.
-
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)
@@ -114,7 +112,6 @@ def _at_least_float32(outputs: Outputs) -> list[torch.Tensor]:
     """Return mel, mel after the postnet and gate in float32 or a higher precision.
 
     Autocast may return half precision, which is too coarse for sums.
-
     """
     return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in outputs[:3]]
 
@@ -168,7 +165,6 @@ def guided_attention_loss(
 
     The penalty is the mean over real decoder steps of sum_n A[t, n] W[t, n]. A are the alignments.
     `off_diagonal` defines W and describes the arguments.
-
     """
     weights = off_diagonal(alignments, steps, symbols, sigma)
     return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())

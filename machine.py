@@ -35,7 +35,6 @@ def reset_peak_memory(device: torch.device) -> bool:
     """Reset the value of `peak_memory`. Return False if the system does not support this.
 
     In that case `peak_memory` returns the peak since the process started.
-
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -56,7 +55,6 @@ def peak_memory(device: torch.device) -> int:
 
     On a GPU this is the memory that PyTorch has allocated. On a CPU it is the resident memory of
     this process.
-
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -70,7 +68,6 @@ def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error means that the GPU or the machine ran out of memory.
 
     Python, PyTorch, cuBLAS, cuDNN and the driver report this with different messages.
-
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True

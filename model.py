@@ -50,7 +50,6 @@ class DropoutMasks(NamedTuple):
     """The decoder's dropout masks for one batch, drawn by `Decoder.draw_masks`.
 
     True keeps a value. If a mask is None, all values are kept.
-
     """
 
     # One mask per layer, [T, B, prenet_dim].
@@ -91,7 +90,6 @@ class Encoder(nn.Module):
         `mask` [B, T_in] is True at padding. With a mask, the convolutions read zeros at padding, so
         the result for a text does not depend on the other texts in the batch. Without a mask, they
         read the padding, as in NVIDIA's training.
-
         """
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
@@ -296,7 +294,6 @@ def teacher_forced(
 
     The first decoder step gets zeros. Return mel [B, n_mels, T_out], stop-token logits [B, T] and
     alignments [B, T, T_in].
-
     """
     previous = F.pad(decoder.to_steps(mel)[:-1], (0, 0, 0, 0, 1, 0))  # [T, B, n_mels * r]
     prenet_outputs = decoder.prenet(previous, dropout_masks.prenet)
@@ -331,7 +328,6 @@ def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> to
     `furthest` [B, 1] is the furthest symbol attended to so far. The window starts WINDOW_BACK
     symbols before this symbol and ends `ahead` symbols after it. The window only moves forward,
     which prevents repeated words and long skips.
-
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     return mask | (positions > furthest + ahead) | (positions < furthest - WINDOW_BACK)
@@ -350,7 +346,6 @@ def free_running(
 
     The first decoder step gets zeros. The generator computes decoder steps on demand, up to
     `max_steps`.
-
 
     Args:
         window: maximum number of symbols that attention may move ahead per decoder step (see
@@ -411,7 +406,6 @@ class Tacotron2(nn.Module):
 
         As in NVIDIA's implementation, padding affects the encoder convolutions, the postnet and
         batch norm. If `mask_padding` is set, mel is 0 and gate is 1e3 beyond the end of each clip.
-
         """
         text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
         memory = self.encode(batch.text, batch.text_lengths, batch.labels)

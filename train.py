@@ -402,7 +402,6 @@ def make_stop_request(run: Run) -> StopRequest:
 
     With several processes there is no time limit for an optimizer step, because all processes must
     stop at the same step.
-
     """
     limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
     resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)

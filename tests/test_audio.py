@@ -381,5 +381,5 @@ def test_warning_is_returned_when_mel_bands_are_silent():
     mel_filters.cache_clear()
     with warnings.catch_warnings(action="error"):
         empty = int((mel_filters(h).max(dim=1).values == 0).sum())
-        assert silent_bands(h).startswith(f"warning: {empty} of n_mel_channels=500 bands ")
+        assert silent_bands(h).startswith(f"warning: {empty} of n_mel_channels=500 mel bands ")
     assert silent_bands(REFERENCE) is None

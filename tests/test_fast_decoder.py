@@ -225,7 +225,7 @@ def test_fast_decoder_raises_when_backward_runs_twice():
     case = problem()
     loss = case.loss(case.outputs())
     loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match=r"runs once.*decoder=reference"):
+    with pytest.raises(RuntimeError, match=r"only one backward pass.*decoder=reference"):
         loss.backward()
 
 

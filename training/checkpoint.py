@@ -174,7 +174,6 @@ def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) 
     """Reject a saved optimizer state whose shapes differ from those of this run's parameters.
 
     With wrong shapes, PyTorch's fused Adam would write out of bounds.
-
     """
     parameters = trainer.optimizer.param_groups[0]["params"]
     state = saved["state"]
@@ -264,7 +263,6 @@ def link_as(name: str, path: Path, directory: Path) -> None:
     """Atomically give the checkpoint at `path` a second name, `name`.
 
     The file still exists under the second name after the first name is removed.
-
     """
 
     def link(temporary: Path) -> None:
@@ -306,7 +304,6 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
     """Return the newest checkpoint from before the weights diverged at optimizer step `diverged`.
 
     The checkpoint of that step is renamed, unless it is the best or the only checkpoint.
-
     """
     good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))
@@ -324,7 +321,6 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
 
     Otherwise the next --resume would use a checkpoint that is newer than the one the run resumed
     from. No file is deleted.
-
 
     Raises:
         UserError: if `best.pt` cannot be read. No checkpoint is then renamed.

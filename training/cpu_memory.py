@@ -115,7 +115,6 @@ class CpuEstimate:
         """Return the peak memory in bytes, without the memory that the process already uses.
 
         `shapes` must have the same order and the same clip lengths as the measured shapes.
-
         """
         activations = [
             per_frame * clips * frames

@@ -45,7 +45,6 @@ class ReductionClock:
 
     The measured time begins when all gradients of this process are ready. Reading the clock does
     not make the host wait for the GPU.
-
     """
 
     def __init__(self, device: torch.device):
@@ -69,7 +68,6 @@ class ReductionClock:
 
         Call `read` when the summed gradients are ready. Call the returned function after the GPU
         has finished the optimizer step.
-
         """
         ready = self._ready
         done = self._now()
@@ -159,7 +157,6 @@ class Processes:
 
         The action runs in a thread. In the meantime the processes exchange a heartbeat every
         second, so a process that dies is detected at once.
-
 
         Args:
             what: a verb phrase that describes the action, such as "check the filelists". Waiting
@@ -314,7 +311,6 @@ def leave_at_exit() -> None:
 
     A PyTorch thread releases the tensors of the last exchange in this time. If the interpreter
     exited earlier, the process would abort.
-
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

@@ -45,7 +45,6 @@ def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
 
     Raises:
         NoNextBatch: if reading a batch fails; its cause is the original exception.
-
     """
     try:
         yield from loader
@@ -77,7 +76,6 @@ def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> 
     """Check that `batch` contains the clips of the planned step's batch `i`, in the same order.
 
     Loss weights, dropout seeds and the epoch's sums are valid for the planned clips only.
-
     """
     expected = planned.batches[i].tolist()
     found = None if batch.clip_indices is None else batch.clip_indices.tolist()

@@ -152,7 +152,6 @@ def _problems(
     a GPU.
 
     The message contains the largest value of `setting` that fits.
-
     """
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
@@ -287,7 +286,6 @@ def _without_trace(trainer: Trainer) -> Iterator[None]:
 
     Before the first optimizer step there is no optimizer state yet. In this case the context
     allocates tensors of the same size.
-
     """
     model = trainer.model
     training = model.training

@@ -60,7 +60,6 @@ class RunLogger:
 
         The state contains the size of each log file in bytes, keyed by its path relative to the run
         folder, and the CRC-32 of metrics.jsonl.
-
         """
         self.tensorboard.write("flush")
         self._write_lines()
@@ -115,7 +114,6 @@ class RunLogger:
         TensorBoard.
 
         TensorBoard gets one loss curve for each of the first MAX_CURVES speakers in the record.
-
         """
         self._write("validation", record)
         iteration = record["iteration"]

@@ -21,7 +21,6 @@ def make_optimizer(
     """Return the optimizer of a run. This is the only function that chooses the optimizer.
 
     `Trainer.step` sets the learning rate before every optimizer step.
-
     """
     return torch.optim.Adam(
         parameters, lr=hparams.learning_rate, weight_decay=hparams.weight_decay, fused=True
@@ -55,7 +54,6 @@ def state_entries(hparams: HParams) -> dict[str, bool]:
 
     The value is False if the entry is a scalar. For Adam, the result is {"step": False, "exp_avg":
     True, "exp_avg_sq": True}.
-
     """
     probe = torch.nn.Parameter(torch.zeros(2, 3))
     probe.grad = torch.zeros_like(probe)

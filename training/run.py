@@ -180,7 +180,6 @@ def open_logs(run: Run, start: Start) -> None:
     """Restore the run folder to its state at the checkpoint, and open the logs.
 
     If the run resumes in its own folder, the logs are truncated to the checkpoint.
-
     """
     if not run.processes.is_first:
         return

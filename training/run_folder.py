@@ -23,7 +23,6 @@ class RunFolder:
     An existing folder is locked at once, before any checkpoint in it is read. `make` creates and
     locks a missing folder.
 
-
     Args:
         logs: folder for TensorBoard files, relative to `path`.
         is_used: whether this process locks and writes to the folder; True only in the first

@@ -33,7 +33,6 @@ def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, fl
     clips.
 
     The speakers are sorted from most to least speech.
-
     """
     table = clips.training
     frames_per_minute = 60 * hparams.sampling_rate / hparams.hop_length
@@ -101,7 +100,6 @@ def first_positions(
 
     Only the MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
 
-
     Args:
         batches: the validation batches of all processes.
     """
@@ -120,7 +118,6 @@ def losses_of_speakers(clips: ClipTable, rows: Sequence[ClipRow]) -> dict[str, f
     The loss is the mean mel error over all real frames of the speaker's clips, plus the mean
     stop-token error over all real decoder steps. With r = 1, the frame-weighted mean of these
     losses equals the masked validation loss.
-
     """
     index, *columns = np.array(rows).T
     numbers = clips.speaker_numbers[index.astype(int)]

@@ -65,7 +65,6 @@ def find_start(
 
     The first process chooses the checkpoint, and every process reads it.
 
-
     Raises:
         UserError: if the checkpoint cannot be used, or if the folder contains a run that no option
             resumes.
@@ -123,7 +122,6 @@ def is_finished(
 
     If its checkpoint is also the best checkpoint, the function names it best.pt.
 
-
     Raises:
         UserError: if the processes disagree because their settings differ.
     """
@@ -143,7 +141,6 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
     """Apply the command's overrides to the settings in the checkpoint, or to the defaults.
 
     Print every setting that changes.
-
 
     Raises:
         UserError: if a setting is invalid, if this run cannot change it, or if the checkpoint was
@@ -187,7 +184,6 @@ def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
     The symbol table of the corpus may have changed with its clips. Texts with symbols that the
     checkpoint lacks are rejected later, line by line.
 
-
     Raises:
         UserError: if `symbols` is a file with a different table.
     """
@@ -209,7 +205,6 @@ def check_lexicon(hparams: HParams, base: HParams) -> None:
 
     If the lexicon file is missing, the run uses the pronunciations in the checkpoint.
 
-
     Raises:
         UserError: if the pronunciations differ.
     """
@@ -229,7 +224,6 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
     """Check that texts are converted to the same symbols as when the checkpoint was written.
 
     Checkpoints from version 0.4.0 do not contain the version of the rules, so they are not checked.
-
 
     Raises:
         UserError: if the rules for reading English text have changed since then.

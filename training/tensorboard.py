@@ -147,7 +147,6 @@ def _ignore_full_disk(failure: threading.ExceptHookArgs) -> None:
     """Hide the traceback of TensorBoard's writer thread if the disk is full.
 
     `TensorBoard.write` reports the same error as a warning at the next write.
-
     """
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)

@@ -62,7 +62,6 @@ class LossTerms(NamedTuple):
     """The loss terms to log: tensors for a micro-batch, or numbers for a whole optimizer step.
 
     `Trainer.losses_of` returns them in this order, and `LoopState` accumulates them.
-
     """
 
     loss: Any  # padded loss, as in NVIDIA's implementation
@@ -99,7 +98,6 @@ class Trainer:
     """Train a model with its optimizer on a device, in the precision that `hparams` sets.
 
     The trainer changes global PyTorch settings for this precision and for reproducible results.
-
     """
 
     def __init__(self, hparams: HParams, device: torch.device, processes: Processes = ALONE):
@@ -164,7 +162,6 @@ class Trainer:
 
         The shares of all micro-batches of an optimizer step add up to the loss of a single batch
         with all clips.
-
         """
         with self.autocast():
             outputs = model(batch)
@@ -188,7 +185,6 @@ class Trainer:
         """Run the forward and backward pass of a batch in this process only.
 
         The batch must be on the device. The gradients are added to existing gradients.
-
         """
         weight = self.base_schedule.guided_attention_weight
         with batch_norm_alone(self.model):
@@ -258,7 +254,6 @@ class Trainer:
 
         The running statistics of batch norm become the mean over the micro-batches, each updated
         from the statistics before the optimizer step.
-
         """
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
@@ -316,7 +311,6 @@ class Trainer:
 
         If reading a batch fails in a run of several processes, the error is stored in `failure`.
         All processes then skip the optimizer step.
-
         """
         min_count = 1
         if self.hparams.sync_batch_norm:
@@ -340,7 +334,6 @@ class RunningStatistics:
     Each batch starts from the statistics before the optimizer step, and the new statistics are the
     mean over the batches. They depend neither on the order of the batches nor on which process
     trains which batch.
-
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -377,7 +370,6 @@ def hashed_seed(seed: int, *position: int) -> int:
 
     The result does not depend on which process trains the batch. Runs with different seeds get
     different dropout seeds in every epoch.
-
     """
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=position)
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -68,7 +68,6 @@ def make_validation_loader(
     """Return a DataLoader of this process's validation batches, or None without validation clips.
 
     The batches are random, but the same in every run and every epoch.
-
     """
     if not len(clips):
         return None
@@ -167,7 +166,6 @@ def example_positions(run: Run) -> dict[str, tuple[int, int]]:
     """Return {speaker: (batch number, row in the batch)} of each example clip.
 
     A single-speaker model has one speaker with the name "".
-
     """
     clips = run.clips.validation
     if not run.hparams.speakers:
@@ -211,7 +209,6 @@ def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> flo
 
     Near 0, the model predicts frames from the previous frames alone. Such a model cannot speak
     words, even if its attention is focused.
-
     """
     text = batch.text.clone()
     generator = torch.Generator().manual_seed(VALIDATION_SEED)
@@ -297,7 +294,6 @@ def speak(run: Run, ids: list[int], speaker: str | None = None) -> FreeRunningPr
 
     The model must be in evaluation mode. The global random state does not change. The speech also
     ends if it is too long for the text or if attention makes no progress.
-
     """
     training = TrainingFacts(run.statistics, run.speaker_statistics)
     synthesizer = CheckpointSynthesizer(run.trainer.model, run.hparams, training)
@@ -342,7 +338,6 @@ def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) ->
     """Return the record with the metrics of free-running inference.
 
     The metrics are means over all examples. Speakers in the record also get their own metrics.
-
     """
     entries = {example.speaker: free_running_record(example) for example in examples}
     if "speakers" in record:

@@ -34,7 +34,6 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
 
     The notes contain one sentence per change. Tensors in `ignore_layers` do not change.
 
-
     Raises:
         UserError: if the checkpoint does not list the symbols or speakers of its rows.
     """
@@ -77,7 +76,6 @@ def map_symbols(
     symbol, each column is drawn with `seed` from a normal distribution with the mean and standard
     deviation of the old rows.
 
-
     Raises:
         UserError: if the checkpoint does not list the symbols of its rows.
     """
@@ -110,7 +108,6 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
     Return the state and a sentence about the changes. A known speaker keeps its embedding, and a
     new speaker gets the mean of all old embeddings. For a single-speaker checkpoint, the new
     embedding has no effect at first, so that every speaker starts as the checkpoint's speaker.
-
 
     Raises:
         UserError: if the checkpoint does not list the speakers of its rows (Mellotron checkpoints
