@@ -326,7 +326,13 @@ def cuda_without(monkeypatch, capability=(9, 0)):
     ("device", "dtype", "capability", "reason", "dependent"),
     [
         ("cpu", torch.float32, (9, 0), "no CUDA device", False),
-        ("cuda", torch.float64, (9, 0), "the parameters have dtype float64, expected float32", True),
+        (
+            "cuda",
+            torch.float64,
+            (9, 0),
+            "the parameters have dtype float64, expected float32",
+            True,
+        ),
         (
             "cuda",
             torch.float32,

@@ -462,7 +462,7 @@ def test_warped_distance_ignores_tempo_and_level():
 
 def test_damaged_results_and_recordings_are_rejected(recordings, checkpoint_path, tmp_path):
     out = tmp_path / "intelligibility.json"
-    assert "evaluate.py writes it" in refusal(read_result, out, Intelligibility)
+    assert "Run scripts/evaluate.py" in refusal(read_result, out, Intelligibility)
     out.write_text(json.dumps({"word_error_rate": "low"}))
     assert f"{out}: word_error_rate='low': " in refusal(read_result, out, Intelligibility)
     assert "none" in refusal(evaluate, checkpoint_path, tmp_path / "none")
