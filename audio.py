@@ -37,7 +37,7 @@ CONVERT = "run scripts/prepare.py --convert DIR to make a copy that training can
 
 
 def mel_fingerprint(hparams: VoiceSettings) -> dict[str, float]:
-    """Return the settings that a log-mel depends on."""
+    """Return all settings that affect a log-mel."""
     return {name: getattr(hparams, name) for name in MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
 
 
@@ -177,7 +177,7 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
     if len(samples) > most:
         raise UserError(f"{audio.frames:,} samples, expected at most {most:,}; split the recording")
     if len(samples) < audio.frames:
-        counts = f"{len(samples):,} samples, but its header says {audio.frames:,}"
+        counts = f"it contains {len(samples):,} samples, but its header says {audio.frames:,}"
         raise UserError(f"the file is truncated or damaged: {counts}; copy it again")
     return samples
 

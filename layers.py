@@ -16,7 +16,7 @@ from torch import nn
 
 from hparams import HParams
 
-Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # the non-linearity that follows the layer
+Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # non-linearity that follows the layer
 
 
 class Linear(nn.Module):

@@ -57,7 +57,7 @@ class Tacotron2Loss(nn.Module):
         self.gate_positive_weight = gate_positive_weight
 
     def forward(self, outputs: Outputs, batch: Batch) -> Losses:
-        """Return the losses of the model's `outputs` for `batch`."""
+        """Return the losses for a batch and the model's outputs."""
         num_mels, num_frames = batch.mel.shape[1:]
         frames_per_step = num_frames // outputs.gate.shape[1]
         frame_mask, step_mask = _padding_masks(outputs, batch)
@@ -103,7 +103,7 @@ def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.
     """Return bool masks [B, T_out] and [B, T] that are True beyond the end of each clip."""
     num_frames = batch.mel.shape[2]
     frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
-    # A decoder step is beyond the end if its first frame is beyond the end.
+    # A decoder step counts as beyond the end if its first frame is beyond the end.
     step_mask = frame_mask[:, :: num_frames // outputs.gate.shape[1]]
     return frame_mask, step_mask
 

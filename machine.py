@@ -1,4 +1,4 @@
-"""Measure time and memory of runs and benchmarks, and describe the machine."""
+"""Measure the time and memory of runs and benchmarks, and describe the machine."""
 
 import ctypes
 import hashlib

@@ -52,7 +52,7 @@ class DropoutMasks(NamedTuple):
     True keeps a value. If a mask is None, all values are kept.
     """
 
-    # One mask per layer, [T, B, prenet_dim].
+    # One mask [T, B, prenet_dim] per prenet layer.
     prenet: tuple[torch.Tensor | None, torch.Tensor | None]
     attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
@@ -449,7 +449,7 @@ class Tacotron2(nn.Module):
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
         frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
-        # A decoder step is beyond the end if its first frame is beyond the end.
+        # A decoder step counts as beyond the end if its first frame is beyond the end.
         steps = frames[:, :: self.n_frames_per_step]
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),

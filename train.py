@@ -87,14 +87,19 @@ from training.validation import log_validation, make_validation_loader, validate
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("-o", "--output_directory", required=True, help="write checkpoints and metrics.jsonl here")
+    add("-o", "--output_directory", required=True, help="folder for checkpoints and metrics.jsonl")
     add(
         "-l",
         "--log_directory",
         default=DEFAULT_LOGS,
         help="write TensorBoard files to this folder inside -o (default: logs)",
     )
-    add("-c", "--checkpoint_path", type=Path, help="resume from this checkpoint")
+    add(
+        "-c",
+        "--checkpoint_path",
+        type=Path,
+        help="checkpoint to resume from, or to read weights from (--warm_start)",
+    )
     add(
         "--warm_start",
         action="store_true",
@@ -243,7 +248,7 @@ def build_run(
     warning = few_updates(sampler, hparams)
     if warning:
         print(warning)
-    print("checking whether the largest batches fit into memory ...", flush=True)
+    print("checking whether the worst-case batches fit into memory ...", flush=True)
     peak = processes.all_or_none(
         lambda: check_memory(trainer, clips.training, clips.validation, weights)
     )
@@ -382,7 +387,7 @@ def describe_speed(seconds: float, share: float) -> str:
     """Return a line about the time of the first optimizer step, which trained this fraction of an
     epoch."""
     return (
-        f"the first optimizer step took {seconds:.1f} s; an epoch will take about "
+        f"the first optimizer step took {seconds:.1f} s, so an epoch will take about "
         f"{duration(seconds / share)}"
     )
 

@@ -113,7 +113,7 @@ def report(result: dict[str, Any]) -> str:
             [
                 "seconds per optimizer step, medians and ranges of {repeats}".format(**result),
                 *seconds,
-                f"{result['speedup']:.2f} x as fast",
+                f"{result['speedup']:.2f} times as fast",
             ],
             ["mel frames per second", *speeds, ""],
         ]
@@ -121,11 +121,11 @@ def report(result: dict[str, Any]) -> str:
         peaks = result["peak_memory_bytes"]
         ratio = result["peak_memory_ratio"]
         memory = (f"{peaks[n] / 1e9:.2f} GB" if peaks[n] else "not measured" for n in DECODERS)
-        rows.append(["peak memory", *memory, f"{ratio:.2f} x the bytes" if ratio else ""])
+        rows.append(["peak memory", *memory, f"{ratio:.2f} times the memory" if ratio else ""])
     return (
         "{precision}, {batch_size} clips of {frames} frames and {symbols} symbols; "
         "{fast_decoder}\n\n".format(**result)
-        + markdown_table(["", *DECODERS, "fast over reference"], rows)
+        + markdown_table(["", *DECODERS, "fast compared with reference"], rows)
     )
 
 

@@ -58,10 +58,10 @@ SMALL_MODEL = (
 
 
 class Part(NamedTuple):
-    """A check or benchmark."""
+    """One check or benchmark of the report."""
 
     seconds: int  # time limit in seconds
-    command: Sequence[str]  # arguments of Python
+    command: Sequence[str]  # arguments for the Python interpreter
     environment: Mapping[str, str]
 
 
@@ -169,13 +169,13 @@ def describe(result: dict[str, Any]) -> str:
     """Return a phrase that describes the results of benchmarks/decoder.py."""
     batch = "{batch_size} clips of {frames} frames: ".format(**result)
     if "speedup" in result:
-        speed = "{fast_frames_per_second:,.0f} padded frames/s, {speedup:.2f} x as fast"
+        speed = "{fast_frames_per_second:,.0f} padded frames/s, {speedup:.2f} times as fast"
         return batch + speed.format(**result) + " as the reference"
     ratio = result["peak_memory_ratio"]
     if ratio is None:
         return batch + "memory was not measured"
     gigabytes = result["peak_memory_bytes"]["fast"] / 1e9
-    return f"{batch}{gigabytes:.2f} GB, {ratio:.2f} x the reference's"
+    return f"{batch}{gigabytes:.2f} GB, {ratio:.2f} times the memory of the reference"
 
 
 def last_lines(path: Path) -> list[str]:

@@ -46,7 +46,7 @@ WAYS = {  # way of synthesis -> (settings, number of retries)
     "with retries": ("", RETRIES),
 }
 LABELS = {
-    "no stop": "ran to the limit of steps",
+    "no stop": "reached the limit of decoder steps",
     "stuck": "attention stopped inside the text",
     "missing": "words missing at the end",
     "skipped": "words skipped",
@@ -68,7 +68,7 @@ class Counts:
     stop_reasons: Counter[str] = field(default_factory=Counter)  # number of chunks per stop reason
     faded_out: int = 0  # number of chunks whose audio was still loud at the end
     chunks: int = 0
-    retried: int = 0  # number of chunks that were synthesized again
+    retried: int = 0  # number of chunks with retries
     attempts: int = 0
     computing: float = 0.0  # computing time for the texts with audio, in seconds
     audio: float = 0.0  # duration of the audio, in seconds
@@ -83,7 +83,7 @@ def texts_of(args: argparse.Namespace) -> list[str]:
     if args.numbers:
         first, last = args.numbers
         return [sentence_of(str(n), args.language) for n in range(first, last + 1)]
-    lines = numbered_lines(args.texts, "no such file (expected one text per line)")
+    lines = numbered_lines(args.texts, "no such file (expected a file with one text per line)")
     return [line.strip() for _, line in lines]
 
 
@@ -195,12 +195,15 @@ def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
     add("chunks ended by attention", (f"{c.stop_reasons['REST']:,}" for c in all_counts))
     add("chunks faded out", (f"{counts.faded_out:,}" for counts in all_counts))
     add("chunks with retries", (f"{counts.retried:,}" for counts in all_counts))
-    add("longest text, seconds", (f"{counts.longest:.2f}" for counts in all_counts))
-    add("audio, minutes", (f"{counts.audio / 60:.1f}" for counts in all_counts))
-    add(f"computing, seconds, {num_audio:,} texts", (f"{c.computing:.1f}" for c in all_counts))
+    add("longest text in seconds", (f"{counts.longest:.2f}" for counts in all_counts))
+    add("audio in minutes", (f"{counts.audio / 60:.1f}" for counts in all_counts))
+    add(
+        f"computing time in seconds, {num_audio:,} texts",
+        (f"{c.computing:.1f}" for c in all_counts),
+    )
     rates = [counts.word_error_rate for counts in all_counts]
     if None not in rates:
-        title = f"more than half of the words wrong, of {num_audio:,} texts"
+        title = f"texts with more than half of the words wrong, of {num_audio:,} texts"
         add(title, (f"{counts.half_wrong:,}" for counts in all_counts))
         add(f"word error rate, {num_audio:,} texts", (f"{rate:.3f}" for rate in rates))
     scores = [counts.quality for counts in all_counts]

@@ -149,7 +149,7 @@ class Evaluators:
         return nearest
 
     def copy_without_results(self) -> "Evaluators":
-        """Return new evaluators with the same models."""
+        """Return new evaluators that use the same models but have no results yet."""
         return Evaluators(self.recognizer, self.quality_model, self.language, self.encoder)
 
 
@@ -173,7 +173,7 @@ class EvaluationOptions:
     right_speaker: bool = False
 
     def make_evaluators(self, texts: Sequence[str]) -> Evaluators:
-        """Load the models that evaluate audio.
+        """Load the models that are needed to evaluate audio.
 
         Raises:
             UserError: if a package or a model cannot be loaded.

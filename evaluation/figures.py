@@ -229,7 +229,7 @@ def _draw_batches(
     drawn = f"all {len(lengths)} clips"
     if len(lengths) > max_clips:
         drawn = "first batches of an epoch"
-    axes.set_xlabel(f"{drawn}, one bar per clip; numbers: clips per batch")
+    axes.set_xlabel(f"{drawn}, one bar per clip; the numbers are clips per batch")
     handles = [Patch(facecolor=GRAY, edgecolor=GRAY, label="audio")]
     handles.append(Patch(edgecolor=GRAY, label="padding", **hatched))
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)

@@ -1,4 +1,4 @@
-"""Identify the speaker of audio among several speakers.
+"""Identify which of several speakers is speaking in an audio file.
 
     encoder = Resemblyzer()
     recorded = [encoder.embed(samples, 22050) for samples in recordings]
@@ -118,7 +118,7 @@ def check_enough_speakers(
     option = "--speaker-accuracy"
     counts = Counter(name for name in names if name)
     if len(known) < 2:
-        raise UserError(f"{option}: {checkpoint} has one speaker (expected several)")
+        raise UserError(f"{option}: {checkpoint} has only one speaker (expected several)")
     if len(counts) < 2:
         expected = "expected several: use the fourth field of a filelist, or --speaker-column"
         raise UserError(f"{option}: {path} lists {len(counts)} speakers ({expected})")

@@ -30,7 +30,7 @@ from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
 from hparams import create_hparams
 from length_batching import LengthBatches, SegmentDataset, padding_stats, segments_of
 
-MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # a frame lasts 10 ms
+MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # 10 ms per frame
 FRAMES_PER_STEP = 3  # number of frames that the LSTM reads per step
 SNRS = (-5, 0, 5, 10)  # signal-to-noise ratios of the utterances, in dB
 # Number of training utterances (CHiME-4) for which the paper chose its numbers of bins.
@@ -112,7 +112,7 @@ class WordSearch:
         labels = [0]  # label of each state
         starts = [0]  # states in which a path can start
         arcs = [(0, 0)]
-        self.word_at: dict[int, str] = {}  # maps the last state of a word to the word
+        self.word_at: dict[int, str] = {}  # last state of a word -> word
         for word, phones in sorted(lexicon):
             first = len(labels)
             last = first + 2 * len(phones) - 2

@@ -32,7 +32,7 @@ if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
 MAX_BYTES = 2**32  # a checkpoint of the full-size model is 0.3 GB
-MAX_COUNT = 2**53  # larger counts are not exact as floats
+MAX_COUNT = 2**53  # floats cannot represent all larger integers
 MAX_SHOWN = 10  # maximum number of problems in a message
 IS_FOLDER = 0x10  # MS-DOS attribute of a folder in a zip file
 ZIP_START = b"PK\x03\x04"
@@ -103,7 +103,7 @@ def read_checkpoint(
     """
     state = read_saved(path)
     if not isinstance(state, dict) or "state_dict" not in state:
-        raise UserError(f"{path} contains no state_dict (expected a Tacotron 2 checkpoint)")
+        raise UserError(f"{path}: contains no state_dict (expected a Tacotron 2 checkpoint)")
     if problems := (find_problems or problems_of)(state):
         raise checkpoint_error(path, problems)
     return state
@@ -118,7 +118,7 @@ def read_saved(path: str | Path) -> object:
     """
     content = read_bytes(path, MAX_BYTES, "no such checkpoint")
     if not content.startswith((ZIP_START, PICKLE_START)):
-        raise DamagedCheckpoint(f"{path}: damaged, or not a PyTorch checkpoint")
+        raise DamagedCheckpoint(f"{path}: damaged or not a PyTorch checkpoint")
     try:
         if content.startswith(ZIP_START):
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -138,7 +138,7 @@ def read_saved(path: str | Path) -> object:
         # PyTorch's own message would suggest executing code from the file
         if isinstance(error, pickle.UnpicklingError):
             reason = "it contains objects other than tensors and plain values"
-        raise DamagedCheckpoint(f"{path}: damaged, or not a checkpoint ({reason})") from None
+        raise DamagedCheckpoint(f"{path}: damaged or not a checkpoint ({reason})") from None
 
 
 def first_line(error: Exception) -> str:
@@ -168,7 +168,7 @@ def load_weights(
     weights = {name.removeprefix("module."): x for name, x in state["state_dict"].items()}
     for name in ignore_layers:
         if name not in own:
-            raise UserError(f"ignore_layers: the model has no tensor {name!r}")
+            raise UserError(f"ignore_layers: the model has no tensor named {name!r}")
         weights[name] = own[name]
     theirs = state.get("hparams", {})
     different = [
@@ -197,7 +197,7 @@ def load_state(
 
 
 def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return the symbol embedding [symbols, dim], or None if it is missing."""
+    """Return the symbol embedding [symbols, dim], or None if `weights` does not contain it."""
     embedding = weights.get("embedding.weight", weights.get("module.embedding.weight"))
     return embedding if embedding is not None and embedding.dim() == 2 else None
 

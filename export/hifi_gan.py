@@ -159,7 +159,7 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
     """
     saved = read_saved(path)
     if not isinstance(saved, dict) or not isinstance(saved.get("generator"), dict):
-        content = ", ".join(map(str, saved)) if isinstance(saved, dict) else "not a dictionary"
+        content = ", ".join(map(str, saved)) if isinstance(saved, dict) else "no dictionary"
         expected = "expected `generator`, as in generator_v1 or g_02500000"
         raise UserError(f"{path}: contains {content:.120} ({expected})")
     problems = weight_problems(saved["generator"], "generator")

@@ -53,7 +53,7 @@ MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer in `quantize_lstms`
 COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice is then 20 MB
-TINY = np.float32(1e-30)  # scale of an output whose weights are all 0
+TINY = np.float32(1e-30)  # scale for outputs whose weights are all 0
 
 
 class ComparedText(NamedTuple):

@@ -42,7 +42,8 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
         import onnx
     except ImportError:
         raise UserError(
-            f"{folder}: reading a voice needs the packages in requirements/onnx.txt"
+            f"{folder}: to read the weights of a voice, install the packages in "
+            "requirements/onnx.txt"
         ) from None
     description = read_json(folder / DESCRIPTION_FILE)
     weights = dict[str, np.ndarray]()

@@ -112,9 +112,10 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
             graph, result = captured(function, _side_stream(device))
     except Exception as error:  # PyTorch, the driver and the GPU raise many types of exceptions
         graph = None
-        warnings.warn(  # Python shows the same warning only once.
-            "capturing a CUDA graph failed, so synthesis launches its decoder steps one by one. The "
-            f"results are the same, but synthesis is several times slower: {first_problem(error)}",
+        warnings.warn(  # Python prints identical warnings only once
+            "capturing a CUDA graph failed, so synthesis launches its decoder steps one by one. "
+            "The results are the same, but synthesis is several times slower: "
+            f"{first_problem(error)}",
             stacklevel=2,
         )
     while graph is None:

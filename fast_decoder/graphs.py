@@ -22,7 +22,7 @@ from fast_decoder import operations
 from fast_decoder.cuda_capture import captured, first_problem
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
-CHUNK = 32  # decoder steps per graph
+CHUNK = 32  # number of decoder steps per graph
 MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects, each a few megabytes large
 UNITS = 8  # LSTM cells per program; 1,024 cells then use 128 of the 132 multiprocessors of an H200
 PROCESSORS = 132

@@ -24,7 +24,7 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 # Positions in the table. A graph runs the steps from START to STOP - 1. There are STEPS steps in
 # total.
 START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
-# Addresses of an LSTM's buffers.
+# Addresses of the LSTM buffers.
 WEIGHT = tl.constexpr(5)  # [4 * S, inner], multiplied by the rows of the previous step
 # [T, B, 4 * S], first before activation, then activated, then the gradients
 GATES = tl.constexpr(6)
@@ -170,7 +170,7 @@ def lstm_step(
     QUERY_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,  # clips per program
     UNITS: tl.constexpr,  # cells per program
-    BLOCK: tl.constexpr,  # values of the inner dimension per iteration
+    BLOCK: tl.constexpr,  # number of values of the inner dimension per iteration
     WARPS: tl.constexpr,  # number of warps that split the inner dimension
     DROPOUT: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -333,7 +333,7 @@ def _with_windows(
     KERNEL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return pre + location_weight window."""
+    """Return `pre` plus the product of the location weight and the window of each symbol."""
     # The alignments of each step are surrounded by zeros. A 32-byte sector may contain the end of
     # the previous step, which was read earlier, and the beginning of this step. If the kernel has
     # 15 or more taps, the beginning contains only zeros.
@@ -468,7 +468,7 @@ def attention_gradient(
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip, first = tl.program_id(0), tl.program_id(1) * SYMBOLS_BLOCK
     nothing = (t < tl.load(table + START)) | (clip >= batch) | (first >= symbols)
-    num_symbols = tl.where(nothing, 0, symbols)  # number of symbols to load
+    num_symbols = tl.where(nothing, 0, symbols)
     context_size: tl.constexpr = WIDTH - SIZE
     num_columns = tl.where(nothing, 0, context_size)
     n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MAX_SYMBOLS)

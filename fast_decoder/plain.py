@@ -17,7 +17,7 @@ from torch import Tensor
 from fast_decoder.operations import new, product, product_by, weight_gradient
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
-CHUNK = 8  # number of steps whose slopes are computed together
+CHUNK = 8  # number of decoder steps whose slopes are computed at once
 
 
 @dataclass
@@ -230,7 +230,8 @@ class _CellBackward:
         for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
 
     def step(self, t: int, dhidden: Tensor) -> None:
-        """Run step t. `dhidden` [B, H] is the gradient of the hidden state after dropout."""
+        """Run the backward step t. `dhidden` [B, H] is the gradient of the hidden state after
+        dropout."""
         slopes = self.gate_slopes[t - self.start]
         gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])

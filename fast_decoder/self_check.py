@@ -61,7 +61,7 @@ class Answer(NamedTuple):
     """The result of checking the kernels on a GPU."""
 
     is_right: bool
-    text: str  # the largest error, or a description of the failure
+    text: str  # largest error, or a description of the failure
     facts: dict  # conditions of the check: GPU, versions, sizes and precision
 
 
@@ -103,7 +103,7 @@ def read_cache(file: Path, facts: dict) -> Answer | None:
 
 
 def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
-    """Return the training decoder to use after this answer, and a phrase that describes it.
+    """Return the training decoder to use according to this answer, and a phrase that describes it.
 
     Args:
         warn: whether to warn if the check failed.
@@ -114,10 +114,11 @@ def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
         lines = [answer.text, *(f"{name}: {value}" for name, value in answer.facts.items())]
         report = "\n    ".join(lines)
         warnings.warn(
-            "the kernels of the fast decoder failed their check on this GPU, so training uses plain "
-            "operations, which are several times slower. If no other program uses the GPU (see "
-            "nvidia-smi), please report these lines to the maintainers of this project:\n"
-            f"    {report}\nTo check again, delete {cache_file(answer.facts)}",
+            "the kernels of the fast decoder failed their check on this GPU, so training uses "
+            "plain operations, which are several times slower. If no other program uses the GPU "
+            "(see nvidia-smi), please report these lines to the maintainers of this project:\n"
+            f"    {report}\n"
+            f"To check again, delete {cache_file(answer.facts)}",
             stacklevel=2,
         )
     plain = functools.partial(fast_decoder.teacher_forced, loops_for=fast_decoder.plain_loops)

@@ -211,7 +211,7 @@ def test_checkpoint_is_rejected_when_it_would_run_code(tmp_path):
         (lambda path: None, "no such checkpoint"),
         (os.mkfifo, "a named pipe"),
         (lambda path: torch.save([1, 2], path), "contains no state_dict"),
-        (lambda path: path.write_text("some text"), "damaged, or not a PyTorch checkpoint"),
+        (lambda path: path.write_text("some text"), "damaged or not a PyTorch checkpoint"),
     ],
 )
 def test_load_rejects_other_files(make, message, tmp_path):

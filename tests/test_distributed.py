@@ -348,7 +348,7 @@ def test_run_fails_when_processes_differ(corpus, tmp_path):
     assert "process 1 (" in message
     assert "learning_rate is 0.5, expected 0.001" in message
     assert "the corpus is " in message
-    assert "this recipe's code is 0123456789abcdef" in message
+    assert "the project's code is 0123456789abcdef" in message
     assert not out.exists()
 
 

@@ -238,7 +238,7 @@ def test_read_recordings_reads_a_filelist(recordings, tmp_path):
     assert read_recordings(filelist) == clips
     (tmp_path / "val_mel.txt").write_text("a.npy|One.|0.5\n")
     message = refusal(read_recordings, tmp_path / "val_mel.txt")
-    assert "val_mel.txt:1: a cached mel" in message
+    assert "val_mel.txt:1: this is a cached mel" in message
     reference, kept = reference_of(filelist), tmp_path / "val.txt.reference_measures.json"
     assert reference == reference_of(recordings)
     assert read_result(kept, Reference) == reference

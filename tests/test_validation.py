@@ -293,7 +293,7 @@ def test_validation_loses_only_audio_when_making_audio_fails(
     out = tmp_path / "out"
     monkeypatch.setattr(validation.GriffinLim, "samples", lambda *_: torch.empty(2**50))
     run(out, corpus, **LONG)
-    warning = "warning: making the audio of a validation clip failed, training continues: Runtime"
+    warning = "warning: creating audio for a validation clip failed, training continues: Runtime"
     assert capsys.readouterr().out.count(warning) == 2
     a, b = load(newest(out)), load(newest(whole))
     assert_same(a["state_dict"], b["state_dict"])

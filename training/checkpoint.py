@@ -46,7 +46,7 @@ DIVERGED = 100  # a loss this many times the lowest loss so far counts as diverg
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint and its path."""
+    """A checkpoint's path and content."""
 
     path: Path
     state: dict[str, Any]
@@ -73,9 +73,10 @@ class LoopState:
     batches_trained: int = 0  # number of batches of the epoch trained by all processes
     clips: int = 0
     frames: int = 0  # number of real frames trained in this epoch
-    loss_sum: float = 0.0  # sum of the padded loss over clips
-    loss_unpadded_sum: float = 0.0  # sum of the masked loss over real frames
-    guided_attention_sum: float = 0.0  # sum of the loss over `guided_attention_frames`
+    loss_sum: float = 0.0  # padded loss, summed over clips
+    loss_unpadded_sum: float = 0.0  # masked loss, summed over real frames
+    # guided attention loss, summed over `guided_attention_frames`
+    guided_attention_sum: float = 0.0
     # Number of real frames in optimizer steps that used guided attention loss.
     guided_attention_frames: int = 0
     # Sum of gradient norms over the optimizer steps that were not skipped.
@@ -92,7 +93,8 @@ class LoopState:
     peak_memory_bytes: int = 0  # peak memory of the device during training
     skips_running: int = 0  # number of most recent optimizer steps skipped in a row
     best_validation_loss: float = math.inf  # lowest masked validation loss so far
-    best_iteration: int = -1  # optimizer step of the best checkpoint; -1: no validation so far
+    # optimizer step of the best checkpoint; -1 before the first validation
+    best_iteration: int = -1
     lowest_loss: float = math.inf  # lowest padded training loss of any optimizer step
     alignment_warned: int = 0  # 1: the warning that no alignment has formed was printed
     text_warned: int = 0  # 1: the warning that attention ignores the text was printed
@@ -163,7 +165,7 @@ NEEDED: dict[str, Any] = {
     "loop": LoopState,
     "sampler": dict | None,  # state of LengthBatchSampler; None between epochs
     "corpus": str,  # fingerprint of the clips
-    "longest_text": CountFrom1,  # length of the longest training text, in symbols
+    "longest_text": CountFrom1,  # length of the longest training text in symbols
     # Size of each log file in bytes, keyed by its path relative to the run folder.
     "logs": dict[str, int],
     "metrics_checksum": int,  # CRC-32 checksum of metrics.jsonl
@@ -269,7 +271,7 @@ def link_as(name: str, path: Path, directory: Path) -> None:
         try:
             # A hard link takes no disk space.
             os.link(path.resolve(), temporary)
-        except OSError:  # The file system does not support hard links.
+        except OSError:  # the file system does not support hard links
             shutil.copyfile(path, temporary)
 
     write_atomically(directory / name, link)
@@ -398,7 +400,7 @@ def complete(source: Checkpoint) -> Checkpoint:
     missing = sorted(NEEDED.keys() - source.state.keys())
     if not missing:
         return source
-    problem = ", ".join(f"{part}: missing" for part in missing)
+    problem = ", ".join(f"{part} is missing" for part in missing)
     if not is_of_this_recipe(source.state):
         problem = "contains weights from a different project, not the state of a run"
     raise UserError(

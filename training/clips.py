@@ -2,7 +2,7 @@
 
     clips = resolve_clips(hparams, start.resumed, processes, new_clips=False)
 
-Each process reads the files itself, because the files may differ between machines.
+Each process reads the filelists itself, because they may differ between machines.
 """
 
 import math
@@ -46,7 +46,7 @@ CLIPS_FILE = "clips.csv"
 
 @dataclass
 class Clips:
-    """A run's clips, and how they differ from the checkpoint's clips."""
+    """The clips of a run, and how they differ from the checkpoint's clips."""
 
     training: ClipTable
     validation: ClipTable

@@ -68,7 +68,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     ):
         most = _number_in(root / limit)
         used = _number_in(root / usage)
-        # Version 1 reports a huge number if there is no limit.
+        # Version 1 reports a huge number as the limit if there is no limit.
         if most is not None and used is not None and most < 2**60:
             freeable = _number_in(root / statistics, inactive) or 0
             return max(most - used + freeable, 1)

@@ -22,8 +22,8 @@ DECODERS = ("reference", "fast")
 class TrainingFunctions(NamedTuple):
     """The functions that compute the recurrent layers in training."""
 
-    decoder: Callable[..., Any]  # has the signature of `model.teacher_forced`
-    encoder_lstm: Callable[..., torch.Tensor]  # has the signature of `model.packed_lstm`
+    decoder: Callable[..., Any]  # same signature as `model.teacher_forced`
+    encoder_lstm: Callable[..., torch.Tensor]  # same signature as `model.packed_lstm`
     description: str  # which decoder this is, as a phrase for messages
 
 

@@ -1,7 +1,8 @@
 """Connect the training processes that torchrun started, and exchange values between them.
 
     processes = join(seconds=300)
-    if processes.is_first: print("only the first process prints this")
+    if processes.is_first:
+        print("only the first process prints this")
 
 `DistributedDataParallel` sums the gradients over processes during the backward pass.
 """
@@ -84,7 +85,7 @@ class Processes:
     world_size: int = 1
     # Device of this process; None: the GPU, or the CPU on a machine without a GPU.
     device: torch.device | None = None
-    clock: ReductionClock | None = None  # set only with several processes
+    clock: ReductionClock | None = None  # None in a run with one process
     # Rank among the processes on this machine; rank 0 does the work that is needed once per
     # machine.
     local_rank: int = 0
@@ -146,7 +147,7 @@ class Processes:
         if not any(problems):
             return result
         if not self.is_first:
-            raise AlreadyReported("see the message of the first process")
+            raise AlreadyReported("see the error of the first process")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
         messages = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
@@ -205,14 +206,15 @@ class Processes:
         if not differences:
             return
         if not self.is_first:
-            raise AlreadyReported("the processes differ; see the message of the first process")
+            raise AlreadyReported("the processes differ; see the error of the first process")
         advice = (
             "the processes differ. Start all processes with the same files, command and version:"
         )
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Return whether `flag` is true in any process. All processes must call this together."""
+        """Return whether `flag` is true in at least one process. All processes must call this
+        together."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:

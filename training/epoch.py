@@ -129,7 +129,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
 
 def imbalance(planned: PlannedStep, world_size: int) -> float:
-    """Return the largest number of padded frames per process, divided by the mean per process."""
+    """Return the largest number of padded frames in any process, divided by the mean over
+    processes."""
     padded = [weight.padded_frames for weight in planned.weights]
     return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 
@@ -139,12 +140,14 @@ def _add(run: Run, step: PendingStep, values: StepValues) -> None:
     loss = values.terms.loss
     if state.diverges(loss):
         lowest = f" (the lowest was {state.lowest_loss:.4g})" if state.lowest_loss < loss else ""
-        raise _diverged(run, step, f"the loss became {loss:.4g}{lowest} in step {step.number}")
+        raise _diverged(
+            run, step, f"the loss became {loss:.4g}{lowest} in optimizer step {step.number}"
+        )
     state.lowest_loss = min(state.lowest_loss, loss)
     state.skips_running = state.skips_running + 1 if values.skipped else 0
     if state.skips_running >= MAX_CONSECUTIVE_SKIPS:
-        problem = f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} steps in a row"
-        raise _diverged(run, step, f"{problem}, the last in step {step.number}")
+        problem = f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} optimizer steps in a row"
+        raise _diverged(run, step, f"{problem}, up to step {step.number}")
     if values.skipped:
         state.skipped_updates += 1
     else:

@@ -193,7 +193,7 @@ class TriedMemory:
         self._step = step
 
     def fits(self, shapes: list[Shape]) -> bool:
-        """Return whether all batches of these shapes fit."""
+        """Return whether batches of all these shapes fit into memory."""
         return fit(self._trainer, self._step, shapes)
 
     def bytes_of(self, shapes: list[Shape]) -> int:
@@ -212,7 +212,7 @@ class EstimatedMemory:
         available: number of bytes that this process can allocate.
     """
 
-    name = "machine's memory"
+    name = "memory of the machine"
 
     def __init__(self, estimate: CpuEstimate, available: int):
         self._estimate = estimate

@@ -14,7 +14,7 @@ class PlannedStep(NamedTuple):
     numbers: list[int]  # indices of the step's batches in the plan
     end: int  # number of batches of the plan that are finished after this step
     batches: list[np.ndarray]  # clip indices in each batch, for all processes
-    weights: list[LossWeights]  # loss weights of each batch
+    weights: list[LossWeights]  # loss weights for each batch
     frames: int  # total number of real frames in these batches
 
     @property

@@ -27,7 +27,7 @@ def describe_precision(precision: str, capability: tuple[int, int] | None) -> st
         return ""
     meaning = {
         "tf32": "has no effect on this GPU; use precision=fp32",
-        "bf16": "is emulated on this GPU, which is slow; use precision=fp16 or fp32",
+        "bf16": "is emulated on this GPU and therefore slow; use precision=fp16 or fp32",
     }[precision]
     return f"precision={precision} {meaning}. bf16 and tf32 need compute capability 8.0"
 

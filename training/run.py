@@ -62,7 +62,7 @@ class Run:
     # Mean loss of the optimizer steps read most recently; None before the first step.
     recent_loss: float | None = None
     recent_focus_rate: float | None = None  # focus rate in the last validation
-    has_printed_speed: bool = False  # whether the time of the first optimizer step was printed
+    has_printed_speed: bool = False  # whether the time of the first optimizer step has been printed
 
     @property
     def hparams(self) -> HParams:
@@ -164,7 +164,10 @@ def load_start(run: Run, start: Start) -> None:
 def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:
     change = run.clips.change
     run.state = checkpoint.restore(resumed, run.trainer, run.sampler, new_clips=change is not None)
-    print(f"resuming from {resumed.path}: epoch {run.state.epoch}, step {run.state.iteration}")
+    print(
+        f"resuming from {resumed.path}: epoch {run.state.epoch}, optimizer step "
+        f"{run.state.iteration}"
+    )
     if change is None:
         return
     print(f"new clips: {describe_change(change)}; epoch {run.state.epoch} is planned again")

@@ -1,4 +1,4 @@
-"""Lock a run's output folder while the run trains (`RunFolder`).
+"""Lock the output folder of a run while the run is training (`RunFolder`).
 
 folder = RunFolder(Path("runs/ljspeech"))
 folder.make()

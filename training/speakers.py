@@ -22,7 +22,7 @@ ClipRow = Sequence[float]
 
 
 def most_speech_first(clips: ClipTable) -> list[str]:
-    """Return the names of the speakers, sorted from most to fewest frames."""
+    """Return the speaker names, sorted from most to fewest frames."""
     totals = np.bincount(clips.speaker_numbers, clips.num_frames).tolist()
     frames = dict(zip(clips.speakers, totals, strict=True))
     return sorted(frames, key=lambda name: (-frames[name], name))

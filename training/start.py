@@ -259,10 +259,10 @@ def check_processes_agree(
         | {
             "the corpus": clips.fingerprint,
             "the checkpoint": checksum,
-            "the first weights": start.weights is not None,
+            "the use of --warm_start": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device).description,
-            "the kind of device": device.type,
+            "the device type": device.type,
             "torch": versions()["torch"],
-            "this recipe's code": fingerprint_of_code(*CODE),
+            "the project's code": fingerprint_of_code(*CODE),
         }
     )

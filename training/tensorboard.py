@@ -103,7 +103,7 @@ class TensorBoard:
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self.write("flush")  # create the event file now
+        self.write("flush")  # creates the event file
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
@@ -115,7 +115,7 @@ class TensorBoard:
             return
         try:
             getattr(self._writer, method)(*values, **options)
-        except (OSError, ValueError) as error:  # a path that is not valid UTF-8 raises ValueError
+        except (OSError, ValueError) as error:  # ValueError if the path is not valid UTF-8
             self._works = False
             print(
                 "warning: cannot write to TensorBoard, so no more data is written until the run "
@@ -126,7 +126,7 @@ class TensorBoard:
     def write_example(self, example: Example, iteration: int) -> None:
         """Write the plots and the audio of an example."""
         suffix = f"/{example.speaker}" if example.speaker else ""
-        with warn_on_failure("drawing a validation clip"):
+        with warn_on_failure("plotting a validation clip"):
             for name, plot in plots_of(example).items():
                 self.write("add_figure", name + suffix, plot, iteration, close=False)
             for name, samples in example.audio.items():

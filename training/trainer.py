@@ -70,7 +70,7 @@ class LossTerms(NamedTuple):
 
 
 class StepValues(NamedTuple):
-    """The results of an optimizer step, summed over all its batches and processes."""
+    """The results of an optimizer step over all its batches and processes."""
 
     terms: LossTerms
     gradient_norm: float

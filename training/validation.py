@@ -150,7 +150,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         for speaker in positions if processes.is_first else ():
             if stop.signal is not None:
                 break
-            with warn_on_failure("making plots and audio of a validation clip"):
+            with warn_on_failure("creating plots and audio for a validation clip"):
                 examples.append(example_of(run, forced[speaker]))
         run.must_stop = processes.any(stop.signal is not None)
         if run.must_stop:
@@ -281,7 +281,7 @@ def example_of(run: Run, forced: Example) -> Example:
     if run.state.best_iteration < 0 or run.clips.change is not None:
         mels["recording"] = forced.recording
     audio = {}
-    with warn_on_failure("making the audio of a validation clip"):
+    with warn_on_failure("creating audio for a validation clip"):
         griffin_lim = GriffinLim(run.hparams, mel_filters(run.hparams).numpy())
         for name, mel in mels.items():
             audio[name] = griffin_lim.samples(mel)
