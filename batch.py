@@ -1,9 +1,9 @@
-"""Define a padded batch, which the loader gives to the model and the losses.
+"""Define `Batch`, the padded batch that the DataLoader passes to the model and the losses.
 
     batch = collate([(text, mel), (text, mel)], n_frames_per_step=2)
     outputs = model(batch.to("cuda"))
 
-In shapes: B clips, T_in symbols, r frames per decoder step, T decoder steps, T_out = T * r frames.
+Dimensions: B clips, T_in symbols, r frames per decoder step, T decoder steps, T_out = T * r frames.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,31 +18,31 @@ from hparams import HParams
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded clips. Text is padded with 0, mel with 0 and gate with 1.
+    """A batch of padded clips. Text and mel are padded with 0, gate is padded with 1.
 
-    `num_steps`, `to` and `pin_memory` return new values; a batch never changes.
+    A batch is immutable: `to` and `pin_memory` return new batches.
     """
 
     text: torch.Tensor  # [B, T_in] int64, symbol ids
     text_lengths: torch.Tensor  # [B] int64
     mel: torch.Tensor  # [B, n_mels, T_out] float32, log-mel
-    gate: torch.Tensor  # [B, T] float32, 1 from the decoder step that contains the last real frame
-    mel_lengths: torch.Tensor  # [B] int64, real frames
+    gate: torch.Tensor  # [B, T] float32, 1 from the last real decoder step on
+    mel_lengths: torch.Tensor  # [B] int64, number of real frames
     clip_indices: torch.Tensor | None = None  # [B] int64, indices of the clips in the dataset
-    # Maps each label, such as the speaker, to indices into hparams.labels, [B] int64. It is empty
-    # for a model of one speaker.
+    # Maps each label, such as "speaker", to indices [B] int64 into hparams.labels. Empty for a
+    # single-speaker model.
     labels: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def num_steps(self, frames_per_step: int) -> torch.Tensor:
-        """Return int64 [B], the decoder steps of each clip."""
+        """Return the number of decoder steps of each clip, int64 [B]."""
         return -(-self.mel_lengths // frames_per_step)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Move text, mel, gate and labels to `device`.
+        """Return the batch with text, mel, gate and labels on `device`.
 
-        Lengths and indices stay on the CPU, where the encoder and error messages use them. If the
-        batch is in pinned memory, the copy overlaps with queued kernels, and later kernels wait for
-        the copy.
+        Lengths and indices stay on the CPU, because the encoder and error messages need them there.
+        If the batch is in pinned memory, the copy overlaps with kernels that are already queued.
+        Later kernels wait for the copy.
         """
         device = torch.device(device)
         if device.type != "cuda":
@@ -53,12 +53,12 @@ class Batch:
             moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         using.wait_stream(copying)
         for tensor in (moved.text, moved.mel, moved.gate, *moved.labels.values()):
-            # Without this, torch could reuse the memory before the kernels have read it.
+            # Otherwise PyTorch could reuse the memory before the kernels have read it.
             tensor.record_stream(using)
         return moved
 
     def pin_memory(self) -> "Batch":
-        """Copy to pinned memory. A DataLoader with pin_memory=True calls this method."""
+        """Return a copy in pinned memory. A DataLoader with pin_memory=True calls this method."""
         return self._with(torch.Tensor.pin_memory)
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
@@ -78,7 +78,7 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def collate(items: Sequence[tuple[Any, ...]], n_frames_per_step: int = 1) -> Batch:
-    """Pad items to a batch and keep their order.
+    """Pad items and join them into a batch, in the same order.
 
     Args:
         items: (text [T_in], mel [n_mels, frames]), optionally followed by the clip's index in the
@@ -107,15 +107,15 @@ def collate(items: Sequence[tuple[Any, ...]], n_frames_per_step: int = 1) -> Bat
 def synthetic_batch(
     mel_lengths: Iterable[int], text_lengths: Iterable[int], hparams: HParams, seed: int = 0
 ) -> Batch:
-    """Return a batch of noise for clips of the given frames [B] and symbols [B].
+    """Return a batch of random mels and texts with the given lengths in frames [B] and symbols [B].
 
-    The same seed gives the same batch. Every clip has the first name of each label.
+    The same seed always returns the same batch. Every clip gets the first name of each label.
     """
     generator = torch.Generator().manual_seed(seed)
     items = [
         (
             torch.randint(1, hparams.n_symbols, (int(symbols),), generator=generator),
-            # 5 is subtracted to make the noise about as loud as speech.
+            # Subtract 5 to make the noise about as loud as speech.
             torch.randn(hparams.n_mel_channels, int(frames), generator=generator) - 5,
         )
         for frames, symbols in zip(mel_lengths, text_lengths, strict=True)

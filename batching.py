@@ -1,21 +1,19 @@
-"""Make this epoch's batches from the clips' lengths and the settings in hparams.py.
+"""Plan the batches of an epoch from the clip lengths and the settings in hparams.py.
 
-    sampler = make_sampler(frames, hparams)   # frames: [clips] the length of each clip
+    sampler = make_sampler(frames, hparams)   # frames: [clips], the length of each clip
     sampler.set_epoch(epoch)                  # plans the epoch: sampler.plan, a list of batches
     loader = make_loader(clips, hparams, sampler, pin_memory=True)
 
-This list shows where each setting and each equation of Ge et al. is implemented ("Speed up training
-with variable length inputs by efficient batching strategies", Interspeech 2021):
+The following list shows where each setting and each equation from Ge et al., "Speed up training
+with variable length inputs by efficient batching strategies" (Interspeech 2021), is implemented:
 
     `batching_strategy`: RAND, SB, SSB (eq. 2-3), BKT, ATS   length_batching/strategies.py
-    `dynamic_batch_size`, `batch_capacity`: DBS              `batch_starts` in
-    length_batching/plan.py `batch_randomization`: BR                                the end of
-    `plan_epoch` in that file zero-padding rate (eq. 1), average batch length
-    length_batching/costs.py, printed by
-                                                             `describe_costs`
+    `dynamic_batch_size`, `batch_capacity`: DBS              length_batching/plan.py, `batch_starts`
+    `batch_randomization`: BR                                length_batching/plan.py, `plan_epoch`
+    zero-padding rate (eq. 1), average batch length          length_batching/costs.py
 
-`speaker_balance` is not from this paper: it draws the clips of speakers with little speech more
-often (`balancing_weights`).
+`describe_costs` prints the zero-padding rate and the average batch length. `speaker_balance` is not
+from this paper. It draws clips of speakers with little speech more often (`balancing_weights`).
 """
 
 import math
@@ -27,26 +25,26 @@ from hparams import HParams, batching_options
 from length_batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 from tacotron2_voice.utils.errors import UserError
 
-# A run with fewer optimizer steps per epoch spends most of its time on validation.
+# Minimum number of optimizer steps per epoch. With fewer steps, a run spends most of its time on
+# validation.
 MIN_UPDATES = 20
-VALIDATION_SEED = 0  # seed of the validation batches and of the prenet masks in validation
+VALIDATION_SEED = 0  # seed for the batches and the prenet masks of validation
 
 
 def balancing_weights(
     lengths: np.ndarray, speakers: np.ndarray, hparams: HParams
 ) -> np.ndarray | None:
-    """Return the weight with which an epoch draws each clip [clips], or None to draw each clip
-    once.
+    """Return the sampling weight of each clip [clips], or None if an epoch draws each clip once.
 
-    The time of a speaker in an epoch is proportional to F ** (1 - speaker_balance), where F is the
-    number of frames of the speaker. An epoch draws all clips of a speaker equally often, so the
-    weight of a clip is F ** -speaker_balance. Models of many languages draw their data with a
+    A speaker's share of an epoch is proportional to F ** (1 - speaker_balance), where F is the
+    speaker's number of frames. All clips of a speaker are drawn equally often, so the weight of a
+    clip is F ** -speaker_balance. Multilingual models sample languages in the same way, with a
     temperature T = 1 / (1 - speaker_balance): Arivazhagan et al., "Massively multilingual neural
     machine translation in the wild", 2019.
 
     Args:
-        lengths: [clips] frames.
-        speakers: [clips] the number of the clip's speaker.
+        lengths: [clips], number of frames of each clip.
+        speakers: [clips], index of each clip's speaker.
     """
     frames = np.bincount(speakers, weights=lengths)
     if not hparams.speaker_balance or np.count_nonzero(frames) < 2:
@@ -55,9 +53,10 @@ def balancing_weights(
 
 
 def draws_of_clips(weights: np.ndarray) -> np.ndarray:
-    """Return the mean number of times that an epoch draws each clip [clips].
+    """Return how many times an epoch draws each clip on average [clips].
 
-    An epoch draws as many clips as the corpus has. It rounds these numbers up or down at random.
+    An epoch draws as many clips as the corpus contains. It rounds each average up or down at
+    random.
     """
     draws: np.ndarray = len(weights) * weights / weights.sum()
     return draws
@@ -72,17 +71,17 @@ def make_sampler(
 ) -> LengthBatchSampler:
     """Return the batch sampler of one training process.
 
-    An optimizer step takes `batches_per_update` batches, counted over all processes. The last
-    optimizer step of an epoch may take fewer.
+    An optimizer step uses `batches_per_update` batches, counted over all processes. The last
+    optimizer step of an epoch may use fewer batches.
 
     Args:
-        lengths: [clips] frames.
-        rank: the number of this process, from 0.
-        world_size: how many processes train together.
+        lengths: [clips], number of frames of each clip.
+        rank: rank of this process, counted from 0.
+        world_size: number of processes that train together.
         weights: the result of `balancing_weights`.
 
     Raises:
-        UserError: if a setting does not fit these clips or this number of processes.
+        UserError: if a setting is invalid for these clips or this number of processes.
     """
     options = batching_options(hparams)
     if weights is not None:
@@ -97,7 +96,8 @@ def make_sampler(
             world_size=world_size,
             **options,
         )
-    # length_batching is an independent library, so it does not raise UserError
+    # Convert the error, because length_batching is an independent library that does not know
+    # UserError.
     except BatchingError as error:
         raise UserError(str(error)) from None
 
@@ -105,8 +105,7 @@ def make_sampler(
 def validation_batches(
     lengths: np.ndarray, hparams: HParams, rank: int = 0, world_size: int = 1
 ) -> list[list[int]]:
-    """Return the random validation batches of a process, which are the same in every run and
-    epoch."""
+    """Return a process's validation batches: random, but the same in every run and every epoch."""
     plan = plan_epoch(lengths, hparams.validation_batch_size, "random", seed=VALIDATION_SEED)
     return [batch.tolist() for batch in plan][rank::world_size]
 
@@ -114,10 +113,10 @@ def validation_batches(
 def describe_costs(
     sampler: LengthBatchSampler, hparams: HParams, weights: np.ndarray | None = None
 ) -> str:
-    """Describe an epoch of the sampler in lines, compared with random batches of the same clips.
+    """Return lines that compare an epoch of the sampler with random batches of the same clips.
 
-    The lines contain padding, decoder steps and frames. During `random_epochs`, they describe the
-    first epoch after the random epochs.
+    The lines compare padding, decoder steps and padded frames. During `random_epochs`, they
+    describe the first epoch after the random epochs.
 
     Args:
         weights: the same as for `make_sampler`.
@@ -125,7 +124,7 @@ def describe_costs(
     epoch = max(sampler.epoch, hparams.random_epochs)
     draw: dict[str, Any] = {}
     if weights is not None:
-        # The same epoch number makes both plans draw the same clips.
+        # Use the same epoch number in both plans, so that both draw the same clips.
         draw = {"draw_weights": weights, "epoch": epoch}
     random_plan = plan_epoch(
         sampler.lengths, hparams.batch_size, "random", seed=hparams.seed, **draw
@@ -135,7 +134,7 @@ def describe_costs(
     random = padding_stats(sampler.lengths, random_plan, hparams.n_frames_per_step)
     name = hparams.batching_strategy
     if hparams.dynamic_batch_size:
-        name += ", dynamic sizes"
+        name += ", dynamic batch sizes"
     if hparams.batch_randomization:
         name += ", batches shuffled"
     if weights is not None:
@@ -153,16 +152,17 @@ def describe_costs(
         ("padded frames", ours.padded_frames, random.padded_frames),
     ):
         lines.append(
-            f"  {label} per epoch {spent:,.0f}, {1 - spent / by_random:.1%} fewer than random "
-            f"batches' {by_random:,.0f}"
+            f"  {label} per epoch {spent:,.0f}, {1 - spent / by_random:.1%} fewer than with random "
+            f"batches ({by_random:,.0f})"
         )
     return "\n".join(lines)
 
 
 def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
-    """Return a warning if an epoch has fewer than MIN_UPDATES optimizer steps, or None.
+    """Return a warning if an epoch has fewer than MIN_UPDATES optimizer steps, otherwise None.
 
-    A model needs many optimizer steps to learn, and a small corpus in large batches has few.
+    A model needs many optimizer steps, but a small corpus in large batches has only a few per
+    epoch.
     """
     updates = updates_of(sampler, hparams)
     limits_frames = hparams.dynamic_batch_size and hparams.batch_capacity
@@ -170,15 +170,19 @@ def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
     size = getattr(hparams, name) * updates // MIN_UPDATES
     if updates >= MIN_UPDATES:
         return None
-    advice = f"Set {name}={size} for about {MIN_UPDATES} per epoch" if size else "Add more clips"
+    advice = (
+        f"Set {name}={size} for about {MIN_UPDATES} optimizer steps per epoch"
+        if size
+        else "Add more clips"
+    )
     return (
-        f"warning: {updates} optimizer steps per epoch, {updates * hparams.epochs:,} in all epochs, "
-        "and attention needs hundreds or thousands of optimizer steps, also with large batches. "
-        f"{advice}"
+        f"warning: an epoch has only {updates} optimizer steps ({updates * hparams.epochs:,} in "
+        "all epochs). Attention needs hundreds or thousands of optimizer steps, even with large "
+        f"batches. {advice}"
     )
 
 
 def updates_of(sampler: LengthBatchSampler, hparams: HParams) -> int:
-    """Return the number of optimizer steps per epoch, after `random_epochs`."""
+    """Return the number of optimizer steps in an epoch after `random_epochs`."""
     batches = len(sampler.plan_of(max(sampler.epoch, hparams.random_epochs)))
     return math.ceil(batches / hparams.batches_per_update)

@@ -1,4 +1,5 @@
-"""Define the dataset of a filelist's clips, and the loader that makes padded batches (batch.py).
+"""Define the dataset of the clips in a filelist, and the DataLoader that returns padded batches
+(batch.py).
 
 loader = make_loader(clips, hparams, sampler, pin_memory=True)
 for batch in loader:
@@ -33,7 +34,7 @@ class TextMelDataset(Dataset):
     """A map-style dataset of the clips in a filelist.
 
     Item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i, labels). `labels` maps
-    each label to the index of the clip's name in hparams.labels.
+    each label, such as "speaker", to the index of the clip's name in hparams.labels.
 
     Raises:
         UserError: if a clip cannot be read, or if its file has changed since the filelist was read.
@@ -42,7 +43,7 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # For each label, the index in hparams.labels of every name in the filelist.
+        # For each label, the indices in hparams.labels of all names in the filelist.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}
@@ -58,15 +59,14 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        # Only two of the identity's three values are compared, because a backup or a new file mode
-        # also
+        # Compare only two of the three identity values, because a backup or a new file mode also
         # changes the third value.
         is_same_file = Identity.of(clip.path)[:2] == clip.identity[:2]
         if mel.shape[1] != clip.num_frames or not is_same_file:
             raise UserError(
-                f"{name}: the file has changed since the filelist was read ({mel.shape[1]} frames, "
-                f"before {clip.num_frames}). Put the old file back and add --resume, or prepare "
-                "the filelist again and add --resume --new-clips"
+                f"{name}: the file has changed since the filelist was read (now {mel.shape[1]} "
+                f"frames, previously {clip.num_frames}). Restore the old file and add --resume, or "
+                "prepare the filelist again and add --resume --new-clips"
             )
         labels = {
             label: indices[self.clips.numbers[label][index]]
@@ -77,8 +77,8 @@ class TextMelDataset(Dataset):
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:
             return torch.from_numpy(read_mel(path, self.hparams))
-        # A loader's worker has one thread, so this function also uses one thread. Matrix products
-        # on several threads may round differently, but a run must not depend on num_workers.
+        # Use one thread, as DataLoader workers do. Matrix products may round differently with
+        # several threads, but a run must not depend on num_workers.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -88,13 +88,13 @@ class TextMelDataset(Dataset):
 
 
 def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) -> Batch:
-    """Run `collate`; in a worker, also move the batch to shared memory.
+    """Run `collate`. In a DataLoader worker, also move the batch to shared memory.
 
-    Without this function, torch would move the batch in a thread that only prints the error, and
-    the loader would hang.
+    Otherwise PyTorch would move the batch in a thread that only prints errors, and the DataLoader
+    would hang after an error.
 
     Raises:
-        UserError: if the shared memory is full.
+        UserError: if shared memory is full.
     """
     batch = collate(items, n_frames_per_step)
     if torch.utils.data.get_worker_info() is None:
@@ -106,20 +106,20 @@ def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) 
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"no shared memory for a batch ({reason}): make room in /dev/shm (docker run "
-            "--shm-size), or set num_workers=0"
+            f"not enough shared memory for a batch ({reason}). Free space in /dev/shm or make it "
+            "larger (docker run --shm-size), or set num_workers=0"
         ) from None
     return batch
 
 
 def _start_worker(_worker_id: int) -> None:
-    """Make a loader's worker ignore Ctrl-C, SIGHUP and a job system's SIGTERM.
+    """Make a DataLoader worker ignore Ctrl-C, SIGHUP and SIGTERM from a job scheduler.
 
-    A terminal or a job system sends these signals to every process. A worker ends together with its
-    parent, or when the parent sends SIGTERM.
+    A terminal or a job scheduler sends these signals to every process. A worker exits when its
+    parent exits or sends SIGTERM.
     """
     parent = multiprocessing.parent_process()
-    assert parent is not None  # Every worker has a parent.
+    assert parent is not None  # workers always have a parent
 
     def end_when_parent_says() -> None:
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
@@ -130,12 +130,12 @@ def _start_worker(_worker_id: int) -> None:
         parent.join()
         os._exit(1)
 
-    signal.set_wakeup_fd(-1)  # A forked worker would report its signals to the trainer.
+    signal.set_wakeup_fd(-1)  # otherwise a forked worker would report its signals to the trainer
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # macOS has no sigwaitinfo, so any SIGTERM ends a worker there.
+    # On macOS, which lacks sigwaitinfo, a worker exits after any SIGTERM.
     if hasattr(signal, "sigwaitinfo"):
-        # Later threads inherit the blocked signal; only the waiting thread receives it.
+        # Block SIGTERM here and in all later threads, so that only the waiting thread receives it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=end_when_parent_says, daemon=True).start()
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -148,12 +148,13 @@ def make_loader(
     *,
     pin_memory: bool,
 ) -> DataLoader[Any]:
-    """Return a DataLoader of `Batch`es, in the order of `batch_sampler`.
+    """Return a DataLoader that yields a `Batch` for each batch of `batch_sampler`, in the same
+    order.
 
     Workers stay alive between epochs.
 
     Args:
-        pin_memory: whether batches are copied to pinned memory, which GPUs read faster.
+        pin_memory: whether to copy batches to pinned memory, which GPUs read faster.
     """
     return DataLoader(
         TextMelDataset(clips, hparams),
@@ -163,6 +164,7 @@ def make_loader(
         pin_memory=pin_memory,
         persistent_workers=hparams.num_workers > 0,
         worker_init_fn=_start_worker,
-        # The loader has its own generator, so that loading never changes the global generator.
+        # The DataLoader gets its own generator, so that loading never changes the global random
+        # state.
         generator=torch.Generator(),
     )

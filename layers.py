@@ -1,8 +1,10 @@
-"""Define building blocks of Tacotron 2: initialized layers, prenet, attention, masks, dropout.
+"""Define the building blocks of Tacotron 2: initialized layers, prenet, attention, masks and
+dropout.
 
-Parameters have the names of NVIDIA's recipe. In shapes: B clips, T_in symbols, T decoder steps.
+Parameters have the same names as in NVIDIA's implementation. Dimensions: B clips, T_in symbols, T
+decoder steps.
 
-To use another attention, write its class here and return it from `make_attention`.
+To use a different attention, add its class here and return an instance from `make_attention`.
 """
 
 import math
@@ -14,11 +16,11 @@ from torch import nn
 
 from hparams import HParams
 
-Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # the non-linearity that follows the layer
+Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # non-linearity that follows the layer
 
 
 class Linear(nn.Module):
-    """Map vectors linearly, with Xavier-uniform weights for the given non-linearity."""
+    """Linear layer with Xavier-uniform initial weights for the given non-linearity."""
 
     def __init__(self, in_dim: int, out_dim: int, bias: bool = True, gain: Gain = "linear"):
         super().__init__()
@@ -30,7 +32,8 @@ class Linear(nn.Module):
 
 
 class Conv1d(nn.Module):
-    """Convolve with an odd kernel and keep the length. The weights are Xavier-uniform."""
+    """Convolution with an odd kernel size that keeps the length. Initial weights are
+    Xavier-uniform."""
 
     def __init__(
         self, in_dim: int, out_dim: int, kernel_size: int, bias: bool = True, gain: Gain = "linear"
@@ -44,10 +47,10 @@ class Conv1d(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Apply batch norm that also trains on a batch with one value per channel.
+    """Batch norm that accepts training batches with a single value per channel.
 
-    A batch of one clip with one symbol or frame has no variance. In this case the layer uses its
-    running statistics and does not change them.
+    A batch of one clip with one symbol or frame has no variance. For such a batch the layer uses
+    its running statistics, and does not update them.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, dim, T] -> [B, dim, T]
@@ -59,22 +62,22 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy x to `device` without waiting for the GPU. A tensor on the CPU is pinned first."""
+    """Copy `x` to `device` without waiting for the GPU. Tensors on the CPU are pinned first."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
 
 
 def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -> torch.Tensor:
-    """Return bool [B, max_length], True beyond each length."""
+    """Return a bool mask [B, max_length] that is True beyond each length."""
     return torch.arange(max_length, device=device) >= without_waiting(lengths, device)[:, None]
 
 
 def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return row indices and `batch_sizes` that pack a padded batch into a PackedSequence.
+    """Return the row indices and `batch_sizes` needed to pack a padded batch into a PackedSequence.
 
-    The indices refer to the batch flattened to [B * max_length]. They are sorted by step. In each
-    step, the longest sequence comes first.
+    The indices are rows of the batch flattened to [B * max_length]. They are sorted by time step;
+    within a time step, longer sequences come first.
 
     Raises:
         ValueError: if a length is not from 1 to max_length.
@@ -87,10 +90,10 @@ def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch
 
 
 def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return row indices that reverse each sequence of a batch, and the mask of the padding.
+    """Return row indices that reverse each sequence in a batch, and the padding mask.
 
-    Both have the shape [B, max_length]. The indices refer to the batch flattened to
-    [B * max_length]. Padding keeps its place, so applying the indices twice restores the batch.
+    Both have the shape [B, max_length]. The indices are rows of the batch flattened to
+    [B * max_length]. Padding stays in place, so applying the indices twice restores the batch.
 
     Raises:
         ValueError: if a length is not from 1 to max_length.
@@ -105,11 +108,12 @@ def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torc
 
 def _check_lengths(lengths: torch.Tensor, max_length: int) -> None:
     if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
-        raise ValueError(f"lengths {lengths.tolist()}: expected from 1 to {max_length}")
+        raise ValueError(f"lengths {lengths.tolist()}: expected values from 1 to {max_length}")
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
-    """Apply dropout with the mask `keep` (`draw_keep_mask`): bool, True with probability 1 - p."""
+    """Apply dropout with a bool mask from `draw_keep_mask`, which is True with probability 1 -
+    p."""
     return x if keep is None else x * keep / (1 - p)
 
 
@@ -118,9 +122,9 @@ def draw_keep_mask(
 ) -> torch.Tensor | None:
     """Draw a bool mask for `drop`, or return None if p is 0.
 
-    A generator draws on the device that it was made for. On a CPU the probability is rounded to
-    1/65,536, because each random word of 64 bits becomes four values. This is three times faster
-    than torch's `bernoulli_`.
+    If there is a generator, the mask is drawn on the generator's device. On a CPU the probability
+    is rounded to a multiple of 1/65,536, because each random 64-bit word is split into four values.
+    This is three times faster than `torch.Tensor.bernoulli_`.
     """
     if p == 0:
         return None
@@ -131,21 +135,23 @@ def draw_keep_mask(
     count = math.prod(shape)
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
-    values = words.view(torch.int16)[:count].view(shape)  # uniform from -2^15 to 2^15 - 1
-    # An element is kept if its value is among the `count` smallest of the 2^16 values.
+    # uniformly distributed from -2^15 to 2^15 - 1
+    values = words.view(torch.int16)[:count].view(shape)
+    # Keep an element if its value is among the `count` smallest of the 2^16 possible values.
     num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)
     return (values < num_kept - 2**15).to(device)
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Apply `F.dropout`; on a CPU use `draw_keep_mask` instead, which is five times faster."""
+    """Apply dropout. On a CPU this uses `draw_keep_mask`, which is five times faster than
+    `F.dropout`."""
     if x.device.type != "cpu":
         return F.dropout(x, p, training)
     return drop(x, draw_keep_mask(x.shape, p, x.device), p) if training else x
 
 
 class Prenet(nn.Module):
-    """Apply two ReLU layers without bias, with dropout that stays on in synthesis."""
+    """Two ReLU layers without bias. Dropout stays active during synthesis."""
 
     def __init__(self, in_dim: int, dim: int, p_dropout: float):
         super().__init__()
@@ -162,7 +168,7 @@ class Prenet(nn.Module):
 
 
 class LocationLayer(nn.Module):
-    """Compute features of past alignments: a convolution, then a linear layer."""
+    """Compute features of past alignments with a convolution and a linear layer."""
 
     def __init__(self, n_filters: int, kernel_size: int, attention_dim: int):
         super().__init__()
@@ -174,9 +180,9 @@ class LocationLayer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Define the interface of every attention: `memory_layer` and `forward`."""
+    """The interface of all attention modules: `memory_layer` and `forward`."""
 
-    # Maps memory [B, T_in, memory_dim] to the processed memory, once per text.
+    # Maps the memory [B, T_in, memory_dim] to the processed memory. It is called once per text.
     memory_layer: nn.Module
 
     def forward(
@@ -187,17 +193,16 @@ class Attention(nn.Module):
         past: torch.Tensor,  # [B, 2, T_in], the previous and the cumulative alignment
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the context [B, memory_dim] and the alignment [B, T_in], which sums to 1."""
+        """Return the context [B, memory_dim] and the alignment [B, T_in], whose rows sum to 1."""
         raise NotImplementedError
 
 
 class LocationSensitiveAttention(Attention):
-    """Compute location-sensitive attention (Chorowski et al. 2015, in the form that Tacotron 2
-    uses).
+    """Location-sensitive attention (Chorowski et al. 2015) in the form that Tacotron 2 uses.
 
-    If `attention_location_gradient` is False, no gradient flows through past alignments. This
-    gradient can grow large over many decoder steps, and then hide the gradients that teach
-    attention to follow the text (docs/guides/training-runs.md).
+    If `attention_location_gradient` is False, no gradient flows through past alignments. Over many
+    decoder steps, this gradient can grow so large that it hides the gradients that teach attention
+    to follow the text (docs/guides/training-runs.md).
     """
 
     def __init__(self, hparams: HParams):
@@ -220,7 +225,7 @@ class LocationSensitiveAttention(Attention):
         past: torch.Tensor,
         mask: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the context and the alignment. See `Attention.forward` for shapes."""
+        """Return the context and the alignment, with the shapes of `Attention.forward`."""
         if not self.location_gradient:
             past = past.detach()
         projected = self.query_layer(query).unsqueeze(1)
@@ -230,9 +235,9 @@ class LocationSensitiveAttention(Attention):
 
 
 def make_attention(hparams: HParams) -> Attention:
-    """Return the decoder's attention. This is the only place that chooses the attention.
+    """Return the decoder's attention module. This is the only function that chooses the attention.
 
-    If it is not `LocationSensitiveAttention`, training uses the reference decoder, because the fast
-    decoder supports no other attention (training/decoders.py).
+    With an attention other than `LocationSensitiveAttention`, training uses the reference decoder,
+    because the fast decoder supports no other attention (training/decoders.py).
     """
     return LocationSensitiveAttention(hparams)

@@ -1,10 +1,10 @@
-"""Compute the losses: errors of mel and stop token, and attention away from the diagonal.
+"""Compute the losses: mel error, stop-token error and the guided attention loss.
 
     losses = Tacotron2Loss(gate_positive_weight=5)(model(batch), batch)
     losses.total.backward()
 
-To add a term to the trained loss:
-1. Write a function of (outputs, batch) here. See `guided_attention_loss` for an example.
+To add a term to the training loss:
+1. Write a function of (outputs, batch) in this file. See `guided_attention_loss` for an example.
 2. Add the term and its weight in `Trainer.losses_of` (training/trainer.py). If its weight changes
    during a run, add it to `Schedule` (training/optimizer.py).
 3. To log the term, add it to `LossTerms` (training/trainer.py) and to the sums of `LoopState`
@@ -23,33 +23,33 @@ from model import Outputs
 
 
 class Losses(NamedTuple):
-    """The losses of a batch as scalars.
+    """The losses of a batch, as scalars.
 
-    The first four losses are means that include padding, as in NVIDIA's recipe. The masked losses
-    are means over real frames. For the stop token they are means over real decoder steps.
+    The first four losses are means that include padding, as in NVIDIA's implementation. The others
+    are masked losses: means over real frames, or over real decoder steps for the stop token.
     """
 
     total: torch.Tensor
     mel: torch.Tensor
     mel_postnet: torch.Tensor
     gate: torch.Tensor
-    total_unpadded: torch.Tensor  # masked loss, like the three losses below
+    total_unpadded: torch.Tensor  # masked loss: the sum of the three losses below
     mel_unpadded: torch.Tensor
     mel_postnet_unpadded: torch.Tensor
     gate_unpadded: torch.Tensor
 
 
 class Tacotron2Loss(nn.Module):
-    """Compute the MSE before and after the postnet, and the binary cross-entropy of the stop token
-    ("gate").
+    """Compute the mean squared error before and after the postnet, and the binary cross-entropy of
+    the stop token ("gate").
 
-    The mean of NVIDIA's recipe falls when padding grows, because padding adds no error but counts
-    as frames. Use this mean to compare with the paper. Use the masked loss to compare batching
-    strategies.
+    The padded loss, as in NVIDIA's implementation, is smaller in batches with more padding, because
+    padded frames count in the mean but add no error. Use the padded loss to compare results with
+    the paper. Use the masked loss to compare batching strategies.
 
     Args:
-        gate_positive_weight: weight of the stop token's error at a clip's last decoder step, which
-            is the only positive step among hundreds; 1: unweighted.
+        gate_positive_weight: weight of the stop-token error at the last decoder step of a clip, the
+            only positive step among hundreds; 1: unweighted.
     """
 
     def __init__(self, gate_positive_weight: float = 1.0):
@@ -57,7 +57,7 @@ class Tacotron2Loss(nn.Module):
         self.gate_positive_weight = gate_positive_weight
 
     def forward(self, outputs: Outputs, batch: Batch) -> Losses:
-        """Return the losses of the model's `outputs` for `batch`."""
+        """Return the losses for a batch and the model's outputs."""
         num_mels, num_frames = batch.mel.shape[1:]
         frames_per_step = num_frames // outputs.gate.shape[1]
         frame_mask, step_mask = _padding_masks(outputs, batch)
@@ -78,13 +78,13 @@ class Tacotron2Loss(nn.Module):
 
 
 def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
-    """Return float32 [2, B]: sums of the mel's and of the stop token's errors, for each clip.
+    """Return the summed mel error and the summed stop-token error of each clip, float32 [2, B].
 
-    The first row is the squared error of the mel before and after the postnet: means over bands,
-    summed over the clip's real frames. The second row is the unweighted cross-entropy of the stop
-    token, summed over the clip's real decoder steps. The masked loss of a clip is the first row
-    divided by its number of frames, plus the second row divided by its number of decoder steps. For
-    several clips, first add up each row and each number over the clips.
+    The first row contains the squared mel errors before and after the postnet, averaged over bands
+    and summed over the clip's real frames. The second row contains the unweighted cross-entropy of
+    the stop token, summed over the clip's real decoder steps. The masked loss of a clip is the
+    first row divided by its number of frames, plus the second row divided by its number of decoder
+    steps. For the masked loss of several clips, sum each row and each number over the clips first.
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)
@@ -100,16 +100,16 @@ def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
 
 
 def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return bool [B, T_out] and [B, T], True beyond the end of a clip."""
+    """Return bool masks [B, T_out] and [B, T] that are True beyond the end of each clip."""
     num_frames = batch.mel.shape[2]
     frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
-    # A decoder step is beyond the end if its first frame is beyond the end.
+    # A decoder step counts as beyond the end if its first frame is beyond the end.
     step_mask = frame_mask[:, :: num_frames // outputs.gate.shape[1]]
     return frame_mask, step_mask
 
 
 def _at_least_float32(outputs: Outputs) -> list[torch.Tensor]:
-    """Return mel, mel after the postnet and gate, at least in float32.
+    """Return mel, mel after the postnet and gate in float32 or a higher precision.
 
     Autocast may return half precision, which is too coarse for sums.
     """
@@ -118,23 +118,26 @@ def _at_least_float32(outputs: Outputs) -> list[torch.Tensor]:
 
 # ---------------------------------------------------------------------------- attention
 
-SIGMA = 0.2  # width of the diagonal, as a fraction of the text
+SIGMA = 0.2  # width of the diagonal, as a fraction of the text's length
 
 
 def off_diagonal(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float
 ) -> torch.Tensor:
-    """Return the distance of each decoder step and symbol from the diagonal, float32 [B, T, N].
+    """Return how far each pair of decoder step and symbol is from the diagonal, float32 [B, T, N].
 
-    The value is 0 on the diagonal and near 1 far away from it:
-    W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2)), with a clip's own T steps and N symbols,
-    counted from 0, and g = `sigma`. Source: Tachibana et al., "Efficiently trainable text-to-speech
-    system based on deep convolutional networks with guided attention", 2018, section 4.1.
+    The value W is 0 on the diagonal and near 1 far away from it:
+
+        W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2))
+
+    T and N are the clip's own numbers of decoder steps and symbols, t and n are counted from 0, and
+    g is `sigma`. Source: Tachibana et al., "Efficiently trainable text-to-speech system based on
+    deep convolutional networks with guided attention", 2018, section 4.1.
 
     Args:
-        alignments: [B, T, N]; only the shape and the device are used.
-        steps: int64 [B], decoder steps of each clip, on the CPU.
-        symbols: int64 [B], symbols of each clip, on the CPU.
+        alignments: [B, T, N]; only its shape and its device are used.
+        steps: int64 [B], number of decoder steps of each clip, on the CPU.
+        symbols: int64 [B], number of symbols of each clip, on the CPU.
     """
     device = alignments.device
     _, max_steps, max_symbols = alignments.shape
@@ -146,7 +149,8 @@ def off_diagonal(
 def real_weights(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """Return the alignments [B, T, N], at least in float32, with 0 beyond each clip's end."""
+    """Return the alignments [B, T, N] in float32 or a higher precision, with 0 beyond each clip's
+    end."""
     num_steps, num_symbols = alignments.shape[1:]
     beyond_steps = padding_mask(steps, num_steps, alignments.device)[:, :, None]
     beyond = beyond_steps | padding_mask(symbols, num_symbols, alignments.device)[:, None, :]
@@ -157,11 +161,10 @@ def real_weights(
 def guided_attention_loss(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float = SIGMA
 ) -> torch.Tensor:
-    """Return a penalty from 0 to 1 for attention away from the diagonal.
+    """Return a penalty from 0 to 1 for attention that is far from the diagonal.
 
-    The penalty is the mean over real decoder steps of sum_n A[t, n] W[t, n], where A are the
-    alignments.
-    `off_diagonal` gives W and describes the arguments.
+    The penalty is the mean over real decoder steps of sum_n A[t, n] W[t, n]. A are the alignments.
+    `off_diagonal` defines W and describes the arguments.
     """
     weights = off_diagonal(alignments, steps, symbols, sigma)
     return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())

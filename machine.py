@@ -1,4 +1,4 @@
-"""Measure time and memory of runs and benchmarks, and describe the machine."""
+"""Measure the time and memory of runs and benchmarks, and describe the machine."""
 
 import ctypes
 import hashlib
@@ -17,13 +17,13 @@ import torch
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the GPU has finished. Return at once on a CPU."""
+    """Wait until the GPU has finished. On a CPU, return at once."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any) -> float:
-    """Return the seconds that `run(*arguments)` takes, including the work of the GPU."""
+    """Return how many seconds `run(*arguments)` takes, including its GPU work."""
     synchronize(device)
     start = time.perf_counter()
     run(*arguments)
@@ -32,10 +32,9 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Reset the peak of `peak_memory`.
+    """Reset the value of `peak_memory`. Return False if the system does not support this.
 
-    Returns False if the system cannot reset the peak. `peak_memory` then returns the peak since the
-    process started.
+    In that case `peak_memory` returns the peak since the process started.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -52,10 +51,10 @@ def reset_peak_memory(device: torch.device) -> bool:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak bytes since `reset_peak_memory`.
+    """Return the peak memory in bytes since the last call of `reset_peak_memory`.
 
-    On a GPU, this counts torch's allocations. On a CPU, it counts the resident memory of this
-    process.
+    On a GPU this is the memory that PyTorch has allocated. On a CPU it is the resident memory of
+    this process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -66,22 +65,23 @@ def peak_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error means that memory ran out, on the GPU or the machine.
+    """Return whether an error means that the GPU or the machine ran out of memory.
 
-    Python, torch, cuBLAS, cuDNN and the driver report this with different messages.
+    Python, PyTorch, cuBLAS, cuDNN and the driver report this with different messages.
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     words = (
         *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
-        # cuDNN prints these messages if the memory is too small for every convolution algorithm
+        # cuDNN's messages if no convolution algorithm fits into memory
         *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
     )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def machine(device: torch.device) -> str:
-    """Return the GPU's name, or the processor's name with its cores and torch's threads."""
+    """Return the name of the GPU, or the name of the CPU with its numbers of cores and PyTorch
+    threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -92,21 +92,21 @@ def machine(device: torch.device) -> str:
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions of Python, torch and CUDA."""
+    """Return the versions of Python, PyTorch and CUDA."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "cuda": torch.version.cuda,  # None if torch is built for CPUs
+        "cuda": torch.version.cuda,  # None in CPU-only builds of PyTorch
     }
 
 
 def measured_on(device: torch.device) -> dict[str, Any]:
-    """Return machine, versions and date, for a benchmark's JSON file."""
+    """Return machine, versions and date for the JSON file of a benchmark."""
     return {"device": machine(device), "versions": versions(), "date": date.today().isoformat()}
 
 
 def fingerprint_of_code(*patterns: str) -> str:
-    """Hash the names and contents of this recipe's files that match the patterns."""
+    """Hash the names and contents of all files in this project that match `patterns`."""
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parent
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
@@ -115,13 +115,13 @@ def fingerprint_of_code(*patterns: str) -> str:
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Return machine, versions and commit, for the `run` line of metrics.jsonl."""
+    """Return machine, versions and commit for the `run` line in metrics.jsonl."""
     here = Path(__file__).resolve().parent
     git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        commit = None  # The recipe was copied without its Git history.
+        commit = None  # the project was copied without its Git history
     return {
         "machine": {
             "device": machine(device) if device.type == "cuda" else "cpu",

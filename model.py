@@ -1,16 +1,18 @@
-"""Define Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
+"""Define Tacotron 2 (Shen et al. 2018) with the same structure and parameter names as NVIDIA's
+implementation.
 
     outputs = model(batch)                        # train: teacher forcing
     outputs = model.eval().infer(text, lengths)   # synthesize: free-running inference
 
-The decoder here is the reference: readable, step by step. You can replace three of its functions
-with faster ones of the same signature: `Tacotron2.training_decoder` (`teacher_forced`),
-`Tacotron2.speaking_decoder` (`free_running`) and `Encoder.run_lstm` (`packed_lstm`).
+This file contains the reference decoder, which favors readability over speed. You can replace three
+functions with faster functions of the same signature: `Tacotron2.training_decoder`
+(`teacher_forced`), `Tacotron2.speaking_decoder` (`free_running`) and `Encoder.run_lstm`
+(`packed_lstm`).
 
-To use another attention, see `layers.make_attention`.
+To use a different attention, see `layers.make_attention`.
 
-In shapes: B clips, T_in symbols, T decoder steps, r frames per decoder step, T_out = T * r frames.
-memory_dim is the width of the encoder's output and of the speaker's embedding, if there is one.
+Dimensions: B clips, T_in symbols, T decoder steps, r frames per decoder step, T_out = T * r frames.
+memory_dim is the width of the encoder output plus the width of the speaker embedding.
 """
 
 import itertools
@@ -28,10 +30,10 @@ from hparams import HParams
 from layers import BatchNorm, Conv1d, Gain, Linear, Prenet
 from tacotron2_voice.settings import WINDOW_BACK
 
-# Probability of dropout after every encoder and postnet convolution, in training.
+# Dropout probability after each convolution of encoder and postnet, in training.
 P_CONVOLUTION_DROPOUT = 0.5
-PADDED_GATE = 1e3  # stop-token logit beyond a clip's end: the stop is certain, and adds no loss
-NO_LABELS: Mapping[str, torch.Tensor] = {}  # the labels of a model of one speaker
+PADDED_GATE = 1e3  # stop-token logit beyond the end of a clip: stop for certain, no loss
+NO_LABELS: Mapping[str, torch.Tensor] = {}  # labels for a single-speaker model
 
 
 class Outputs(NamedTuple):
@@ -39,24 +41,24 @@ class Outputs(NamedTuple):
 
     mel: torch.Tensor  # [B, n_mels, T_out], before the postnet
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
-    gate: torch.Tensor  # [B, T] logits of the stop token: "this decoder step is the last"
+    gate: torch.Tensor  # [B, T] stop-token logits: "this decoder step is the last"
     alignments: torch.Tensor  # [B, T, T_in]
-    mel_lengths: torch.Tensor | None = None  # [B] number of frames, on the CPU; set by `infer` only
+    mel_lengths: torch.Tensor | None = None  # [B] number of frames, on the CPU; set only by `infer`
 
 
 class DropoutMasks(NamedTuple):
-    """The decoder's dropout masks for one batch, from `Decoder.draw_masks`.
+    """The decoder's dropout masks for one batch, drawn by `Decoder.draw_masks`.
 
-    True keeps a value. A mask that is None keeps all values.
+    True keeps a value. If a mask is None, all values are kept.
     """
 
-    # One mask per layer, [T, B, prenet_dim].
+    # One mask [T, B, prenet_dim] per prenet layer.
     prenet: tuple[torch.Tensor | None, torch.Tensor | None]
     attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
 
     def at(self, t: int) -> "DropoutMasks":
-        """Return the masks of decoder step t, without the dimension T."""
+        """Return the masks for decoder step `t`, without the dimension T."""
         masks = (*self.prenet, self.attention_hidden, self.decoder_hidden)
         first, second, *others = (None if mask is None else mask[t] for mask in masks)
         return DropoutMasks((first, second), *others)
@@ -67,7 +69,7 @@ def _convolution(in_dim: int, dim: int, kernel_size: int, gain: Gain) -> nn.Sequ
 
 
 class Encoder(nn.Module):
-    """Encode symbols by convolutions and a bidirectional LSTM (Shen et al. 2018, section 2.2)."""
+    """Encode symbols with convolutions and a bidirectional LSTM (Shen et al. 2018, section 2.2)."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -85,9 +87,9 @@ class Encoder(nn.Module):
     ) -> torch.Tensor:  # [B, symbols_embedding_dim, T_in] -> [B, T_in, encoder_embedding_dim]
         """Encode texts.
 
-        `mask` [B, T_in] is True at padding. With a mask the convolutions read zeros at padding, so
-        the other texts of the batch have no effect. Without a mask they read the padding, as in
-        NVIDIA's training.
+        `mask` [B, T_in] is True at padding. With a mask, the convolutions read zeros at padding, so
+        the result for a text does not depend on the other texts in the batch. Without a mask, they
+        read the padding, as in NVIDIA's training.
         """
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
@@ -96,13 +98,14 @@ class Encoder(nn.Module):
 
 
 def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run an LSTM over each text [B, T_in, in] alone. Outputs [B, T_in, out] are 0 at padding.
+    """Run an LSTM over each text in [B, T_in, in] separately. The outputs [B, T_in, out] are 0 at
+    padding.
 
     Raises:
         ValueError: if a length is not from 1 to T_in.
     """
-    # torch's own packing synchronizes the GPU. It also launches a copy for every length and, in the
-    # backward pass, for every symbol.
+    # PyTorch's own packing synchronizes with the GPU. It also launches a copy for every length and,
+    # in the backward pass, for every symbol.
     places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
     places = layers.without_waiting(places, x.device)
     packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
@@ -112,7 +115,7 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
 
 
 class Postnet(nn.Module):
-    """Apply convolutions to the whole mel. The model adds their output to the mel."""
+    """Compute a correction of the whole mel with convolutions. The model adds it to the mel."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -127,7 +130,7 @@ class Postnet(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Map a mel [B, n_mels, T_out] to a correction of the same shape.
 
-        `mask` [B, T_out] has the same effect as in the encoder."""
+        `mask` [B, T_out] has the same effect as in `Encoder`."""
         for i, convolution in enumerate(self.convolutions):
             x = convolution(_without_padding(x, mask))
             if i < len(self.convolutions) - 1:
@@ -141,7 +144,7 @@ def _without_padding(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
 
 
 def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
-    """Return learned vectors, one for each name, or None if `dim` is 0.
+    """Return an embedding with one row per name, or None if `dim` is 0.
 
     Raises:
         ValueError: if `dim` is not 0 but there are no names.
@@ -149,27 +152,27 @@ def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
     if not dim:
         return None
     if not names:
-        raise ValueError(f"embedding of width {dim}: expected names for its rows, got no names")
+        raise ValueError(f"embedding of width {dim}: no names (expected one name per row)")
     embedding = nn.Embedding(len(names), dim)
     nn.init.xavier_uniform_(embedding.weight)
     return embedding
 
 
 class DecoderState(NamedTuple):
-    """The state that a decoder step passes to the next step. It is zero before the first
-    step."""
+    """The state that a decoder step passes to the next decoder step; zeros before the first one."""
 
     attention_hidden: torch.Tensor  # [B, attention_rnn_dim], after dropout
     attention_cell: torch.Tensor  # [B, attention_rnn_dim]
     decoder_hidden: torch.Tensor  # [B, decoder_rnn_dim], after dropout
     decoder_cell: torch.Tensor  # [B, decoder_rnn_dim]
-    alignment: torch.Tensor  # [B, T_in], attention weights of the last step
-    cumulative_alignment: torch.Tensor  # [B, T_in], sum of the attention weights over all steps
+    alignment: torch.Tensor  # [B, T_in], attention weights of the last decoder step
+    # [B, T_in], sum of the attention weights over all decoder steps so far
+    cumulative_alignment: torch.Tensor
     attention_context: torch.Tensor  # [B, memory_dim]
 
 
 class Decoder(nn.Module):
-    """Hold the parameters of the decoder, and compute one decoder step (`step`)."""
+    """The parameters of the decoder, and the computation of one decoder step (`step`)."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -193,7 +196,7 @@ class Decoder(nn.Module):
     ) -> DropoutMasks:
         """Draw dropout masks for `num_steps` decoder steps.
 
-        The prenet's masks are always drawn, the LSTMs' masks only in training.
+        The prenet masks are always drawn. The LSTM masks are drawn only in training.
         """
         device = self.linear_projection.linear_layer.weight.device
 
@@ -209,7 +212,7 @@ class Decoder(nn.Module):
         )
 
     def initial_state(self, memory: torch.Tensor) -> DecoderState:
-        """Return the state before the first decoder step: zeros."""
+        """Return the state before the first decoder step, which is all zeros."""
         batch_size, num_symbols, memory_dim = memory.shape
         attention_dim = self.attention_rnn.hidden_size
         decoder_dim = self.decoder_rnn.hidden_size
@@ -218,14 +221,15 @@ class Decoder(nn.Module):
 
     def step(
         self,
-        prenet_output: torch.Tensor,  # [B, prenet_dim], made from the previous step's frames
+        # [B, prenet_dim], computed from the previous decoder step's frames
+        prenet_output: torch.Tensor,
         state: DecoderState,
         memory: torch.Tensor,  # [B, T_in, memory_dim]
         processed_memory: torch.Tensor,  # [B, T_in, attention_dim]
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
         keep: DropoutMasks,  # dropout masks of this decoder step
     ) -> tuple[torch.Tensor, torch.Tensor, DecoderState]:
-        """Return the frames [B, n_mels * r], the gate logit [B] and the next state."""
+        """Return the frames [B, n_mels * r], the stop-token logits [B] and the next state."""
         attention_hidden, attention_cell = self.attention_rnn(
             torch.cat([prenet_output, state.attention_context], dim=1),
             (state.attention_hidden, state.attention_cell),
@@ -258,20 +262,22 @@ class Decoder(nn.Module):
         return self.linear_projection(output), self.gate_layer(output).squeeze(1), next_state
 
     def to_frames(self, steps: torch.Tensor) -> torch.Tensor:
-        """Map [T, B, n_mels * r] to [B, n_mels, T_out]. The frames of a decoder step are
-        consecutive."""
+        """Rearrange the outputs of decoder steps [T, B, n_mels * r] into a mel [B, n_mels, T_out].
+        The frames of a decoder step are consecutive."""
         frames = steps.transpose(0, 1).unflatten(2, (self.n_frames_per_step, self.n_mel_channels))
         return frames.flatten(1, 2).transpose(1, 2)
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
-        """Map [B, n_mels, T_out] to [T, B, n_mels * r], the inverse of `to_frames`.
+        """Rearrange a mel [B, n_mels, T_out] into decoder steps [T, B, n_mels * r] (the inverse of
+        `to_frames`).
 
         Raises:
             ValueError: if T_out is not a multiple of r.
         """
         if mel.shape[2] % self.n_frames_per_step:
             raise ValueError(
-                f"mel of {mel.shape[2]} frames: expected a multiple of {self.n_frames_per_step}"
+                f"the mel has {mel.shape[2]} frames, expected a multiple of "
+                f"{self.n_frames_per_step}"
             )
         return mel.transpose(1, 2).reshape(len(mel), -1, self.frame_dim).transpose(0, 1)
 
@@ -283,9 +289,10 @@ def teacher_forced(
     mel: torch.Tensor,  # [B, n_mels, T_out], the target frames
     dropout_masks: DropoutMasks,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Run the decoder with teacher forcing: each decoder step gets the real frames before it.
+    """Run the decoder with teacher forcing: each decoder step gets the previous real frames as
+    input.
 
-    The first decoder step gets zeros. Returns mel [B, n_mels, T_out], gate logits [B, T] and
+    The first decoder step gets zeros. Return mel [B, n_mels, T_out], stop-token logits [B, T] and
     alignments [B, T, T_in].
     """
     previous = F.pad(decoder.to_steps(mel)[:-1], (0, 0, 0, 0, 1, 0))  # [T, B, n_mels * r]
@@ -307,19 +314,20 @@ def teacher_forced(
 
 
 class SpokenSteps(NamedTuple):
-    """The outputs of one or more decoder steps in synthesis."""
+    """The outputs of one or more decoder steps during synthesis."""
 
     frames: torch.Tensor  # [steps, B, n_mels * r]
-    gate: torch.Tensor  # [steps, B], logits
+    gate: torch.Tensor  # [steps, B], stop-token logits
     alignments: torch.Tensor  # [steps, B, T_in]
 
 
 def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> torch.Tensor:
-    """Extend `mask` [B, T_in] by the symbols outside this decoder step's attention window.
+    """Return `mask` [B, T_in], also True for the symbols outside this decoder step's attention
+    window.
 
-    `furthest` [B, 1] is the position of the furthest symbol attended so far. The window starts
-    WINDOW_BACK symbols before this position and ends `ahead` symbols after it. The window only
-    moves forward. This prevents repeated words and long skips.
+    `furthest` [B, 1] is the furthest symbol attended to so far. The window starts WINDOW_BACK
+    symbols before this symbol and ends `ahead` symbols after it. The window only moves forward,
+    which prevents repeated words and long skips.
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     return mask | (positions > furthest + ahead) | (positions < furthest - WINDOW_BACK)
@@ -333,14 +341,15 @@ def free_running(
     max_steps: int,
     window: int = 0,
 ) -> Iterator[SpokenSteps]:
-    """Run free-running inference: each decoder step gets the decoder's own frames before it.
+    """Run free-running inference: each decoder step gets the decoder's own previous frames as
+    input.
 
-    The first decoder step gets zeros. The generator computes decoder steps on demand, at most
+    The first decoder step gets zeros. The generator computes decoder steps on demand, up to
     `max_steps`.
 
     Args:
-        window: number of symbols that attention may move ahead per decoder step
-            (`outside_window`); 0: no limit.
+        window: maximum number of symbols that attention may move ahead per decoder step (see
+            `outside_window`); 0: no limit.
     """
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
@@ -361,11 +370,11 @@ def free_running(
 
 
 class Tacotron2(nn.Module):
-    """Convert text to mel with the complete model. `forward` trains; `infer` and `speak`
-    synthesize.
+    """The complete text-to-mel model. `forward` is for training; `infer` and `speak` are for
+    synthesis.
 
-    If `speaker_embedding_dim` is set, a learned vector of the speaker is appended to the encoder's
-    output at every symbol, following Jia et al. (2018), section 2.2.
+    If `speaker_embedding_dim` is set, a learned speaker embedding is appended to the encoder output
+    at every symbol, as in Jia et al. (2018), section 2.2.
 
     Raises:
         ValueError: if `speaker_embedding_dim` is set but `speakers` is empty.
@@ -392,10 +401,11 @@ class Tacotron2(nn.Module):
         self.postnet = Postnet(hparams)
 
     def forward(self, batch: Batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
-        """Compute outputs with teacher forcing. If no dropout masks are given, new masks are drawn.
+        """Compute the outputs with teacher forcing. Draw new dropout masks if `dropout_masks` is
+        None.
 
-        As in NVIDIA's recipe, padding affects the encoder's convolutions, the postnet and batch
-        norm. With `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
+        As in NVIDIA's implementation, padding affects the encoder convolutions, the postnet and
+        batch norm. If `mask_padding` is set, mel is 0 and gate is 1e3 beyond the end of each clip.
         """
         text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
         memory = self.encode(batch.text, batch.text_lengths, batch.labels)
@@ -417,17 +427,20 @@ class Tacotron2(nn.Module):
     ) -> torch.Tensor:
         """Encode texts [B, T_in] to the memory [B, T_in, memory_dim] that the decoder attends to.
 
-        `labels` has the form of `Batch.labels`, and `mask` has the same effect as in `Encoder`.
+        `labels` has the same format as `Batch.labels`, and `mask` has the same effect as in
+        `Encoder`.
 
         Raises:
-            ValueError: if the model has no embedding for a label, or lacks a label.
+            ValueError: if `labels` contains a label without an embedding, or if a label of the
+                model is missing.
         """
         known = {"speaker": self.speaker_embedding}
         embeddings = {label: x for label, x in known.items() if x is not None}
         if labels.keys() != embeddings.keys():
-            raise ValueError(f"labels {[*labels]}: expected {[*embeddings]}")
+            raise ValueError(f"the labels are {[*labels]}, expected {[*embeddings]}")
         memory = self.encoder(self.embedding(text).transpose(1, 2), text_lengths, mask)
-        # Attention weights sum to 1, so every context vector contains the label vectors unchanged.
+        # The label embeddings reach every context vector unchanged, because attention weights sum
+        # to 1.
         for label, embedding in embeddings.items():
             vectors = embedding(labels[label])[:, None].expand(-1, memory.shape[1], -1)
             memory = torch.cat([memory, vectors.to(memory.dtype)], dim=2)
@@ -436,7 +449,7 @@ class Tacotron2(nn.Module):
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
         frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
-        # A decoder step is beyond the end if its first frame is beyond the end.
+        # A decoder step counts as beyond the end if its first frame is beyond the end.
         steps = frames[:, :: self.n_frames_per_step]
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),
@@ -456,10 +469,10 @@ class Tacotron2(nn.Module):
     ) -> Iterator[SpokenSteps]:
         """Yield decoder steps for texts on demand. The caller decides where speech ends.
 
-        See `infer` for arguments and errors, and `free_running` for `window`.
+        Arguments and errors are the same as for `infer`. `free_running` describes `window`.
         """
         if self.training:
-            raise RuntimeError("the model is in training mode: call model.eval() first")
+            raise RuntimeError("the model is in training mode. Call model.eval() first")
         text_mask = layers.padding_mask(text_lengths, text.shape[1], text.device)
         memory = self.encode(text, text_lengths, labels, text_mask)
         decode = self.speaking_decoder
@@ -475,19 +488,19 @@ class Tacotron2(nn.Module):
     ) -> Outputs:
         """Synthesize texts with free-running inference.
 
-        A text ends with the first decoder step whose stop probability exceeds `gate_threshold`, or
-        after `max_decoder_steps`. Beyond the end, mel is 0 and gate is 1e3. With the same prenet
-        masks, a text gets the same result in any batch, up to rounding.
+        A text ends at the first decoder step whose stop probability exceeds `gate_threshold`, or
+        after `max_decoder_steps`. Beyond the end, mel is 0 and gate is 1e3. Except for rounding,
+        the result for a text depends only on its prenet masks, not on the other texts in the batch.
 
         Args:
             text: int64 [B, T_in]; padding may have any value.
             text_lengths: int64 [B].
-            dropout_masks: drawn for `max_decoder_steps` steps by default.
-            labels: in the form of `Batch.labels`.
+            dropout_masks: masks for `max_decoder_steps` decoder steps (default: new masks).
+            labels: speakers and other labels in the same format as `Batch.labels`.
 
         Raises:
             RuntimeError: in training mode, because batch norm would mix the texts.
-            ValueError: see `encode`.
+            ValueError: in the same cases as `encode`.
         """
         if dropout_masks is None:
             dropout_masks = self.decoder.draw_masks(self.max_decoder_steps, len(text))
@@ -503,7 +516,8 @@ class Tacotron2(nn.Module):
                 break
         not_yet = torch.cat(stops).cpu().cumsum(dim=0) == 0  # [decoder steps so far, B]
         num_steps = (not_yet.sum(dim=0) + 1).clamp(max=self.max_decoder_steps)
-        # The decoder may have made more steps than the longest text needs.
+        # Cut off extra decoder steps, because the decoder may have run longer than the longest text
+        # needs.
         frames, gate, alignments = (
             torch.cat(parts)[: int(num_steps.max())] for parts in zip(*spoken, strict=True)
         )

@@ -4,33 +4,33 @@
     python train.py -o runs/ljspeech --resume                     # resume after a stop
     python train.py -o runs/ljspeech --resume-from best           # go back to the best checkpoint
     python train.py -o runs/small --hparams batch_size=32,batching_strategy=bucket
-    python train.py -o runs/other -c tacotron2.pt --warm_start    # start from its weights
+    python train.py -o runs/other -c tacotron2.pt --warm_start    # start from a model's weights
     python train.py -o runs/mine -c voices/english --warm_start   # start from an exported voice
-    tensorboard --logdir runs                                     # watch
+    tensorboard --logdir runs                                     # watch the training
 
-Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. A second Ctrl-C stops at
-once without saving. hparams.py has all settings. This file is the recipe from top to bottom, and
-training/ has its parts:
+After Ctrl-C, SIGTERM or a closed terminal (SIGHUP), training saves a checkpoint and stops. After a
+second Ctrl-C, it stops at once without saving. hparams.py lists all settings. This file shows the
+whole training from top to bottom. The parts are in training/:
 
 - before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py
-- each epoch: plan.py (optimizer steps), trainer.py (one optimizer step, the trained loss),
-  optimizer.py (optimizer, learning rate), epoch.py (losses and sums), validation.py
+- each epoch: plan.py (optimizer steps), trainer.py (one optimizer step, the training loss),
+  optimizer.py (optimizer, learning rate), epoch.py (mean losses), validation.py
 - files: run.py (the run), run_folder.py, checkpoint.py, metrics.py, tensorboard.py
 
-To add a loss term, see loss.py. To change the optimizer, see training/optimizer.py. To use another
-attention, see layers.make_attention.
+To add a loss term, see loss.py. To change the optimizer, see training/optimizer.py. To use a
+different attention, see layers.make_attention.
 """
 
 import os
 
-# This setting makes idle threads sleep. It must be set before torch is imported. On a machine with
-# other work, spinning threads made a decoder step ten times slower.
+# Make idle threads sleep instead of spin. Spinning threads made a decoder step ten times slower on
+# a machine with other work. Must be set before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import signal
 
 if __name__ == "__main__":
-    # Without this line, Ctrl-C would print a traceback during the imports, which take seconds.
+    # Exit without a traceback if Ctrl-C is pressed during the imports, which take seconds.
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
 
 import argparse
@@ -87,66 +87,88 @@ from training.validation import log_validation, make_validation_loader, validate
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("-o", "--output_directory", required=True, help="write checkpoints and metrics.jsonl here")
+    add("-o", "--output_directory", required=True, help="folder for checkpoints and metrics.jsonl")
     add(
         "-l",
         "--log_directory",
         default=DEFAULT_LOGS,
-        help="write TensorBoard's files to this folder inside -o (default: logs)",
+        help="write TensorBoard files to this folder inside -o (default: logs)",
     )
-    add("-c", "--checkpoint_path", type=Path, help="resume from this checkpoint")
+    add(
+        "-c",
+        "--checkpoint_path",
+        type=Path,
+        help="checkpoint to resume from, or to read weights from (--warm_start)",
+    )
     add(
         "--warm_start",
         action="store_true",
-        help="start a new run with the weights of -c (a checkpoint or an exported voice), except those in "
-        "ignore_layers",
+        help="start a new run with the weights from -c (a checkpoint or an exported voice), except "
+        "the layers in ignore_layers",
     )
     add(
-        "--resume", action="store_true", help="resume from the newest good checkpoint in -o, if any"
+        "--resume",
+        action="store_true",
+        help="resume from the newest good checkpoint in -o; start a new run if -o contains no run",
     )
-    add("--resume-from", metavar="best|FILE", help="go back to this checkpoint in -o, once")
-    add("--new-clips", action="store_true", help="with --resume: accept other clips than before")
-    add("--hparams", default="", metavar="name=value,...", help="override settings of hparams.py")
+    add(
+        "--resume-from",
+        metavar="best|FILE",
+        help="go back to this checkpoint in -o (only needed once; then use --resume)",
+    )
+    add(
+        "--new-clips",
+        action="store_true",
+        help="with --resume: accept clips that differ from the checkpoint's clips",
+    )
+    add("--hparams", default="", metavar="name=value,...", help="override settings in hparams.py")
     add(
         "--process-timeout",
         type=positive,
         default=300,
-        help="wait this many seconds for other processes (default: 300)",
+        help="wait at most this many seconds for other processes (default: 300)",
     )
-    add("--n_gpus", type=int, default=1, help="must be 1 if given; use torchrun for more GPUs")
-    add("--rank", type=int, default=0, help="must be 0 if given; torchrun sets the rank itself")
-    add("--group_name", default="", help="accepted for compatibility, without effect")
+    add(
+        "--n_gpus",
+        type=int,
+        default=1,
+        help="accepted only with the value 1; use torchrun for several GPUs",
+    )
+    add(
+        "--rank", type=int, default=0, help="accepted only with the value 0; torchrun sets the rank"
+    )
+    add("--group_name", default="", help="has no effect; accepted for compatibility")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # the name is empty, for example, if a shell variable is not set
-        parser.error("-o: the name is empty, expected a folder")
+    if not args.output_directory:  # for example, because a shell variable is not set
+        parser.error("-o: the folder name is empty")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
         parser.error(
-            f"--n_gpus {args.n_gpus} --rank {args.rank}: leave out both options. torchrun starts a "
-            f"process for each GPU: torchrun --nproc-per-node {args.n_gpus} train.py "
-            f"-o {args.output_directory} ..."
+            f"--n_gpus {args.n_gpus} --rank {args.rank}: leave out both options. Use torchrun to "
+            f"start one process per GPU: torchrun --nproc-per-node {args.n_gpus} train.py -o "
+            f"{args.output_directory} ..."
         )
     if args.warm_start and args.checkpoint_path is None:
-        parser.error("--warm_start needs a checkpoint: set it with -c")
+        parser.error("--warm_start needs a checkpoint. Set it with -c")
     if args.resume and args.checkpoint_path is not None and not args.warm_start:
-        parser.error("--resume finds the checkpoint itself: leave out -c or --resume")
+        parser.error("--resume already selects the newest checkpoint. Leave out -c or --resume")
     if args.new_clips and not (args.resume or args.resume_from):
-        parser.error("--new-clips works only with --resume")
+        parser.error("--new-clips works only together with --resume")
     if args.resume_from is not None:
         if args.checkpoint_path is not None:
-            parser.error("--resume-from already selects the checkpoint: leave out -c")
+            parser.error("--resume-from already selects a checkpoint. Leave out -c")
         name = checkpoint.BEST if args.resume_from == "best" else args.resume_from
         inside = args.output_directory / name
         is_inside = name == checkpoint.BEST or inside.exists()
         args.checkpoint_path = inside if is_inside else Path(name)
         args.resume = False
-    # Path.resolve would raise an error for links that form a loop.
+    # realpath, because Path.resolve raises an error for links that form a loop
     output = Path(os.path.realpath(args.output_directory))
     logs = Path(os.path.realpath(output / args.log_directory))
     if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
         parser.error(
-            f"--log_directory {args.log_directory}: {logs}, expected a folder inside the output "
-            "folder, because a resumed run cuts the logs there back to its checkpoint"
+            f"--log_directory {args.log_directory}: {logs} is outside the output folder. Choose a "
+            "folder inside -o, because a resumed run truncates its logs to the checkpoint"
         )
     return args
 
@@ -155,7 +177,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
-    """Check all inputs and build the run, in all processes. Return None if the run is already
+    """Check all inputs and build the run in every process. Return None if the run is already
     finished."""
     folder = processes.all_or_none(
         lambda: RunFolder(args.output_directory, args.log_directory, processes.is_first)
@@ -166,10 +188,13 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
             folder, processes, args.checkpoint_path, resume=args.resume, warm_start=args.warm_start
         )
         if args.resume and start.resumed is None:
-            print(f"note: {folder.path} contains no run to resume: starting a new run")
+            print(f"note: {folder.path} contains no run to resume, so a new run starts")
         hparams = resolve_hparams(args.hparams, start.resumed, processes)
         if is_finished(start.resumed, hparams, folder, processes):
-            print(f"finished already, after epoch {hparams.epochs}; raise epochs to continue")
+            print(
+                f"this run is already finished (epoch {hparams.epochs}). Increase epochs to "
+                "continue it"
+            )
             return None
         clips = resolve_clips(hparams, start.resumed, processes, new_clips=args.new_clips)
         hparams = resolve_speakers(hparams, clips, start.resumed)
@@ -183,7 +208,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
 def build_run(
     folder: RunFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
 ) -> Run:
-    """Build the run. No file is written before the last call, `open_logs`."""
+    """Build the run. No file is written before the last function call, `open_logs`."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     frames = clips.training.num_frames
@@ -213,9 +238,9 @@ def build_run(
     )
     if not len(clips.validation):
         print(
-            "note: no validation, because validation_files is empty. There is no validation loss, "
-            f"no example speech and no best.pt; the newest {max(2, hparams.keep_checkpoints)} "
-            "checkpoints are kept"
+            "note: no validation, because validation_files is empty. The run has no validation "
+            "loss, no example speech and no best.pt. The newest "
+            f"{max(2, hparams.keep_checkpoints)} checkpoints are kept"
         )
     if hparams.speakers:
         print(describe_speakers(clips, hparams, weights))
@@ -223,7 +248,7 @@ def build_run(
     warning = few_updates(sampler, hparams)
     if warning:
         print(warning)
-    print("checking whether the largest batches fit into memory ...", flush=True)
+    print("checking whether the worst-case batches fit into memory ...", flush=True)
     peak = processes.all_or_none(
         lambda: check_memory(trainer, clips.training, clips.validation, weights)
     )
@@ -237,13 +262,13 @@ def build_run(
 
 
 def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None:
-    """Print the settings, and warnings about this device."""
+    """Print the settings and any warnings about this device."""
     print(describe(hparams))
     if device.type == "cpu":
-        print("note: no CUDA GPU found, training on the CPU")
+        print("note: no CUDA GPU found, so training runs on the CPU")
         if is_new and hparams.decoder_rnn_dim >= HParams.decoder_rnn_dim:
             print(
-                "note: a full-size model is slow on a CPU. For a small model of sentences, add "
+                "note: a full-size model trains slowly on a CPU. To train a small model, add "
                 "@scripts/sentences_model.txt to --hparams"
             )
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
@@ -251,8 +276,8 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
     if meaning:
         print(meaning)
     if not hparams.load_mel_from_disk:
-        # `silent_bands` imports librosa. Doing this now saves the workers and the first epoch the
-        # wait.
+        # `silent_bands` imports librosa. Import it now, so that neither the workers nor the first
+        # epoch has to wait for it.
         warning = silent_bands(hparams)
         if warning:
             print(warning)
@@ -262,12 +287,13 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
 
 
 def train(run: Run, stop: StopRequest) -> None:
-    """Train the remaining epochs: plan, train, save, validate, log, save again."""
+    """Train the remaining epochs. In each epoch: plan, train, save, validate, log, and save
+    again."""
     hparams = run.hparams
     run.trainer.model.train()
     while run.state.epoch <= hparams.epochs:
         clock = time.perf_counter()
-        # If training resumed inside this epoch, `set_epoch` keeps the position.
+        # `set_epoch` keeps the position if training resumed inside this epoch.
         run.sampler.set_epoch(run.state.plan_number(hparams))
         run.state.prepare_seconds += time.perf_counter() - clock
 
@@ -276,7 +302,7 @@ def train(run: Run, stop: StopRequest) -> None:
         validated = None
         is_due = run.state.epoch % hparams.epochs_per_validation == 0
         if is_due and run.validation_loader is not None:
-            save(run, stop)  # save before validation, because validation may fail
+            save(run, stop)  # validation may fail, so save before it
             validated = validate(run, stop)
             if run.must_stop:
                 stop.exit(run.processes, run.resume_command)
@@ -294,17 +320,17 @@ def train(run: Run, stop: StopRequest) -> None:
 def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     """Train the remaining batches of this epoch.
 
-    `state.seconds` does not include the time in which checkpoints are written.
+    `state.seconds` does not include the time spent writing checkpoints.
 
     Args:
-        clock: the time at which planning of the epoch began.
+        clock: when planning of the epoch began (`time.perf_counter`).
     """
     hparams = run.hparams
     state = run.state
     sampler = run.sampler
     trainer = run.trainer
     several = run.processes.world_size > 1
-    # The remaining time is computed from frames, because the time of a batch grows with its longest
+    # Compute the remaining time from frames, because the time per batch grows with its longest
     # clip.
     longest = sampler.plan.longest(sampler.lengths)
     total = longest.sum()
@@ -333,8 +359,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.iteration += 1
             run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                # With several processes, the losses also contain the stop requests of other
-                # processes.
+                # With several processes, read the losses of every step, because they also contain
+                # the stop requests of other processes.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
             frames = longest[before : planned.end].sum()
@@ -358,16 +384,17 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
 
 
 def describe_speed(seconds: float, share: float) -> str:
-    """Return a line about the first optimizer step, which trained this share of an epoch."""
+    """Return a line about the time of the first optimizer step, which trained this fraction of an
+    epoch."""
     return (
-        f"the first optimizer step took {seconds:.1f} s; an epoch will take about "
+        f"the first optimizer step took {seconds:.1f} s, so an epoch will take about "
         f"{duration(seconds / share)}"
     )
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
-    """Return loss, focus rate and remaining times, given that `done` of `total` frames took
-    `seconds`."""
+    """Return a phrase with the loss, the focus rate and the remaining times. So far, `done` of
+    `total` frames took `seconds`."""
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
     loss = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
@@ -376,9 +403,10 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
 
 
 def make_stop_request(run: Run) -> StopRequest:
-    """Return the stop request of this process.
+    """Return the object that records stop signals of this process.
 
-    Several processes have no time limit for a step, because they must save the same step.
+    With several processes there is no time limit for an optimizer step, because all processes must
+    stop at the same step.
     """
     limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
     resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)
@@ -386,7 +414,7 @@ def make_stop_request(run: Run) -> StopRequest:
 
 
 def save(run: Run, stop: StopRequest) -> None:
-    """Write a checkpoint, and exit if a process was asked to stop."""
+    """Write a checkpoint, then exit if any process was asked to stop."""
     with stop.saving:
         run.save()
         if run.must_stop:
@@ -396,18 +424,18 @@ def save(run: Run, stop: StopRequest) -> None:
 
 
 def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
-    """Save a checkpoint after a process could not read its next batch, and return the exception to
+    """Save a checkpoint after a process failed to read its next batch. Return the exception to
     raise."""
     read_pending(run)
     path = run.save()
-    print(f"all training so far is saved in {path}", flush=True)
+    print(f"saved all training so far in {path}", flush=True)
     failure = stopped.__cause__
     if failure is None:
-        return AlreadyReported("another process could not read its next batch; see its message")
+        return AlreadyReported("another process could not read its next batch; see its error")
     if not isinstance(failure, UserError):
         return failure
-    # This makes a new exception, because the old traceback would keep the loader's processes alive.
-    return UserError(f"the next batch could not be read: {stopped}")
+    # Create a new exception, because the old traceback would keep the DataLoader workers alive.
+    return UserError(f"cannot read the next batch: {stopped}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -435,13 +463,14 @@ def main(arguments: list[str] | None = None) -> None:
     finally:
         run.close()
     leave_at_exit()
-    print(f"finished after epoch {run.hparams.epochs}, at step {run.state.iteration}")
+    print(f"finished after epoch {run.hparams.epochs}, at optimizer step {run.state.iteration}")
     best = directory / checkpoint.BEST
     newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]
     speakers = run.hparams.speakers
     speaker = f" {speaker_option(speakers[0])}" if speakers else ""
     print(
-        f"synthesize: python synthesize.py --checkpoint {shlex.quote(str(newest))}{speaker} --text ..."
+        f"synthesize: python synthesize.py --checkpoint {shlex.quote(str(newest))}{speaker} --text "
+        "..."
     )
 
 

@@ -1,7 +1,7 @@
-"""Measure speed, memory and reliability. Run these benchmarks from the project's root as modules,
-such as `python -m benchmarks.decoder`."""
+"""Measure speed, memory and reliability. Run the benchmarks as modules from the root of the
+project, for example `python -m benchmarks.decoder`."""
 
 import os
 
-# Idle OpenMP threads sleep instead of spinning. torch reads this when it is imported.
+# Make idle OpenMP threads sleep instead of spin. Must be set before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -1,9 +1,10 @@
-"""Add problems to clean clips in five strengths and count how often each is reported.
+"""Add audio problems of five strengths to clean clips, and count how often each problem is
+detected.
 
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
 
-The folder contains clean recordings (WAV, FLAC). The program prints the share of clips with a false
-alarm, per 100 clean clips, and the share of detections for each problem and strength.
+The folder must contain clean recordings (WAV or FLAC). For each problem, the program prints the
+percentage of clips detected at each strength, and the percentage of clean clips with a false alarm.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.files import map_in_threads
 from tacotron2_voice.utils.program import run_program
 
-# Weakest first. The units are in the names of the functions' arguments.
+# Strengths of each problem, weakest first. UNITS lists the units.
 STRENGTHS: dict[str, tuple[float, ...]] = {
     "noise": (25, 20, 15, 10, 5),
     "hum": (-30, -25, -20, -15, -10),
@@ -40,7 +41,7 @@ UNITS = {
     "cut": "s of speech",
     "pause": "s",
 }
-MIN_SECONDS = 1.5  # shorter clips would be empty after a cut
+MIN_SECONDS = 1.5  # in shorter clips, no audio would remain after a cut
 
 
 def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
@@ -49,7 +50,7 @@ def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
 
 
 def add_hum(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
-    """Add 50 Hz and two harmonics, or 60 Hz for clips with an odd number of samples."""
+    """Add a hum of 50 Hz (60 Hz for clips with an odd number of samples) and two harmonics."""
     base = 60 if len(clip) % 2 else 50
     times = np.arange(len(clip)) / rate
     hum = sum(np.sin(2 * np.pi * base * k * times + k) / k for k in (1, 2, 3))
@@ -61,19 +62,19 @@ def add_offset(clip: np.ndarray, rate: int, offset: float) -> np.ndarray:
 
 
 def narrow_band(clip: np.ndarray, rate: int, hertz: float) -> np.ndarray:
-    """Resample to a lower sampling rate and back."""
+    """Resample the clip to a lower sampling rate and back."""
     return resample_poly(resample_poly(clip, int(hertz), rate), rate, int(hertz))
 
 
 def cut(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
-    """Remove the silence and so many seconds of speech at both ends."""
+    """Remove the silence and `seconds` of speech at both ends."""
     loud = np.flatnonzero(np.abs(clip) > np.abs(clip).max() / 20)
     samples = round(seconds * rate)
     return clip[loud[0] + samples : loud[-1] - samples]
 
 
 def add_pause(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
-    """Insert a pause of the clip's own noise at the quietest 20 ms of its middle half."""
+    """Insert a pause, made of the clip's own noise, at the quietest 20 ms in the middle half."""
     length = round(0.02 * rate)
     count = len(clip) // length
     windows = clip[: count * length].reshape(count, length)
@@ -99,7 +100,8 @@ def _speech_level(clip: np.ndarray, rate: int) -> float:
 
 
 def found_in(path: Path) -> dict[tuple[str, float], set[str]]:
-    """Return the problems found in a clip without a change, ("clean", 0), and with each change."""
+    """Return the problems found in the unchanged clip, under the key ("clean", 0), and in each
+    changed clip."""
     channels, rate = soundfile.read(path, dtype="float32", always_2d=True)
     clip = channels.mean(axis=1)
     found = {("clean", 0.0): {*problems_of(measure_quality(clip, rate))}}
@@ -116,8 +118,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("folder", metavar="FOLDER", type=Path, help="folder of clean recordings")
-    add("--clips", type=int, default=100, help="number of clips, drawn by chance (default: 100)")
-    add("--csv", metavar="FILE", type=Path, help="also write the table there")
+    add("--clips", type=int, default=100, help="number of randomly chosen clips (default: 100)")
+    add("--csv", metavar="FILE", type=Path, help="also write the table to this file")
     args: argparse.Namespace = parser.parse_args(arguments)
     files = audio_files(args.folder)
     random.Random(0).shuffle(files)
@@ -145,7 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     print(f"{len(files):,} clips of {args.folder}")
     print(markdown_table(titles, rows))
-    print(f"clean clips with any problem: {any_alarm:.1f} %")
+    print(f"clean clips with any false alarm: {any_alarm:.1f} %")
     if args.csv:
         with args.csv.open("w", newline="") as file:
             csv.writer(file).writerows([titles, *rows])

@@ -1,17 +1,17 @@
-"""Time training steps with the fast decoder and with the reference decoder.
+"""Time optimizer steps with the fast decoder and with the reference decoder.
 
     python -m benchmarks.decoder                                      # 16 clips of 400 frames
     python -m benchmarks.decoder --frames 774 --symbols 120 --precision bf16 --json decoder.json
     python -m benchmarks.decoder --only memory
 
-The model has full size, and all clips have the same length, with random texts and mels. An
-optimizer step is forward pass, loss, backward pass, gradient clipping and fused Adam. Both decoders
-run interleaved in one process, and ratios are ratios of medians.
+The model is the full-size model. All clips have the same length, with random texts and mels. An
+optimizer step consists of forward pass, loss, backward pass, gradient clipping and fused Adam. Both
+decoders run interleaved in one process. Ratios are ratios of medians.
 
-In each repeat, the reference makes one optimizer step and the fast decoder makes --steps optimizer
-steps in a row. This is like training, where the host prepares a step while the GPU works on the
-step before. Peak memory is measured in a separate process for each decoder. It is the memory of the
-whole process (on a GPU: torch's allocations).
+In each repeat, the reference decoder makes one optimizer step and the fast decoder makes --steps
+optimizer steps in a row. As in training, the host can then prepare a step while the GPU still runs
+the previous step. Peak memory is measured in a separate process for each decoder. On a CPU it is
+the memory of the whole process, on a GPU it is the memory that PyTorch has allocated.
 """
 
 import argparse
@@ -41,7 +41,7 @@ SIZES = ("batch_size", "frames", "symbols", "precision", "repeats", "steps")
 
 
 def make_steps(args: argparse.Namespace) -> Callable[..., None]:
-    """Return a function of (name of the decoder, number of optimizer steps) that makes the
+    """Return a function of (name of the decoder, number of optimizer steps) that runs these
     steps."""
     clips = args.batch_size
     trainer = Trainer(args.hparams, args.device)
@@ -57,10 +57,10 @@ def make_steps(args: argparse.Namespace) -> Callable[..., None]:
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
-    """Return the peak bytes of an optimizer step, including the optimizer's state."""
+    """Return the peak memory of an optimizer step in bytes, including the optimizer state."""
     run = make_steps(args)
     run(name, 2)
-    # The first step compiles and captures, and its extra memory must not count.
+    # Do not measure the first step, because compiling and capturing need extra memory.
     if args.device.type == "cuda":
         reset_peak_memory(args.device)
         run(name)
@@ -69,25 +69,25 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
 
 
 def in_a_process(measure: Callable, *arguments: Any) -> Any:
-    """Run `measure(*arguments)` in a fresh process. If it fails, print a warning and return
-    None."""
+    """Run `measure(*arguments)` in a new process. If it fails, print a warning and return None."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(measure, *arguments).result()
         except Exception as error:
-            print(f"warning: memory was not measured: {error}", file=sys.stderr)
+            print(f"warning: measuring memory failed: {error}", file=sys.stderr)
             return None
 
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Return entries of the JSON file, which are None if they were not measured."""
+    """Return the memory results for the JSON file. Results that were not measured are None."""
     memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     ratio = memory["fast"] / memory["reference"] if all(memory.values()) else None
     return {"peak_memory_bytes": memory, "peak_memory_ratio": ratio}
 
 
 def measure_speed(args: argparse.Namespace) -> dict[str, Any]:
-    """Return entries of the JSON file. `all_seconds` has the seconds of every repeat."""
+    """Return the speed results for the JSON file. `all_seconds` contains the seconds of every
+    repeat."""
     run = make_steps(args)
     steps = {"fast": args.steps, "reference": 1}
     tasks = {name: partial(run, name, steps[name]) for name in DECODERS}
@@ -104,7 +104,7 @@ def measure_speed(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """Return the results as a table in Markdown."""
+    """Return the results as a Markdown table."""
     rows = []
     if "speedup" in result:
         seconds = (median_and_range(result["all_seconds"][name]) for name in DECODERS)
@@ -113,7 +113,7 @@ def report(result: dict[str, Any]) -> str:
             [
                 "seconds per optimizer step, medians and ranges of {repeats}".format(**result),
                 *seconds,
-                f"{result['speedup']:.2f} x as fast",
+                f"{result['speedup']:.2f} times as fast",
             ],
             ["mel frames per second", *speeds, ""],
         ]
@@ -121,11 +121,11 @@ def report(result: dict[str, Any]) -> str:
         peaks = result["peak_memory_bytes"]
         ratio = result["peak_memory_ratio"]
         memory = (f"{peaks[n] / 1e9:.2f} GB" if peaks[n] else "not measured" for n in DECODERS)
-        rows.append(["peak memory", *memory, f"{ratio:.2f} x the bytes" if ratio else ""])
+        rows.append(["peak memory", *memory, f"{ratio:.2f} times the memory" if ratio else ""])
     return (
         "{precision}, {batch_size} clips of {frames} frames and {symbols} symbols; "
         "{fast_decoder}\n\n".format(**result)
-        + markdown_table(["", *DECODERS, "fast over reference"], rows)
+        + markdown_table(["", *DECODERS, "fast compared with reference"], rows)
     )
 
 
@@ -134,11 +134,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, **counts)
     add = parser.add_argument
     add("--precision", type=options.precision, default="fp32")
-    steps_help = "optimizer steps of the fast decoder per repeat (default: %(default)s)"
+    steps_help = "number of optimizer steps of the fast decoder per repeat (default: %(default)s)"
     add("--steps", type=whole_number(1), default=1, help=steps_help)
-    warm_ups_help = "number of repeats before the first timed repeat (default: %(default)s)"
+    warm_ups_help = "number of untimed repeats at the beginning (default: %(default)s)"
     add("--warm-ups", type=whole_number(0), default=1, help=warm_ups_help)
-    add("--only", choices=("speed", "memory"), help="measure nothing else (default: both)")
+    add("--only", choices=("speed", "memory"), help="measure only this (default: both)")
     args = parser.parse_args(arguments)
     options.check_fast_decoder()
     hparams = create_hparams(args.hparams, HParams(precision=args.precision))

@@ -1,14 +1,13 @@
-"""Check training on a GPU, time its steps, and write one report.
+"""Check training on a GPU, time optimizer steps, and write a report.
 
-    python -m benchmarks.gpu_report                                # into
-    research/results/gpu-<date> python -m benchmarks.gpu_report out --only exactness,steps_bf16  #
-    run these parts alone python -m benchmarks.gpu_report out --cpu-dry-run                #
-    rehearse without a GPU
+    python -m benchmarks.gpu_report                                  # default folder
+    python -m benchmarks.gpu_report out --only exactness,steps_bf16  # run only these parts
+    python -m benchmarks.gpu_report out --cpu-dry-run                # rehearse without a GPU
 
-The report answers four questions: are the kernels exact, how long does an optimizer step take, how
-much memory does it need, and does a killed run resume to the same weights? Each part runs in its
-own process with a time limit, and takes one to four minutes. report.md is written after each part,
-and contains the parts of earlier calls with the same folder.
+The report answers four questions. Are the kernels exact? How long does an optimizer step take? How
+much memory does it need? Does a killed run resume to the same weights? Each part runs in its own
+process with a time limit, and takes one to four minutes. report.md is updated after each part. It
+also contains the parts from earlier calls with the same folder.
 """
 
 import argparse
@@ -35,8 +34,8 @@ from tacotron2_voice.utils.files import read_bytes, read_json, write_bytes, writ
 from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-MAX_LINES = 20  # lines of a failed part's output in the report
-STATUS_FILE = "parts.json"  # status and seconds of every part
+MAX_LINES = 20  # maximum number of output lines of a failed part in the report
+STATUS_FILE = "parts.json"  # file with the status and the seconds of every part
 KERNEL_TESTS = (
     "tests/test_decoder_kernels.py",
     "tests/test_fast_decoder.py",
@@ -49,9 +48,9 @@ LONG = ("--batch-size", "16", "--frames", "774", "--symbols", "120")
 SHORT = ("--batch-size", "64", "--frames", "203", "--symbols", "32")
 STEPS = ("--only", "speed", "--repeats", "3", "--steps", "5")
 MEMORY = ("--only", "memory")
-# For --cpu-dry-run: a batch that a CPU trains in less than a second.
+# Batch for --cpu-dry-run, which a CPU trains in less than a second.
 TINY = ("--batch-size", "2", "--frames", "8", "--symbols", "6", "--repeats", "1", "--steps", "1")
-# Settings of the run that is killed: a small model that is large enough for the kernels.
+# Settings for the run that is killed: a small model, but large enough for the kernels.
 SMALL_MODEL = (
     "symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128,decoder_rnn_dim=128,"
     "prenet_dim=32,attention_dim=32,postnet_embedding_dim=64"
@@ -59,15 +58,15 @@ SMALL_MODEL = (
 
 
 class Part(NamedTuple):
-    """A check or benchmark."""
+    """One check or benchmark of the report."""
 
     seconds: int  # time limit in seconds
-    command: Sequence[str]  # arguments of Python
+    command: Sequence[str]  # arguments for the Python interpreter
     environment: Mapping[str, str]
 
 
 def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
-    """Return all parts by name, the most important first. A dry run measures tiny batches."""
+    """Return all parts, keyed by name and sorted by importance. A dry run uses tiny batches."""
 
     def tests(seconds: int, *options: str, **environment: str) -> Part:
         command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
@@ -75,12 +74,12 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
 
     def decoder(name: str, precision: str, *options: str) -> Part:
         json_file = str(folder / f"{name}.json")
-        # The last value of an option counts.
+        # `options` come last, because the last value of an option counts.
         size = TINY if dry_run else ()
         options = ("--precision", precision, *options, *size, "--json", json_file)
         return Part(90, ["-m", "benchmarks.decoder", *options], {})
 
-    # Compiling takes most of the time, so several processes are faster.
+    # Use several processes, because most of the time is spent compiling.
     processes = ("--numprocesses", "auto") if importlib.util.find_spec("xdist") else ()
     return {
         "exactness": tests(
@@ -90,7 +89,7 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
         "steps_bf16_short": decoder("steps_bf16_short", "bf16", *SHORT, *STEPS),
         "steps_tf32": decoder("steps_tf32", "tf32", *LONG, *STEPS),
         "steps_fp32": decoder("steps_fp32", "fp32", *LONG, *STEPS),
-        # TF32 needs as much memory as fp32.
+        # Measure memory only for fp32, because TF32 needs the same amount.
         "memory_bf16": decoder("memory_bf16", "bf16", *LONG, *MEMORY),
         "memory_fp32": decoder("memory_fp32", "fp32", *LONG, *MEMORY),
         "kill_and_resume": tests(
@@ -105,7 +104,7 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
 
 
 def run_part(name: str, part: Part, folder: Path) -> str:
-    """Run a part, write its output to a text file, and return its status."""
+    """Run a part, write its output to a text file, and return the status of the part."""
     (folder / f"{name}.json").unlink(missing_ok=True)
     with (folder / f"{name}.txt").open("wb") as output:
         process = subprocess.Popen(
@@ -122,15 +121,15 @@ def run_part(name: str, part: Part, folder: Path) -> str:
         except subprocess.TimeoutExpired:
             return f"stopped after {part.seconds} s"
         finally:
-            # The part's own child processes may still run, for example those of pytest-xdist.
+            # Kill child processes that may still run, such as pytest-xdist workers.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return "ok" if code == 0 else f"failed with code {code}"
+    return "ok" if code == 0 else f"failed with exit code {code}"
 
 
 def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
-    """Run parts, and write the report after each part. Return whether all parts succeeded."""
+    """Run the parts, and update the report after each part. Return whether all parts succeeded."""
     file = folder / STATUS_FILE
     done = read_json(file) if file.exists() else {}
     for name, part in parts.items():
@@ -145,7 +144,7 @@ def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
 
 
 def report(folder: Path, done: Mapping[str, dict[str, Any]]) -> str:
-    """Return the report of the parts so far, in Markdown."""
+    """Return the report on all parts so far as Markdown."""
     commit = describe_environment(torch.device("cpu"))["commit"] or os.environ.get("COMMIT")
     machine = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     versions = machine["versions"]
@@ -167,22 +166,22 @@ def report(folder: Path, done: Mapping[str, dict[str, Any]]) -> str:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """Return a phrase about the results of benchmarks/decoder.py."""
+    """Return a phrase that describes the results of benchmarks/decoder.py."""
     batch = "{batch_size} clips of {frames} frames: ".format(**result)
     if "speedup" in result:
-        speed = "{fast_frames_per_second:,.0f} padded frames/s, {speedup:.2f} x as fast"
+        speed = "{fast_frames_per_second:,.0f} padded frames/s, {speedup:.2f} times as fast"
         return batch + speed.format(**result) + " as the reference"
     ratio = result["peak_memory_ratio"]
     if ratio is None:
         return batch + "memory was not measured"
     gigabytes = result["peak_memory_bytes"]["fast"] / 1e9
-    return f"{batch}{gigabytes:.2f} GB, {ratio:.2f} x the reference's"
+    return f"{batch}{gigabytes:.2f} GB, {ratio:.2f} times the memory of the reference"
 
 
 def last_lines(path: Path) -> list[str]:
-    """Return the last lines of a part's output, without the names of private folders."""
+    """Return the last lines of a part's output, with private folder names removed."""
     text = read_bytes(path).decode(errors="replace") if path.exists() else ""
-    for private, name in ((ROOT, "."), (Path.home(), "~")):  # Reports are published.
+    for private, name in ((ROOT, "."), (Path.home(), "~")):  # because reports are published
         text = text.replace(str(private), name)
     return text.strip().splitlines()[-MAX_LINES:]
 
@@ -195,14 +194,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         default=ROOT / "research" / "results" / f"gpu-{date.today().isoformat()}",
         metavar="FOLDER",
-        help="write report.md here (default: research/results/gpu-<date>)",
+        help="folder for report.md (default: research/results/gpu-<date>)",
     )
-    parser.add_argument("--only", metavar="NAME,NAME", help="run these parts (default: all)")
+    parser.add_argument("--only", metavar="NAME,NAME", help="run only these parts (default: all)")
     parser.add_argument(
         "--cpu-dry-run",
         action="store_true",
-        help="run every part on the CPU with tiny batches, to check the program; the times mean "
-        "nothing",
+        help="run every part on the CPU with tiny batches to test this program; the times are "
+        "meaningless",
     )
     args = parser.parse_args(arguments)
     args.folder = args.folder.absolute()
@@ -215,9 +214,14 @@ def main(arguments: list[str] | None = None) -> None:
     names = args.only.split(",") if args.only else list(parts)
     unknown = sorted(set(names) - set(parts))
     if unknown:
-        raise UserError(f"--only {','.join(unknown)}: expected names from {', '.join(parts)}")
+        raise UserError(
+            f"--only {','.join(unknown)}: unknown parts (expected names from {', '.join(parts)})"
+        )
     if not (args.cpu_dry_run or torch.cuda.is_available()):
-        raise UserError("no GPU found, which this program measures (rehearse with --cpu-dry-run)")
+        raise UserError(
+            "no GPU found, but this program needs a GPU. To rehearse without a GPU, add "
+            "--cpu-dry-run"
+        )
     check_fast_decoder()
     args.folder.mkdir(parents=True, exist_ok=True)
     succeeded = run_parts({name: parts[name] for name in names}, args.folder)

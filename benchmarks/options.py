@@ -1,4 +1,4 @@
-"""Define the options that benchmarks share: device, precision, settings and counts."""
+"""Define options that several benchmarks share: device, precision, settings and counts."""
 
 import argparse
 import importlib.util
@@ -16,7 +16,7 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
         parser = measuring_parser(__doc__, warm_ups=3)  # adds --warm-ups with the default 3
 
     Args:
-        counts: default of each count, which accepts whole numbers from 1.
+        counts: default value of each count. Counts accept whole numbers of at least 1.
     """
     parser = make_parser(description)
     default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -24,13 +24,16 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
         "--device",
         type=available_device,
         default=default,
-        help="compute on cpu, cuda or cuda:1 (default: the GPU if there is one)",
+        help="device to compute on: cpu, cuda or cuda:1 (default: a GPU, or the CPU without a GPU)",
     )
     parser.add_argument(
-        "--json", type=output_file, metavar="FILE.json", help="also write the results to this file"
+        "--json",
+        type=output_file,
+        metavar="FILE.json",
+        help="also write the results to this JSON file",
     )
     parser.add_argument(
-        "--hparams", default="", metavar="name=value,...", help="override settings of hparams.py"
+        "--hparams", default="", metavar="name=value,...", help="override settings in hparams.py"
     )
     for name, count in counts.items():
         parser.add_argument(
@@ -43,23 +46,23 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
 
 
 def check_fast_decoder() -> None:
-    """Check that the fast decoder's folder is there. Training works without it.
+    """Check that the folder fast_decoder/ exists, because training also works without it.
 
     Raises:
-        UserError: if it is missing.
+        UserError: if the folder is missing.
     """
     spec = importlib.util.find_spec("fast_decoder")
-    # If the folder contains only compiled files, it is an empty package without an origin.
+    # A folder that contains only compiled files is an empty package without an origin.
     if spec is None or spec.origin is None:
-        raise UserError("fast_decoder/: no such folder (expected, because this benchmark times it)")
+        raise UserError("fast_decoder/: no such folder. This benchmark needs the fast decoder")
 
 
 def available_device(text: str) -> torch.device:
-    """Convert the name of a device, and reject devices that this machine does not have."""
+    """Convert a device name to a device. Reject devices that this machine does not have."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     devices = ["cpu", "cuda", *gpus] if gpus else ["cpu"]
     return torch.device(checked(str, f"one of {', '.join(devices)}", devices.__contains__)(text))
 
 
-# Check an option's value, which must be the name of a precision, such as bf16.
+# Converts an option's value, which must be the name of a precision such as bf16.
 precision = checked(str, f"one of {', '.join(PRECISIONS)}", PRECISIONS.__contains__)

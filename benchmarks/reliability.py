@@ -1,4 +1,4 @@
-"""Measure how reliably a model speaks: it should say the whole text once and then stop.
+"""Measure how reliably a model says a whole text once and then stops.
 
     python -m benchmarks.reliability demo/voice texts.txt
     python -m benchmarks.reliability demo/voice --numbers 1-10000 --json reliability.json
@@ -6,11 +6,12 @@
     python -m benchmarks.reliability best.pt texts.txt --transcribe --recognizer whisper --quality
     python -m benchmarks.reliability best.pt texts.txt --speaker anna
 
-Every text is spoken in three ways with the same seed, interleaved: ended by the stop-token
-predictor alone and without an added full stop (the behavior before 0.4.0); ended by the stop-token
-predictor or by resting attention; and with retries. The table counts the texts by their failures.
-For --audio randomly chosen texts the audio is computed too, and the times are compared.
---transcribe adds the word error rate, --quality the mean score of DistillMOS.
+Each text is synthesized in three interleaved ways with the same seed. In the first way, only the
+stop-token predictor ends speech, and no full stop is added to the text (the behavior before version
+0.4.0). In the second way, speech also ends when attention rests at the end of the text. The third
+way adds retries. The table counts texts by failure. For the number of randomly chosen texts in
+--audio, the benchmark also computes audio and compares the times. --transcribe adds the word error
+rate, and --quality adds the mean DistillMOS score.
 """
 
 import argparse
@@ -39,13 +40,13 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import load_vocoder
 
-WAYS = {  # way of speaking -> settings and number of retries
+WAYS = {  # way of synthesis -> (settings, number of retries)
     "gate alone": ("attention_rest_time=0", 0),
     "end found": ("", 0),
     "with retries": ("", RETRIES),
 }
 LABELS = {
-    "no stop": "ran to the limit of steps",
+    "no stop": "reached the limit of decoder steps",
     "stuck": "attention stopped inside the text",
     "missing": "words missing at the end",
     "skipped": "words skipped",
@@ -54,43 +55,45 @@ LABELS = {
     "slow": "slower than the corpus",
     "blurred": "alignment blurred",
 }
-HALF = 0.5  # a text counts if at least this share of its words is wrong
+HALF = 0.5  # a text counts as wrong if more than this fraction of its words is wrong
 
 
 @dataclass
 class Counts:
-    """Counts over the texts that were spoken in the same way."""
+    """Counts over all texts that were synthesized in the same way."""
 
-    # Number of texts with each kind of failure.
+    # Number of texts per kind of failure.
     failures: Counter[str] = field(default_factory=Counter)
     failed: int = 0  # number of texts with any failure
-    stop_reasons: Counter[str] = field(default_factory=Counter)  # number of chunks by reason
-    faded_out: int = 0  # chunks whose audio was still loud at the end
+    stop_reasons: Counter[str] = field(default_factory=Counter)  # number of chunks per stop reason
+    faded_out: int = 0  # number of chunks whose audio was still loud at the end
     chunks: int = 0
-    retried: int = 0  # number of chunks that were synthesized again
+    retried: int = 0  # number of chunks with retries
     attempts: int = 0
-    computing: float = 0.0  # seconds of computing for the texts with audio
-    audio: float = 0.0  # seconds of audio
-    longest: float = 0.0  # seconds of the longest text
-    half_wrong: int = 0  # transcribed texts with more than half of the words wrong
+    computing: float = 0.0  # computing time for the texts with audio, in seconds
+    audio: float = 0.0  # duration of the audio, in seconds
+    longest: float = 0.0  # duration of the longest text, in seconds
+    half_wrong: int = 0  # number of transcribed texts with more than half of the words wrong
     word_error_rate: float | None = None
-    quality: float | None = None  # mean score of DistillMOS, from 1 to 5
+    quality: float | None = None  # mean DistillMOS score from 1 to 5
 
 
 def texts_of(args: argparse.Namespace) -> list[str]:
-    """Return the texts to speak."""
+    """Return the texts to synthesize."""
     if args.numbers:
         first, last = args.numbers
         return [sentence_of(str(n), args.language) for n in range(first, last + 1)]
-    lines = numbered_lines(args.texts, "no such file (expected one text per line)")
+    lines = numbered_lines(args.texts, "no such file (expected a file with one text per line)")
     return [line.strip() for _, line in lines]
 
 
 def number_range(text: str) -> tuple[int, int]:
-    """Convert the argument of --numbers."""
+    """Convert the argument of --numbers to (first, last)."""
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) < 10**6):
-        raise argparse.ArgumentTypeError(f"{text[:60]!r}: expected FIRST-LAST, such as 1-10000")
+        raise argparse.ArgumentTypeError(
+            f"{text[:60]!r}: invalid range (expected FIRST-LAST, such as 1-10000)"
+        )
     return int(first), int(last)
 
 
@@ -102,10 +105,11 @@ def speak(
     *,
     with_audio: bool,
 ) -> np.ndarray:
-    """Speak a text and add its failures to `counts`. Return the audio [N], or [0] without audio.
+    """Synthesize a text, and add its failures to `counts`. Return the audio [N], or [0] if none is
+    computed.
 
     Args:
-        options: options of Synthesizer.stream_mels.
+        options: options for `Synthesizer.stream_mels`.
     """
     settings = synthesizer.settings
     began = time.perf_counter()
@@ -130,7 +134,7 @@ def speak(
 
 
 def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
-    """Return a synthesizer and a number of retries for each of the WAYS."""
+    """Return a synthesizer and a number of retries for each way in WAYS."""
     ways = {}
     for name, (settings, retries) in WAYS.items():
         overrides = ",".join(filter(None, (args.hparams, settings)))
@@ -140,21 +144,21 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
         ways[name] = (synthesizer, retries)
     gate_alone = ways["gate alone"][0]
     statistics = gate_alone.training.statistics
-    if statistics is not None:  # before 0.4.0, no end punctuation was added
+    if statistics is not None:  # no end punctuation, as before version 0.4.0
         without_mark = replace(statistics, final_mark="")
         gate_alone.training = replace(gate_alone.training, statistics=without_mark)
     return ways
 
 
 def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
-    """Speak all texts in all WAYS and return the counts of each way."""
+    """Synthesize all texts in all WAYS, and return the counts for each way."""
     ways = load_ways(args)
     counts_of = {name: Counts() for name in ways}
     recognizer = None
     if args.transcribe:
         recognizer = make_recognizer(args.recognizer, args.whisper_model, args.language, texts)
         if recognizer is None:
-            expected = f"{args.recognizer} transcribes English only; use --recognizer whisper"
+            expected = f"{args.recognizer} supports only English. Use --recognizer whisper"
             raise UserError(f"--language {args.language}: {expected}")
     quality = DistillMos() if args.quality else None
     evaluators = {name: Evaluators(recognizer, quality, args.language) for name in ways}
@@ -177,7 +181,7 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
 
 
 def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
-    """Return a Markdown table with a column for each way."""
+    """Return a Markdown table with one column per way."""
     all_counts = [*counts_of.values()]
     rows: list[list[str]] = []
 
@@ -191,12 +195,15 @@ def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
     add("chunks ended by attention", (f"{c.stop_reasons['REST']:,}" for c in all_counts))
     add("chunks faded out", (f"{counts.faded_out:,}" for counts in all_counts))
     add("chunks with retries", (f"{counts.retried:,}" for counts in all_counts))
-    add("longest text, seconds", (f"{counts.longest:.2f}" for counts in all_counts))
-    add("audio, minutes", (f"{counts.audio / 60:.1f}" for counts in all_counts))
-    add(f"computing, seconds, {num_audio:,} texts", (f"{c.computing:.1f}" for c in all_counts))
+    add("longest text in seconds", (f"{counts.longest:.2f}" for counts in all_counts))
+    add("audio in minutes", (f"{counts.audio / 60:.1f}" for counts in all_counts))
+    add(
+        f"computing time in seconds, {num_audio:,} texts",
+        (f"{c.computing:.1f}" for c in all_counts),
+    )
     rates = [counts.word_error_rate for counts in all_counts]
     if None not in rates:
-        title = f"more than half of the words wrong, of {num_audio:,} texts"
+        title = f"texts with more than half of the words wrong, of {num_audio:,} texts"
         add(title, (f"{counts.half_wrong:,}" for counts in all_counts))
         add(f"word error rate, {num_audio:,} texts", (f"{rate:.3f}" for rate in rates))
     scores = [counts.quality for counts in all_counts]
@@ -208,42 +215,46 @@ def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("voice", type=Path, help="folder of a voice, or a checkpoint")
+    add("voice", type=Path, help="folder of an exported voice, or a checkpoint")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("texts", type=Path, nargs="?", help="file with one text per line")
     source.add_argument(
         "--numbers",
         type=number_range,
         metavar="FIRST-LAST",
-        help="speak these numbers, for the demo's voice",
+        help="synthesize these numbers, for the demo voice",
     )
     add("--language", default=ENGLISH, help="language of the texts (default: %(default)s)")
-    add("--speaker", metavar="NAME", help="speak as this speaker, if the model has several")
+    add("--speaker", metavar="NAME", help="name of the speaker, if the model has several speakers")
     add("--vocoder", metavar="FILE", help="use this ONNX vocoder instead of Griffin-Lim")
     add(
         "--audio",
         type=whole_number(1),
         default=500,
         metavar="N",
-        help="compute the audio of N texts (default: %(default)s)",
+        help="compute the audio of N random texts (default: %(default)s)",
     )
     add("--transcribe", action="store_true", help="measure the word error rate")
     add_recognizer_options(parser)
-    add("--quality", action="store_true", help="rate the audio (requirements/distillmos.txt)")
+    add(
+        "--quality",
+        action="store_true",
+        help="rate the audio with DistillMOS (needs requirements/distillmos.txt)",
+    )
     add("--hparams", default="", help="change settings, such as attention_window=6")
-    add("--json", type=output_file, metavar="FILE", help="write the results to this file too")
+    add("--json", type=output_file, metavar="FILE", help="also write the results to this JSON file")
     args = parser.parse_args(arguments)
     args.device = torch.device("cpu")
     texts = texts_of(args)
     if not texts:
-        raise UserError(f"{args.texts}: no text (expected one per line)")
+        raise UserError(f"{args.texts}: contains no text (expected one text per line)")
     counts_of = measure(args, texts)
     before = counts_of["end found"].computing
     after = counts_of["with retries"].computing
     title = " ".join(filter(None, (str(args.voice), args.speaker, args.hparams, args.vocoder)))
     markdown = table(counts_of, len(texts), min(args.audio, len(texts)))
-    ratio = f"With retries, speaking takes {after / before:.3f} times as long."
-    # Dataclasses.asdict cannot copy a Counter.
+    ratio = f"With retries, synthesis takes {after / before:.3f} times as long."
+    # Not dataclasses.asdict, because it cannot copy a Counter.
     result = {name: vars(counts) for name, counts in counts_of.items()}
     publish(args, {"voice": title, "ways": result}, f"{title}\n\n{markdown}\n\n{ratio}")
 

@@ -1,18 +1,19 @@
-"""Measure the real-time factor of synthesis: computing time per second of speech, up to the mel.
+"""Measure the real-time factor of synthesis: computing time (from text to mel) per second of
+speech.
 
     python -m benchmarks.speaking                                  # 1 text, then a batch of 16
     python -m benchmarks.speaking --texts 1,64 --steps 300 --json synthesis.json
     python -m benchmarks.speaking --device cpu --voices --threads 2,1   # also with ONNX Runtime
 
-The model has the full size and random weights, in float32 as in synthesize.py. Every text has
+The model is a full-size model with random weights, in float32 as in synthesize.py. Every text has
 --symbols symbols and takes --steps decoder steps, because the stop-token predictor is off. The
-benchmark times everything from symbol ids to the mel in the memory of the CPU. Griffin-Lim is timed
-separately, on the CPU, for the mel of one text, where librosa is installed.
+benchmark times everything from symbol ids to the mel in CPU memory. If librosa is installed,
+Griffin-Lim is timed separately, on the CPU and for one text.
 
-On a GPU, the benchmark interleaves decoder steps that run one by one with decoder steps in CUDA
-graphs (fast_decoder/captured_steps.py). The time includes the capture of the graphs, and the mels
-are compared. On a CPU, decoder steps run one by one. With --voices, they are interleaved with the
-same model as an exported voice. The exported voice speaks one text after another.
+On a GPU, the benchmark compares decoder steps that run one by one with decoder steps in CUDA graphs
+(fast_decoder/captured_steps.py). The time includes capturing the graphs, and the mels are compared.
+On a CPU, decoder steps run one by one. With --voices, the benchmark also times the same model as an
+exported voice, which synthesizes one text after another. All ways run interleaved.
 """
 
 import argparse
@@ -46,7 +47,7 @@ WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 def speak(
     args: argparse.Namespace, speaker: Tacotron2, count: int, way: str, threads: int
 ) -> torch.Tensor:
-    """Return the mel [count, n_mels, frames] of random texts, the same in each call."""
+    """Return the mels [count, n_mels, frames] of random texts, which are the same in each call."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     shape = (count, args.symbols)
@@ -57,8 +58,8 @@ def speak(
 
 
 def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[str, Path]:
-    """Export the model as voices, and return their folders by their names in the table."""
-    # Imported here, because GPU machines may lack onnx.
+    """Export the model as voices, and return their folders, keyed by their names in the table."""
+    # Imported here because GPU machines may lack onnx.
     from export.checkpoint_synthesizer import CheckpointSynthesizer
     from export.voice_export import ComparedText, export_voice
 
@@ -71,7 +72,7 @@ def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[s
 
 
 def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarray:
-    """Return the mel of the same random texts as `speak`, made one text after another."""
+    """Return the mels of the same random texts as in `speak`, synthesized one after another."""
     shape = (count, args.symbols)
     texts = np.random.default_rng(0).integers(1, args.hparams.n_symbols, shape).tolist()
     mels = []
@@ -84,7 +85,8 @@ def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarra
 def measure(
     args: argparse.Namespace, speaker: Tacotron2, voices: dict[str, Path]
 ) -> list[dict[str, Any]]:
-    """Return a row for each number of texts and each way to speak them, then Griffin-Lim's row."""
+    """Return one row per number of texts and way of synthesis, followed by the row for
+    Griffin-Lim."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
     # Number of frames per second of speech.
     second = args.hparams.sampling_rate / args.hparams.hop_length
@@ -109,7 +111,7 @@ def measure(
             rows.append(row | {"real_time_factors": factors})
     mel = speak(args, speaker, 1, ways[0], args.threads[0])[0]
     factors = None
-    with contextlib.suppress(ImportError):  # Griffin-Lim is not timed without librosa
+    with contextlib.suppress(ImportError):  # without librosa, do not time Griffin-Lim
         griffin_lim = GriffinLim(args.hparams, mel_filters(args.hparams).numpy())
         invert = functools.partial(griffin_lim.samples, mel.float().cpu().numpy())
         [times] = time_interleaved({"Griffin-Lim": invert}, args.repeats, mel.device).values()
@@ -120,17 +122,19 @@ def measure(
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, symbols=120, steps=600, repeats=5)
-    about = "numbers of texts per batch (default: %(default)s)"
+    about = "numbers of texts per batch, separated by commas (default: %(default)s)"
     parser.add_argument("--texts", type=whole_numbers, default="1,16", help=about)
-    about = "numbers of CPU threads (default: %(default)s)"
+    about = "numbers of CPU threads, separated by commas (default: %(default)s)"
     threads = str(torch.get_num_threads())
     parser.add_argument("--threads", type=whole_numbers, default=threads, help=about)
-    about = "measure exported voices too, on a CPU (requirements/onnx.txt)"
+    about = "also measure exported voices on a CPU (needs requirements/onnx.txt)"
     parser.add_argument("--voices", action="store_true", help=about)
     args = parser.parse_args(arguments)
     hparams = create_hparams(args.hparams)
     if hparams.speaker_embedding_dim:
-        parser.error("speaker_embedding_dim: expected 0, because one speaker is measured")
+        parser.error(
+            "speaker_embedding_dim: expected 0, because this benchmark uses a single-speaker model"
+        )
     args.hparams = replace(hparams, max_decoder_steps=args.steps, gate_threshold=1.0)
     torch.manual_seed(0)
     speaker = Tacotron2(args.hparams).eval().to(args.device)
@@ -144,7 +148,9 @@ def main(arguments: list[str] | None = None) -> None:
         same_mel = {True: "yes", False: "NO"}.get(same, "")
         cells.append([row["texts"], row["way"], row["threads"], factor, same_mel])
     table = markdown_table(["texts", "steps", "threads", "real-time factor", "same mel"], cells, 2)
-    text = f"{args.steps} steps each; medians and ranges of {args.repeats}\n\n{table}"
+    text = (
+        f"{args.steps} decoder steps each; medians and ranges of {args.repeats} repeats\n\n{table}"
+    )
     publish(args, result | {"rows": rows}, text)
 
 

@@ -1,6 +1,6 @@
-"""Time tasks in an interleaved order, and print and write the results.
+"""Time tasks in interleaved order, and print and write the results.
 
-If the machine becomes slower during a benchmark, all tasks slow down to the same degree.
+If the machine becomes slower during a benchmark, the slowdown affects all tasks equally.
 """
 
 import argparse
@@ -22,12 +22,12 @@ def time_interleaved(
     warm_up: int = 1,
     title: str = "timing",
 ) -> dict[str, np.ndarray]:
-    """Return the seconds [rounds] of every task, including the device's work.
+    """Return the seconds [rounds] that each task takes, including the work on the device.
 
-    Each round runs every task once, in a random order.
+    Each round runs every task once, in random order.
 
     Args:
-        warm_up: runs of each task before the first round, which are not timed.
+        warm_up: number of untimed runs of each task before the first round.
     """
     rng = np.random.default_rng(0)
     names = list(tasks)
@@ -43,7 +43,7 @@ def time_interleaved(
 
 
 def publish(args: argparse.Namespace, result: dict, text: str) -> None:
-    """Print the machine and `text`, and write `result` with the machine to --json."""
+    """Print the machine and `text`, and write `result` and the machine to the file in --json."""
     measured = measured_on(args.device)
     print(f"{measured['device']}, torch {measured['versions']['torch']}: {text}")
     if args.json:
@@ -51,7 +51,7 @@ def publish(args: argparse.Namespace, result: dict, text: str) -> None:
 
 
 def median_and_range(seconds: Sequence[float] | np.ndarray, digits: int = 3) -> str:
-    """Return the median with the lowest and the highest value, such as "1.20 (1.10 to 1.50)"."""
+    """Return the median, the lowest and the highest value, such as "1.20 (1.10 to 1.50)"."""
     median = f"{np.median(seconds):,.{digits}f}"
     low = f"{min(seconds):,.{digits}f}"
     high = f"{max(seconds):,.{digits}f}"

@@ -1,13 +1,13 @@
-"""Measure how intelligible and natural a model's speech is, compared with recordings of the same
-texts.
+"""Measure how intelligible and natural the speech of a model is, compared with recordings of the
+same texts.
 
     options = EvaluationOptions(recognizer="whisper", quality=True)
     result = evaluate(Path("runs/mine/best.pt"), Path("unseen"), options)
     print(result.summary())
 
-The training must not have used these recordings. A recognizer makes mistakes too, so compare the
-model's word error rate with the rate of the recordings. The identification rate needs no recognizer
-and therefore works in any language.
+Use recordings that were not used in training. Recognizers make mistakes too, so compare the model's
+word error rate with that of the recordings. The identification rate needs no recognizer, so it
+works in any language.
 """
 
 import tempfile
@@ -65,11 +65,11 @@ from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
-REFERENCE_FILE = "reference_measures.json"  # file next to the recordings
+REFERENCE_FILE = "reference_measures.json"  # name of the file next to the recordings
 
 
 def word_error_rate(transcripts: Sequence[Transcript]) -> float:
-    """Return the number of substituted, deleted and inserted words per word of the texts."""
+    """Return the word error rate: substituted, deleted and inserted words per word of the texts."""
     texts = [transcript.text for transcript in transcripts]
     hypotheses = [transcript.heard for transcript in transcripts]
     return float(jiwer.wer(texts, hypotheses))
@@ -77,17 +77,17 @@ def word_error_rate(transcripts: Sequence[Transcript]) -> float:
 
 @dataclass
 class Evaluators:
-    """Transcribe and rate audio of known texts, one piece after another.
+    """Transcribe and rate audio of known texts, one audio at a time.
 
         evaluators = Evaluators(Pocketsphinx(numbers_only=False), DistillMos(), "en-us")
         evaluators.add("Seven.", samples, 22050)
         evaluators.measures()
 
     Args:
-        recognizer: None: no word error rate.
-        quality_model: None: no quality.
+        recognizer: speech recognizer; None: measure no word error rate.
+        quality_model: DistillMOS; None: measure no quality.
         language: eSpeak's code for the language of the texts.
-        encoder: None: no speaker identification.
+        encoder: speaker encoder; None: identify no speakers.
     """
 
     recognizer: Recognizer | None
@@ -97,19 +97,19 @@ class Evaluators:
     transcripts: list[Transcript] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     embeddings: list[np.ndarray] = field(default_factory=list)
-    # `identify_speakers` sets this value after all audio was added
+    # set by `identify_speakers` after all audio has been added
     is_right_speaker: list[bool] = field(default_factory=list)
 
     def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
-        """Evaluate audio of a text: float samples [N] in [-1, 1]."""
+        """Evaluate the audio of a text. `samples` are floats [N] in [-1, 1]."""
         words = text.lower().rstrip(".")
         transcript = ""
         if self.recognizer:
             words = words_of(text, self.language)
             if not words:
                 raise UserError(
-                    f"{text[:60]!r}: no words in language={self.language}, expected texts in the "
-                    "language of --language"
+                    f"{text[:60]!r}: contains no words in language={self.language} (expected texts "
+                    "in the language of --language)"
                 )
             transcript = words_of(self.recognizer.transcribe(samples, sampling_rate), self.language)
         self.transcripts.append(Transcript(words, transcript))
@@ -119,7 +119,7 @@ class Evaluators:
             self.embeddings.append(self.encoder.embed(samples, sampling_rate))
 
     def measures(self, indices: Sequence[int] | None = None) -> Measures:
-        """Return the means over all audio, or over the audio with these indices."""
+        """Return the mean measures over all audio, or over the audio with these indices."""
         chosen = range(len(self.transcripts)) if indices is None else indices
         rate = None
         quality = None
@@ -135,11 +135,11 @@ class Evaluators:
     def identify_speakers(
         self, centroids: Mapping[str, Sequence[float]], names: Sequence[str | None]
     ) -> list[str]:
-        """Return the nearest speaker of each piece of audio, or "" without an encoder.
+        """Return the nearest speaker for each audio, or "" if there is no encoder.
 
         Args:
             centroids: the mean embedding [256] of each speaker's recordings.
-            names: the correct speaker of each piece, for `measures`.
+            names: the correct speaker of each audio, for `measures`.
         """
         if not self.encoder:
             return [""] * len(names)
@@ -149,7 +149,7 @@ class Evaluators:
         return nearest
 
     def copy_without_results(self) -> "Evaluators":
-        """Return new evaluators with the same models."""
+        """Return new evaluators that use the same models but have no results yet."""
         return Evaluators(self.recognizer, self.quality_model, self.language, self.encoder)
 
 
@@ -159,10 +159,10 @@ class EvaluationOptions:
 
     Args:
         language: eSpeak's code for the language of the texts.
-        recognizer, whisper_model: see `make_recognizer`.
-        words_only: skip the identification rate, which takes most of the time.
-        quality: rate the audio with DistillMOS too.
-        right_speaker: measure the speaker identification accuracy too.
+        recognizer, whisper_model: arguments for `make_recognizer`.
+        words_only: whether to skip the identification rate, which takes most of the time.
+        quality: whether to rate the audio with DistillMOS too.
+        right_speaker: whether to measure the speaker identification accuracy too.
     """
 
     language: str = ENGLISH
@@ -173,7 +173,7 @@ class EvaluationOptions:
     right_speaker: bool = False
 
     def make_evaluators(self, texts: Sequence[str]) -> Evaluators:
-        """Load the models that evaluate audio.
+        """Load the models that are needed to evaluate audio.
 
         Raises:
             UserError: if a package or a model cannot be loaded.
@@ -197,11 +197,11 @@ def evaluate(
     """Synthesize the texts of recordings, and compare the speech with the recordings.
 
     Args:
-        checkpoint: a checkpoint, or the folder of an exported voice.
-        recordings_path, speaker_column: see `read_recordings`.
+        checkpoint: a checkpoint or the folder of an exported voice.
+        recordings_path, speaker_column: arguments for `read_recordings`.
         speaker: the speaker for all texts, if the recordings have no speakers.
-        vocoder: an ONNX file to use in place of Griffin-Lim.
-        output: a folder that keeps the audio and the alignments.
+        vocoder: an ONNX file to use instead of Griffin-Lim.
+        output: folder for the audio and the alignments.
 
     Raises:
         UserError: if the recordings, the checkpoint, the vocoder or a model cannot be read.
@@ -225,7 +225,7 @@ def evaluate(
             recordings_path, synthesizer, vocoder_name, evaluators, speaker_column
         )
 
-    # The recordings are read first, so that a bad recording stops the evaluation early.
+    # Read the recordings first, so that a bad recording stops the evaluation early.
     hparams = synthesizer.settings
     recorded: list[np.ndarray] = []
     if not options.words_only:
@@ -271,15 +271,15 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Measure recordings, or read the measures from the file that an earlier call wrote next to
-    them.
+    """Measure recordings, or read their measures from the file that an earlier call has written
+    next to them.
 
     Args:
-        path, speaker_column: see `read_recordings`.
-        synthesizer: its vocoder also processes the recordings.
+        path, speaker_column: arguments for `read_recordings`.
+        synthesizer: the synthesizer whose vocoder also processes the recordings.
 
     Raises:
-        UserError: if the recordings, or the file with their measures, cannot be read.
+        UserError: if the recordings or the file with their measures cannot be read.
     """
     hparams = synthesizer.settings
     recordings = read_recordings(path, speaker_column)
@@ -314,7 +314,7 @@ def measure_reference(
     names = [recording.speaker for recording in recordings]
     centroids: dict[str, list[float]] = {}
     if evaluators.encoder:
-        # Each recording is compared with the other recordings of its speaker, not with itself.
+        # Compare each recording with the other recordings of its speaker, not with itself.
         for each in (recorded, vocoded):
             nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
             each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]
@@ -338,15 +338,15 @@ def synthesize_texts(
     names: Sequence[str | None],
     output: Path | None,
 ) -> Iterator[torch.Tensor]:
-    """Yield the samples [N] of each text, rounded to 16 bits like in a WAV.
+    """Yield the samples [N] for each text, rounded to 16 bits as in a WAV file.
 
-    Audio that is too short for a mel spectrogram is padded with silence. Such audio occurs if a
-    barely trained model stops at once.
+    Audio that is too short for a mel spectrogram is padded with silence. A barely trained model can
+    produce such audio if it stops at once.
 
     Args:
         names: the speaker of each text.
-        output: a folder that keeps the audio, the alignments and an index.csv with the columns
-            wav, text and, for several speakers, speaker.
+        output: folder for the audio, the alignments and an index.csv with the columns wav, text
+            and, for several speakers, speaker.
     """
     hparams = synthesizer.settings
     with tempfile.TemporaryDirectory() as temporary:
@@ -358,7 +358,7 @@ def synthesize_texts(
             wav = folder / f"{number:04d}.wav"
             if output:
                 write_speech(wav.with_suffix(""), speech, hparams.table)
-            else:  # the plot is left out because it takes longer than the speech
+            else:  # leave out the plot, because it takes longer than the speech
                 write_wav(wav, speech.audio, hparams.sampling_rate)
             samples = torch.from_numpy(soundfile.read(wav, dtype="float32")[0])
             missing = max(0, hparams.filter_length - len(samples))
@@ -377,8 +377,8 @@ def labeled_transcripts(
     names: Sequence[str | None],
     nearest_speakers: Sequence[str],
 ) -> list[Transcript]:
-    """Return the transcripts, each with its nearest recording, its speaker and its nearest
-    speaker."""
+    """Return the transcripts with the nearest recording, the speaker and the nearest speaker of
+    each audio."""
     nearest_texts = [""] * len(recordings)
     if nearest:
         nearest_texts = [recordings[i].text.lower().rstrip(".") for i in nearest]
@@ -395,11 +395,11 @@ def rates_by_speaker(
     reference: Reference,
     is_identified: np.ndarray,
 ) -> dict[str, SpeakerRates]:
-    """Return the measures of each speaker, or an empty list for a single speaker.
+    """Return the measures of each speaker; an empty list for a single speaker.
 
     Args:
         names: the speaker of each text that was added to `evaluators`.
-        is_identified: bool [texts], or [0] if identification was skipped.
+        is_identified: bool [texts], or empty if identification was skipped.
     """
     rates: dict[str, SpeakerRates] = {}
     for name, indices in indices_by_speaker(names).items():

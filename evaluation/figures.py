@@ -3,8 +3,8 @@
     figure = draw_padded_batches(lengths, dynamic=True)
     write_figure(figure, Path("figure_3.svg"))
 
-The plots of batches repeat the figures of the paper (Ge21) with the clip lengths of any corpus. A
-strategy has the same color and the same marker in all plots.
+The plots of batches reproduce the figures of the paper (Ge21) with the clip lengths of any corpus.
+Each strategy has the same color and marker in all plots.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ from length_batching.search import (
 )
 from tacotron2_voice.utils.files import write_atomically
 
-Lengths = Sequence[int] | np.ndarray  # [clips] frames
+Lengths = Sequence[int] | np.ndarray  # [clips], number of frames of each clip
 
 
 class Style(NamedTuple):
@@ -45,8 +45,8 @@ class Style(NamedTuple):
     marker: str
 
 
-# Colors of Okabe and Ito, which color-blind readers can distinguish, and a gray. Strategies outside
-# this table get another gray from `style_of`.
+# Colors by Okabe and Ito, which color-blind readers can distinguish, and a gray. `style_of` returns
+# a different gray for strategies that are not in this table.
 STYLES = {
     "random": Style("#D55E00", "o"),
     "sorted": Style("#000000", "s"),
@@ -60,7 +60,7 @@ STYLES = {
 }
 GRAY = "#555555"
 MORE_MARKERS = "pHd*h8"
-# Axis labels of columns of metrics.jsonl whose own names are unclear.
+# Axis labels for columns of metrics.jsonl whose names are unclear.
 LABELS = {
     "alignment_sharpness": "focus rate",
     "updates": "optimizer steps",
@@ -72,7 +72,7 @@ RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linesty
 def style_of(strategy: str) -> Style:
     """Return the color and the marker of a strategy.
 
-    Strategies that are not in STYLES are gray. Each gray strategy has a different marker.
+    Strategies that are not in STYLES are gray, each with a different marker.
     """
     if strategy in STYLES:
         return STYLES[strategy]
@@ -81,17 +81,17 @@ def style_of(strategy: str) -> Style:
 
 
 def label_of(quantity: str) -> str:
-    """Return the axis label of a column of metrics.jsonl."""
+    """Return the axis label for a column of metrics.jsonl."""
     return LABELS.get(quantity, quantity.replace("_", " "))
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
     """Write the figure as an SVG file with searchable text, and return the path.
 
-    The same figure always gives the same bytes.
+    The same figure always results in the same bytes.
     """
-    # Matplotlib computes the ids inside an SVG from the salt. Each file has its own salt, because
-    # equal ids of two plots in one web page would collide.
+    # Matplotlib derives the ids inside an SVG from the salt. Use a different salt for each file,
+    # because equal ids in two plots on the same web page would collide.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
         options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
         write_atomically(path, lambda file: figure.savefig(file, **options))
@@ -101,17 +101,16 @@ def write_figure(figure: Figure, path: Path) -> Path:
 def draw_progress(
     values: pd.DataFrame, quantities: Sequence[str], over: Sequence[str] = ("epoch",)
 ) -> Figure:
-    """Draw the learning curves of runs. Each quantity has a column of panels, and each x axis a
-    row.
+    """Draw learning curves of runs, with one column of panels per quantity and one row per x axis.
 
-    Each line is the mean of all runs with the same name. The band around it is one standard error
-    above and below the mean.
+    Each line is the mean over all runs with the same name. The band around the line is one standard
+    error wide on each side.
 
     Args:
         values: one row per run and epoch, with the columns `name`, `epoch`, `quantities` and
-            `over`. A time on the x axis is the mean of all runs with the same name.
-        quantities: columns to draw, for example "validation_loss". Empty columns are left out.
-        over: columns for the x axes.
+            `over`. Times on the x axis are means over all runs with the same name.
+        quantities: columns to draw, such as "validation_loss". Empty columns are left out.
+        over: columns to use as x axes.
     """
     names = list(values["name"].unique())
     quantities = [quantity for quantity in quantities if values[quantity].notna().any()]
@@ -158,8 +157,8 @@ def draw_progress(
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
     """Draw the batches of 48 random clips with RAND, SB and SSB.
 
-    This is Ge21 Figure 1 (fixed batch sizes) or Figure 3 (dynamic batch sizes), with the paper's
-    batch size (8) and local randomization factor (0.15).
+    The plot corresponds to Figure 1 (fixed batch sizes) or Figure 3 (dynamic batch sizes) in Ge21,
+    with the paper's batch size (8) and local randomization factor (0.15).
 
     Args:
         lengths: frames of each clip.
@@ -172,12 +171,12 @@ def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
 def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) -> Figure:
     """Draw the first batches of an epoch with RAND and with SSB-DBS-BR.
 
-    The batches are planned for the whole corpus, and the titles show values of the whole epoch. If
-    only a few clips were planned, they would need much more padding.
+    The batches are planned for the whole corpus, because a plan for only a few clips would need
+    much more padding. The titles show values for the whole epoch.
 
     Args:
         lengths: frames of each clip.
-        clips: about how many clips to draw per strategy.
+        clips: approximate number of clips to draw per strategy.
     """
     panels = [("random", False), ("semi_sorted", True)]
     return _draw_batches(np.asarray(lengths), batch_size, panels, clips, batch_randomization=True)
@@ -190,12 +189,12 @@ def _draw_batches(
     max_clips: int = 48,
     **options: Any,
 ) -> Figure:
-    """Draw one panel per strategy, with one bar per clip: filled for audio, hatched for padding.
+    """Draw one panel per strategy, with one bar per clip. Audio is filled, and padding is hatched.
 
     Args:
-        panels: the strategy of each panel, and whether its batch sizes are dynamic.
-        max_clips: draw the batches that contain the first `max_clips` clips of the epoch.
-        options: passed to `plan_epoch`.
+        panels: for each panel, the strategy and whether batch sizes are dynamic.
+        max_clips: number of clips at the beginning of the epoch whose batches are drawn.
+        options: arguments for `plan_epoch`.
     """
     figure = Figure(figsize=(9, 2.3 * len(panels)), layout="constrained")
     rows = figure.subplots(len(panels), 1, sharey=True)
@@ -210,7 +209,7 @@ def _draw_batches(
         real = lengths[first.order]
         batch_of_clip = batch_of_position(first)
         longest = np.maximum.reduceat(real, first.starts)
-        # The space between two batches is as wide as a clip.
+        # Leave a space of one clip between two batches.
         left = first.starts + np.arange(len(first))
         x = np.arange(len(real)) + batch_of_clip + 0.5
         padding = longest[batch_of_clip] - real
@@ -230,7 +229,7 @@ def _draw_batches(
     drawn = f"all {len(lengths)} clips"
     if len(lengths) > max_clips:
         drawn = "first batches of an epoch"
-    axes.set_xlabel(f"{drawn}, one bar per clip; numbers: clips per batch")
+    axes.set_xlabel(f"{drawn}, one bar per clip; the numbers are clips per batch")
     handles = [Patch(facecolor=GRAY, edgecolor=GRAY, label="audio")]
     handles.append(Patch(edgecolor=GRAY, label="padding", **hatched))
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
@@ -245,17 +244,17 @@ def draw_parameter_sweeps(
     epochs: int = 3,
     per_doubling: int = 2,
 ) -> Figure:
-    """Draw Ge21 Figure 2, with a column for each of SSB, BKT and ATS with fixed batch sizes.
+    """Draw Figure 2 of Ge21, with one column each for SSB, BKT and ATS with fixed batch sizes.
 
-    The two upper rows show the zero-padding rate (ZPR) and the average batch length (ABL) for
-    values of the strategy's parameter. A circle marks the chosen value. The lowest row shows the
-    longest clip of every batch at the chosen value, in planned order and sorted.
+    The two upper rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
+    functions of the strategy's parameter. A circle marks the chosen value. The lowest row shows the
+    longest clip of every batch for the chosen value, in planned order and sorted.
 
     Args:
-        chosen: parameter name -> value. If the corpus does not allow a value, the nearest value is
-            used.
-        epochs: epochs to average over.
-        per_doubling: values to draw between a value and its double.
+        chosen: maps parameter names to values. If the corpus does not allow a value, the nearest
+            allowed value is used.
+        epochs: number of epochs to average over.
+        per_doubling: number of values to draw between a value and its double.
     """
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid = figure.subplots(3, 3, sharey="row")

@@ -1,10 +1,10 @@
-"""Find the recording that is nearest to a piece of speech, in any language.
+"""Find the recording that is nearest to synthesized speech, in any language.
 
     cepstra = [mel_cepstra(read_audio(x.path, hparams), hparams) for x in recordings]
     nearest = nearest_recordings(recordings, cepstra, spoken_cepstra)
 
-The distance is computed from mel-cepstra that dynamic time warping has aligned, as in mel-cepstral
-distortion (Kubichek 1993). Therefore it ignores tempo and level.
+The distance is computed from mel-cepstra aligned with dynamic time warping, as in mel-cepstral
+distortion (Kubichek 1993). Therefore it does not depend on tempo or level.
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,20 @@ from evaluation.recordings import Recording
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.utils.console import progress_bar
 
-CEPSTRA = slice(1, 13)  # coefficient 0 is left out because it is the level
+CEPSTRA = slice(1, 13)  # without coefficient 0, which is the level
 
 
 def mel_cepstra(samples: torch.Tensor, hparams: VoiceSettings) -> np.ndarray:
-    """Return the mel-cepstra [12, frames] of samples [N], without each coefficient's mean."""
+    """Return the mel-cepstra [12, frames] of samples [N]. The mean of each coefficient is
+    subtracted."""
     log_mel = log_mel_spectrogram(samples, hparams).numpy()
     cepstra = dct(log_mel, axis=0, norm="ortho")[CEPSTRA]
     return cepstra - cepstra.mean(axis=1, keepdims=True)
 
 
 def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the mean Euclidean distance of frames [coefficients, frames] along the path of dynamic
-    time warping (librosa)."""
+    """Return the mean Euclidean distance between frames along the path of dynamic time warping.
+    Both inputs are [coefficients, frames]."""
     import librosa
 
     costs, path = librosa.sequence.dtw(a, b)
@@ -40,11 +41,11 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
 def nearest_recordings(
     recordings: Sequence[Recording], recorded: Sequence[np.ndarray], spoken: Sequence[np.ndarray]
 ) -> list[int]:
-    """Return the index of the nearest recording of the same speaker for each spoken text.
+    """Return, for each synthesized text, the index of the nearest recording of the same speaker.
 
     Args:
-        recorded: the mel-cepstra [12, frames] of the recordings.
-        spoken: the mel-cepstra [12, frames] of the model's speech, for the same texts.
+        recorded: mel-cepstra [12, frames] of the recordings.
+        spoken: mel-cepstra [12, frames] of the model's speech for the same texts.
     """
     nearest: list[int] = []
     pairs = zip(recordings, spoken, strict=True)

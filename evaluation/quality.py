@@ -1,10 +1,10 @@
-"""Predict how natural listeners would rate speech.
+"""Predict how listeners would rate the naturalness of speech.
 
     quality_model = DistillMos()
     quality_model.score(samples, 22050)  # 1 to 5
 
 DistillMOS (Stahl and Gamper 2025) predicts mean opinion scores. Use it to compare models on the
-same texts; it does not replace listeners.
+same texts. It does not replace listening tests.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from tacotron2_voice.utils.errors import UserError
 
 
 class DistillMos:
-    """The DistillMOS model.
+    """The DistillMOS model, which predicts mean opinion scores.
 
     Raises:
         UserError: if the package `distillmos` is not installed.
@@ -33,12 +33,12 @@ class DistillMos:
         except ImportError as error:
             fix = "pip install --no-deps -r requirements/distillmos.txt"
             raise UserError(f"--quality: {error}; {fix}") from None
-        with contextlib.redirect_stdout(io.StringIO()):  # the constructor prints a path
+        with contextlib.redirect_stdout(io.StringIO()):  # hide a path that the constructor prints
             self._model = ConvTransformerSQAModel().eval()
 
     @torch.inference_mode()
     def score(self, samples: np.ndarray, sampling_rate: int) -> float:
-        """Return the score, 1 to 5, of float samples [N] in [-1, 1]."""
+        """Return the score from 1 to 5 for float samples [N] in [-1, 1]."""
         audio = torch.from_numpy(resampled(samples, sampling_rate)).float()
         return float(self._model(audio[None]))
 
@@ -46,8 +46,8 @@ class DistillMos:
 def _allow_no_torchaudio() -> None:
     """Replace torchaudio with an empty module if it cannot be imported.
 
-    distillmos imports torchaudio, which only its command line uses. The wheels of torchaudio do not
-    load with the CPU build of torch.
+    distillmos imports torchaudio, but only its command-line program uses torchaudio. The torchaudio
+    wheels cannot be loaded with the CPU build of PyTorch.
     """
     try:
         import torchaudio  # noqa: F401

@@ -1,10 +1,10 @@
-"""Transcribe audio with speech recognizers, for word error rates.
+"""Transcribe audio with speech recognizers to measure word error rates.
 
     recognizer = make_recognizer("whisper", "tiny.en", "en-us", texts)
     words_of(recognizer.transcribe(samples, 22050), "en-us")
 
-Pocketsphinx is small, old and supports English only. Whisper supports many languages (Radford et
-al. 2022). Every recognizer makes mistakes, so also report the word error rate of recordings.
+Pocketsphinx is small and old, and supports only English. Whisper (Radford et al. 2022) supports
+many languages. All recognizers make mistakes, so also report the word error rate of recordings.
 """
 
 import argparse
@@ -23,20 +23,23 @@ from tacotron2_voice.text.english import read_english
 from tacotron2_voice.text.spoken_numbers import ENGLISH, GRAMMAR, WORDS, in_words, is_english
 from tacotron2_voice.utils.errors import UserError
 
-RATE = 16_000  # Hz; both recognizers were trained at this rate
-SILENCE = 0.2  # seconds before and after the speech, so that pocketsphinx can adapt to the level
+RATE = 16_000  # sampling rate in Hz; both recognizers were trained at this rate
+# Seconds of silence before and after the speech, so that pocketsphinx can adapt to the level
+SILENCE = 0.2
 POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
 WHISPER_MODEL = "tiny.en"
-LONGEST_LOOP = 6  # tokens; without a limit Whisper may repeat a token until its window is full
-# language codes that differ from eSpeak's
+# Maximum number of repeated tokens; without a limit, Whisper may repeat a token until its window is
+# full
+LONGEST_LOOP = 6
+# Whisper's language codes that differ from eSpeak's
 WHISPER_LANGUAGES = {"cmn": "zh", "yue": "zh", "nb": "no"}
 
 
 class Recognizer(Protocol):
-    name: str  # name of the recognizer and its model, which the results contain
+    name: str  # name of the recognizer and its model, for the results
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
-        """Return the words in float samples [N] in [-1, 1]. The text may be empty."""
+        """Return the words in the audio, float samples [N] in [-1, 1]. The result may be empty."""
 
 
 def make_recognizer(
@@ -48,7 +51,8 @@ def make_recognizer(
         name: "pocketsphinx" or "whisper".
         whisper_model: the argument `model` of `Whisper`.
         language: eSpeak's code, such as "en-us".
-        texts: if they contain only English numbers, pocketsphinx gets a grammar of numbers.
+        texts: the texts of the audio. If they contain only English numbers, pocketsphinx uses a
+            grammar of numbers.
 
     Raises:
         UserError: if the package or the model cannot be loaded.
@@ -62,17 +66,21 @@ def make_recognizer(
 
 
 def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --recognizer and --whisper-model for `make_recognizer`."""
+    """Add the options --recognizer and --whisper-model, whose values are arguments for
+    `make_recognizer`."""
     name_help = "speech recognizer; whisper needs requirements/whisper.txt (default: %(default)s)"
     parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)
-    model_help = "name of a Whisper model to download, or folder of a model (default: %(default)s)"
+    model_help = (
+        "name of a Whisper model to download, or folder with a model (default: %(default)s)"
+    )
     parser.add_argument("--whisper-model", default=WHISPER_MODEL, metavar="MODEL", help=model_help)
 
 
 def words_of(text: str, language: str = ENGLISH) -> str:
-    """Return the words of a text for comparison: lower case, numbers in words, no punctuation.
+    """Return the words of a text for comparison: in lower case, with spelled-out numbers, without
+    punctuation.
 
-    In languages other than English, whole numbers below a million become words if num2words is
+    In languages other than English, whole numbers below a million are spelled out if num2words is
     installed.
     """
     if is_english(language):
@@ -88,7 +96,7 @@ def words_of(text: str, language: str = ENGLISH) -> str:
 
 
 def resampled(samples: np.ndarray, sampling_rate: int) -> np.ndarray:
-    """Return samples [N] at 16 kHz."""
+    """Return the samples [N] resampled to 16 kHz."""
     return resample_poly(samples, RATE, sampling_rate)
 
 
@@ -96,7 +104,8 @@ class Pocketsphinx:
     """Transcribe English.
 
     Args:
-        numbers_only: allow only number words, which reduces errors if all texts are numbers.
+        numbers_only: whether to allow only number words, which reduces errors if all texts are
+            numbers.
     """
 
     def __init__(self, *, numbers_only: bool) -> None:
@@ -123,11 +132,11 @@ class Pocketsphinx:
 
 
 class Whisper:
-    """Transcribe with faster-whisper, on the CPU with weights quantized to int8.
+    """Transcribe with faster-whisper, on the CPU and with weights quantized to int8.
 
     Args:
-        model: the name of a published model, such as "tiny.en", "base" or "large-v3", which is
-            downloaded once, or the folder of a model in CTranslate2's format.
+        model: the name of a published model, such as "tiny.en", "base" or "large-v3", or the folder
+            of a model in CTranslate2 format. Published models are downloaded once.
         language: eSpeak's code, such as "en-us" or "de".
 
     Raises:
@@ -141,10 +150,11 @@ class Whisper:
         self._language = WHISPER_LANGUAGES.get(base, base)
         if self._language not in self._model.supported_languages:
             known = ", ".join(self._model.supported_languages)
-            raise UserError(f"--whisper-model {model}: supports {known}, not {language}")
+            raise UserError(f"--whisper-model {model}: this model supports {known}, not {language}")
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
-        # Temperatures above 0 sample at random. Each audio file is transcribed without context.
+        # Use temperature 0, because higher temperatures sample at random. Transcribe each audio
+        # without context.
         segments, _ = self._model.transcribe(
             resampled(samples, sampling_rate).astype(np.float32),
             language=self._language,
@@ -163,9 +173,9 @@ def _load_whisper(model: str) -> Any:
         fix = "pip install -r requirements/whisper.txt"
         raise UserError(f"--recognizer {WHISPER}: {error}; {fix}") from None
     if not Path(model).is_dir() and model not in (names := faster_whisper.available_models()):
-        expected = f"the folder of a model in CTranslate2's format, or one of {', '.join(names)}"
+        expected = f"the folder of a model in CTranslate2 format, or one of {', '.join(names)}"
         raise UserError(f"--whisper-model {model}: expected {expected}")
     try:
         return faster_whisper.WhisperModel(model, device="cpu", compute_type="int8")
-    except Exception as error:  # errors of the disk, the network and the format have many classes
+    except Exception as error:  # disk, network and format errors have many types
         raise UserError(f"--whisper-model {model}: {first_line(error)}") from None

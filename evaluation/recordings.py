@@ -1,4 +1,4 @@
-"""Read the recordings that an evaluation compares with the model's speech.
+"""Read the recordings to compare with the model's speech in an evaluation.
 
 recordings = read_recordings(Path("unseen"))           # metadata.csv and wavs/
 recordings = read_recordings(Path("lists/val.txt"))    # a filelist
@@ -20,22 +20,22 @@ from tacotron2_voice.utils.files import naming, numbered_lines
 class Recording(NamedTuple):
     path: Path
     text: str
-    speaker: str = ""  # empty if the list has no speakers
+    speaker: str = ""  # empty if the filelist has no speakers
 
 
 def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:
-    """Return the recordings of a corpus, or of a filelist.
+    """Return the recordings in a corpus or a filelist.
 
     Args:
-        speaker_column: the column of the corpus's metadata.csv that contains speakers, by its title
-            or its number from 1 on.
+        speaker_column: title or number (from 1) of the column with speakers in the corpus's
+            metadata.csv.
 
     Raises:
-        UserError: lists all lines that cannot be read.
+        UserError: if lines cannot be read. The message lists all of these lines.
     """
     if path.is_file():
         if speaker_column:
-            expected = f"{path} is a filelist, whose fourth field contains the speakers"
+            expected = f"{path} is a filelist, which contains the speakers in its fourth field"
             raise UserError(f"--speaker-column {speaker_column}: {expected}")
         return _read_filelist(path)
     clips, problems = read_layout(path, speakers=SpeakerSource(speaker_column))
@@ -52,7 +52,7 @@ def _read_filelist(path: Path) -> list[Recording]:
         try:
             listed = split_filelist_line(line)
             if listed.path.endswith(".npy"):
-                raise UserError("a cached mel (expected an audio file, as in val.txt)")
+                raise UserError("this is a cached mel (expected an audio file, as in val.txt)")
             audio_path, _ = path_of_clip(listed.path, path)
             recordings.append(Recording(Path(audio_path), listed.text, listed.speaker))
         except UserError as error:
@@ -69,15 +69,16 @@ def speakers_of_texts(
     path: Path,
     checkpoint: Path,
 ) -> list[str | None]:
-    """Return the speaker with which the model speaks the text of each recording.
+    """Return the speaker that the model uses for the text of each recording.
 
     Args:
-        known: the model's speakers; empty for a model with one speaker, which returns None.
+        known: the model's speakers; empty for a single-speaker model, for which all results are
+            None.
         chosen: the speaker for all texts, if the recordings have no speakers.
-        path, checkpoint: for messages.
+        path, checkpoint: paths for error messages.
 
     Raises:
-        UserError: if the model lacks a speaker, or if the speakers are given twice or are missing.
+        UserError: if the model lacks a speaker, or if speakers are missing or specified twice.
     """
     named = {recording.speaker for recording in recordings} - {""}
     if not known or not named:
@@ -90,8 +91,8 @@ def speakers_of_texts(
 
 
 def indices_by_speaker(names: Sequence[str | None]) -> dict[str, list[int]]:
-    """Return the indices of each speaker's recordings, in alphabetical order of the speakers. The
-    result is empty for a single speaker."""
+    """Return the indices of each speaker's recordings, with speakers in alphabetical order; {} for
+    a single speaker."""
     indices: dict[str, list[int]] = {}
     for index, name in enumerate(names):
         indices.setdefault(name or "", []).append(index)

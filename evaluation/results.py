@@ -1,9 +1,9 @@
-"""Define the results that `scripts/evaluate.py` writes as JSON.
+"""Define the results that scripts/evaluate.py writes as JSON.
 
     result = read_result(Path("intelligibility.json"), Intelligibility)
     print(result.summary())
 
-Field names are keys of these files, which earlier versions wrote too.
+The field names are the keys in these JSON files. Earlier versions used the same keys.
 """
 
 from dataclasses import dataclass, field
@@ -17,23 +17,24 @@ from tacotron2_voice.utils.files import read_as
 Result = TypeVar("Result")
 
 GRIFFIN_LIM = "Griffin-Lim"
-INTELLIGIBILITY_FILE = "intelligibility.json"  # file name in a run's folder
+INTELLIGIBILITY_FILE = "intelligibility.json"  # name of the file in a run folder
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """One text and its transcript. All words are in lower case."""
+    """A text and the transcript of its audio. All words are in lower case."""
 
     text: str
-    heard: str  # the transcript; empty if the recognizer does not support the language
-    nearest: str = ""  # the text of the recording whose mel-cepstra are nearest
-    speaker: str = ""  # the requested speaker; empty for a model with one speaker
-    nearest_speaker: str = ""  # the speaker whose recordings are nearest
+    heard: str  # transcript of the audio; empty if the recognizer does not support the language
+    nearest: str = ""  # text of the recording with the nearest mel-cepstra
+    speaker: str = ""  # requested speaker; empty for a single-speaker model
+    nearest_speaker: str = ""  # speaker with the nearest recordings
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Means over audio. A measure is None if it was not requested or does not apply."""
+    """Mean measures over several audio files. A measure is None if it was not requested or does not
+    apply."""
 
     word_error_rate: float | None = None
     quality: float | None = None  # DistillMOS, 1 to 5
@@ -42,18 +43,18 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reference:
-    """The measures of the recordings, which are the best values that a model can reach."""
+    """The measures of the recordings. A model can hardly reach better values."""
 
     recordings: Measures
-    vocoded: Measures  # the recordings after mel spectrogram and vocoder
-    made_with: dict[str, Any]  # texts, mel settings, vocoder and evaluators
+    vocoded: Measures  # recordings converted to a mel spectrogram and back with the vocoder
+    made_with: dict[str, Any]  # the texts, mel settings, vocoder and evaluators used
     speakers: dict[str, Measures] = field(default_factory=dict)  # measures per speaker
     centroids: dict[str, list[float]] = field(default_factory=dict)  # mean embedding per speaker
 
 
 @dataclass(frozen=True)
 class SpeakerRates:
-    """The measures of one speaker. `Intelligibility` explains the fields."""
+    """The measures of one speaker. `Intelligibility` documents the fields."""
 
     texts: int
     word_error_rate: float | None
@@ -67,36 +68,37 @@ class SpeakerRates:
 
 @dataclass(frozen=True)
 class Intelligibility:
-    """The measures of one checkpoint, and the same measures of recordings of the same
-    texts.
+    """The measures of a checkpoint, and the same measures of recordings of the same texts.
 
-    The word error rates are None if the recognizer does not support the language. The
-    identification rate is the fraction of texts whose nearest recording has the same text. Only
-    recordings of the same speaker are compared. A random choice would give 1 / (number of texts of
-    the speaker).
+    Word error rates are None if the recognizer does not support the language. The identification
+    rate is the fraction of texts whose nearest recording, among those of the same speaker, has the
+    same text. A random choice would score 1 / (number of texts of the speaker).
     """
 
     word_error_rate: float | None
     recordings: float | None  # word error rate of the recordings
-    recordings_after_griffin_lim: float | None  # same recordings after mel and vocoder
+    # Word error rate of the recordings after mel and vocoder
+    recordings_after_griffin_lim: float | None
     texts: int
     checkpoint: str
-    epochs: int  # epochs of training; 0 if the checkpoint does not contain it
+    epochs: int  # number of training epochs; 0 if the checkpoint does not contain it
     transcripts: list[Transcript]
     identification_rate: float | None = None
     quality: float | None = None  # DistillMOS of the model's speech
     quality_of_recordings: float | None = None
-    quality_after_griffin_lim: float | None = None  # recordings after mel and vocoder
+    # DistillMOS of the recordings after mel and vocoder
+    quality_after_griffin_lim: float | None = None
     recognizer: str = POCKETSPHINX
     vocoder: str = GRIFFIN_LIM
-    # By speaker; empty for a single speaker.
+    # Measures per speaker; empty for a single speaker.
     speakers: dict[str, SpeakerRates] = field(default_factory=dict)
     right_speaker: float | None = None  # speaker identification accuracy of the model's speech
     right_speaker_of_recordings: float | None = None
-    right_speaker_after_griffin_lim: float | None = None  # recordings after mel and vocoder
+    # Accuracy on the recordings after mel and vocoder
+    right_speaker_after_griffin_lim: float | None = None
 
     def summary(self) -> str:
-        """Return one line per measure, and a table of the speakers if there are several."""
+        """Return one line per measure and, for several speakers, a table of speakers."""
         values = {
             "the recordings": self.recordings,
             f"after mel and {self.vocoder}": self.recordings_after_griffin_lim,
@@ -140,9 +142,9 @@ class Intelligibility:
 
 
 def read_result(path: Path, expected: type[Result]) -> Result:
-    """Return the dataclass `expected` from a JSON file.
+    """Read a JSON file into the dataclass `expected`.
 
     Raises:
-        UserError: if the file is not valid; the message contains the file and the field.
+        UserError: if the file is invalid. The message contains the file and the field.
     """
-    return read_as(path, expected, "no such file; scripts/evaluate.py writes it")
+    return read_as(path, expected, "no such file. Run scripts/evaluate.py to write it")

@@ -1,4 +1,4 @@
-"""Identify the speaker of audio among several speakers.
+"""Identify which of several speakers is speaking in an audio file.
 
     encoder = Resemblyzer()
     recorded = [encoder.embed(samples, 22050) for samples in recordings]
@@ -19,14 +19,14 @@ from evaluation.recognizers import resampled
 from tacotron2_voice.utils.errors import UserError
 
 EMBEDDING_DIM = 256
-LEVEL = -30.0  # dBFS; the encoder was trained on audio of at least this level
+LEVEL = -30.0  # level in dBFS; the encoder was trained on audio of at least this level
 
 
 class Resemblyzer:
-    """The speaker encoder.
+    """The speaker encoder of the package resemblyzer.
 
     Raises:
-        UserError: if the packages of requirements/resemblyzer.txt are not installed.
+        UserError: if the packages in requirements/resemblyzer.txt are not installed.
     """
 
     def __init__(self) -> None:
@@ -37,15 +37,16 @@ class Resemblyzer:
             raise UserError(f"--speaker-accuracy: {error}; {fix}") from None
         self._set_level = normalize_volume
         self._cut_pauses = trim_long_silences
-        # The encoder always runs on the CPU, so that results agree between machines.
+        # Always use the CPU, so that results are the same on all machines.
         self._model = VoiceEncoder("cpu", verbose=False)
 
     def embed(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
-        """Return a unit vector [256] for float samples [N] in [-1, 1]; zeros if there is no speech.
+        """Return the embedding of float samples [N] in [-1, 1], a unit vector [256]; zeros without
+        speech.
 
-        All audio is scaled to the same level, because the embedding depends on the level. The
-        package itself only amplifies quiet audio. Long pauses are cut, as in the encoder's
-        training.
+        All audio is scaled to the same level, because the embedding depends on the level. (The
+        package itself amplifies only quiet audio.) Long pauses are removed, as in the training of
+        the encoder.
         """
         if not samples.any():
             return np.zeros(EMBEDDING_DIM)
@@ -58,13 +59,13 @@ class Resemblyzer:
 
 def mean_vector(embeddings: Sequence[np.ndarray]) -> np.ndarray:
     """Return the mean of embeddings [D], scaled to a unit vector; zeros if all embeddings are
-    zeros."""
+    zero."""
     mean = np.asarray(np.mean(embeddings, axis=0, dtype=np.float64))
     return mean / max(float(np.linalg.norm(mean)), np.finfo(np.float64).tiny)
 
 
 def centroids_of(embeddings: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the mean vector of each speaker. `names` contains the speaker of each embedding."""
+    """Return the mean embedding of each speaker. `names` contains the speaker of each embedding."""
     return {
         name: mean_vector([x for x, own in zip(embeddings, names, strict=True) if own == name])
         for name in sorted(set(names))
@@ -74,7 +75,7 @@ def centroids_of(embeddings: Sequence[np.ndarray], names: Sequence[str]) -> dict
 def nearest_speaker(embedding: np.ndarray, centroids: Mapping[str, np.ndarray]) -> str:
     """Return the speaker whose centroid has the largest cosine similarity to an embedding [D].
 
-    Returns "" for an embedding of zeros, which means no speech.
+    Return "" if the embedding is zero, which means no speech.
     """
     if not embedding.any():
         return ""
@@ -84,13 +85,13 @@ def nearest_speaker(embedding: np.ndarray, centroids: Mapping[str, np.ndarray]) 
 def nearest_without_own(
     embeddings: Sequence[np.ndarray], recorded: Sequence[np.ndarray], names: Sequence[str]
 ) -> list[str]:
-    """Return the nearest speaker of each embedding. Its own recording is left out of the
-    comparison.
+    """Return the nearest speaker for each embedding, without comparing it with its own recording.
 
     Args:
-        embeddings: embeddings of recordings or of their processed copies, in the same order.
-        recorded: embeddings of the recordings; entry i is left out of the centroid for embedding i.
-        names: the speaker of each recording; each speaker must have at least two recordings.
+        embeddings: embeddings of the recordings or of processed copies, in the same order.
+        recorded: embeddings of the recordings. Recording i is left out of the centroid for
+            embedding i.
+        names: the speaker of each recording. Each speaker must have at least two recordings.
     """
     centroids = centroids_of(recorded, names)
     nearest: list[str] = []
@@ -106,9 +107,9 @@ def check_enough_speakers(
     """Check that the speaker identification accuracy can be measured.
 
     Args:
-        names: the speaker of each recording; empty for recordings without a speaker.
+        names: the speaker of each recording; "" if a recording has no speaker.
         known: the speakers of the model.
-        path, checkpoint: for messages.
+        path, checkpoint: paths for error messages.
 
     Raises:
         UserError: if the model or the recordings have fewer than two speakers, or if a speaker has
@@ -117,11 +118,11 @@ def check_enough_speakers(
     option = "--speaker-accuracy"
     counts = Counter(name for name in names if name)
     if len(known) < 2:
-        raise UserError(f"{option}: {checkpoint} has one speaker (expected several)")
+        raise UserError(f"{option}: {checkpoint} has only one speaker (expected several)")
     if len(counts) < 2:
-        expected = "expected several, in the fourth field of a filelist or by --speaker-column"
-        raise UserError(f"{option}: {path} has {len(counts)} speakers ({expected})")
+        expected = "expected several: use the fourth field of a filelist, or --speaker-column"
+        raise UserError(f"{option}: {path} lists {len(counts)} speakers ({expected})")
     single = [name for name, count in counts.items() if count < 2]
     if single:
-        problem = f"one recording of {single[0]!r} (expected at least two per speaker)"
+        problem = f"only one recording of {single[0]!r} (expected at least two per speaker)"
         raise UserError(f"{option}: {path}: {problem}")

@@ -1,10 +1,10 @@
-"""Write teacher-forced log-mels of recordings, to fine-tune a vocoder on a model's output.
+"""Write teacher-forced log-mels of recordings to fine-tune a vocoder on a model's output.
 
     synthesizer = load_checkpoint_synthesizer("runs/mine/best.pt")
     paths = write_teacher_forced_mels(synthesizer, Path("filelists/mine/train.txt"), Path("forced"))
 
-The model sees the recording's frames while it predicts the next frames. Each log-mel is therefore as
-long as the recording's.
+The model gets the previous frames of the recording as input to predict the next frames. Each
+log-mel therefore has the same length as its recording.
 """
 
 import io
@@ -26,16 +26,16 @@ from tacotron2_voice.utils.files import write_bytes
 def write_teacher_forced_mels(
     synthesizer: CheckpointSynthesizer, filelist: Path, folder: Path, seed: int = 0
 ) -> list[Path]:
-    """Write FOLDER/ID.npy, float32 [n_mels, frames], of each clip of a filelist.
+    """Write FOLDER/ID.npy, float32 [n_mels, frames], for each clip in a filelist.
 
-    These are the names, the shape and the folder that HiFi-GAN's fine-tuning reads
-    (`--input_mels_dir`). Files that exist are kept.
+    HiFi-GAN's fine-tuning reads files with these names and this shape from its `--input_mels_dir`.
+    Existing files are kept.
 
     Args:
-        seed: of the prenet's dropout, which is also used in synthesis.
+        seed: seed for the prenet dropout, which stays active in synthesis.
 
     Raises:
-        UserError: see `read_filelist`.
+        UserError: in the same cases as `read_filelist`.
     """
     load_mel = any(line.partition("|")[0].endswith(".npy") for line in _first_lines(filelist))
     hparams = replace(synthesizer.settings, load_mel_from_disk=load_mel, clips_folder="")
@@ -61,7 +61,8 @@ def _first_lines(filelist: Path) -> Iterator[str]:
 
 @torch.no_grad()
 def _teacher_forced(synthesizer: CheckpointSynthesizer, item: tuple, seed: int) -> np.ndarray:
-    """Return the log-mel [n_mels, frames] of one clip, with the frames of its recording."""
+    """Return the log-mel [n_mels, frames] of one clip, predicted from the frames of its
+    recording."""
     model = synthesizer.model
     device = model.embedding.weight.device
     batch = collate([item], model.n_frames_per_step)

@@ -1,7 +1,7 @@
-"""Make the speech and noise that two example systems learn from.
+"""Generate the speech and the noise for two example systems.
 
-eSpeak NG speaks numbers, as in the corpus of the demo. `TimedVoice` also reports when it speaks
-each phone. The noises and rooms are synthetic.
+eSpeak NG speaks numbers, as in the demo corpus. `TimedVoice` also reports the time of each phone.
+The noise and the rooms are synthetic.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 from tacotron2_voice.utils.console import progress_bar
 
 NOISES = ("street", "crowd")
-SILENCE = 50  # 16-bit samples up to this value before the speech count as silence
+SILENCE = 50  # 16-bit samples before the speech count as silence up to this value
 
 
 class Event(ctypes.Structure):
-    """Define the struct `espeak_EVENT` of eSpeak's header speak_lib.h."""
+    """The struct `espeak_EVENT` in eSpeak's header speak_lib.h."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -33,10 +33,10 @@ class Event(ctypes.Structure):
 
 
 class TimedVoice(EspeakVoice):
-    """Speak with an eSpeak voice that also reports the time of each phone."""
+    """An eSpeak voice that also reports the time of each phone."""
 
-    OPTIONS = EspeakVoice.OPTIONS | 1  # adds the flag espeakINITIALIZE_PHONEME_EVENTS
-    # Types of events in speak_lib.h.
+    OPTIONS = EspeakVoice.OPTIONS | 1  # adds espeakINITIALIZE_PHONEME_EVENTS
+    # Event types in speak_lib.h.
     END = 0
     WORD = 1
     PHONE = 7
@@ -51,24 +51,24 @@ class TimedVoice(EspeakVoice):
         return super()._receive(samples, count, events)
 
     def speak_timed(self, text: str, rate: int) -> tuple[np.ndarray, list[list[tuple[str, float]]]]:
-        """Speak a text, and report its phones with their times.
+        """Speak a text, and return its audio and the times of its phones.
 
         Args:
             rate: words per minute.
 
         Returns:
-            Samples [N] between -1 and 1, and for each word its phones. Each phone comes with its
-            middle, counted in samples.
+            Samples [N] between -1 and 1, and a list of (phone, middle in samples) for each word.
         """
         self.events: list[tuple[int, int, bytes]] = []
         speech = self.speak(text, rate)
         untrimmed = np.concatenate(self._chunks).astype(int)
-        # `speak` cuts off the silence at the beginning, but eSpeak's times include it.
+        # Subtract the silence at the beginning, because `speak` removes it but eSpeak's times
+        # include it.
         cut_off = int(np.argmax(np.abs(untrimmed) > SILENCE))
         ends = [start for _, start, _ in self.events[1:]] + [len(untrimmed)]
         words: list[list[tuple[str, float]]] = []
         for (kind, start, name), end in zip(self.events, ends, strict=True):
-            phone = name.decode().strip("',")  # the name of the phone without stress marks
+            phone = name.decode().strip("',")  # name of the phone without stress marks
             is_pause = phone.startswith("_")
             if kind == self.WORD:
                 words.append([])
@@ -80,12 +80,12 @@ class TimedVoice(EspeakVoice):
 @dataclass
 class Utterance:
     samples: np.ndarray  # [N] between -1 and 1, without noise
-    words: list[tuple[str, tuple[str, ...]]]  # each word with its phones
-    middles: list[float]  # middle of every phone, in samples
+    words: list[tuple[str, tuple[str, ...]]]  # (word, phones) of each word
+    middles: list[float]  # middle of each phone, in samples
 
 
 def speak_numbers(voice: TimedVoice, numbers: Sequence[int], rng: np.random.Generator) -> Utterance:
-    """Speak numbers with pauses between them. Each number has a random speaking rate."""
+    """Speak numbers with pauses between them, each number at a random speaking rate."""
     utterance = Utterance(np.zeros(0), [], [])
     for number in numbers:
         sentence = sentence_of(str(number))
@@ -100,7 +100,7 @@ def speak_numbers(voice: TimedVoice, numbers: Sequence[int], rng: np.random.Gene
 
 
 def speak_corpus(count: int, most_numbers: int) -> list[Utterance]:
-    """Speak `count` utterances of 1 to `most_numbers` numbers. No number occurs twice."""
+    """Speak `count` utterances of 1 to `most_numbers` numbers each. No number occurs twice."""
     voice = TimedVoice()
     rng = np.random.default_rng(0)
     numbers = iter(draw_numbers(most_numbers * count, seed=0))
@@ -112,11 +112,11 @@ def speak_corpus(count: int, most_numbers: int) -> list[Utterance]:
 def make_noise(
     kind: str, length: int, speech: Sequence[Utterance], rng: np.random.Generator
 ) -> np.ndarray:
-    """Return noise with `length` samples.
+    """Return `length` samples of noise.
 
     Args:
-        kind: "street" for noise of a random color, or "crowd" for five talkers at once.
-        speech: utterances that the talkers of a crowd are drawn from.
+        kind: "street" for noise of a random color, or "crowd" for five simultaneous talkers.
+        speech: utterances from which the talkers of a crowd are drawn.
     """
     if kind == "street":
         spectrum = np.fft.rfft(rng.normal(size=length))
@@ -128,16 +128,16 @@ def make_noise(
 
 
 def mix(speech: np.ndarray, noise: np.ndarray, snr: float) -> np.ndarray:
-    """Return the sum [N] of speech and noise at this signal-to-noise ratio, in dB."""
+    """Return the sum [N] of speech and noise at a signal-to-noise ratio of `snr` dB."""
     factor = np.sqrt(np.mean(speech**2) / np.mean(noise**2)) * 10 ** (-snr / 20)
     return speech + factor * noise
 
 
 def make_room(rng: np.random.Generator, seconds: float, direct: float) -> np.ndarray:
-    """Return the impulse response [N] of a room: an impulse, then noise that decays.
+    """Return the impulse response [N] of a room: an impulse followed by decaying noise.
 
     Args:
-        seconds: reverberation time, in which the noise decays by 60 dB.
+        seconds: reverberation time, during which the noise decays by 60 dB.
         direct: level of the impulse above the noise, in dB.
     """
     times = np.arange(1, round(seconds * SAMPLE_RATE)) / SAMPLE_RATE

@@ -1,6 +1,6 @@
-"""Repeat a table of a paper: measure every row with every seed, and report the results.
+"""Reproduce a table from a paper: measure every row with every seed, and report the results.
 
-A program defines a `PaperTable` and calls its method `main`, which writes these files:
+A program creates a `PaperTable` and calls its method `main`, which writes these files:
 
     OUT/runs/*.json    one file per finished run; a stopped table resumes with the missing runs
     OUT/report.md      the results next to the published numbers, further measurements, and a
@@ -32,7 +32,7 @@ from tacotron2_voice.utils.files import (
 )
 
 Run = Mapping[str, float]  # column key -> measured value
-Runs = Mapping[str, Sequence[Run]]  # row name -> its runs, in the order of seeds
+Runs = Mapping[str, Sequence[Run]]  # row name -> runs, ordered by seed
 CONFIDENCE = 0.95
 CPU = torch.device("cpu")
 FORK = multiprocessing.get_context("fork")  # fork can pass objects that cannot be pickled
@@ -42,12 +42,12 @@ FORK = multiprocessing.get_context("fork")  # fork can pass objects that cannot 
 class Column:
     key: str
     title: str
-    published_title: str = ""  # column title in the paper; empty: the paper has no such column
+    published_title: str = ""  # column title in the paper; "": the paper has no such column
     digits: int = 1
-    in_per_cent: bool = True  # False: compare rows by a plain difference, for values around zero
+    in_per_cent: bool = True  # whether rows are compared in per cent; False for values around zero
 
     def difference(self, more: Any, less: Any) -> Any:
-        """Return how much larger `more` is than `less`, in per cent or as a plain difference."""
+        """Return by how much `more` exceeds `less`, in per cent or as a plain difference."""
         if self.in_per_cent:
             return 100 * (more / less - 1)
         return more - less
@@ -57,17 +57,17 @@ class Column:
 class Row:
     name: str
     options: Mapping[str, Any]
-    published: Sequence[float] = ()  # values of the first columns in the paper
+    published: Sequence[float] = ()  # the paper's values for the first columns
 
 
-Cells = Sequence[tuple[Row, int]]  # the rows to measure, each with a seed
+Cells = Sequence[tuple[Row, int]]  # rows to measure, each with a seed
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Describe a finding of the paper: one row has a larger value in a column than another row.
+    """A finding of the paper: row `more` has a larger value than row `less` in a column.
 
-    If the margin is above zero, the finding is that both rows have equal values within this margin.
+    If the margin is above zero, the finding is that both values are equal within this margin.
     """
 
     key: str
@@ -78,49 +78,54 @@ class Claim:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """The rows and columns of a table, and the function that measures a row.
+    """The rows and columns of a table, and a function that computes the values of a row.
 
-    `experiment(settings)` returns a function that measures a row with a seed. It is called only if
-    a run is missing, because it makes the corpus.
+    `experiment(settings)` returns a function that computes the values of a row for a seed. It is
+    called only if runs are missing, because it generates the corpus.
     """
 
     description: str  # docstring of the program
-    introduction: str  # beginning of the report; {seeds} is replaced by the number of seeds
-    settings: Any  # a dataclass that contains `seeds`
-    quick: Any  # settings for --quick
+    introduction: str  # beginning of the report, with {seeds} for the number of seeds
+    settings: Any  # a dataclass with the field `seeds`
+    quick: Any  # the settings for --quick
     experiment: Callable[[Any], Callable[[Row, int], Run]]
     rows: Sequence[Row]
-    columns: Sequence[Column]  # columns of the paper's table
+    columns: Sequence[Column]  # columns of the table in the paper
     more_columns: Sequence[Column]
     claims: Sequence[Claim]
-    processes: int = 2  # one thread each; every row is timed while the other process is busy
+    # single-threaded processes; each row is timed while the other process is busy
+    processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:
-        """Run the program: make the missing runs and write the report.
+        """Run the program: make all missing runs, and write the report.
 
         Raises:
-            UserError if OUT contains runs with other settings or of another machine.
+            UserError: if OUT contains runs with different settings or from a different machine.
         """
         parser = make_parser(self.description)
-        parser.add_argument("out", metavar="OUT", type=Path, help="folder of the runs and report")
-        quick_help = "train on little data with one seed (about two minutes)"
+        parser.add_argument(
+            "out", metavar="OUT", type=Path, help="folder for the runs and the report"
+        )
+        quick_help = "use little training data and one seed (about two minutes)"
         parser.add_argument("--quick", action="store_true", help=quick_help)
         args = parser.parse_args(arguments)
-        torch.set_num_threads(1)  # such small layers are slower on several threads
+        torch.set_num_threads(1)  # several threads would slow down such small layers
         runs = self.make_runs(args.out, self.quick if args.quick else self.settings)
         report = self.report(runs)
         write_bytes(args.out / "report.md", report.encode())
         print(report, end="")
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
-        """Return the runs of every row. Runs in `out` are read; several processes make the rest."""
+        """Return the runs of every row. Read the runs in `out`, and make the missing runs in
+        several processes."""
         check_is_folder(out, "folder")
         folder = out / "runs"
         folder.mkdir(parents=True, exist_ok=True)
         made_with = {"settings": asdict(settings), "machine": machine(CPU)}
         cells = [(row, seed) for seed in range(settings.seeds) for row in self.rows]
-        # Two programs must not make runs in the same folder at the same time.
-        with folder_locked(out, "another process is making these runs; wait for it"):
+        # Lock the folder, because two programs must not make runs in the same folder at the same
+        # time.
+        with folder_locked(out, "another process is making these runs. Wait until it has finished"):
             missing = []
             for row, seed in cells:
                 path = path_of(folder, row, seed)
@@ -146,20 +151,22 @@ class PaperTable:
         for row, seed in cells:
             path = path_of(folder, row, seed)
             if not path.exists():
-                raise UserError(f"{path}: no such file, because a process failed. Run this again.")
+                raise UserError(
+                    f"{path}: this run is missing because a process failed. Start the program "
+                    "again."
+                )
             runs[row.name].append(read_run(path, made_with))
         return runs
 
     def make_share_in_child(
         self, cells: Cells, folder: Path, made_with: Any, settings: Any
     ) -> None:
-        """Make a share of the runs in a child process. Ctrl-C ends the process without a
-        traceback."""
+        """Make part of the runs in a child process that exits without a traceback on Ctrl-C."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         self.make_share(cells, folder, made_with, settings)
 
     def make_share(self, cells: Cells, folder: Path, made_with: Any, settings: Any) -> None:
-        """Measure each row with its seed and write the results."""
+        """Make the runs in `cells`, and write each result to a file."""
         if not cells:
             return
         start = time.perf_counter()
@@ -170,19 +177,20 @@ class PaperTable:
             values = [f"{c.title}: {run[c.key]:.{c.digits}f}" for c in self.columns]
             left = len(cells) - made
             seconds = (time.perf_counter() - start) / made * left
-            remaining = f"runs left in this process: {left} ({duration(seconds)})"
+            remaining = f"{left} runs left in this process ({duration(seconds)})"
             print(f"{row.name}, seed {seed} - {'; '.join(values)}; {remaining}", flush=True)
 
     def report(self, runs: Runs) -> str:
-        """Return the report in Markdown."""
+        """Return the report as Markdown."""
         parts = [
             self.introduction.format(seeds=len(runs[self.rows[0].name])),
             f"Measured on: {machine(CPU)}. Means and standard errors over seeds.",
             self.results(self.columns, runs),
             self.results(self.more_columns, runs),
-            "The paper's findings compare two rows. The differences show how much more the first "
-            f"row has. A finding is confirmed or contradicted if the {CONFIDENCE:.0%} confidence "
-            "interval of our difference is entirely on one side of 0, or of the given margin.",
+            "Each finding of the paper compares two rows. The differences show by how much the "
+            "first row exceeds the second row. A finding is confirmed or contradicted if the "
+            f"{CONFIDENCE:.0%} confidence interval of our difference is entirely on one side of 0 "
+            "or of the margin.",
             markdown_table(
                 ["finding of the paper", "paper", "ours", "verdict"],
                 [self.verdict(claim, runs) for claim in self.claims],
@@ -195,12 +203,12 @@ class PaperTable:
         return {column.key: column for column in (*self.columns, *self.more_columns)}
 
     def published(self, key: str) -> dict[str, float]:
-        """Return the paper's values of a column, by row name."""
+        """Return the paper's values for a column, keyed by row name."""
         index = list(self.by_key).index(key)
         return {row.name: row.published[index] for row in self.rows if index < len(row.published)}
 
     def results(self, columns: Sequence[Column], runs: Runs) -> str:
-        """Return a table with the mean of every row, next to the paper's value."""
+        """Return a table with the mean of every row next to the paper's value."""
         titles = ["batches"]
         lines = [[row.name] for row in self.rows]
         for column in columns:
@@ -217,7 +225,7 @@ class PaperTable:
         return markdown_table(titles, lines)
 
     def verdict(self, claim: Claim, runs: Runs) -> list[str]:
-        """Return a table line: the finding, the paper's difference, our difference, the verdict.
+        """Return a table row: the finding, the paper's difference, our difference and the verdict.
 
         Our difference is the mean over seeds.
         """
@@ -240,7 +248,7 @@ class PaperTable:
         if claim.margin:
             low, high = (-claim.margin, claim.margin)
             finding = f"{column.title}: {claim.more} = {claim.less} ± {claim.margin:g}{unit}"
-        result = "undecided"  # this is also the result with one seed, because the error is NaN
+        result = "undecided"  # also for a single seed, because the error is then NaN
         if low < mean - half_width and mean + half_width < high:
             result = "confirmed"
         elif mean + half_width < low or mean - half_width > high:
@@ -257,17 +265,17 @@ def read_run(path: Path, made_with: Any) -> Run:
     """Return the results of a finished run.
 
     Raises:
-        UserError if it was made with other settings or on another machine.
+        UserError: if it was made with different settings or on a different machine.
     """
     found = read_json(path)
     if not isinstance(found, dict) or found.get("made_with") != made_with:
-        problem = "made with other settings or on another machine"
-        raise UserError(f"{path}: {problem}. Delete it, or choose another folder.")
+        problem = "made with different settings or on a different machine"
+        raise UserError(f"{path}: {problem}. Delete it, or choose a different folder.")
     return found["results"]
 
 
 def memory_of(step: Callable[[], object]) -> float:
-    """Return the most memory that a training step adds to this process, in MB."""
+    """Return the peak memory that a training step adds to this process, in MB."""
     reset_peak_memory(CPU)
     before = peak_memory(CPU)
     step()
@@ -275,7 +283,7 @@ def memory_of(step: Callable[[], object]) -> float:
 
 
 def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Return the mean and its standard error, which is NaN for a single value."""
+    """Return the mean and its standard error (NaN for a single value)."""
     error = np.nan
     if len(values) > 1:
         error = np.std(values, ddof=1) / np.sqrt(len(values))
@@ -283,7 +291,7 @@ def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def with_error(mean: float, error: float, style: str) -> str:
-    """Return "mean ± error", or the mean alone if the error is NaN."""
+    """Return "mean ± error", or only the mean if the error is NaN."""
     if np.isnan(error):
         return f"{mean:{style}}"
     return f"{mean:{style}} ± {error:{style.lstrip('+')}}"

@@ -1,15 +1,16 @@
-"""Repeat Gonzalez et al. 2023 on a small scale: compare batches for speech enhancement.
+"""Reproduce Gonzalez et al. 2023 on a small scale: compare batching strategies for speech
+enhancement.
 
     python -m examples.speech_enhancement OUT            # the whole table: up to an hour on a CPU
     python -m examples.speech_enhancement OUT --quick    # two minutes: less speech, one seed
 
 The paper is Gonzalez, Alstrøm, May, "On batching variable size inputs for training end-to-end
-speech enhancement systems", ICASSP 2023. Its authors trained a causal Conv-TasNet on speech in
+speech enhancement systems", ICASSP 2023. The authors trained a causal Conv-TasNet on speech with
 noise and reverberation. This example trains a small Conv-TasNet on spoken numbers (eSpeak NG) in
-synthetic rooms and noise. Lightning trains the model, and LengthBatches makes every batch.
+synthetic rooms and noise. Lightning trains the model, and LengthBatches plans the batches.
 
-OUT will contain report.md and the finished runs. If you stop the program, the same command resumes.
-Install requirements/frameworks.txt and requirements/pesq.txt first.
+OUT will contain report.md and the finished runs. If you stop the program, resume it with the same
+command. Install requirements/frameworks.txt and requirements/pesq.txt first.
 """
 
 import logging
@@ -33,12 +34,13 @@ from length_batching import LengthBatches, RankSampler, SegmentDataset, padding_
 
 SAMPLE_RATE = 8_000  # sampling rate in Hz, which narrow-band PESQ requires
 SNRS = (-5, 10)  # lowest and highest signal-to-noise ratio, in dB
-# Shortest and longest time in which the reverberation decays by 60 dB, in seconds.
+# Shortest and longest reverberation time (decay by 60 dB), in seconds.
 REVERBERATION = (0.2, 0.6)
-DIRECT = (0, 10)  # lowest and highest level of direct speech above the reverberation, in dB
-EARLY = 0.05  # reflections within this time belong to the clean speech, in seconds
-NOISES = {"matched": "street", "mismatched": "crowd"}  # the training clips have street noise
-# Our longest utterance is about a quarter as long as the paper's. Frame budgets are scaled alike.
+DIRECT = (0, 10)  # lowest and highest level of the direct speech above the reverberation, in dB
+EARLY = 0.05  # reflections within this number of seconds belong to the clean speech
+NOISES = {"matched": "street", "mismatched": "crowd"}  # training clips contain street noise
+# Our longest utterance is about a quarter as long as the paper's, so frame budgets are scaled by
+# the same factor.
 SCALE = 1 / 4
 
 
@@ -51,13 +53,14 @@ class Settings:
 
 
 QUICK = Settings(24, 6, epochs=2, seeds=1)
-Clip = torch.Tensor  # [T, 2] noisy samples and clean samples
+Clip = torch.Tensor  # [T, 2], noisy and clean samples
 
 
 class CumulativeNorm(nn.Module):
-    """Normalize each frame of [B, channels, T] by the mean and variance of all frames up to it.
+    """Normalize each frame in [B, channels, T] by the mean and variance of this and all previous
+    frames.
 
-    This normalization has no gain and bias, because the next layer can learn both.
+    There is no gain and no bias, because the next layer can learn both.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -68,8 +71,7 @@ class CumulativeNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """Apply a causal dilated convolution over three frames, between two convolutions over
-    channels."""
+    """A causal dilated convolution over three frames, between two convolutions over channels."""
 
     def __init__(self, channels: int, hidden: int, dilation: int):
         super().__init__()
@@ -85,7 +87,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the input of the next block, and this block's contribution to the mask."""
+        """Return the input for the next block, and this block's contribution to the mask."""
         residual, skip = self.layers(x).chunk(2, dim=1)
         return x + residual, skip
 
@@ -93,7 +95,7 @@ class Block(nn.Module):
 def filters_at_start(window: int) -> torch.Tensor:
     """Return the filters [window, window] of a modified discrete cosine transform.
 
-    Each filter occurs with both signs, so that the positive outputs alone restore the signal.
+    Each filter occurs with both signs, so that positive outputs are enough to restore the signal.
     """
     half = window // 2
     time = torch.arange(window, dtype=torch.float64) + 0.5
@@ -104,10 +106,10 @@ def filters_at_start(window: int) -> torch.Tensor:
 
 
 class ConvTasNet(nn.Module):
-    """Enhance samples with a causal Conv-TasNet (Luo, Mesgarani 2019) with one output.
+    """A causal Conv-TasNet (Luo, Mesgarani 2019) with one output, for speech enhancement.
 
-    An output sample depends on no input sample more than `window` samples later. Therefore padding
-    does not change the output.
+    Output samples do not depend on input samples that are more than `window` samples later.
+    Therefore padding does not change the output.
     """
 
     def __init__(self, window: int = 128, channels: int = 32, hidden: int = 64, dilations: int = 5):
@@ -125,7 +127,7 @@ class ConvTasNet(nn.Module):
                 layer.weight[:, 0] = filters_at_start(window)
 
     def forward(self, noisy: torch.Tensor) -> torch.Tensor:
-        """Return the enhanced samples [B, T] of noisy samples [B, T]."""
+        """Return the enhanced samples [B, T] for noisy samples [B, T]."""
         length = noisy.shape[1]
         padded = nn.functional.pad(noisy, (self.hop, self.hop + -length % self.hop))
         encoded = self.encoder(padded[:, None]).relu()
@@ -134,19 +136,19 @@ class ConvTasNet(nn.Module):
         for block in self.blocks:
             x, skip = block(x)
             total = total + skip
-        # Because of the constant 2, most of the signal passes at first.
+        # The constant 2 lets most of the signal pass at the beginning of training.
         mask = torch.sigmoid(2 + self.mask(total))
         return self.decoder(encoded * mask)[:, 0, self.hop : self.hop + length]
 
 
 def snr(estimated: torch.Tensor, clean: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return the signal-to-noise ratios [B] in dB, without the padding.
+    """Return the signal-to-noise ratio of each clip [B] in dB, ignoring padding.
 
     A silent clip has a constant ratio, and therefore no gradient.
 
     Args:
         estimated, clean: samples [B, T].
-        lengths: samples of each clip [B].
+        lengths: number of samples of each clip [B].
     """
     inside = torch.arange(clean.shape[1], device=clean.device) < lengths[:, None]
     signal = clean.square().mul(inside).sum(1)
@@ -155,10 +157,10 @@ def snr(estimated: torch.Tensor, clean: torch.Tensor, lengths: torch.Tensor) -> 
 
 
 def record(utterances: Sequence[Utterance], noise: str, seed: int) -> list[Clip]:
-    """Put each utterance into its own room and noise.
+    """Place each utterance in its own room with its own noise.
 
     Returns:
-        Clips with the noisy samples, and the direct speech with its early reflections.
+        Clips with noisy samples and clean samples (the direct speech and its early reflections).
     """
     rng = np.random.default_rng(seed)
     clips = []
@@ -181,7 +183,7 @@ for seconds in (2, 4, 8, 16, 32, 64, 128):
     dynamic = {"dynamic_batch_size": True, "batch_capacity": int(SCALE * seconds * SAMPLE_RATE)}
     SIZES[f"{seconds} s"] = {"batch_size": 1, **dynamic}
 STRATEGIES = {"random": "random", "sorted": "sorted", "buckets": "bucket_by_width"}
-PUBLISHED = {  # training hours, memory in GB, padding in per cent
+PUBLISHED = {  # row name -> training hours, memory in GB, padding in per cent
     "random, 8 clips": (7.25, 23.0, 24.5),
     "sorted, 8 clips": (5.93, 21.9, 0.2),
     "buckets, 8 clips": (6.22, 23.0, 5.2),
@@ -203,7 +205,7 @@ def pad(clips: Sequence[Clip]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Experiment:
-    """Make the recordings, train models on them and test the models."""
+    """Generate the recordings, and train and test models on them."""
 
     def __init__(self, settings: Settings):
         self.settings = settings
@@ -215,7 +217,7 @@ class Experiment:
         self.unprocessed = self.scores(lambda noisy: noisy)
 
     def run(self, row: Row, seed: int) -> dict[str, float]:
-        """Train a model with Lightning on the batches of this row, and test it."""
+        """Train a model on the batches of `row` with Lightning, and test it."""
         import lightning
 
         torch.manual_seed(seed)
@@ -259,7 +261,7 @@ class Experiment:
 
     @torch.no_grad()
     def scores(self, enhance: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        """Return the mean PESQ, ESTOI (per cent) and SNR (dB) for both kinds of noise."""
+        """Return the mean PESQ, ESTOI (in per cent) and SNR (in dB) for both kinds of noise."""
         from pesq import pesq
         from pystoi import stoi
 
@@ -291,7 +293,7 @@ trained with the SNR loss, and every row trains for the same number of epochs. N
 {seeds}.
 
 - Training: CPU time on one core while the other core is busy too.
-- Memory: the most memory that a training step on the largest batch adds to the process.
+- Memory: peak memory that a training step on the largest batch adds to the process.
 - Padding: samples of padding per sample of audio.
 - PESQ (narrow-band), ESTOI and SNR: gains over the unprocessed recordings. "Matched" noise is of
   the same kind as in training. "Mismatched" noise is a crowd.

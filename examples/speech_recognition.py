@@ -1,16 +1,17 @@
-"""Repeat Doetsch et al. 2017 on a small scale: compare batching strategies for speech recognition.
+"""Reproduce Doetsch et al. 2017 on a small scale: compare batching strategies for speech
+recognition.
 
     python -m examples.speech_recognition OUT            # the whole table: up to an hour on a CPU
     python -m examples.speech_recognition OUT --quick    # two minutes: less speech, one seed
 
 The paper is Doetsch, Golik, Ney, "A comparative study of batch construction strategies for
-recurrent neural networks in MXNet", arXiv 1705.02414. Its authors trained a bidirectional LSTM on
+recurrent neural networks in MXNet", arXiv 1705.02414. The authors trained a bidirectional LSTM on
 CHiME-4. This example trains a small bidirectional LSTM on spoken numbers in noise. The LSTM learns
 phones with the CTC loss, and a Viterbi search finds the words. eSpeak NG reports the time of each
-phone, which gives the phones of every chunk of an utterance.
+phone, so the phones in every chunk of an utterance are known.
 
-Training is a plain loop with accelerate. If you stop the program, the same command resumes.
-Install requirements/frameworks.txt first.
+The training loop is a plain loop that uses accelerate. If you stop the program, resume it with the
+same command. Install requirements/frameworks.txt first.
 """
 
 import time
@@ -29,10 +30,10 @@ from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
 from hparams import create_hparams
 from length_batching import LengthBatches, SegmentDataset, padding_stats, segments_of
 
-MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # a frame lasts 10 ms
-FRAMES_PER_STEP = 3  # frames that the LSTM reads per step
+MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # 10 ms per frame
+FRAMES_PER_STEP = 3  # number of frames that the LSTM reads per step
 SNRS = (-5, 0, 5, 10)  # signal-to-noise ratios of the utterances, in dB
-# The paper chose its numbers of bins for this number of training utterances (CHiME-4).
+# Number of training utterances (CHiME-4) for which the paper chose its numbers of bins.
 PAPER_UTTERANCES = 8_738
 
 
@@ -41,10 +42,10 @@ class Settings:
     utterances: int = 1200
     test_utterances: int = 240
     epochs: int = 5
-    cells: int = 128  # cells per LSTM layer and direction
+    cells: int = 128  # number of cells per LSTM layer and direction
     learning_rate: float = 0.01
     seeds: int = 3
-    frames_per_batch: int = 5_000  # frames per batch, including padding
+    frames_per_batch: int = 5_000  # maximum number of frames per batch, including padding
 
 
 QUICK = Settings(160, 40, epochs=4, cells=64, seeds=1, frames_per_batch=1_500)
@@ -52,14 +53,15 @@ QUICK = Settings(160, 40, epochs=4, cells=64, seeds=1, frames_per_batch=1_500)
 
 @dataclass
 class Clip:
-    """An utterance in noise, or a chunk of an utterance."""
+    """An utterance in noise, or a chunk of such an utterance."""
 
     frames: torch.Tensor  # [T, 40] log-mel frames
     phones: torch.Tensor  # [L] labels, which start at 1
-    middles: torch.Tensor  # [L] middle of each phone, in frames
+    middles: torch.Tensor  # [L] middle of each phone in frames
 
     def cut(self, start: int, stop: int) -> "Clip":
-        """Return the frames `start` to `stop`, with the phones whose middles are in this range."""
+        """Return the frames from `start` to `stop`, with the phones whose middles are in this
+        range."""
         inside = (self.middles >= start) & (self.middles < stop)
         return Clip(self.frames[start:stop], self.phones[inside], self.middles[inside] - start)
 
@@ -68,9 +70,9 @@ class Clip:
 
 
 class AcousticModel(nn.Module):
-    """Apply two bidirectional LSTM layers that padding does not influence.
+    """Two bidirectional LSTM layers whose outputs do not depend on padding.
 
-    A backward LSTM starts at the last frame of each clip, not at the end of the padding.
+    The backward LSTM starts at the last frame of each clip, not at the end of the padding.
     """
 
     def __init__(self, cells: int, labels: int):
@@ -81,17 +83,17 @@ class AcousticModel(nn.Module):
         self.output = nn.Linear(2 * cells, labels)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log probabilities [B, steps, labels] and the number of steps of each clip [B].
+        """Return log-probabilities [B, steps, labels] and the number of steps of each clip [B].
 
         Args:
             x: log-mel frames [B, T, 40].
-            lengths: frames of each clip [B].
+            lengths: number of frames of each clip [B].
         """
         x = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % FRAMES_PER_STEP))
         x = x.reshape(len(x), x.shape[1] // FRAMES_PER_STEP, -1)
         steps = -(-lengths // FRAMES_PER_STEP)
         positions = torch.arange(x.shape[1], device=x.device)
-        # This reverses the steps of each clip. The same indices reverse them back.
+        # Reverse the steps of each clip. The same indices restore the original order.
         mirror = ((steps[:, None] - 1 - positions) % x.shape[1])[:, :, None]
         for forward, backward in zip(self.forwards, self.backwards, strict=True):
             mirrored = backward(x.gather(1, mirror.expand_as(x)))[0]
@@ -100,17 +102,17 @@ class AcousticModel(nn.Module):
 
 
 class WordSearch:
-    """Search for the most probable words of an utterance with the Viterbi algorithm.
+    """Find the most probable words of an utterance with the Viterbi algorithm.
 
-    The states of the graph are the phones of every word, with CTC's blanks (label 0) between them.
-    Any word can follow any word. State 0 is the blank between words.
+    The states of the graph are the phones of all words, with CTC blanks (label 0) between them. Any
+    word can follow any other word. State 0 is the blank between words.
     """
 
     def __init__(self, lexicon: set[tuple[str, tuple[int, ...]]]):
         labels = [0]  # label of each state
-        starts = [0]  # states at which a path can start
+        starts = [0]  # states in which a path can start
         arcs = [(0, 0)]
-        self.word_at: dict[int, str] = {}  # maps the last state of a word to the word
+        self.word_at: dict[int, str] = {}  # last state of a word -> word
         for word, phones in sorted(lexicon):
             first = len(labels)
             last = first + 2 * len(phones) - 2
@@ -125,12 +127,12 @@ class WordSearch:
         self.starts = starts
         self.arcs = np.full((len(labels), len(labels)), -np.inf, dtype=np.float32)  # [to, from]
         for source, target in arcs:
-            # CTC requires a blank between two equal phones.
+            # CTC requires a blank between two identical phones.
             if source == target or labels[source] != labels[target]:
                 self.arcs[target, source] = 0
 
     def words(self, log_probs: np.ndarray) -> list[str]:
-        """Return the words of one utterance from its log probabilities [steps, labels]."""
+        """Return the words of an utterance, given its log-probabilities [steps, labels]."""
         observed = log_probs[:, self.labels]
         score = np.full(len(self.labels), -np.inf, dtype=np.float32)
         score[self.starts] = observed[0, self.starts]
@@ -153,7 +155,7 @@ class WordSearch:
 
 # ---------------------------------------------------------------------------- training
 
-# Published values by number of bins.
+# Published values, keyed by number of bins.
 ALTERNATED = {8: (10.1, 4.8, 9.9), 64: (10.0, 5.3, 9.5), 256: (8.8, 6.0, 9.1)}
 ROWS = [
     Row("random", {"strategy": "random"}, (7.0, 5.4, 8.9)),
@@ -168,7 +170,8 @@ ROWS = [
 
 
 def pad(clips: Sequence[Clip]) -> tuple[torch.Tensor, ...]:
-    """Return frames [B, longest, 40], their lengths [B], all phones, and phones per clip [B]."""
+    """Return frames [B, longest, 40], their lengths [B], all phones, and the number of phones per
+    clip [B]."""
     frames = [clip.frames for clip in clips]
     phones = [clip.phones for clip in clips]
     lengths = torch.tensor([len(clip.frames) for clip in clips])
@@ -177,7 +180,7 @@ def pad(clips: Sequence[Clip]) -> tuple[torch.Tensor, ...]:
 
 
 class Experiment:
-    """Make the corpus, train models on it and test them."""
+    """Generate the corpus, and train and test models on it."""
 
     def __init__(self, settings: Settings):
         self.settings = settings
@@ -196,7 +199,7 @@ class Experiment:
             clip.frames = (clip.frames - mean) / deviation
 
     def clips_of(self, utterances: Sequence[Utterance], seed: int) -> list[Clip]:
-        """Add noise to the utterances, with each signal-to-noise ratio equally often."""
+        """Add noise to the utterances, using each signal-to-noise ratio equally often."""
         rng = np.random.default_rng(seed)
         clips = []
         for i, each in enumerate(utterances):
@@ -210,7 +213,7 @@ class Experiment:
         return clips
 
     def run(self, row: Row, seed: int) -> dict[str, float]:
-        """Train a model with the batches of this row, and test it."""
+        """Train a model on the batches of `row`, and test it."""
         from accelerate import Accelerator
 
         torch.manual_seed(seed)
@@ -220,7 +223,8 @@ class Experiment:
         chunk = options.pop("chunk", None)
         if "bins" in options:
             bins = options.pop("bins") * len(self.train) / PAPER_UTTERANCES
-            options["num_bins"] = max(2, round(bins))  # a single bin would sort all clips
+            # at least 2, because a single bin would sort all clips
+            options["num_bins"] = max(2, round(bins))
         lengths = [len(clip.frames) for clip in self.train]
         segments = segments_of(lengths, chunk or max(lengths))
         options |= {"dynamic_batch_size": True, "batch_capacity": settings.frames_per_batch}
@@ -251,7 +255,8 @@ class Experiment:
             loader.set_epoch(epoch)
             for batch in loader:
                 trained += int(batch[1].sum())
-                # The learning rate rises for a tenth of the training, then falls to zero.
+                # The learning rate increases during the first tenth of the training, then decreases
+                # to zero.
                 factor = min(10 * trained / total, 1 - trained / total)
                 optimizer.param_groups[0]["lr"] = settings.learning_rate * factor
                 optimizer.zero_grad()
@@ -272,8 +277,8 @@ class Experiment:
     def word_errors(self, model: nn.Module, chunk: int | None) -> dict[str, float]:
         """Return word error rates in per cent.
 
-        There is a rate for all test utterances, for the utterances at each signal-to-noise ratio,
-        and for all test utterances that are cut into chunks as in training.
+        The rates are for all test utterances, for the utterances at each signal-to-noise ratio, and
+        for all test utterances cut into chunks as in training.
         """
         model.eval().cpu()
 
@@ -304,7 +309,7 @@ INTRODUCTION = """
 A bidirectional LSTM learns spoken numbers in noise. Number of seeds: {seeds}.
 
 - Speed: training utterances per second of CPU time on one core.
-- Memory: the most memory that a training step on the largest batch adds to the process.
+- Memory: peak memory that a training step on the largest batch adds to the process.
 - Bins: rows have the paper's numbers of bins. This run has fewer utterances than CHiME-4 (8,738),
   so its number of bins is smaller in the same proportion, but at least 2.
 - Buckets: the paper does not say how many it used. This run uses 10 buckets of equal width.

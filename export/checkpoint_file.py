@@ -1,12 +1,12 @@
-"""Read checkpoint files of this recipe and of NVIDIA's, without running code from the files.
+"""Read checkpoint files from this project and from NVIDIA's, without executing code in the files.
 
     saved = read_checkpoint("runs/ljspeech/best.pt")
     load_weights(model, saved, "runs/ljspeech/best.pt", hparams)
 
-A checkpoint has the keys of NVIDIA's recipe (`iteration`, `state_dict`, `optimizer`,
-`learning_rate`). A checkpoint of this recipe also has the settings (`hparams`) and the state of its
-run, which training/checkpoint.py writes and reads. This module checks the parts that synthesis
-needs.
+All checkpoints have the keys of NVIDIA's checkpoints (`iteration`, `state_dict`, `optimizer`,
+`learning_rate`). Checkpoints from this project also contain the settings (`hparams`) and the state
+of the run, which training/checkpoint.py writes and reads. This module checks the parts that
+synthesis needs.
 """
 
 import io
@@ -31,13 +31,13 @@ from tacotron2_voice.version import __version__
 if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
-MAX_BYTES = 2**32  # a checkpoint of the full-size model has 0.3 GB
-MAX_COUNT = 2**53  # larger counts are not exact as floats
-MAX_SHOWN = 10  # problems in a message
-IS_FOLDER = 0x10  # MS-DOS attribute of an entry in a zip file
+MAX_BYTES = 2**32  # a checkpoint of the full-size model is 0.3 GB
+MAX_COUNT = 2**53  # floats cannot represent all larger integers
+MAX_SHOWN = 10  # maximum number of problems in a message
+IS_FOLDER = 0x10  # MS-DOS attribute of a folder in a zip file
 ZIP_START = b"PK\x03\x04"
-PICKLE_START = b"\x80"  # NVIDIA's oldest files are not in the zip format
-# Settings that decide the shapes of the model's weights.
+PICKLE_START = b"\x80"  # first byte of NVIDIA's oldest files, which are pickles, not zip files
+# Settings that determine the shapes of the model's weights.
 SIZES = (
     "n_mel_channels",
     "n_frames_per_step",
@@ -61,26 +61,27 @@ CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MAX_COUNT)]
 
 
 class DamagedCheckpoint(UserError):
-    """Report a checkpoint whose bytes have changed since it was written."""
+    """Raised when the bytes of a checkpoint have changed since it was written."""
 
 
 @dataclass
 class Progress:
-    """The part of the training loop's state that synthesis needs."""
+    """The part of the training loop's state that synthesis uses."""
 
     epoch: CountFrom1
 
 
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in a model of one speaker
+SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in single-speaker models
 
-# The types of the parts that synthesis needs besides weights and settings. All are optional.
+# Types of the other parts that synthesis uses, in addition to weights and settings. All of these
+# parts are optional.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
-    "speech_statistics": SpeechStatistics,  # missing in checkpoints of 0.3.0
-    "speaker_statistics": list[SpeakerStatistics],  # missing for one speaker
-    "text_rules": str,  # missing in checkpoints of 0.4.0
-    "trained_phones": list[str],  # missing in checkpoints of 0.4.0
+    "speech_statistics": SpeechStatistics,  # missing in checkpoints from version 0.3.0
+    "speaker_statistics": list[SpeakerStatistics],  # missing in single-speaker models
+    "text_rules": str,  # missing in checkpoints from version 0.4.0
+    "trained_phones": list[str],  # missing in checkpoints from version 0.4.0
 }
 
 
@@ -90,56 +91,58 @@ KINDS: dict[str, Any] = {
 def read_checkpoint(
     path: str | Path, find_problems: Callable[[dict[str, Any]], list[str]] | None = None
 ) -> dict[str, Any]:
-    """Return the content of a checkpoint, on the CPU.
+    """Return the content of a checkpoint with all tensors on the CPU.
 
     Args:
-        find_problems: returns the problems of the parts, by default `problems_of`.
+        find_problems: a function that returns the problems of the checkpoint's parts (default:
+            `problems_of`).
 
     Raises:
-        DamagedCheckpoint: if `read_saved` raises it.
-        UserError: if the file cannot be read, or is not a valid checkpoint.
+        DamagedCheckpoint: if the content of the file is damaged.
+        UserError: if the file cannot be read or is not a valid checkpoint.
     """
     state = read_saved(path)
     if not isinstance(state, dict) or "state_dict" not in state:
-        raise UserError(f"{path}: no state_dict in it (expected a Tacotron 2 checkpoint)")
+        raise UserError(f"{path}: contains no state_dict (expected a Tacotron 2 checkpoint)")
     if problems := (find_problems or problems_of)(state):
         raise checkpoint_error(path, problems)
     return state
 
 
 def read_saved(path: str | Path) -> object:
-    """Load a file of torch.save onto the CPU, after a check of its CRC-32.
+    """Load a file written by torch.save into CPU memory, after checking its CRC-32.
 
     Raises:
-        DamagedCheckpoint: if the file can be read, but its content is damaged.
+        DamagedCheckpoint: if the content of the file is damaged.
         UserError: if the file cannot be read (missing, no permission, failing disk, no memory).
     """
     content = read_bytes(path, MAX_BYTES, "no such checkpoint")
     if not content.startswith((ZIP_START, PICKLE_START)):
-        raise DamagedCheckpoint(f"{path}: damaged, or not a PyTorch checkpoint")
+        raise DamagedCheckpoint(f"{path}: damaged or not a PyTorch checkpoint")
     try:
         if content.startswith(ZIP_START):
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                damaged = archive.testzip()  # torch does not compare the CRC-32
-                # torch would leave the tensor of such an entry uninitialized.
+                damaged = archive.testzip()  # needed because PyTorch does not check the CRC-32
+                # PyTorch would leave the tensor of such an entry uninitialized.
                 folders = [x.filename for x in archive.infolist() if x.external_attr & IS_FOLDER]
                 damaged = damaged or next(iter(folders), None)
             if damaged:
                 raise zipfile.BadZipFile(damaged)
-        with warnings.catch_warnings(action="ignore"):  # torch warns about old pickles
+        with warnings.catch_warnings(action="ignore"):  # PyTorch warns about old pickles
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # zipfile and torch raise many types for a damaged file
+    # zipfile and PyTorch raise many types of exceptions for damaged files
+    except Exception as error:
         if is_out_of_memory(error):
-            raise UserError(f"{path}: too little memory to read it") from None
+            raise UserError(f"{path}: not enough memory to read this file") from None
         reason = f"{type(error).__name__}: {first_line(error)[:120]}"
-        # torch's own message would suggest to run code from the file
+        # PyTorch's own message would suggest executing code from the file
         if isinstance(error, pickle.UnpicklingError):
-            reason = "it contains more than tensors and plain values"
-        raise DamagedCheckpoint(f"{path}: damaged, or not a checkpoint ({reason})") from None
+            reason = "it contains objects other than tensors and plain values"
+        raise DamagedCheckpoint(f"{path}: damaged or not a checkpoint ({reason})") from None
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, because torch adds a stack trace."""
+    """Return the first line of an error message. PyTorch adds a stack trace to its messages."""
     lines = str(error).splitlines()
     return lines[0] if lines else ""
 
@@ -157,23 +160,23 @@ def load_weights(
         hparams: settings of the model.
 
     Raises:
-        UserError: if tensors are missing, unknown or of another shape. The message lists the
-            settings that differ, or these tensors if no setting differs.
+        UserError: if tensors are missing, are unknown or have a different shape. The message lists
+            the settings that differ, or the tensors if no setting differs.
     """
     own = model.state_dict()
-    # NVIDIA's recipe saves the wrapper of a model on several GPUs.
+    # Remove the prefix of the multi-GPU wrapper, which NVIDIA's code saves too.
     weights = {name.removeprefix("module."): x for name, x in state["state_dict"].items()}
     for name in ignore_layers:
         if name not in own:
-            raise UserError(f"ignore_layers: the model has no tensor {name!r}")
+            raise UserError(f"ignore_layers: the model has no tensor named {name!r}")
         weights[name] = own[name]
     theirs = state.get("hparams", {})
     different = [
-        f"{name}={getattr(hparams, name)}: expected {theirs[name]}, as in the checkpoint"
+        f"{name}={getattr(hparams, name)}: expected {theirs[name]} as in the checkpoint"
         for name in SIZES
         if theirs.get(name, getattr(hparams, name)) != getattr(hparams, name)
     ]
-    load_state(model, weights, path, "the model of these settings", different)
+    load_state(model, weights, path, "the model with these settings", different)
 
 
 def load_state(
@@ -183,17 +186,18 @@ def load_state(
     kind: str,
     reasons: Sequence[str] = (),
 ) -> None:
-    """Copy weights into `model`. UserError lists the differences from `kind`, the model's name, or
-    the reasons for them."""
+    """Copy weights into `model`. Raise a UserError with the reasons or the differences if the
+    weights do not fit. `kind` is a name of the model for the message."""
     try:
         model.load_state_dict(weights)
-    except RuntimeError as error:  # the first line of torch's message only contains the class
+    # the first line of PyTorch's message contains only the name of the class
+    except RuntimeError as error:
         problems = list(reasons) or [line.strip() for line in str(error).splitlines()[1:]]
         raise checkpoint_error(f"{path} does not fit {kind}", problems) from None
 
 
 def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return the symbol embedding [symbols, dim], or None if it is missing."""
+    """Return the symbol embedding [symbols, dim], or None if `weights` does not contain it."""
     embedding = weights.get("embedding.weight", weights.get("module.embedding.weight"))
     return embedding if embedding is not None and embedding.dim() == 2 else None
 
@@ -202,10 +206,11 @@ def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
-    """Return the problems of weights, settings, and the parts in `kinds`. Each problem is one line
-    that begins with the name of the part.
+    """Return the problems of the weights, the settings and the parts in `kinds`, one line per
+    problem.
 
-    A checkpoint of another recipe has no settings, so only its weights are checked.
+    Each line begins with the name of the part. Checkpoints from other projects contain no settings,
+    so only their weights are checked.
     """
     problems = weight_problems(state["state_dict"], "state_dict")
     if not is_of_this_recipe(state):
@@ -219,13 +224,13 @@ def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list
 
 
 def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
-    """Return whether this recipe wrote the checkpoint. Only this recipe saves settings."""
+    """Return whether this project wrote the checkpoint. Only this project saves settings."""
     return "hparams" in state or "loop" in state
 
 
 def weight_problems(weights: Any, part: str) -> list[str]:
-    """Return one line per problem of the tensors in a `part` of a file, which maps names to
-    tensors."""
+    """Return one line per problem of `weights`, a dictionary of tensors. `part` is its name in the
+    file."""
     if not isinstance(weights, dict):
         return [f"{part}: {brief(weights)} (expected a dictionary of tensors)"]
     problems = {name: tensor_problem(tensor) for name, tensor in weights.items()}
@@ -234,13 +239,12 @@ def weight_problems(weights: Any, part: str) -> list[str]:
 
 def _settings_problems(saved: Any) -> list[str]:
     if not isinstance(saved, dict):
-        # Missing settings are rejected, because the defaults could differ from the settings of the
-        # run.
+        # Reject missing settings, because the defaults could differ from the settings of the run.
         return ["hparams: missing, or not a dictionary of settings"]
     unknown = saved.keys() - {field.name for field in fields(HParams)}
     if unknown:
         names = ", ".join(map(str, unknown))
-        return [f"hparams: {names}: version {__version__} of this recipe has no such settings"]
+        return [f"hparams: {names}: version {__version__} of this project has no such settings"]
     try:
         hparams_from_dict(saved)
     except UserError as error:
@@ -250,7 +254,6 @@ def _settings_problems(saved: Any) -> list[str]:
 
 
 def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
-    """Return one line per problem of a part that contains no tensors."""
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -265,7 +268,8 @@ def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
 
 
 def tensor_problem(value: Any) -> str | None:
-    """Return the problem if the value is not a tensor of finite numbers, or else None."""
+    """Return what is wrong with a value that should be a tensor of finite numbers; None if it is
+    valid."""
     if not isinstance(value, torch.Tensor):
         return f"{brief(value)} (expected a tensor)"
     return None if value.isfinite().all() else "contains NaN or infinity"
@@ -279,7 +283,7 @@ def brief(value: Any) -> str:
 
 
 def checkpoint_error(title: str | Path, problems: list[str]) -> UserError:
-    """Return an error that lists the problems of a file. `title` begins with the path of the
+    """Return an error that lists the problems of a file. `title` starts with the path of the
     file."""
     if len(problems) == 1:
         return UserError(f"{title}: {problems[0]}")

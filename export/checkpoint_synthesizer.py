@@ -1,4 +1,4 @@
-"""Synthesize speech with a checkpoint, or with a model in memory.
+"""Synthesize speech with a checkpoint or with a model in memory.
 
 synthesizer = load_checkpoint_synthesizer("runs/ljspeech/best.pt")
 speech = synthesizer.synthesize("It was a quiet evening.")
@@ -23,7 +23,7 @@ from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer, TrainingFacts
 from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.utils.errors import UserError
 
-# Training settings that the speaking programs replace with options.
+# Training settings that the synthesis programs replace with command-line options.
 SPEAKING_OPTIONS = {"seed": "--seed", "drop_unknown": "--drop-unknown"}
 
 
@@ -45,10 +45,10 @@ class CheckpointSynthesizer(Synthesizer):
     def decode(
         self, ids: Sequence[int], seed: int, max_steps: int, speaker: int | None = None
     ) -> Iterator[DecoderSteps]:
-        """Yield decoder steps of one text.
+        """Yield the decoder steps of one text.
 
-        Several texts in one batch would take half the time. However, the matrix products of a batch
-        round differently, so the last bits of a log-mel would depend on the other texts.
+        Texts are not batched, although this would halve the time. Matrix products of a batch round
+        differently, so the last bits of a log-mel would depend on the other texts in the batch.
         """
         settings = self.settings
         generator = torch.Generator().manual_seed(seed)
@@ -75,15 +75,16 @@ class CheckpointSynthesizer(Synthesizer):
 def load_checkpoint_synthesizer(
     path: str | Path, overrides: str = "", device: torch.device | None = None
 ) -> CheckpointSynthesizer:
-    """Load a checkpoint of this recipe or of NVIDIA's recipe, which has the default settings.
+    """Load a checkpoint from this project or from NVIDIA's project, which uses the default
+    settings.
 
     Args:
-        overrides: settings in the format of --hparams. `decoder=reference` runs decoder steps one
-            by one on a GPU too.
-        device: by default a GPU, or the CPU if there is no GPU.
+        overrides: settings in the format of --hparams. With `decoder=reference`, decoder steps run
+            one by one, even on a GPU.
+        device: device of the model (default: a GPU, or the CPU if there is no GPU).
 
     Raises:
-        UserError: if the checkpoint cannot be read or does not fit its settings.
+        UserError: if the checkpoint cannot be read or does not match its settings.
     """
     if device is None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -96,7 +97,8 @@ def load_checkpoint_synthesizer(
 
 
 def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HParams:
-    """Return the settings of a checkpoint with overrides. UserError if they contradict each other."""
+    """Return a checkpoint's settings with overrides. Raise a UserError if an override contradicts
+    the checkpoint."""
     trained = hparams_from_dict(saved.get("hparams", {}))
     if is_of_this_recipe(saved):
         hparams = change_speaking_settings(trained, overrides)
@@ -108,10 +110,10 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
         hparams = with_lexicon(create_hparams(overrides, trained))
     if hparams.speaker_embedding_dim and not hparams.speakers:
         width = f"speaker_embedding_dim={hparams.speaker_embedding_dim}"
-        raise UserError(f"{width}: {path} has no speakers (expected 0)")
+        raise UserError(f"{width}: expected 0, because {path} has no speakers")
     hparams = check_text_settings(hparams)
     if not trained.symbol_table:
-        return read_symbols(hparams)  # checkpoints of other recipes contain no table
+        return read_symbols(hparams)  # checkpoints from other projects contain no table
     if hparams.symbols != trained.symbols:
         expected = f"{path} was trained with {trained.symbols}"
         raise UserError(f"symbols={hparams.symbols}: {expected}")
@@ -119,9 +121,9 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
 
 
 def choose_speaking_decoder(name: str) -> Callable[..., Any]:
-    """Return the decoder loop that the setting `decoder` selects.
+    """Return the decoder loop for the setting `decoder`.
 
-    The recipe works without the folder fast_decoder/.
+    If the folder fast_decoder/ is missing, this is the reference loop.
     """
     if name != "reference":
         with contextlib.suppress(ImportError):
@@ -132,10 +134,10 @@ def choose_speaking_decoder(name: str) -> Callable[..., Any]:
 
 
 def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
-    """Read the facts about the training from a checkpoint.
+    """Read facts about the training from a checkpoint.
 
     A checkpoint without statistics, such as NVIDIA's, gets the statistics of LJSpeech if its
-    symbols are English. The speaking rate in other symbols is unknown.
+    symbols are English. For other symbols the speaking rate is unknown.
     """
     statistics = LJSPEECH if hparams.table.is_english else None
     if saved.get("speech_statistics") is not None:

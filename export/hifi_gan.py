@@ -1,13 +1,13 @@
-"""Implement HiFi-GAN's generator, a vocoder, and read its published weights.
+"""Implement the HiFi-GAN generator, which is a vocoder, and read its published weights.
 
     generator = load_generator("LJ_V1/generator_v1", "LJ_V1/config.json")
-    audio = generator(mel)  # log-mel [1, num_mels, T] to [1, 1, T * hop_size] in [-1, 1]
+    audio = generator(mel)  # log-mel [1, num_mels, T] -> [1, 1, T * hop_size] in [-1, 1]
 
-scripts/export_vocoder.py exports the generator for --vocoder.
+scripts/export_vocoder.py exports the generator for the option --vocoder.
 
 Source: Kong, Kim, Bae, "HiFi-GAN: Generative adversarial networks for efficient and high fidelity
-speech synthesis" (NeurIPS 2020), section 2.2 and appendix A. The names of weights and settings are
-those of the files at github.com/jik876/hifi-gan.
+speech synthesis" (NeurIPS 2020), section 2.2 and appendix A. Weights and settings have the same
+names as in the files at github.com/jik876/hifi-gan.
 """
 
 import math
@@ -26,21 +26,21 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_as
 
 SLOPE = 0.1  # slope of the leaky ReLUs
-LAST_SLOPE = 0.01  # slope of the last leaky ReLU, which is torch's default
+LAST_SLOPE = 0.01  # slope of the last leaky ReLU (PyTorch's default)
 CONFIG = "config.json"
-# Weight normalization stores lengths and directions. Their names changed in torch 2.0.
+# Weight normalization stores a length and a direction per kernel. PyTorch 2.0 renamed both.
 LENGTH_AND_DIRECTION = {
     "weight_g": "weight_v",
     "parametrizations.weight.original0": "parametrizations.weight.original1",
 }
-USE_ITS_CONFIG = "Use the config.json that was published with the weights, with --config."
+USE_ITS_CONFIG = "Pass the config.json that was published with the weights to --config."
 
 Size = Annotated[int, limits(strict=True, ge=1, le=2**16)]
 
 
 @dataclass(frozen=True)
 class GeneratorConfig:
-    """The settings of config.json that describe the generator and its log-mels."""
+    """The settings in config.json that describe the generator and its log-mels."""
 
     resblock: Literal["1", "2"]
     upsample_rates: list[Size]
@@ -54,10 +54,10 @@ class GeneratorConfig:
     win_size: Size
     sampling_rate: Annotated[int, limits(strict=True, ge=1)]
     fmin: float
-    fmax: float | None  # None: half of the sampling rate
+    fmax: float | None  # None: half the sampling rate
 
     def mel_settings(self) -> dict[str, float]:
-        """Return the log-mel settings under the names of this recipe (MEL_SETTINGS)."""
+        """Return the log-mel settings under the names used in this project (MEL_SETTINGS)."""
         return {
             "sampling_rate": self.sampling_rate,
             "filter_length": self.n_fft,
@@ -70,9 +70,9 @@ class GeneratorConfig:
 
 
 class ResidualBlock(nn.Module):
-    """Add the outputs of dilated convolutions to the input, one dilation after another.
+    """A residual block: for each dilation, add the output of a dilated convolution to the input.
 
-    In blocks of kind "1", a convolution without dilation follows each dilated convolution.
+    In blocks of kind "1", each dilated convolution is followed by a convolution without dilation.
     """
 
     def __init__(self, kind: str, channels: int, kernel_size: int, dilations: list[int]):
@@ -104,10 +104,10 @@ class ResidualBlock(nn.Module):
 
 
 class Generator(nn.Module):
-    """Upsample log-mels to audio by transposed convolutions.
+    """Upsample log-mels to audio with transposed convolutions.
 
     The output of each convolution passes through several residual blocks with different kernel
-    sizes, which are averaged.
+    sizes, whose outputs are averaged.
     """
 
     def __init__(self, config: GeneratorConfig):
@@ -130,7 +130,8 @@ class Generator(nn.Module):
 
     def forward(self, mel: torch.Tensor) -> torch.Tensor:
         x = self.conv_pre(mel)
-        count = len(self.config.resblock_kernel_sizes)  # blocks per transposed convolution
+        # Number of residual blocks per transposed convolution
+        count = len(self.config.resblock_kernel_sizes)
         for number, up in enumerate(self.ups):
             x = up(leaky_relu(x, SLOPE))
             first, *others = self.resblocks[number * count : (number + 1) * count]
@@ -145,16 +146,16 @@ class Generator(nn.Module):
 
 
 def load_generator(path: str | Path, config_path: str | Path) -> Generator:
-    """Return the generator of published weights, on the CPU, without weight normalization.
+    """Return the generator with published weights, on the CPU and without weight normalization.
 
     Args:
-        path: a file that contains `generator`, the weights by name. It is loaded without running
-            code from it.
+        path: a file that contains the dictionary `generator` of weights. Code in the file is not
+            executed.
         config_path: the config.json that was published with the weights.
 
     Raises:
-        UserError: if a file cannot be read, a setting or a tensor is not valid, or the weights and
-            the config do not match.
+        UserError: if a file cannot be read, if a setting or a tensor is invalid, or if the weights
+            do not match the config.
     """
     saved = read_saved(path)
     if not isinstance(saved, dict) or not isinstance(saved.get("generator"), dict):
@@ -168,28 +169,28 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
     generator = Generator(config)
     with naming(path):
         weights = without_normalization(saved["generator"])
-    load_state(generator, weights, path, f"{config_path}, the config.json of other weights")
+    load_state(generator, weights, path, f"{config_path} (the config.json of different weights)")
     return generator.eval()
 
 
 def read_config(path: str | Path) -> GeneratorConfig:
-    """Read and check a config.json; raise UserError if a setting is missing or wrong."""
+    """Read and check a config.json. Raise a UserError if a setting is missing or invalid."""
     config = read_as(path, GeneratorConfig, f"no such file. {USE_ITS_CONFIG}", USE_ITS_CONFIG)
     has_lengths = len(config.upsample_kernel_sizes) == len(config.upsample_rates)
     has_dilations = len(config.resblock_dilation_sizes) == len(config.resblock_kernel_sizes)
     if not has_lengths or not has_dilations:
-        problem = "the lists for the upsampling or for the residual blocks differ in length"
+        problem = "the lists for upsampling or for the residual blocks have different lengths"
         raise UserError(f"{path}: {problem}. {USE_ITS_CONFIG}")
     if math.prod(config.upsample_rates) != config.hop_size:
-        problem = f"upsample_rates={config.upsample_rates}: the product is not {config.hop_size}"
-        raise UserError(f"{path}: {problem}, the hop_size. {USE_ITS_CONFIG}")
+        problem = f"upsample_rates={config.upsample_rates}: the product must be {config.hop_size}"
+        raise UserError(f"{path}: {problem} (the hop_size). {USE_ITS_CONFIG}")
     return config
 
 
 def without_normalization(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return weights in float32 without weight normalization.
+    """Return float32 weights without weight normalization.
 
-    Weight normalization stores the length and the direction of each kernel.
+    Weight normalization stores the length and the direction of each kernel separately.
 
     Raises:
         UserError: if a direction is missing.

@@ -14,15 +14,14 @@ from tacotron2_voice.voice import DESCRIPTION_FILE, Voice
 def load_synthesizer(
     path: str | Path, overrides: str = "", threads: int | None = None
 ) -> Synthesizer:
-    """Load a checkpoint, or the folder of an exported voice or the voice.json in it.
+    """Load a checkpoint or an exported voice (its folder, or the voice.json in it).
 
     Args:
         overrides: settings in the format of --hparams.
-        threads: number of CPU threads, by default 1 for a voice and PyTorch's default for a
-            checkpoint.
+        threads: number of CPU threads (default: 1 for a voice, PyTorch's default for a checkpoint).
 
     Raises:
-        UserError: if `path` is neither, or cannot be read.
+        UserError: if `path` cannot be read, or is neither a checkpoint nor a voice.
     """
     path = Path(path)
     if path.name == DESCRIPTION_FILE or (path / DESCRIPTION_FILE).exists():
@@ -30,10 +29,10 @@ def load_synthesizer(
     if path.is_dir():
         checkpoint = path / "best.pt"
         hint = f"; did you mean {checkpoint}?" if checkpoint.exists() else ""
-        raise UserError(f"{path}: no {DESCRIPTION_FILE} in this folder{hint}")
+        raise UserError(f"{path}: this folder contains no {DESCRIPTION_FILE}{hint}")
     if not path.exists():
         raise UserError(f"{path}: no such checkpoint or voice folder")
-    # Imported here, because a voice is loaded without torch.
+    # Imported here because loading a voice does not need PyTorch.
     import torch
 
     from export.checkpoint_synthesizer import load_checkpoint_synthesizer

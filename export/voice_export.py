@@ -1,4 +1,5 @@
-"""Export a trained model as a voice: a folder that needs no PyTorch (tacotron2_voice/voice.py).
+"""Export a trained model as a voice, a folder that works without PyTorch
+(tacotron2_voice/voice.py).
 
     synthesizer = load_checkpoint_synthesizer("best.pt", device=torch.device("cpu"))
     export_voice(synthesizer, Path("voice"), texts)
@@ -43,32 +44,32 @@ from tacotron2_voice.voice import (
 )
 
 OPSET = 17
-CHECKED_STEPS = 200  # number of decoder steps that are compared with torch
-MAX_DIFFERENCE = 1e-5  # largest difference from torch, relative to the largest value
-MAX_FRAMES = 200  # most frames per text when voices are compared
-# Inputs that are stored in 8 bits, by operator, with the dimension of their outputs.
+CHECKED_STEPS = 200  # number of decoder steps to compare with PyTorch
+MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch, relative to the largest value
+MAX_FRAMES = 200  # maximum number of frames per text when voices are compared
+# For each operator: the inputs to store in 8 bits, with the dimension of their outputs.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
-MIN_WEIGHTS = 2**10  # smaller tensors stay in float32
+MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
 LARGEST_INT8 = 127
-QUANTIZED_LARGEST = 64  # largest integer of `quantize_lstms`
-COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice then has 20 MB
-TINY = np.float32(1e-30)  # scale of an output whose weights are all 0
+QUANTIZED_LARGEST = 64  # largest integer in `quantize_lstms`
+COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice is then 20 MB
+TINY = np.float32(1e-30)  # scale for outputs whose weights are all 0
 
 
 class ComparedText(NamedTuple):
-    """A text with which voices are compared."""
+    """A text for comparing voices."""
 
-    ids: list[int]  # ids of the symbols of the text
-    speaker: str | None = None  # a speaker of the model; None without names
+    ids: list[int]  # symbol ids of the text
+    speaker: str | None = None  # a speaker of the model; None for a single-speaker model
 
 
 def encode(
     model: Tacotron2, text: torch.Tensor, speaker: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Return the encoder memory of one text, and the attention's projection of it.
+    """Return the encoder memory of one text, and its projection for the attention.
 
     Args:
-        speaker: one-hot vector [1, speakers] of the speaker; None for one speaker.
+        speaker: one-hot vector [1, speakers]; None for a single-speaker model.
     """
     x = model.embedding(text).transpose(1, 2)
     for convolution in model.encoder.convolutions:
@@ -119,7 +120,7 @@ FUNCTIONS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
 
 
 class ExportedFunction(nn.Module):
-    """Wrap a function of a model as a module, which torch can export."""
+    """Wrap a function of a model as a module that PyTorch can export."""
 
     def __init__(self, model: Tacotron2, function: Callable[..., tuple[torch.Tensor, ...]]):
         super().__init__()
@@ -130,7 +131,7 @@ class ExportedFunction(nn.Module):
 
 
 def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
-    """Write all GRAPHS of a voice, in float32."""
+    """Write all GRAPHS of a voice in float32."""
     settings = synthesizer.settings
     for name, (_, outputs) in GRAPHS.items():
         inputs = inputs_of(name, settings)
@@ -158,11 +159,11 @@ def write_graph(
     """Write the ONNX graph of a module.
 
     Args:
-        examples: one tensor per input.
-        axes: by name, the dimensions of inputs and outputs that may have other sizes.
+        examples: one example tensor per input.
+        axes: the dimensions of variable size, keyed by the name of the input or output.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about torch's newer exporter, which needs onnxscript
+        warnings.simplefilter("ignore")  # about PyTorch's newer exporter, which needs onnxscript
         torch.onnx.export(
             module,
             tuple(examples),
@@ -176,9 +177,9 @@ def write_graph(
 
 
 def quantize_lstms(path: Path) -> None:
-    """Quantize the decoder's LSTMs to int8. They contain nearly all weights of the decoder. Each
+    """Quantize the decoder LSTMs, which contain nearly all weights of the decoder, to int8. Each
     column has its own scale."""
-    logging.disable(logging.WARNING)  # the advice is for developers of ONNX Runtime
+    logging.disable(logging.WARNING)  # hide advice for developers of ONNX Runtime
     quantize_dynamic(
         path,
         path,
@@ -187,16 +188,16 @@ def quantize_lstms(path: Path) -> None:
             f"{x.name}_MatMul" for x in onnx.load(path).graph.node if "_rnn" in x.name
         ],
         per_channel=True,
-        reduce_range=True,  # products of 8 bits overflow on processors without VNNI
+        reduce_range=True,  # 8-bit products overflow on CPUs without VNNI
     )
     logging.disable(logging.NOTSET)
 
 
 def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
-    """Store the other large weights of a graph as 8-bit integers from -`largest` to `largest`.
+    """Store the remaining large weights of a graph as 8-bit integers from -`largest` to `largest`.
 
-    Each output has its own scale. The file becomes smaller, and the graph converts the integers to
-    float32 when it runs.
+    Each output has its own scale. This makes the file smaller. The graph converts the integers back
+    to float32 when it runs.
     """
     graph = onnx.load(path)
     weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}
@@ -219,7 +220,7 @@ def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
 
 
 def round_further(path: Path) -> None:
-    """Round the weights of `quantize_lstms` to integers from -COMPRESSED_LARGEST to
+    """Round the weights from `quantize_lstms` to integers from -COMPRESSED_LARGEST to
     COMPRESSED_LARGEST."""
     graph = onnx.load(path)
     tensors = {x.name: x for x in graph.graph.initializer}
@@ -236,8 +237,8 @@ def round_further(path: Path) -> None:
 
 
 def compress(folder: Path) -> None:
-    """Replace the graphs by files compressed with LZMA. The checksums in voice.json are those of
-    the uncompressed graphs."""
+    """Replace the graphs with files compressed with LZMA. voice.json contains the checksums of the
+    uncompressed graphs."""
     for name in GRAPHS:
         path = folder / f"{name}.onnx"
         compressed = path.with_name(f"{path.name}{COMPRESSED_SUFFIX}")
@@ -246,7 +247,7 @@ def compress(folder: Path) -> None:
 
 
 def write_description(folder: Path, description: VoiceDescription) -> None:
-    """Write voice.json, with the checksums of the files in the folder."""
+    """Write voice.json, which contains the checksums of the files in the folder."""
     checksums = {}
     for name in sorted(FILES):
         checksums[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
@@ -254,14 +255,14 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 
 
 class ComparedVoice(Voice):
-    """Compare every output of the graphs with torch.
+    """A voice that compares every output of its graphs with PyTorch.
 
-    Torch's outputs are the inputs of the next step of both, because attention would otherwise
-    amplify rounding errors.
+    The outputs of PyTorch are the inputs of the next step for both, because attention would
+    otherwise amplify rounding errors.
     """
 
     model: Tacotron2
-    difference = 0.0  # largest difference so far, relative to the largest value (at least 1)
+    difference = 0.0  # largest difference so far, relative to the largest value (or 1, if larger)
 
     def _run(self, name: str, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         arrays = super()._run(name, inputs)
@@ -270,16 +271,17 @@ class ComparedVoice(Voice):
             expected = [output.numpy() for output in FUNCTIONS[name](self.model, *tensors)]
         for one, other in zip(arrays, expected, strict=True):
             difference = np.abs(one - other).max() / max(1, np.abs(other).max())
-            self.difference = float(np.maximum(self.difference, difference))  # np.maximum keeps NaN
+            # np.maximum propagates NaN
+            self.difference = float(np.maximum(self.difference, difference))
         return expected
 
 
 def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
-    """Return the largest difference between the graphs and torch in CHECKED_STEPS decoder steps of
-    the first and the last speaker.
+    """Return the largest difference between the graphs and PyTorch, over CHECKED_STEPS decoder
+    steps of the first and the last speaker.
 
     Raises:
-        UserError: if the difference is larger than rounding errors.
+        UserError: if the difference is too large for rounding errors.
     """
     settings = synthesizer.settings
     voice = ComparedVoice(folder)
@@ -293,14 +295,15 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
         for steps in voice.decode(ids, 0, CHECKED_STEPS, speaker):
             frames += [*steps.frames]
         voice.refine(np.concatenate(frames).T)
-    if not voice.difference <= MAX_DIFFERENCE:  # the condition is also true for NaN
-        problem = f"the graphs differ from torch by {voice.difference:.1e} of the largest value"
+    if not voice.difference <= MAX_DIFFERENCE:  # also true for NaN
+        problem = f"the graphs differ from PyTorch by {voice.difference:.1e} of the largest value"
         raise UserError(f"{problem} (expected at most {MAX_DIFFERENCE:.0e})")
     return voice.difference
 
 
 def compare(exact: Voice, voice: Voice, texts: list[ComparedText]) -> str:
-    """Describe the differences between a voice and the float32 voice `exact` in one line."""
+    """Return a line that describes the differences between a voice and the float32 voice
+    `exact`."""
     differences = []
     num_same = 0
     for text in progress_bar("Comparing", len(texts), " texts", iterable=texts):
@@ -314,9 +317,9 @@ def compare(exact: Voice, voice: Voice, texts: list[ComparedText]) -> str:
         differences.append(np.abs(mels[0][:, :frames] - mels[1][:, :frames]).mean())
         num_same += mels[0].shape == mels[1].shape
     return (
-        f"{voice.description.weights} compared with fp32 on {len(texts)} texts, with the same "
-        f"dropout: the mean difference of log-mels is {np.mean(differences):.3f}, "
-        f"{num_same} of {len(texts)} have the same length"
+        f"{voice.description.weights} compared with fp32 on {len(texts)} texts (same dropout): the "
+        f"log-mels differ by {np.mean(differences):.3f} on average, and {num_same} of {len(texts)} "
+        "have the same length"
     )
 
 
@@ -326,18 +329,17 @@ def export_voice(
     texts: list[ComparedText] | None,
     compressed: bool = False,
 ) -> None:
-    """Write the voice of a model that is on the CPU, and print how the voice differs from the
-    model.
+    """Export a model on the CPU as a voice, and print how the voice differs from the model.
 
-    The float32 graphs are compared with torch. Then the weights are quantized to int8. The folder
+    The float32 graphs are compared with PyTorch. Then the weights are quantized to int8. The folder
     is written completely or not at all.
 
     Args:
-        texts: texts for comparing the int8 voice with float32; None: the weights stay float32.
-        compressed: round the weights further, and compress the graphs with LZMA.
+        texts: texts for comparing the int8 voice with float32; None: keep the weights in float32.
+        compressed: whether to round the weights further and compress the graphs with LZMA.
 
     Raises:
-        UserError: if the graphs differ from torch by more than rounding errors.
+        UserError: if the graphs differ from PyTorch by more than rounding errors.
     """
     settings = synthesizer.settings
     training = synthesizer.training
@@ -363,7 +365,7 @@ def export_voice(
         write_description(made, description)
         difference = check_graphs(made, synthesizer)
         steps = f"in {CHECKED_STEPS} decoder steps"
-        print(f"fp32 differs from torch by {difference:.1e} of the largest value, {steps}")
+        print(f"fp32 differs from PyTorch by {difference:.1e} of the largest value, {steps}")
         if texts is not None:
             num_steps = MAX_FRAMES // settings.n_frames_per_step + 1
             limit = f"max_decoder_steps={min(settings.max_decoder_steps, num_steps)}"
@@ -381,7 +383,7 @@ def export_voice(
 
 
 def quantize(folder: Path, compressed: bool) -> None:
-    """Quantize all graphs of a folder."""
+    """Quantize all graphs in a folder."""
     quantize_lstms(folder / "decoder.onnx")
     if compressed:
         round_further(folder / "decoder.onnx")

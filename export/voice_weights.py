@@ -1,10 +1,10 @@
-"""Read the weights of an exported voice back into a model's state, to start training from it.
+"""Read the weights of an exported voice into a model's state, so that training can start from it.
 
     state = state_of_voice(Path("voices/english"))
     state["state_dict"]["embedding.weight"]
 
-The graphs contain the convolutions and their batch norms as one convolution. The state therefore has
-batch norms without effect. Reading needs the package onnx.
+In the graphs, each convolution and its batch norm are merged into one convolution. The batch norms
+in the state therefore have no effect. Reading needs the package onnx.
 """
 
 import lzma
@@ -25,23 +25,25 @@ PRENET_LAYER = re.compile(r"/layers\.(\d+)/linear_layer/MatMul")
 
 
 def is_voice(path: Path) -> bool:
-    """Return whether a path is the folder of an exported voice."""
+    """Return whether `path` is the folder of an exported voice."""
     return (path / DESCRIPTION_FILE).is_file()
 
 
 def state_of_voice(folder: Path) -> dict[str, Any]:
-    """Return `state_dict` and `hparams` of an exported voice, like those of a checkpoint.
+    """Return `state_dict` and `hparams` of an exported voice, in the format of a checkpoint.
 
-    Weights in 8 bits are converted to float32.
+    8-bit weights are converted to float32.
 
     Raises:
-        UserError: if the package onnx is missing, or if the folder is not a voice of this recipe.
+        UserError: if the package onnx is missing, or if the folder is not a voice from this
+            project.
     """
     try:
         import onnx
     except ImportError:
         raise UserError(
-            f"{folder}: reading a voice needs the packages in requirements/onnx.txt"
+            f"{folder}: to read the weights of a voice, install the packages in "
+            "requirements/onnx.txt"
         ) from None
     description = read_json(folder / DESCRIPTION_FILE)
     weights = dict[str, np.ndarray]()
@@ -60,9 +62,9 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
 
 
 def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
-    """Return the weights of a graph by their names in `Tacotron2`.
+    """Return the weights of a graph, keyed by their names in `Tacotron2`.
 
-    name: "encoder", "decoder" or "postnet".
+    `name` is "encoder", "decoder" or "postnet".
     """
     tensors = _tensors(graph)
     weights = {}
@@ -87,7 +89,7 @@ def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
 
 
 def _linear_layer(node: str) -> str:
-    """Return the name of the linear layer that a node computes; "" for other products."""
+    """Return the name of the linear layer that a node computes; "" for other matrix products."""
     if match := PRENET_LAYER.fullmatch(node):
         return f"decoder.prenet.layers.{match[1]}"
     if node == "/memory_layer/linear_layer/MatMul":
@@ -98,7 +100,7 @@ def _linear_layer(node: str) -> str:
 
 
 def _tensors(graph: Any) -> dict[str, np.ndarray]:
-    """Return the constant tensors of a graph in float32, with the names that the nodes use."""
+    """Return the constant tensors of a graph in float32, keyed by the names that the nodes use."""
     from onnx import numpy_helper
 
     stored = {x.name: numpy_helper.to_array(x) for x in graph.initializer}
@@ -120,7 +122,7 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
 
 
 def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a convolution and a batch norm without effect."""
+    """Return the weights of a convolution and of a batch norm without effect."""
     channels = len(bias)
     return {
         f"{layer}.0.conv.weight": weight,
@@ -134,8 +136,8 @@ def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, 
 
 
 def _lstm(inputs: np.ndarray, hidden: np.ndarray, biases: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the encoder's LSTM. ONNX has the gates in the order i, o, f, c, and torch in the order
-    i, f, g, o."""
+    """Return the weights of the encoder LSTM. The order of gates is i, o, f, c in ONNX, but i, f,
+    g, o in PyTorch."""
 
     def gates(x: np.ndarray) -> np.ndarray:
         i, o, f, c = np.split(x, 4)

@@ -1,21 +1,21 @@
-"""Compute model.py's decoder under teacher forcing fast, with the same parameters and results.
+"""Run the decoder with teacher forcing faster than model.py, with the same parameters and results.
 
     mel, gate, alignments = fast_decoder.teacher_forced(decoder, memory, mask, mel, dropout_masks)
 
 With teacher forcing, the attention LSTM does not depend on the decoder LSTM. Therefore one loop
-runs the attention LSTM with the attention, and a second loop runs the decoder LSTM. All other parts
-are matrix products over all decoder steps at once: the prenet, the inputs' share of both LSTMs'
-gates, and the projections. The backward passes of both loops are written by hand. The gradient of
-every weight is also a single product over all steps.
+runs the attention LSTM and the attention, and a second loop runs the decoder LSTM. The other parts
+are matrix products over all decoder steps at once: the prenet, the contribution of the inputs to
+the LSTM gates, and the projections. The backward passes of both loops are written by hand. The
+gradient of each weight is also a single product over all decoder steps.
 
-- recurrences.py: formulas, buffers and the letters of shapes
-- plain.py: the loops in plain operations of torch
+- recurrences.py: formulas, buffers and the names of dimensions
+- plain.py: the loops in plain PyTorch operations
 - graphs.py, kernels.py: the loops on a GPU
-- encoder.py: the encoder's LSTM on a GPU
-- self_check.py, compare_kernels.py: check the kernels on this GPU
+- encoder.py: the encoder LSTM on a GPU
+- self_check.py, compare_kernels.py: the check of the kernels on this GPU
 - captured_steps.py: synthesis on a GPU
 
-Without this folder training uses the reference decoder.
+If this folder is missing, training uses the reference decoder.
 """
 
 import warnings
@@ -40,17 +40,17 @@ def teacher_forced(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute `model.teacher_forced` for a decoder with `LocationSensitiveAttention`.
 
-    Returns mel [B, n_mels, T_out], gate logits [B, T] and alignments [B, T, N]. Under autocast the
-    LSTMs' products, the prenet and the projections use its precision. Everything else, and every
-    sum, uses the parameters' precision.
+    Return mel [B, n_mels, T_out], stop-token logits [B, T] and alignments [B, T, N]. Under
+    autocast, the prenet, the projections and the matrix products of the LSTMs use the precision of
+    autocast. All sums and all other operations use the precision of the parameters.
 
     Args:
-        loops_for: a function that makes the loops for a batch, for example `plain_loops`. By
-            default the kernels are used if they run here.
+        loops_for: a function that returns the loops for a batch, such as `plain_loops`. By default
+            the kernels run if this machine supports them.
 
     Raises:
-        RuntimeError: for a second derivative, or a second backward pass through the same graph
-            (retain_graph).
+        RuntimeError: if you compute a second derivative, or run a second backward pass through the
+            same graph (retain_graph).
     """
     attention = decoder.attention_layer
     device = memory.device.type
@@ -63,7 +63,7 @@ def teacher_forced(
         operand_dtype = torch.get_autocast_dtype(device)
     loops = (loops_for or _loops_for)(decoder, memory, operand_dtype, dropout_masks)
     with torch.autocast(device, enabled=False):
-        # The location layer's convolution and its dense layer are combined into one linear map.
+        # Combine the convolution and the dense layer of the location layer into one linear map.
         location = attention.location_layer
         location_weight = location.location_dense.linear_layer.weight @ (
             location.location_conv.conv.weight.flatten(1)
@@ -101,11 +101,14 @@ def teacher_forced(
 
 
 def describe(device: torch.device) -> str:
-    """Describe in a phrase how the loops run on this device with float32 parameters."""
+    """Return a phrase that describes how the loops run on this device with float32 parameters."""
     if device.type == "cpu":
         if onednn_multiplies("cpu", torch.float32):
             return "oneDNN's packed products"
-        return "plain operations, at about half the speed, because this torch has no known oneDNN"
+        return (
+            "plain operations, at about half the speed, because oneDNN is not available in this "
+            "PyTorch"
+        )
     problem = graphs.problem(device, torch.float32)
     if problem is None:
         return "Triton kernels in CUDA graphs"
@@ -113,22 +116,22 @@ def describe(device: torch.device) -> str:
 
 
 def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs | PlainLoops:
-    """Return the kernels' graphs if the kernels run here, otherwise the loops in plain
+    """Return graphs of the kernels if this machine supports them, otherwise loops in plain
     operations."""
     loops = graphs.graphs_for(decoder, memory, operand_dtype, dropout_masks)
     if not isinstance(loops, str):
         return loops
     if memory.is_cuda:
-        warnings.warn(  # Python shows the same warning only once.
-            "the fast decoder runs in plain operations, with the same results, but several times "
-            f"slower than its Triton kernels: {loops}",
+        warnings.warn(  # Python prints identical warnings only once
+            "the fast decoder uses plain operations instead of its Triton kernels, with the same "
+            f"results but several times slower: {loops}",
             stacklevel=2,
         )
     return plain_loops(decoder, memory, operand_dtype, dropout_masks)
 
 
 def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
-    """Return the loops in plain operations. `memory` and `dropout_masks` are not used."""
+    """Return the loops in plain operations. `memory` and `dropout_masks` are ignored."""
     return PlainLoops(
         operand_dtype,
         decoder.p_attention_dropout,

@@ -1,15 +1,16 @@
-"""Run the decoder in synthesis on a GPU: `model.free_running` with CHUNK decoder steps per CUDA
+"""Run the decoder for synthesis on a GPU: `model.free_running` with CHUNK decoder steps per CUDA
 graph.
 
     model.speaking_decoder = captured_steps.free_running
 
-A decoder step has about fifty small operators, and a GPU runs them faster than the host launches
-them. A graph launches the operators of CHUNK steps at once. After each chunk the host checks
-whether all texts have ended. A graph contains the same operators and shapes in the same order as
-the loop in model.py, so the results are bitwise equal.
+A decoder step has about fifty small operators, and a GPU runs them faster than the host can launch
+them. A graph launches the operators of CHUNK decoder steps at once. After each chunk the host
+checks whether all texts have ended. A graph contains the same operators and shapes in the same
+order as the loop in model.py, so the results are bitwise identical.
 
-A graph is valid for one number of texts and symbols. Capturing it takes about as long as launching
-CHUNK of a text's hundreds of steps, so each batch gets its own graph.
+A graph is valid for one number of texts and one number of symbols, so each batch needs its own
+graph. Capturing a graph takes about as long as launching CHUNK decoder steps, and a text has
+hundreds of decoder steps.
 """
 
 import contextlib
@@ -24,8 +25,8 @@ import model
 from fast_decoder.cuda_capture import captured, first_problem
 from model import Decoder, DropoutMasks, SpokenSteps
 
-# Decoder steps per graph. A larger value takes longer to capture and wastes more steps at the end;
-# a smaller value makes the host wait more often.
+# Decoder steps per graph. A larger value takes longer to capture and wastes more decoder steps at
+# the end of a text. A smaller value makes the host wait more often.
 CHUNK = 8
 
 
@@ -40,13 +41,13 @@ def free_running(
 ) -> Iterator[SpokenSteps]:
     """Run `model.free_running` on a GPU in chunks of CHUNK decoder steps.
 
-    The last chunk ends at `max_steps`. Decoder steps run one by one on a CPU. They also run one by
-    one under autocast, because autocast's copies of weights must not belong to a graph. Each chunk
-    reads and writes the same tensors.
+    The last chunk ends at `max_steps`. Each chunk reads and writes the same tensors. On a CPU,
+    decoder steps run one by one. They also run one by one under autocast, because the copies of
+    weights that autocast makes must not be part of a graph.
 
     Args:
-        repeated: a function of (make_steps, device) that yields the results of repeated calls. The
-            function may overwrite a result with the next result. The default on a GPU is
+        repeated: a function of (make_steps, device) that calls `make_steps` repeatedly and yields
+            the results. Each result may overwrite the previous result. The default on a GPU is
             `replayed`.
     """
     if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
@@ -97,11 +98,11 @@ def free_running(
 
 
 def replayed(function: Callable, device: torch.device) -> Iterator:
-    """Yield the results of repeated calls of `function()`, by replaying a CUDA graph.
+    """Call `function()` repeatedly by replaying a CUDA graph, and yield the results.
 
-    The first call is a plain call. It loads kernels and allocates the stream's workspaces for
-    matrix products, because a capture must not do this. If the capture fails, a warning says so,
-    and all calls are plain calls.
+    The first call runs without a graph, because it loads kernels and allocates the stream's
+    workspaces for matrix products. A capture must not do this. If the capture fails, the function
+    prints a warning and makes all calls without a graph.
     """
     with _alone_on_side_stream(device):
         result = function()
@@ -109,11 +110,12 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
     try:
         with _alone_on_side_stream(device):
             graph, result = captured(function, _side_stream(device))
-    except Exception as error:  # torch, the driver and the GPU raise many kinds of exceptions
+    except Exception as error:  # PyTorch, the driver and the GPU raise many types of exceptions
         graph = None
-        warnings.warn(  # Python shows the same warning only once.
-            "a CUDA graph could not be captured, so synthesis launches its decoder steps one by "
-            f"one. Results are the same, but it is several times slower: {first_problem(error)}",
+        warnings.warn(  # Python prints identical warnings only once
+            "capturing a CUDA graph failed, so synthesis launches its decoder steps one by one. "
+            "The results are the same, but synthesis is several times slower: "
+            f"{first_problem(error)}",
             stacklevel=2,
         )
     while graph is None:
@@ -128,15 +130,15 @@ _SIDE_STREAM_IN_USE = threading.Lock()
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # All batches share a stream, because every stream needs a workspace of tens of megabytes.
+    # All batches share one stream, because each stream needs a workspace of tens of megabytes.
     return torch.cuda.Stream(device)
 
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
-    """Run launches inside this context on the side stream, in order with the current stream.
+    """Inside this context, launch on the side stream, in order with the current stream.
 
-    Other threads wait, because a capture records everything on its stream.
+    Other threads must wait, because a capture records all launches on its stream.
     """
     side = _side_stream(device)
     current = torch.cuda.current_stream(device)

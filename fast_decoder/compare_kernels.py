@@ -1,10 +1,10 @@
-"""Compare the kernels with exact values on this GPU, as a program for self_check.py.
+"""Compare the kernels with exact results on this GPU. self_check.py runs this program.
 
     python -m fast_decoder.compare_kernels < request.json    # prints [is_right, text]
 
-It computes outputs and gradients of the training decoder and of the encoder's LSTM, on two small
-batches, with the run's sizes and precision. They must be as close to exact values in float64 as the
-tests require.
+The program computes outputs and gradients of the training decoder and the encoder LSTM on two small
+batches, with the sizes and the precision of the run. The results must be as close to exact float64
+results as the tests require.
 """
 
 import functools
@@ -23,24 +23,25 @@ from fast_decoder.parity import EncoderProblem, Problem, relative_errors
 from hparams import HParams
 from model import Decoder
 
-# Symbols of each clip. The second batch runs the programs of large batches and long texts.
+# Number of symbols of each clip. The second batch runs the GPU programs for large batches and long
+# texts.
 BATCHES = ((40, 23, 5), (100, *range(1, 33)))
-# Decoder steps of both batches, so that the second chunk is not a whole chunk.
+# Number of decoder steps in both batches. The second chunk is incomplete on purpose.
 STEPS_AFTER_A_CHUNK = 3
-# Bounds of errors relative to each tensor's largest value: the larger of `min_bound` and
+# The maximum error, relative to each tensor's largest value, is the larger of `min_bound` and
 # TIMES_PLAIN times the error of plain operations in the same precision. In float32, correct kernels
-# have up to 1.6e-5 (SSE), and a tanh that is too small by 1e-4 has 2e-3. On an H200, correct
-# kernels have 6e-4 in TF32, 5e-4 in float16 and 1e-2 in bfloat16, which is at most 3.4 times the
-# error of plain operations.
+# have errors up to 1.6e-5 (SSE), and a tanh that is too small by 1e-4 has an error of 2e-3. On an
+# H200, correct kernels have errors of 6e-4 in TF32, 5e-4 in float16 and 1e-2 in bfloat16. These are
+# at most 3.4 times the errors of plain operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
-# The largest relative rounding error of each dtype.
+# Maximum relative rounding error of each dtype.
 ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 
 
 def main() -> None:
-    """Check the kernels for the request on standard input. The last line printed is [is_right,
-    text]."""
+    """Check the kernels for the request on standard input, and print [is_right, text] as the last
+    line."""
     request = json.load(sys.stdin)
     device = torch.device(request["device"])
     facts = request["facts"]
@@ -55,14 +56,14 @@ def main() -> None:
             for compare_part in (compare_decoder, compare_encoder)
             for comparison in compare_part(symbols, facts, device)
         )
-    except Exception as error:  # Triton, the driver and the GPU raise many kinds of exceptions
+    except Exception as error:  # Triton, the driver and the GPU raise many types of exceptions
         excess = math.inf
         text = traceback.format_exception_only(error)[0].strip().splitlines()[0]
     print(json.dumps([excess <= 1, text]), flush=True)
 
 
 def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield (error of the kernels / its bound, text) for every output and gradient of a batch."""
+    """Yield (kernel error / maximum error, text) for every output and gradient of a batch."""
     torch.manual_seed(0)
     decoder = Decoder(HParams(**facts["sizes"])).train()
     problem = Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
@@ -73,7 +74,7 @@ def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device)
 
 
 def compare_encoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield errors and texts, as `compare_decoder` does, for the encoder's LSTM."""
+    """Yield the same values as `compare_decoder`, but for the encoder LSTM."""
     torch.manual_seed(0)
     dim = facts["sizes"]["encoder_embedding_dim"]
     lstm = torch.nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
@@ -91,7 +92,7 @@ def compare(
     facts: dict,
     device: torch.device,
 ) -> Iterator:
-    """Compare two ways to compute a problem."""
+    """Yield (kernel error / maximum error, text) for every output and gradient of a problem."""
     autocast = facts["autocast"] and getattr(torch, facts["autocast"])
     exact = problem.to(torch.float64, device).run(plain)
     problem = problem.to(torch.float32, device)
@@ -99,29 +100,30 @@ def compare(
     plain_errors = relative_errors(problem.run(plain, precision=autocast), exact)
     for name, plain_error in plain_errors.items():
         bound = max(min_bound(facts), TIMES_PLAIN * plain_error)
-        # If plain operations exceed float16's range, there is nothing to compare with.
+        # Skip the comparison if plain operations exceed the range of float16.
         if math.isfinite(bound):
             yield (
                 errors[name] / bound,
-                f"{name} has error {errors[name]:.1e}, at most {bound:.1e} expected",
+                f"{name} has error {errors[name]:.1e} (expected at most {bound:.1e})",
             )
 
 
 def min_bound(facts: dict) -> float:
-    """Return four times the largest rounding error of an operand; 0 if operands are not rounded."""
+    """Return four times the largest rounding error of an operand; MIN_BOUND if operands are not
+    rounded."""
     rounded = facts["autocast"] or ("TF32" if facts["TF32"] else None)
     return 4 * ROUNDOFF[rounded] if rounded else MIN_BOUND
 
 
 def kernels_for(graphs_for: Callable, *batch) -> graphs.Graphs:
-    """Return the kernels' graphs that `graphs_for` makes for a batch.
+    """Return the graphs that `graphs_for` creates for a batch.
 
     Raises:
-        RuntimeError: if they cannot be made.
+        RuntimeError: if no graphs can be created.
     """
     loops = graphs_for(*batch)
     if isinstance(loops, str):
-        raise RuntimeError(f"no graphs could be made: {loops}")
+        raise RuntimeError(f"cannot create CUDA graphs: {loops}")
     return loops
 
 

@@ -1,4 +1,4 @@
-"""Capture CUDA graphs so that a failed capture leaves torch's state unchanged."""
+"""Capture CUDA graphs. A failed capture leaves the state of PyTorch unchanged."""
 
 import contextlib
 from collections.abc import Callable
@@ -9,14 +9,15 @@ import torch
 def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, object]:
     """Capture the launches of `function()` on `stream`.
 
-    Returns the graph and the function's result, which each replay overwrites. The function must
-    draw no random numbers and must not wait for the GPU. Errors of the function and of torch are
-    passed on.
+    Return the graph and the function's result, which each replay overwrites. The function must not
+    draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch are
+    raised.
 
-    If CUDA aborts a capture, torch's capture_end raises before it has cleaned up (seen in torch
-    2.11 and 2.13). Without this function `stream` would then stay current, the generator would
-    never draw again (2.11), memory used on two streams would never be freed, and empty_cache would
-    raise an error. Therefore the capture gets its own generator state and memory pool.
+    If CUDA aborts a capture, PyTorch's `capture_end` raises an error before it has cleaned up (seen
+    in PyTorch 2.11 and 2.13). Without this function, `stream` would then stay the current stream,
+    the generator would stop working (2.11), memory used on two streams would never be freed, and
+    `empty_cache` would raise an error. Therefore the capture gets its own generator state and
+    memory pool.
     """
     device = stream.device
     graph = torch.cuda.CUDAGraph()
@@ -27,12 +28,12 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     try:
         with (
             torch.cuda.stream(stream),
-            # The mode is "thread_local", because other threads may pin memory meanwhile.
+            # Use the mode "thread_local", because other threads may pin memory during the capture.
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             result = function()
     except Exception:
-        with contextlib.suppress(RuntimeError):  # torch may have ended the capture already.
+        with contextlib.suppress(RuntimeError):  # PyTorch may have ended the capture already
             torch._C._cuda_endAllocateToPool(device.index, pool)
         raise
     finally:
@@ -41,10 +42,10 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
 
 
 def first_problem(error: Exception) -> str:
-    """Return the type and the first line of the first error.
+    """Return the type and the first line of the original error.
 
-    An error inside a capture makes the end of the capture fail too. The second error has the first
-    error as its context.
+    An error during a capture also makes the end of the capture fail. The second error has the
+    original error as its context.
     """
     cause = error.__context__ or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]

@@ -1,13 +1,14 @@
-"""Run the training decoder's two loops and the encoder's loop on a GPU: kernels.py in CUDA graphs.
+"""Run the loops of the training decoder and the encoder on a GPU: the kernels of kernels.py in CUDA
+graphs.
 
     loops = graphs_for(decoder, memory, torch.bfloat16, dropout_masks)
 
-A `Graphs` runs the steps of the loops in plain.py on the same buffers. It serves all batches of one
-`bucket` and any number of steps, because programs that have no clip or symbols return at once. One
-graph contains CHUNK steps. `Graphs` are cached.
+`Graphs` objects run the same steps as the loops in plain.py, on the same buffers. A `Graphs` object
+can be used for all batches in one `bucket` and any number of steps, because programs without clips
+or symbols return at once. One graph contains CHUNK steps. `Graphs` objects are cached.
 
-If the GPU supports it, a launch is programmatically dependent: it starts while the launch before it
-still runs, and waits on the GPU for its results (`uses_dependent_launches`).
+If the GPU supports programmatic dependent launch (`uses_dependent_launches`), a launch starts while
+the previous launch still runs, and waits on the GPU for the results of the previous launch.
 """
 
 import functools
@@ -21,39 +22,40 @@ from fast_decoder import operations
 from fast_decoder.cuda_capture import captured, first_problem
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
-CHUNK = 32  # decoder steps per graph
-MAX_GRAPHS = 64  # number of cached `Graphs`, each with a few megabytes
-UNITS = 8  # LSTM cells per program; 1,024 cells then use 128 of the 132 processors of an H200
+CHUNK = 32  # number of decoder steps per graph
+MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects, each a few megabytes large
+UNITS = 8  # LSTM cells per program; 1,024 cells then use 128 of the 132 multiprocessors of an H200
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
 INNER = 64  # inner block size of a backward product
-ROWS = 64  # most clips per program of `lstm_step` and `gradient_product`
+ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
 CLIPS = 16  # clips per program of `cell_gradient`
-SYMBOLS = 32  # symbols per program of attention's backward pass
-GROUPS = 4  # groups of steps that `attention_sums` adds up concurrently
+SYMBOLS = 32  # symbols per program in the attention backward pass
+GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
 ENERGIES = 8  # symbols per program of `attention_energies`
-CONTEXT = 64  # most context columns per program of `attention_context`
-CONTEXT_VALUES = 2**14  # most values of the memory in a program of `attention_context`
-WARPS = 4  # warps that share the inner dimension of `lstm_step`'s product in float32; 1: no sharing
-# Kernels only read these buffers. If a kernel cannot read a buffer, the buffer is copied.
+CONTEXT = 64  # maximum number of context columns per program of `attention_context`
+CONTEXT_VALUES = 2**14  # maximum number of memory values per program of `attention_context`
+# Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split
+WARPS = 4
+# Buffers that kernels only read. A buffer is copied if its layout does not suit the kernels.
 READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
-# Only measurements and tests set this to False, because a profiler counts the waiting of dependent
+# Measurements and tests set this to False, because a profiler counts the waiting time of dependent
 # launches as work.
 DEPENDENT_LAUNCHES = True
 
 
 class LSTM(NamedTuple):
-    """The sizes of an LSTM that its launches depend on."""
+    """The sizes of an LSTM that affect its launches."""
 
     size: int  # number of cells, S
-    inner: int  # number of columns of a row that the LSTM's product reads
-    query: int  # D, or 0 if no attention follows
+    inner: int  # number of columns of a row that the LSTM's matrix product reads
+    query: int  # D; 0 if no attention follows the LSTM
     p_dropout: float
 
     def split(self) -> tuple[int, int]:
-        """Return (parts, gates per part) of `gradient_product`'s sum over 4 * size gates.
+        """Return (parts, gates per part) for the sum over 4 * size gates in `gradient_product`.
 
-        This gives about one program per processor.
+        The sum is split so that there is about one program per multiprocessor.
         """
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER
@@ -61,22 +63,22 @@ class LSTM(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Everything that launches depend on; recurrences.py explains the letters."""
+    """All settings that affect the launches. See recurrences.py for the names of dimensions."""
 
     device: torch.device
     dtype: torch.dtype  # dtype of parameters and buffers
-    operand_dtype: torch.dtype  # dtype of the factors in the LSTMs' products
+    operand_dtype: torch.dtype  # dtype of the operands in the matrix products of the LSTMs
     tf32: bool  # whether float32 products may use TF32
-    clips: int  # most clips in the bucket
-    symbols: int  # most symbols in the bucket
-    attention: LSTM  # the LSTM with attention; its size is 0 in the encoder
-    lstm: LSTM  # the decoder LSTM, or the encoder's LSTM
+    clips: int  # maximum number of clips in the bucket
+    symbols: int  # maximum number of symbols in the bucket
+    attention: LSTM  # the attention LSTM; its size is 0 in the encoder
+    lstm: LSTM  # the decoder LSTM or the encoder LSTM
     context_size: int  # width of the context, E
     kernel_size: int  # attention_location_kernel_size, K
-    location_gradient: bool  # whether gradients go back through the alignments of earlier steps
-    differentiable: bool  # whether the backward passes are needed too
-    dependent_launch: bool  # whether a launch may start while the launch before it still runs
-    stream: int  # graphs on two streams must not share a table
+    location_gradient: bool  # whether gradients flow through the alignments of earlier steps
+    differentiable: bool  # whether backward passes are needed
+    dependent_launch: bool  # whether a launch may start while the previous launch still runs
+    stream: int  # id of the stream, because graphs on different streams must not share a table
 
 
 # ---------------------------------------------------------------------------- the choice of graphs
@@ -84,35 +86,38 @@ class Setting(NamedTuple):
 
 @functools.cache
 def _kernels():
-    """Return the module `kernels`, or the reason why it cannot be imported."""
+    """Return the module `kernels`, or a message that says why it cannot be imported."""
     try:
         from fast_decoder import kernels
     except ImportError as error:
-        return f"Triton cannot be imported ({error})"
+        return f"cannot import Triton ({error})"
     return kernels
 
 
 def problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return the reason why the kernels do not run here on parameters of this type, or None."""
+    """Return why the kernels cannot run on this device with parameters of this dtype; None if they
+    can."""
     if device.type != "cuda":
         return "no CUDA device"
     if dtype != torch.float32:
-        return f"parameters are {str(dtype).removeprefix('torch.')}, not float32"
+        return f"the parameters have dtype {str(dtype).removeprefix('torch.')}, expected float32"
     if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
-        return f"{torch.cuda.get_device_name(device)}: expected CUDA compute capability 8.0 or more"
+        return (
+            f"{torch.cuda.get_device_name(device)} does not have CUDA compute capability 8.0 or "
+            "higher"
+        )
     return _kernels() if isinstance(_kernels(), str) else None
 
 
 def uses_dependent_launches(device: torch.device) -> bool:
-    """Return whether launches are programmatically dependent, which requires compute capability
-    9.0."""
+    """Return whether programmatic dependent launch is used, which needs compute capability 9.0."""
     if not DEPENDENT_LAUNCHES or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
-    """Return the largest numbers of clips and symbols that a batch's graphs serve."""
+    """Return the bucket of a batch: the maximum numbers of clips and symbols for its graphs."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
     return -(-batch_size // 16) * 16, symbols
 
@@ -123,9 +128,9 @@ def graphs_for(
     operand_dtype: torch.dtype,
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
-    """Return the decoder's graphs for a batch, or the reason why they cannot be made.
+    """Return the decoder's graphs for a batch, or a message that says why they cannot be created.
 
-    The first call for a bucket makes the graphs.
+    The first call for a bucket creates the graphs.
     """
     dtype = decoder.attention_rnn.weight_hh.dtype
     reason = problem(memory.device, dtype)
@@ -155,11 +160,11 @@ def graphs_for(
 
 
 def lstm_graphs_for(
-    weight: Tensor,  # [4 * S, S], of the hidden state
+    weight: Tensor,  # [4 * S, S], weight of the hidden state
     batch_size: int,
     operand_dtype: torch.dtype,
 ) -> "Graphs | str":
-    """Return graphs for the loop over an LSTM alone, without dropout. See `graphs_for`."""
+    """Return graphs for a single LSTM without dropout, in the same way as `graphs_for`."""
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
@@ -192,24 +197,24 @@ def _stream(device: torch.device) -> int:
 def _graphs(setting: Setting) -> "Graphs | str":
     try:
         return Graphs(setting)
-    except Exception as error:  # Triton, the driver and the GPU raise many kinds of exceptions
+    except Exception as error:  # Triton, the driver and the GPU raise many types of exceptions
         reason = first_problem(error)
         if "out of memory" in reason:
-            # The next batch of this bucket may fit, so nothing is cached.
+            # Cache no answer, because the next batch in this bucket may fit into memory.
             raise torch.OutOfMemoryError(reason) from error
         return reason
 
 
 class _Loop:
-    """The captured launches of CHUNK steps, and the table that the launches read."""
+    """The captured launches of CHUNK steps and the table that they read."""
 
     def __init__(
         self,
         setting: Setting,
-        launches: tuple[Callable, ...],  # launches for every step
-        before: tuple[Callable, ...] = (),  # launches before a chunk's steps
-        after: tuple[Callable, ...] = (),  # launches after a chunk's steps
-        backwards: bool = False,  # whether the last step comes first
+        launches: tuple[Callable, ...],  # launches in each step
+        before: tuple[Callable, ...] = (),  # launches at the beginning of a chunk
+        after: tuple[Callable, ...] = (),  # launches at the end of a chunk
+        backwards: bool = False,  # whether the steps run in reverse order
     ):
         device = setting.device
         self.backwards = backwards
@@ -221,11 +226,13 @@ class _Loop:
             setting, setting.lstm, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
         )
         self.after = (*after, advance)
-        if device.type != "cuda":  # Triton's interpreter runs on a CPU
+        if device.type != "cuda":  # Triton's interpreter, which runs on a CPU
             return
         with torch.cuda.device(device):
-            torch.cuda.synchronize()  # A dependent launch does not wait until the table is written.
-            self._launch(CHUNK)  # This compiles the kernels. The table has no steps yet.
+            # wait until the table is written, because dependent launches do not wait
+            torch.cuda.synchronize()
+            # compiles the kernels; computes nothing, because the table has no steps yet
+            self._launch(CHUNK)
             torch.cuda.synchronize()
             self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
 
@@ -239,11 +246,12 @@ class _Loop:
             finish(self.table)
 
     def run(self, num_steps: int, entries: dict) -> None:
-        """Run all steps. `entries` maps names in the table to numbers and buffers."""
+        """Run `num_steps` steps. `entries` maps names in the table to numbers and buffers."""
         for done in range(0, num_steps, CHUNK):
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
-            # Outside a graph, a launch may read the table before the last launch has written it.
+            # Without a graph, write the table for every chunk, because a launch may read the table
+            # before the previous launch has updated it.
             if done == 0 or (self.table.is_cuda and self.graph is None):
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:
@@ -262,7 +270,7 @@ class _Loop:
             values[getattr(kernels, name).value] = 0 if entry is None else entry
         table = torch.tensor(values)
         if self.table.is_cuda:
-            table = table.pin_memory()  # Without this, the host would wait for the earlier steps.
+            table = table.pin_memory()  # otherwise the host would wait for earlier steps
         self.table.copy_(table, non_blocking=True)
 
 
@@ -274,8 +282,8 @@ def _power_of_two(size: int, minimum: int = 16) -> int:
 
 
 def _constants(s: Setting, lstm: LSTM) -> dict:
-    """Map the names of the kernels' arguments to the constants of all kernels."""
-    tl = _kernels().tl  # Triton's types have the same names as torch's types.
+    """Return the constants of all kernels, keyed by argument name."""
+    tl = _kernels().tl  # Triton's types have the same names as PyTorch's types
     dtype, operand = (
         getattr(tl, str(x).removeprefix("torch.")) for x in (s.dtype, s.operand_dtype)
     )
@@ -305,21 +313,22 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
 
 
 def _lstm_precision(setting: Setting) -> str:
-    # The sum of three TF32 products is as exact as float32.
+    # "tf32x3", a sum of three TF32 products, is as exact as float32.
     exact = "ieee" if setting.operand_dtype == torch.float64 else "tf32x3"
     return "tf32" if setting.tf32 else exact
 
 
 def _attention_precision(setting: Setting) -> str:
-    """Return the precision of attention's own products: float32, or TF32 in half precision."""
+    """Return the precision of matrix products in attention: float32, or TF32 with half-precision
+    operands."""
     return "tf32" if setting.operand_dtype != setting.dtype else _lstm_precision(setting)
 
 
 def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **options) -> Callable:
-    """Return a function of (table, offset) that launches the kernel.
+    """Return a function of (table, offset) that launches the kernel `name`.
 
-    For kernels of whole chunks, it is a function of (table). `options` are constants and compiler
-    options in addition to `_constants`.
+    For kernels that process whole chunks, return a function of (table). `options` are constants and
+    compiler options in addition to `_constants`.
     """
     kernel = getattr(_kernels(), name)
     constants = _constants(setting, lstm).items()
@@ -333,11 +342,11 @@ def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **op
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     half = setting.operand_dtype != setting.dtype
-    # Measured on an H200: with half-precision operands, every warp computes the whole sum;
-    # otherwise each warp computes a share. Products of 64 rows use tensor-core instructions that
-    # need several warps.
+    # These values were the fastest on an H200. With half-precision operands, warps do not split the
+    # inner dimension. Products of 64 rows do not split it either, because their tensor-core
+    # instructions need several warps.
     warps = WARPS if rows < 64 and not half else 1
-    # Larger blocks would run out of registers.
+    # With larger blocks, registers would run out.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64
     return _launch(
         setting,
@@ -350,7 +359,7 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
         WARPS=warps,
         PRECISION=_lstm_precision(setting),
         num_warps=4,
-        # Smaller GPUs have 99 kB of shared memory.
+        # Use 4 stages for large products, because smaller GPUs have only 99 kB of shared memory.
         num_stages=5 if rows < 64 and warps == 1 else 4,
     )
 
@@ -365,8 +374,8 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=ENERGIES,
-        # This was measured on an H200. With more programs, a launch may leave no room for the next
-        # launch.
+        # These limits were measured on an H200. With more programs, a launch may leave no room for
+        # the next launch.
         AHEAD=setting.clips <= CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,
@@ -409,9 +418,9 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    units = 16 if lstm.query else 32  # the fastest values on an H100
+    units = 16 if lstm.query else 32  # fastest values on an H100
     warps = 4
-    # A tensor core's product adds up 16 values.
+    # Tensor cores need an inner dimension of at least 16.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0
     through_windows = CLIPS if lstm.query and setting.location_gradient else 0
     grid = -(-lstm.size // units) + through_windows, -(-setting.clips // CLIPS)
@@ -432,16 +441,16 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """Return the tensor if the kernels can read it, otherwise a copy."""
+    """Return the tensor itself if the kernels can read it, otherwise a copy."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)
 
 
 class Graphs:
-    """Run the loops, forwards and backwards, for all batches of one setting.
+    """Run the forward and backward loops for all batches of one setting.
 
-    It has the methods of `plain.PlainLoops`.
+    The class has the same methods as `plain.PlainLoops`.
     """
 
     def __init__(self, setting: Setting):
@@ -478,7 +487,7 @@ class Graphs:
         )
 
     def _entries(self, buffers: LSTMBuffers) -> dict:
-        """Map names in the table to the buffers that every loop reads and writes."""
+        """Return the buffers that all loops use, keyed by their names in the table."""
         entries = {name.upper(): x for name, x in vars(buffers).items()}
         entries |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": entries.pop("ROWS")}
         if isinstance(buffers, AttentionBuffers):
@@ -489,7 +498,8 @@ class Graphs:
         }
 
     def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
-        """Return the additional buffers of both backward loops."""
+        """Return the additional buffers of the backward loops, keyed by their names in the
+        table."""
         _, batch_size, size = buffers.cells.shape
         return {
             "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),

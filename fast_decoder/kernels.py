@@ -1,41 +1,43 @@
-"""Define Triton kernels for the training decoder's two loops on a GPU. recurrences.py has the
+"""Define Triton kernels for the loops of the training decoder on a GPU. See recurrences.py for the
 formulas.
 
-graphs.py launches the kernels. `attention_slopes` and `attention_sums` compute the values that no
-step depends on, for a chunk of steps at once. `next_chunk` ends a chunk.
+graphs.py launches the kernels. `attention_slopes` and `attention_sums` process a whole chunk of
+steps at once, because they compute values that no step depends on. `next_chunk` ends a chunk.
 
-The first argument of a kernel is an int64 table on the device. The table contains the steps to run,
-the sizes, and the addresses of all buffers. A launch depends on no other size or address. Therefore
-one captured graph serves batches of every length, and no tensor is padded. `offset` is the number
-of the step in a graph. Programs beyond the last step return at once.
+The first argument of each kernel is an int64 table on the device. The table contains the steps to
+run, the sizes, and the addresses of all buffers. A launch depends on no other size or address.
+Therefore one captured graph can be used for batches of any length, and no tensor needs padding.
+`offset` is the number of the step within a graph. Programs beyond the last step return at once.
 
-Some sums are split over programs: the inner dimensions of products, and the query. Each program
-writes its part of the sum, and the program that needs the sum adds the parts in a fixed order. No
-kernel uses atomic operations, so two runs are bitwise the same.
+Some sums are split over several programs: the inner dimensions of matrix products, and the query.
+Each program writes a partial sum, and the program that needs the sum adds the partial sums in a
+fixed order. No kernel uses atomic operations, so results are bitwise reproducible.
 
-In shapes: T, B, N, D, E, K as in recurrences.py; S is an LSTM's size, and W is the width of its
-rows (hidden state and context).
+Dimensions: T, B, N, D, E, K are the same as in recurrences.py. S is the size of an LSTM, and W is
+the width of its rows (hidden state and context).
 """
 
 import triton
 import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-# Positions in the table. A graph runs the steps from START to STOP - 1, of STEPS steps in total.
+# Positions in the table. A graph runs the steps from START to STOP - 1. There are STEPS steps in
+# total.
 START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
-# Addresses of an LSTM's buffers.
-WEIGHT = tl.constexpr(5)  # operands [4 * S, inner] of the product with the previous step's rows
-GATES = tl.constexpr(6)  # [T, B, 4 * S] before activation, then after it, then the gradients
+# Addresses of the LSTM buffers.
+WEIGHT = tl.constexpr(5)  # [4 * S, inner], multiplied by the rows of the previous step
+# [T, B, 4 * S], first before activation, then activated, then the gradients
+GATES = tl.constexpr(6)
 CELLS = tl.constexpr(7)  # [T, B, S]
 KEEP = tl.constexpr(8)  # bool [T, B, S]
-ROWS_OUT = tl.constexpr(9)  # [T, B, W], the hidden state comes first
-OPERANDS = tl.constexpr(10)  # [T, B, W], the same values as operands of the next product
-PARTIALS = tl.constexpr(11)  # [splits, B, inner], parts of the gradient of a step's rows
-GRAD_ROWS = tl.constexpr(12)  # [T, B, W], gradient of the rows from other paths of the loss
-DCELL = tl.constexpr(13)  # [B, S], the share of later steps in the cell's gradient
-# Addresses of attention's buffers.
+ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state and context
+OPERANDS = tl.constexpr(10)  # [T, B, W], the same values in the dtype of matrix products
+PARTIALS = tl.constexpr(11)  # [splits, B, inner], partial sums of the gradient of a step's rows
+GRAD_ROWS = tl.constexpr(12)  # [T, B, W], gradient of the rows that does not come from later steps
+DCELL = tl.constexpr(13)  # [B, S], contribution of later steps to the gradient of the cells
+# Addresses of the attention buffers.
 QUERY_WEIGHT = tl.constexpr(14)  # [S, D], transposed; [D, S] in the backward pass
-QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], parts of the query or of its gradient
+QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], partial sums of the query or its gradient
 PAST = tl.constexpr(16)  # [T, B, 2, N + K - 1]
 PROCESSED_MEMORY = tl.constexpr(17)  # [B, N, D]
 MEMORY = tl.constexpr(18)  # [B, N, E]
@@ -43,17 +45,17 @@ MASK = tl.constexpr(19)  # bool [B, N], True at padding
 LOCATION_WEIGHT = tl.constexpr(20)  # [2 * K, D]
 V = tl.constexpr(21)  # [D]
 ALIGNMENTS = tl.constexpr(22)  # [T, B, N]
-GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N]; address 0: the loss has no alignments
-TANH = tl.constexpr(24)  # [C, B, N, D], C steps from START on
+GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N]; address 0 if the loss does not depend on alignments
+TANH = tl.constexpr(24)  # [C, B, N, D], for C steps starting at START
 FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], location_weight^T slope
 DENERGIES = tl.constexpr(26)  # [C, B, N]
 DCONTEXTS = tl.constexpr(27)  # [T, B, E]
 DQUERIES = tl.constexpr(28)  # [T, B, D]
-CARRIED = tl.constexpr(29)  # [B, N], gradient of the previous alignment from later windows
+CARRIED = tl.constexpr(29)  # [B, N], gradient of the previous alignment through later windows
 DCUMULATIVE = tl.constexpr(30)  # [B, N]
 QUERIES = tl.constexpr(31)  # [T, B, D]
-# Parts of three sums over all steps. Each part belongs to one of G groups of steps. The parts of
-# DV and DLOCATION also belong to one clip and one program of symbols.
+# Partial sums of three sums over all steps, one for each of G groups of steps. For DV and DLOCATION
+# there is also one partial sum per clip and per program over symbols.
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
 DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
@@ -63,28 +65,29 @@ TABLE_SIZE = 36
 
 @triton.jit
 def _buffer(table, place, dtype: tl.constexpr):
-    """Return a pointer to the buffer whose address is at `place` of the table.
+    """Return a pointer to the buffer whose address is at position `place` in the table.
 
-    torch aligns its buffers to 16 bytes, so loads can be wide.
+    PyTorch aligns buffers to 16 bytes, so loads can be wide.
     """
     return tl.multiple_of(tl.load(table + place).to(tl.pointer_type(dtype)), 16)
 
 
 @triton.jit
 def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
-    """Wait for the previous launch, and allow the next launch to start.
+    """Wait until the previous launch has finished, and allow the next launch to start.
 
-    The next launch's programs then start and wait in the same way. Every program must call this
-    function, even if it has nothing to do. Before the call, a program may read only three things:
-    the table, buffers that no earlier launch of the same graph writes, and values that were written
-    before the previous launch. The programs of the previous launch have all waited for these
-    values. If the processor may have read other values from the same sector of 32 bytes, the load
-    uses `.cg`, which bypasses the processor's own cache. While graphs are captured, the table
-    contains only zeros, and there are no buffers.
+    The programs of the next launch then start and wait in the same way. Every program must call
+    this function, even if it has nothing to do.
 
-    Without LET_NEXT the next launch starts after this launch's programs have ended. Use this if
-    both launches have too many programs to run at the same time. The next launch's programs would
-    otherwise crowd onto the few free processors.
+    Before the call, a program may read only the table, buffers that no earlier launch of the same
+    graph writes, and values that were written two or more launches ago. If the multiprocessor may
+    already have loaded other values from the same 32-byte sector, the load must use `.cg`, which
+    bypasses the multiprocessor's own cache. During a capture the table contains only zeros, and
+    there are no buffers.
+
+    If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
+    Use this if both launches have too many programs to run at the same time. Otherwise the programs
+    of the next launch would crowd onto the few free multiprocessors.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -94,10 +97,10 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
 
 @triton.jit
 def _tanh(x):
-    """Return tanh(x), computed from the exponential of a negative number, which cannot overflow.
+    """Return tanh(x), computed from exp(-2 |x|), which cannot overflow.
 
-    Near 0 that formula would cancel. There the first terms of the series are used, and the other
-    terms are below 1e-11 of the sum.
+    Near 0 this formula would lose digits, so the first terms of the Taylor series are used there.
+    The omitted terms are below 1e-11 of the sum.
     """
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
@@ -109,16 +112,16 @@ def _tanh(x):
 
 @triton.jit
 def _dot(a, b, total, PRECISION: tl.constexpr):
-    if INTERPRETED:  # Triton's interpreter would multiply the bits of bf16 values as integers.
+    if INTERPRETED:  # the interpreter would multiply the bits of bf16 values as integers
         a, b = a.to(total.dtype), b.to(total.dtype)
     return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
 
 
 @triton.jit
 def _product(
-    rows,  # [ROWS] addresses of the first factor's rows
+    rows,  # [ROWS], addresses of the rows of the first factor
     has_row,
-    columns,  # [COLUMNS] addresses of the second factor's columns
+    columns,  # [COLUMNS], addresses of the columns of the second factor
     has_column,
     INNER: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -126,10 +129,11 @@ def _product(
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return the product [ROWS, COLUMNS]. Each iteration reads BLOCK values of the inner dimension.
+    """Return the matrix product [ROWS, COLUMNS]. Each iteration reads BLOCK values of the inner
+    dimension.
 
-    With WARPS > 1 each warp adds up its own share of every block. This shortens the chain of
-    products that wait for one another. The sums of the warps are added in a fixed order.
+    If WARPS > 1, each warp sums up its own part of every block, which shortens the chain of
+    dependent products. The sums of the warps are then added in a fixed order.
     """
     if WARPS == 1:
         total = tl.zeros((rows.shape[0], columns.shape[0]), DTYPE)
@@ -158,27 +162,27 @@ def _product(
 def lstm_step(
     table,
     offset,
-    scale,  # factor of the values that dropout keeps
+    scale,  # factor for values that dropout keeps
     SIZE: tl.constexpr,  # S
     WIDTH: tl.constexpr,  # W
-    INNER: tl.constexpr,  # columns of a row that the product reads
-    QUERY: tl.constexpr,  # D, or 0 if no attention follows
+    INNER: tl.constexpr,  # number of columns of a row that the matrix product reads
+    QUERY: tl.constexpr,  # D; 0 if no attention follows the LSTM
     QUERY_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,  # clips per program
     UNITS: tl.constexpr,  # cells per program
-    BLOCK: tl.constexpr,  # values of the inner dimension per iteration
-    WARPS: tl.constexpr,  # warps that share the inner dimension
+    BLOCK: tl.constexpr,  # number of values of the inner dimension per iteration
+    WARPS: tl.constexpr,  # number of warps that split the inner dimension
     DROPOUT: tl.constexpr,
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
     QUERY_PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,  # whether it starts before the previous launch ends
+    EARLY: tl.constexpr,  # whether the kernel starts before the previous launch has finished
 ):
-    """Compute one step of an LSTM, and its units' part of the query. Program (units, clips).
+    """Compute one step of an LSTM, and the partial query of its units. Program ids: (units, clips).
 
-    The gates get WEIGHT times the row of the previous step added. The columns of a program are the
-    gates i, f, g, o of its first unit, then of its second unit, and so on.
+    The product of WEIGHT and the previous step's row is added to the gates. The columns of a
+    program are the gates i, f, g, o of its first unit, then those of its second unit, and so on.
     """
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
@@ -188,11 +192,11 @@ def lstm_step(
     column = tl.arange(0, 4 * UNITS)
     column_unit = tl.program_id(0) * UNITS + column // 4
     weight_row = column % 4 * SIZE + column_unit
-    has_row = row < tl.where(has_step, batch, 0)  # Triton's interpreter cannot `&` a scalar.
+    has_row = row < tl.where(has_step, batch, 0)  # `&` with a scalar fails in Triton's interpreter
     has_past = row < tl.where(has_step & (t > 0), batch, 0)
     inside = has_row[:, None] & (unit < SIZE)[None, :]
 
-    step = t * batch + row  # rows in buffers [T, B, ...]
+    step = t * batch + row  # row indices in buffers [T, B, ...]
     before = _buffer(table, OPERANDS, OPERAND) + (step - batch) * WIDTH
     weight = _buffer(table, WEIGHT, OPERAND) + weight_row * INNER
     gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + weight_row[None, :]
@@ -211,7 +215,8 @@ def lstm_step(
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
     in_past = inside & has_past[:, None]
     cells = _buffer(table, CELLS, DTYPE) + (step - batch)[:, None] * SIZE + unit[None, :]
-    if QUERY > 0:  # The launch that wrote these cells is older than the previous launch.
+    # Safe to read before `_wait`, because these cells were written two or more launches ago.
+    if QUERY > 0:
         cell = tl.load(cells, in_past, 0.0, cache_modifier=".cg")
     _wait(EARLY)
     if not has_step:
@@ -229,9 +234,9 @@ def lstm_step(
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
     if QUERY > 0:
-        # Tensor cores need an inner dimension of 16. So every unit comes twice, and every second
-        # row of the weight is 0. (With tl.join and zeros instead, Triton 3.6 added some of the few
-        # values twice on an H200.)
+        # Tensor cores need an inner dimension of 16. So each unit appears twice, and every second
+        # row of the weight is 0. (With tl.join and zeros, Triton 3.6 added some values twice on an
+        # H200.)
         hidden = tl.where(inside, hidden, 0.0)[:, :, None]
         hidden = tl.reshape(tl.broadcast_to(hidden, (ROWS, UNITS, 2)), (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
@@ -245,7 +250,7 @@ def lstm_step(
 def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE: tl.constexpr):
     """Return the hidden state [rows, units] before dropout, and store GATES and CELLS.
 
-    `total` [rows, 4 * units] contains the gates before activation, and `cell` the previous cell.
+    `total` [rows, 4 * units] are the gates before activation, and `cell` is the previous cell.
     """
     rows: tl.constexpr = total.shape[0]
     units: tl.constexpr = total.shape[1] // 4
@@ -267,22 +272,21 @@ def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE
 def attention_energies(
     table,
     offset,
-    PARTS: tl.constexpr,  # programs of lstm_step over units
+    PARTS: tl.constexpr,  # number of programs of lstm_step over units
     PARTS_BLOCK: tl.constexpr,
     DIM: tl.constexpr,  # D
     DIM_BLOCK: tl.constexpr,
     KERNEL: tl.constexpr,  # K
     TAPS_BLOCK: tl.constexpr,  # at least 2 * K
     SYMBOLS_BLOCK: tl.constexpr,  # symbols per program
-    AHEAD: tl.constexpr,  # whether the windows are read before the wait
+    AHEAD: tl.constexpr,  # whether to read the windows before the wait
     LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute v . tanh(processed_memory + query + location), and -inf at padding.
-
-    Program (clip, symbols).
+    """Compute v . tanh(processed_memory + query + location); -inf at padding. Program ids: (clip,
+    symbols).
     """
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -321,7 +325,7 @@ def attention_energies(
 @triton.jit
 def _with_windows(
     pre,  # [symbols per program, D]
-    past,  # address of [2, N + K - 1], the previous and the cumulative alignment
+    past,  # address of the previous and the cumulative alignment [2, N + K - 1]
     n,
     symbols,
     has_symbol,
@@ -329,10 +333,10 @@ def _with_windows(
     KERNEL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return pre + location_weight window."""
-    # Each step's alignments have zeros around them. A sector may contain the end of the previous
-    # step, which is read earlier, and the beginning of this step. With a kernel of 15 or more taps,
-    # this beginning contains only zeros.
+    """Return `pre` plus the product of the location weight and the window of each symbol."""
+    # The alignments of each step are surrounded by zeros. A 32-byte sector may contain the end of
+    # the previous step, which was read earlier, and the beginning of this step. If the kernel has
+    # 15 or more taps, the beginning contains only zeros.
     CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
@@ -348,13 +352,14 @@ def attention_context(
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     KERNEL: tl.constexpr,
-    COLUMNS: tl.constexpr,  # columns of the context per program
-    SYMBOLS_BLOCK: tl.constexpr,  # all symbols
+    COLUMNS: tl.constexpr,  # context columns per program
+    SYMBOLS_BLOCK: tl.constexpr,  # at least the number of symbols
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute alignment and context, and the windows of step t + 1. Program (clip, columns)."""
+    """Compute the alignment, the context, and the windows of step t + 1. Program ids: (clip,
+    columns)."""
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip = tl.program_id(0)
@@ -398,7 +403,7 @@ def gradient_product(
     SIZE: tl.constexpr,
     INNER: tl.constexpr,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,  # columns of the result per program
+    COLUMNS: tl.constexpr,  # result columns per program
     SPLIT: tl.constexpr,  # gates per program
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -406,9 +411,9 @@ def gradient_product(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute PARTIALS: the gradients of the next step's gates times WEIGHT, 0 at the last step.
+    """Compute PARTIALS: the gradients of the next step's gates times WEIGHT; 0 at the last step.
 
-    Program (columns, split, clips).
+    Program ids: (columns, split, clips).
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
@@ -452,17 +457,18 @@ def attention_gradient(
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute denergy of some symbols and their part of the query's gradient.
+    """Compute denergy for some symbols, and their partial sum of the query gradient.
 
-    Program (clip, symbols). The softmax's backward pass subtracts the sum over n of
-    alignment_n dalignment_n. The kernel computes this sum as dcontext . context plus the sum over n
-    of alignment_n times the gradient from elsewhere. So programs do not wait for each other.
+    Program ids: (clip, symbols). The softmax backward pass subtracts the sum over n of alignment_n
+    dalignment_n. Each program computes this sum by itself, as dcontext . context plus the sum over
+    n of alignment_n times the gradient that does not come from the context. Therefore programs do
+    not have to wait for each other.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip, first = tl.program_id(0), tl.program_id(1) * SYMBOLS_BLOCK
     nothing = (t < tl.load(table + START)) | (clip >= batch) | (first >= symbols)
-    num_symbols = tl.where(nothing, 0, symbols)  # number of symbols to load
+    num_symbols = tl.where(nothing, 0, symbols)
     context_size: tl.constexpr = WIDTH - SIZE
     num_columns = tl.where(nothing, 0, context_size)
     n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MAX_SYMBOLS)
@@ -519,10 +525,10 @@ def cell_gradient(
     WIDTH: tl.constexpr,
     INNER: tl.constexpr,
     SPLITS: tl.constexpr,
-    QUERY: tl.constexpr,  # D, or 0 if no attention follows
+    QUERY: tl.constexpr,  # D; 0 if no attention follows the LSTM
     QUERY_BLOCK: tl.constexpr,
     WARPS: tl.constexpr,
-    SYMBOLS_A_PART: tl.constexpr,  # symbols per part of the query's gradient
+    SYMBOLS_A_PART: tl.constexpr,  # symbols per partial sum of the query gradient
     KERNEL: tl.constexpr,
     KERNEL_BLOCK: tl.constexpr,
     MAX_SYMBOLS: tl.constexpr,
@@ -535,10 +541,10 @@ def cell_gradient(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Replace the step's gates by their gradients. Program (units, clips).
+    """Replace the gates of a step by their gradients. Program ids: (units, clips).
 
-    Programs beyond the last unit process a clip each. They add the gradients of the two alignments
-    in the clip's windows, which follow from denergy.
+    Each program beyond the last unit processes one clip instead. It computes from denergy the
+    gradients of the two alignments in the clip's windows.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
@@ -571,7 +577,7 @@ def cell_gradient(
     tanh_cell = _tanh(tl.load(cells, inside, 0.0))
     previous = tl.load(cells - batch * SIZE, inside & has_past[:, None], 0.0)
     if QUERY > 0:
-        # [WARPS, a warp's share of D]: each warp computes a share of the product with the query.
+        # [WARPS, part of D]: each warp computes a part of the product with the query weight.
         share: tl.constexpr = QUERY_BLOCK // WARPS
         dim = tl.arange(0, WARPS)[:, None] * share + tl.arange(0, share)[None, :]
         in_weight = (dim < tl.where(has_step, QUERY, 0))[:, :, None] & (unit < SIZE)[None, None, :]
@@ -604,14 +610,15 @@ def _through_query(
     step,
     row,
     has_row,
-    dim,  # [warps, a warp's share of D]
-    weight,  # [warps, a warp's share of D, units]
+    dim,  # [warps, part of D]
+    weight,  # [warps, part of D, units]
     QUERY: tl.constexpr,
     MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_A_PART: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return the query's share of the hidden state's gradient [rows, units], and store DQUERIES."""
+    """Return the gradient of the hidden state through the query [rows, units], and store
+    DQUERIES."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     parts = row[None, :, None] * QUERY + dim[:, None, :]
     parts = _buffer(table, QUERY_PARTS, weight.dtype) + parts
@@ -676,7 +683,7 @@ def attention_slopes(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute TANH and FILTERS of a chunk's steps. Program (step, symbols, clip)."""
+    """Compute TANH and FILTERS for all steps of a chunk. Program ids: (step, symbols, clip)."""
     nth, clip = tl.program_id(0), tl.program_id(2)
     t = tl.load(table + START) + nth
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -725,8 +732,8 @@ def attention_sums(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Add the shares of a chunk's steps to DKEYS, DV and DLOCATION. Program (clip, symbols,
-    group)."""
+    """Add the contributions of a chunk's steps to DKEYS, DV and DLOCATION. Program ids: (clip,
+    symbols, group)."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     start, clip, group = tl.load(table + START), tl.program_id(0), tl.program_id(2)
     num_steps = tl.load(table + STOP) - start
@@ -772,9 +779,10 @@ def attention_sums(
 
 @triton.jit
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
-    """Set START and STOP for the next graph, so that the host copies nothing.
+    """Set START and STOP for the next graph on the GPU, so that the host does not have to.
 
-    The kernel runs as a single program."""
+    The kernel runs as a single program.
+    """
     _wait(EARLY)
     start, stop, steps = tl.load(table + START), tl.load(table + STOP), tl.load(table + STEPS)
     if BACKWARDS:

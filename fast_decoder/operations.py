@@ -7,21 +7,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-empty = torch.empty  # Tests replace this function with a function that fills tensors with NaN.
+empty = torch.empty  # replaced in tests by a function that fills tensors with NaN
 
 
 def new(like: Tensor, *shape: int) -> Tensor:
-    """Return an uninitialized tensor of this shape, with the dtype and device of `like`."""
+    """Return an uninitialized tensor of this shape with the dtype and device of `like`."""
     return empty(*shape, dtype=like.dtype, device=like.device)
 
 
 @functools.cache
 def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
-    """Return whether oneDNN's products, which torch.compile uses, are available and correct.
+    """Return whether the oneDNN matrix products used by torch.compile are available and correct.
 
-    These are private operators of torch, so their results are checked once. Otherwise torch uses
-    MKL, which packs the weight again for every small product. On two cores of an AMD EPYC, a
-    product of 16 x 1536 by 1536 x 4096 takes 2.0 ms with MKL and 0.5 ms with oneDNN.
+    They are private PyTorch operators, so their results are checked once. Without oneDNN, PyTorch
+    uses MKL, which packs the weight again for every small product. On two cores of an AMD EPYC, the
+    product of a 16 x 1536 and a 1536 x 4096 matrix takes 2.0 ms with MKL and 0.5 ms with oneDNN.
     """
     if device != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return False
@@ -42,25 +42,25 @@ def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
 
 
 def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
-    """Compute F.linear for large x [rows, in], with operands in `dtype`.
+    """Compute F.linear for a large x [rows, in], with operands in `dtype`.
 
-    The result [rows, out] has x's dtype.
+    The result [rows, out] has the dtype of `x`.
     """
     a = x.to(dtype)
     b = weight.to(dtype)
     c = None if bias is None else bias.to(dtype)
     if x.numel() and onednn_multiplies(x.device.type, dtype):  # oneDNN rejects empty matrices
         a = _dense(a)
-        b = _dense(b)  # Without this copy, the product of a slice takes 200 times as long.
+        b = _dense(b)  # copy slices, because their product would take 200 times as long
         return torch.ops.mkldnn._linear_pointwise(a, b, c, "none", [], "").to(x.dtype)
     return F.linear(a, b, c).to(x.dtype)
 
 
 def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Compute doutputs.T @ inputs, as the transpose of inputs.T @ doutputs.
+    """Compute doutputs.T @ inputs as the transpose of inputs.T @ doutputs.
 
-    oneDNN copies the left matrix of a product if it is a transpose, and the inputs are smaller than
-    doutputs.
+    oneDNN copies the left matrix of a product if it is transposed, and `inputs` is the smaller
+    matrix.
     """
     return product(inputs.T, doutputs.T, dtype).T
 
@@ -68,7 +68,8 @@ def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Ten
 def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
     """Return a function of x [rows, in] and total [rows, out] that returns total + x @ weight.T.
 
-    Use it for many x in float32 or float64. The product's operands are in `dtype`.
+    Use this function to multiply many float32 or float64 matrices by the same weight. The operands
+    of the product are converted to `dtype`.
     """
     operand = weight.to(dtype)
     half = dtype.itemsize < 4
@@ -85,10 +86,10 @@ def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """Return the matrix if the matrix or its transpose is contiguous, otherwise a copy."""
+    """Return the matrix itself if it or its transpose is contiguous, otherwise a copy."""
     return x if x.T.is_contiguous() else x.contiguous()
 
 
 def flat(x: Tensor) -> Tensor:
-    """Map [T, B, dim] to [T * B, dim]."""
+    """Reshape [T, B, dim] to [T * B, dim]."""
     return x.flatten(0, 1)

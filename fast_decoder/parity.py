@@ -1,4 +1,5 @@
-"""Compare ways to train the decoder or the encoder's LSTM on one batch: outputs and gradients.
+"""Compare the outputs and gradients of different implementations of the decoder or the encoder
+LSTM.
 
 problem = Problem.random(decoder, symbols=(40, 23), steps=35, seed=0)
 errors = relative_errors(problem.run(fast), problem.run(exact))
@@ -14,25 +15,25 @@ from torch.utils._pytree import tree_map_only
 import fast_decoder
 from model import Decoder, DropoutMasks
 
-EQUAL = (1.0, 1.0, 1.0)  # weights that turn the outputs into a loss
+EQUAL = (1.0, 1.0, 1.0)  # weights of the outputs in the loss
 
 
 @dataclass
 class Problem:
-    """A decoder and its inputs."""
+    """A decoder and its inputs for one batch."""
 
     decoder: Decoder
     memory: Tensor  # [B, N, E]
     mask: Tensor  # [B, N] bool, True at padding
     mel: Tensor  # [B, n_mels, T_out]
     dropout_masks: DropoutMasks
-    seed: int  # seed of the random weights in the loss
+    seed: int  # seed for the random weights in the loss
 
     @classmethod
     def random(cls, decoder: Decoder, symbols: tuple[int, ...], steps: int, seed: int) -> "Problem":
-        """Make clips of noise in float32 with these numbers of symbols and decoder steps.
+        """Create random float32 clips with these numbers of symbols and decoder steps.
 
-        The same seed gives the same clips.
+        The same seed always returns the same clips.
         """
         generator = torch.Generator().manual_seed(seed)
         longest = max(symbols)
@@ -48,19 +49,18 @@ class Problem:
         )
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Problem":
-        """Return the problem in another precision or on another device. This also converts the
-        decoder."""
+        """Convert the problem, including the decoder, to a different dtype or device."""
         memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
         masks = tree_map_only(Tensor, lambda keep: keep.to(device=device), self.dropout_masks)
         decoder = self.decoder.to(dtype=dtype, device=device)
         return Problem(decoder, memory, self.mask.to(device=device), mel, masks, self.seed)
 
     def outputs(self, function: Callable = fast_decoder.teacher_forced) -> tuple[Tensor, ...]:
-        """Return mel, gate logits and alignments."""
+        """Return mel, stop-token logits and alignments."""
         return function(self.decoder, self.memory, self.mask, self.mel, self.dropout_masks)
 
     def loss(self, outputs: tuple[Tensor, ...], weights: tuple[float, ...] = EQUAL) -> Tensor:
-        """Return a random weighted sum of the outputs. The weights are always the same."""
+        """Return a weighted sum of the outputs. The weights are random, but fixed by the seed."""
         generator = torch.Generator().manual_seed(self.seed)
         loss = torch.zeros(())
         for output, weight in zip(outputs, weights, strict=True):
@@ -75,9 +75,9 @@ class Problem:
         weights: tuple[float, ...] = EQUAL,
         precision: torch.dtype | None = None,
     ) -> dict[str, Tensor]:
-        """Map names to outputs and to all gradients of the loss.
+        """Return the outputs and all gradients of the loss, keyed by name.
 
-        A missing gradient counts as zeros. `precision` is autocast's.
+        A missing gradient counts as zero. `precision` is the dtype of autocast.
         """
         case = replace(
             self, memory=self.memory.clone().requires_grad_(), mel=self.mel.clone().requires_grad_()
@@ -95,32 +95,32 @@ class Problem:
 
 @dataclass
 class EncoderProblem:
-    """The encoder's LSTM and its inputs."""
+    """The encoder LSTM and its inputs for one batch."""
 
     lstm: torch.nn.LSTM
     inputs: Tensor  # [B, N, in]
     lengths: Tensor  # [B]
-    seed: int  # seed of the random weights in the loss
+    seed: int  # seed for the random weights in the loss
 
     @classmethod
     def random(cls, lstm: torch.nn.LSTM, symbols: tuple[int, ...], seed: int) -> "EncoderProblem":
-        """Make texts of noise in float32 with these numbers of symbols. The same seed gives the
-        same texts."""
+        """Create random float32 inputs with these lengths in symbols. The same seed always returns
+        the same inputs."""
         generator = torch.Generator().manual_seed(seed)
         shape = len(symbols), max(symbols), lstm.input_size
         return cls(lstm, torch.randn(shape, generator=generator), torch.tensor(symbols), seed)
 
     def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "EncoderProblem":
-        """Return the problem in another precision or on another device. This also converts the
-        LSTM."""
+        """Convert the problem, including the LSTM, to a different dtype or device."""
         lstm = self.lstm.to(dtype=dtype, device=device)
         inputs = self.inputs.to(dtype=dtype, device=device)
         return EncoderProblem(lstm, inputs, self.lengths, self.seed)
 
     def run(self, function: Callable, precision: torch.dtype | None = None) -> dict[str, Tensor]:
-        """Map names to the outputs and to all gradients of a random weighted sum of the outputs.
+        """Return the outputs and all gradients of a random weighted sum of the outputs, keyed by
+        name.
 
-        `precision` is autocast's.
+        `precision` is the dtype of autocast.
         """
         inputs = self.inputs.clone().requires_grad_()
         self.lstm.zero_grad()
@@ -136,9 +136,9 @@ class EncoderProblem:
 
 
 def relative_errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
-    """Return max|a - b| / max|b| for every tensor b of `expected`, by name.
+    """Return max|a - b| / max|b| for every tensor b in `expected`, keyed by name.
 
-    The error is infinite if the shape differs or a value is not finite.
+    The error is infinite if the shapes differ or a value is not finite.
     """
     errors = dict.fromkeys(expected, float("inf"))
     for name, wanted in expected.items():

@@ -1,10 +1,11 @@
-"""Run the loops over decoder steps in plain operations of torch, on CPUs and without kernels.
+"""Run the loops over decoder steps in plain PyTorch operations, on CPUs and where kernels cannot
+run.
 
-In the backward pass, everything that does not depend on later steps is computed for CHUNK steps at
-once. This includes the slopes of the LSTMs' cells and of attention's tanh. It also includes the
-band matrices, which are made from these slopes. A band matrix maps the gradient of a step's
-energies to the gradients of the two alignments in its windows. recurrences.py explains the letters
-of shapes.
+In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
+once. These values are the slopes of the LSTM cells and of the tanh in attention, and the band
+matrices that are computed from these slopes. A band matrix maps the gradient of a step's energies
+to the gradients of the two alignments in its windows. See recurrences.py for the names of
+dimensions.
 """
 
 from dataclasses import dataclass
@@ -16,17 +17,17 @@ from torch import Tensor
 from fast_decoder.operations import new, product, product_by, weight_gradient
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
-CHUNK = 8  # number of steps whose slopes are computed together
+CHUNK = 8  # number of decoder steps whose slopes are computed at once
 
 
 @dataclass
 class PlainLoops:
-    """Run both loops, forwards and backwards, with the methods of `graphs.Graphs`."""
+    """Run the forward and backward loops. The class has the same methods as `graphs.Graphs`."""
 
-    operand_dtype: torch.dtype  # dtype of the factors in the LSTMs' products
+    operand_dtype: torch.dtype  # dtype of the operands in the matrix products of the LSTMs
     p_attention_dropout: float
     p_decoder_dropout: float
-    location_gradient: bool = True  # whether gradients go back through earlier alignments
+    location_gradient: bool = True  # whether gradients flow through earlier alignments
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
         """Run all steps of the attention recurrence."""
@@ -82,7 +83,8 @@ class PlainLoops:
     def attention_backward(
         self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
     ) -> AttentionGradients:
-        """Run the backward pass of attention, given gradients [T, B, A + E] and [T, B, N]."""
+        """Run the backward pass of the attention recurrence. The gradients have shapes [T, B, A +
+        E] and [T, B, N]."""
         gates = buffers.gates
         alignments = buffers.alignments
         past = buffers.past
@@ -115,8 +117,8 @@ class PlainLoops:
                 dcontext = gradients.contexts[t].copy_(dstate[:, size:])
                 if grad_alignments is not None:
                     dalignment = dalignment + grad_alignments[t]
-                # MKL would take twelve times as long for a product of the memory and a single
-                # column.
+                # Avoid a product with a single column, for which MKL would take twelve times as
+                # long.
                 by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
                 dalignment = by_context.add_(dalignment)
                 denergy = torch.ops.aten._softmax_backward_data(
@@ -136,7 +138,7 @@ class PlainLoops:
         return gradients
 
     def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
-        """Run the backward pass of the LSTM, given the gradient of its outputs [T, B, H + E]."""
+        """Run the backward pass of the LSTM. `grad_outputs` has the shape [T, B, H + E]."""
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape
         cell = _CellBackward(buffers, self.p_decoder_dropout)
@@ -157,10 +159,10 @@ class PlainLoops:
 def _cell_forward(
     gates: Tensor,  # [B, 4 * H], before activation, in the order i, f, g, o
     previous_cell: Tensor,  # [B, H]
-    activated: Tensor,  # [B, 4 * H], written; may be `gates`
+    activated: Tensor,  # [B, 4 * H], overwritten; may be the same tensor as `gates`
     cell: Tensor,  # [B, H], written
     hidden: Tensor,  # [B, H], written
-    scale: Tensor | None,  # [B, H], 0 where dropped, else 1 / (1 - p)
+    scale: Tensor | None,  # [B, H], 0 for dropped values, otherwise 1 / (1 - p)
 ) -> None:
     """Compute cell = f * previous_cell + i * g and hidden = scale * o * tanh(cell)."""
     size = cell.shape[1]
@@ -175,9 +177,9 @@ def _cell_forward(
 
 
 class _CellBackward:
-    """Run the backward steps of an LSTM, which replace its activated gates by their gradients.
+    """Run the backward steps of an LSTM. They replace the activated gates by their gradients.
 
-    d is the loss's derivative. At first, dcell is the contribution of later steps:
+    d means the derivative of the loss. At first, dcell is the contribution of later steps:
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
         di = dcell * g * i * (1 - i)                         with respect to i before its sigmoid
@@ -186,8 +188,8 @@ class _CellBackward:
         do = dhidden * scale * tanh(cell) * o * (1 - o)
         dcell of the step before = dcell * f
 
-    All factors except dcell and dhidden are known before the loop. `prepare` computes these factors
-    for many steps at once.
+    All factors except dcell and dhidden are known before the loop. `prepare` computes them for many
+    steps at once.
     """
 
     def __init__(self, buffers: LSTMBuffers, p_dropout: float):
@@ -202,8 +204,8 @@ class _CellBackward:
         self.dcell = cells.new_zeros(batch_size, size)
 
     def prepare(self, start: int, stop: int) -> None:
-        """Make the factors of the steps `stop` - 1 down to `start`, which are at most CHUNK
-        steps."""
+        """Compute the factors for the steps from `stop` - 1 down to `start` (at most CHUNK
+        steps)."""
         self.start = start
         count = stop - start
         cells = self.cells[start:stop]
@@ -228,24 +230,25 @@ class _CellBackward:
         for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
 
     def step(self, t: int, dhidden: Tensor) -> None:
-        """Run step t. `dhidden` [B, H] is the gradient of the hidden state after dropout."""
+        """Run the backward step t. `dhidden` [B, H] is the gradient of the hidden state after
+        dropout."""
         slopes = self.gate_slopes[t - self.start]
         gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
-        self.dcell = dcell * gates[:, 1]  # must come before df overwrites f
+        self.dcell = dcell * gates[:, 1]  # must run before df overwrites f
         torch.mul(dcell.unsqueeze(1), slopes[:, :3], out=gates[:, :3])
         torch.mul(dhidden, slopes[:, 3], out=gates[:, 3])
 
 
 def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
-    """Return `_scale` of every step; without dropout, return None for every step."""
+    """Return the dropout factors for all steps, or None for each step if there is no dropout."""
     keep = buffers.keep
     cells = buffers.cells
     return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)
 
 
 def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
-    """Return the factors of dropout: 0 for dropped values, otherwise 1 / (1 - p)."""
+    """Return the dropout factors: 0 for dropped values, otherwise 1 / (1 - p)."""
     return keep.to(dtype).div_(1 - p_dropout)
 
 
@@ -253,14 +256,15 @@ def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
 
 
 def _windows(past: Tensor, half: int) -> Tensor:
-    """Return windows [..., N, 2, K] as a view of `past` [..., 2, N + 2 * half].
+    """Return the windows [..., N, 2, K] as a view of `past` [..., 2, N + 2 * half].
 
-    A window contains the K = 2 * half + 1 values around a symbol."""
+    A window contains the K = 2 * half + 1 values around a symbol.
+    """
     return past.unfold(-1, 2 * half + 1, 1).transpose(-3, -2)
 
 
 class _AttentionSlopes:
-    """Compute the factors of attention's backward steps, for several steps at once."""
+    """Compute the factors for the backward steps of attention, for several steps at once."""
 
     def __init__(self, buffers: AttentionBuffers, with_band: bool):
         self.buffers = buffers
@@ -270,7 +274,7 @@ class _AttentionSlopes:
         _, batch_size, num_symbols = buffers.alignments.shape
         half = buffers.location_weight.shape[1] // 4
         width = num_symbols + 2 * half
-        # band[n, source, n + k] = (location_weight^T slope_n)[source, k], and zero elsewhere
+        # band[n, source, n + k] = (location_weight^T slope_n)[source, k]; all other values are 0
         self.band = buffers.v.new_zeros(CHUNK, batch_size, num_symbols, 2 * width)
         self.diagonals = self.band.as_strided(
             (CHUNK, batch_size, num_symbols, 2, 2 * half + 1),
@@ -278,7 +282,8 @@ class _AttentionSlopes:
         )
 
     def prepare(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
-        """Return slopes [C, B, N, D] and band matrices of the steps `start` to `stop` - 1."""
+        """Return the slopes [C, B, N, D] and the band matrices for the steps from `start` to `stop`
+        - 1."""
         buffers = self.buffers
         half = buffers.location_weight.shape[1] // 4
         windows = _windows(buffers.past[start:stop], half)
@@ -295,9 +300,9 @@ class _AttentionSlopes:
         return self.slopes, self.band
 
     def finish(self, denergies: Tensor, gradients: AttentionGradients) -> None:
-        """Add the share of the steps that were prepared last to the sums. `denergies` is [C, B,
-        N]."""
-        # Each clip and step is summed first, because a single long sum of terms that cancel would
+        """Add the contributions of the steps prepared last to the sums. `denergies` has the shape
+        [C, B, N]."""
+        # Sum within each clip and step first, because a single long sum of canceling terms would
         # lose two digits.
         tanh = self.tanh.flatten(0, 1)
         gradients.v += torch.bmm(denergies.flatten(0, 1).unsqueeze(1), tanh).sum((0, 1))

@@ -1,10 +1,10 @@
 """Define the two recurrences as autograd functions, with their buffers and formulas.
 
-`loops` runs the loops over decoder steps. It is a `plain.PlainLoops` or a `graphs.Graphs`, which
-have the same methods.
+`loops` is an object that runs the loops over decoder steps: a `plain.PlainLoops` or a
+`graphs.Graphs`. Both classes have the same methods.
 
-In shapes: T steps, B clips, N symbols; P, E, A, D, H are prenet_dim, memory_dim,
-attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kernel_size.
+Dimensions: T decoder steps, B clips, N symbols. P is prenet_dim, E memory_dim, A attention_rnn_dim,
+D attention_dim, H decoder_rnn_dim, and K attention_location_kernel_size.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,17 @@ from fast_decoder.operations import flat, new, product, weight_gradient
 
 @dataclass
 class LSTMBuffers:
-    """The buffers of a loop over an LSTM of size S. Its rows have W >= S columns."""
+    """The buffers of a loop over an LSTM of size S, whose rows have W >= S columns."""
 
-    keep: torch.Tensor | None  # [T, B, S] bool, True at values that dropout keeps
-    # [4 * S, S], or [4 * S, W] if attention feeds back its context; in the products' precision
+    keep: torch.Tensor | None  # [T, B, S] bool, True for values that dropout keeps
+    # [4 * S, S], or [4 * S, W] if attention feeds back its context; has the dtype of matrix
+    # products.
     weight: torch.Tensor
-    # [T, B, 4 * S], first the inputs' share, then the activated gates, then their gradients.
+    # [T, B, 4 * S], first the contribution of the inputs, then the activated gates, then their
+    # gradients.
     gates: torch.Tensor
     cells: torch.Tensor  # [T, B, S], written by the forward pass
-    # [T, B, W]: the hidden state after dropout, written by the forward pass, then the context
+    # [T, B, W], hidden state after dropout (written by the forward pass) and context.
     rows: torch.Tensor
 
     @property
@@ -37,7 +39,7 @@ class LSTMBuffers:
 
 @dataclass
 class AttentionBuffers(LSTMBuffers):
-    """The buffers of the loop over the attention LSTM (S = A, W = A + E) and attention."""
+    """The buffers of the loop over the attention LSTM (S = A, W = A + E) and the attention."""
 
     mask: torch.Tensor  # [B, N] bool, True at padding
     memory: torch.Tensor  # [B, N, E]
@@ -46,18 +48,19 @@ class AttentionBuffers(LSTMBuffers):
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
     alignments: torch.Tensor  # [T, B, N], written by the forward pass
-    # [T, B, 2, N + K - 1]: the previous and the cumulative alignment that each step reads, with
-    # zeros around them; written by the forward pass
+    # [T, B, 2, N + K - 1], the previous and the cumulative alignment that each step reads,
+    # surrounded by zeros; written by the forward pass.
     past: torch.Tensor
 
 
 @dataclass
 class AttentionGradients:
-    """The results of attention's backward loop, except the gradients of the gates."""
+    """The results of the attention backward loop, except the gradients of the gates."""
 
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
-    processed_memory: torch.Tensor  # [B, N, D]; this and the next gradients are sums over all steps
+    # [B, N, D]; this gradient and the following ones are sums over all steps
+    processed_memory: torch.Tensor
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
 
@@ -65,15 +68,16 @@ class AttentionGradients:
 def _once(backward: Callable) -> Callable:
     """Make a backward pass raise an error if it runs twice or is differentiated.
 
-    This also disables autocast in the backward pass.
+    Also turn off autocast in the backward pass.
     """
 
     def guarded(ctx, *gradients):
         if torch.is_grad_enabled() or getattr(ctx, "spent", False):
             raise RuntimeError(
-                "the fast decoder's backward pass overwrites what its forward pass saved, so it "
-                "runs once (retain_graph=True does not help), and it has no second derivative "
-                "(create_graph=True): use decoder=reference"
+                "the fast decoder supports only one backward pass per forward pass (no "
+                "retain_graph=True) and no second derivatives (no create_graph=True), because its "
+                "backward pass overwrites values that its forward pass has saved. Use "
+                "decoder=reference"
             )
         ctx.spent = True
         device = next(gradient.device for gradient in gradients if gradient is not None)
@@ -84,18 +88,19 @@ def _once(backward: Callable) -> Callable:
 
 
 class AttentionRecurrence(Function):
-    """Compute the attention LSTM and the location-sensitive attention, over all steps.
+    """Compute the attention LSTM and the location-sensitive attention over all decoder steps.
 
-    A step's state is [hidden, context]. The next step's gates and the decoder LSTM read it:
+    The state of a step is [hidden, context]. The gates of the next step and the decoder LSTM read
+    it:
 
         gates_t = input_weight x_t + bias + state_weight state_(t-1)
         pre_tn = processed_memory_n + query_weight hidden_t + location_weight window_tn
         alignment_t = softmax over n of v . tanh(pre_tn)
         context_t = sum over n of alignment_tn memory_n
 
-    where window_tn are the K values around n of the previous and of the cumulative alignment.
-    Backwards, with slope_tn = v * (1 - tanh(pre_tn)^2) and denergy from the softmax's backward
-    pass,
+    window_tn are the K values around n in the previous and the cumulative alignment. In the
+    backward pass, with slope_tn = v * (1 - tanh(pre_tn)^2) and denergy from the softmax backward
+    pass:
 
         dalignment_t = dcontext_t . memory_n + gradients from the windows of later steps
         dhidden_t = dstate_t + query_weight^T sum over n of denergy_tn slope_tn
@@ -122,7 +127,7 @@ class AttentionRecurrence(Function):
         num_symbols = memory.shape[1]
         width = memory.shape[1] + location_weight.shape[1] // 2 - 1
         dtype = loops.operand_dtype
-        # The forward and the backward pass use these values.
+        # Values for both the forward and the backward pass.
         input_weight = input_weight.to(dtype)
         state_weight = state_weight.to(dtype)
         gates = product(flat(inputs), input_weight, dtype, bias)
@@ -174,10 +179,10 @@ class AttentionRecurrence(Function):
 
 
 class LSTMRecurrence(Function):
-    """Compute an LSTM over all steps, with dropout on the hidden state that the next step reads.
+    """Compute an LSTM over all steps, with dropout on the hidden state.
 
-    The decoder LSTM's inputs are attention's states. Its outputs are [hidden, context], which the
-    projections read. The encoder's LSTM has no context: E = 0.
+    The inputs of the decoder LSTM are the states of the attention recurrence. The outputs are
+    [hidden, context], which the projections read. The encoder LSTM has no context (E = 0).
     """
 
     @staticmethod
@@ -190,7 +195,7 @@ class LSTMRecurrence(Function):
         bias: torch.Tensor,  # [4 * H]
         hidden_weight: torch.Tensor,  # [4 * H, H]
         context_size: int,  # number of context columns, E
-    ) -> torch.Tensor:  # [T, B, H + E], hidden after dropout
+    ) -> torch.Tensor:  # [T, B, H + E], with the hidden state after dropout
         num_steps, batch_size, input_size = inputs.shape
         size = hidden_weight.shape[1]
         dtype = loops.operand_dtype

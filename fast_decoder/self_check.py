@@ -1,14 +1,14 @@
-"""Check the kernels on this GPU once, before the first optimizer step (`check`).
+"""Check the kernels once on this GPU, before the first optimizer step (`check`).
 
     answer = check(hparams, device, torch.bfloat16)
     decoder, description = resolve(answer, warn=True)
 
 If the kernels are less exact than the tests require, training uses plain operations, and a warning
-contains the lines that you should report.
+lists the details to report.
 
-The kernels run in a separate process (compare_kernels.py), because they may hang or end it by an
-illegal memory access. The answer is cached, and is valid for the same GPU, driver, versions, sizes
-and precision.
+The kernels run in a separate process (compare_kernels.py), because they may hang or crash the
+process with an illegal memory access. The answer is cached. It is valid for the same GPU, driver,
+versions, sizes and precision.
 """
 
 import functools
@@ -32,8 +32,8 @@ from tacotron2_voice.utils.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "fast_decoder.compare_kernels")
-SECONDS = 300  # time limit of the process, which mostly compiles the kernels
-# The settings that `Decoder` reads.
+SECONDS = 300  # time limit of the process, which spends most of its time compiling the kernels
+# Settings that `Decoder` reads.
 SIZES = (
     "n_mel_channels",
     "n_frames_per_step",
@@ -51,30 +51,32 @@ SIZES = (
     "p_decoder_dropout",
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-NO_PROCESS = "no process could be started"
-# These failures are not caused by the kernels: the GPU is full, or only one process may use it.
+NO_PROCESS = "cannot start a process"
+# Texts of failures that the kernels do not cause: the GPU is full, or only one process may use the
+# GPU.
 BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Answer(NamedTuple):
-    """The result of a check of the kernels on a GPU."""
+    """The result of checking the kernels on a GPU."""
 
     is_right: bool
-    text: str  # the largest error, or a description of the failure
-    facts: dict  # the conditions of the check: GPU, versions, sizes, precision
+    text: str  # largest error, or a description of the failure
+    facts: dict  # conditions of the check: GPU, versions, sizes and precision
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
     """Return the cached answer for this GPU, or run the check and cache its answer.
 
-    The check uses TF32 if torch's switch allows it. `autocast` is None if autocast is off.
+    The check uses TF32 if PyTorch's global setting allows it. `autocast` is the dtype of autocast,
+    or None.
     """
     facts = facts_of(hparams, device, autocast)
     file = cache_file(facts)
     cached = read_cache(file, facts)
     if cached is not None:
         return cached
-    say("checking the decoder's kernels, once for each GPU, driver and version: up to a minute")
+    say("checking the decoder kernels (takes up to a minute, once per GPU, driver and version)")
     is_right, text = check_in_process(facts, str(device))
     answer = Answer(is_right, text, facts)
     if not is_right and any(reason in text for reason in BUSY):
@@ -83,12 +85,15 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, answer._asdict())
     except OSError as error:
-        say(f"warning: the check's answer cannot be cached ({error}). Set XDG_CACHE_HOME")
+        say(
+            f"warning: cannot cache the result of the kernel check ({error}). Set XDG_CACHE_HOME "
+            "to a writable folder"
+        )
     return answer
 
 
 def read_cache(file: Path, facts: dict) -> Answer | None:
-    """Return the answer in the file, or None if the file is missing or damaged, or if its facts
+    """Return the cached answer, or None if the file is missing or damaged, or if its facts
     differ."""
     try:
         cached = Answer(**read_json(file))
@@ -98,7 +103,7 @@ def read_cache(file: Path, facts: dict) -> Answer | None:
 
 
 def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
-    """Return the training decoder to use after this answer, and a phrase that describes it.
+    """Return the training decoder to use according to this answer, and a phrase that describes it.
 
     Args:
         warn: whether to warn if the check failed.
@@ -109,9 +114,10 @@ def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
         lines = [answer.text, *(f"{name}: {value}" for name, value in answer.facts.items())]
         report = "\n    ".join(lines)
         warnings.warn(
-            "the fast decoder's kernels failed their check on this GPU, so training uses plain "
-            "operations, which are several times slower. If nothing else uses the GPU (see "
-            f"nvidia-smi), please report these lines to the recipe's maintainers:\n    {report}\n"
+            "the kernels of the fast decoder failed their check on this GPU, so training uses "
+            "plain operations, which are several times slower. If no other program uses the GPU "
+            "(see nvidia-smi), please report these lines to the maintainers of this project:\n"
+            f"    {report}\n"
             f"To check again, delete {cache_file(answer.facts)}",
             stacklevel=2,
         )
@@ -120,12 +126,12 @@ def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
 
 
 def say(text: str) -> None:
-    """Print a message on standard error."""
+    """Print a message to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> dict:
-    """Return the conditions of an answer as JSON values."""
+    """Return the conditions of a check as JSON values."""
     return {
         **machine(device),
         "torch": torch.__version__,
@@ -138,7 +144,7 @@ def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | Non
 
 
 def machine(device: torch.device) -> dict:
-    """Return the GPU and its driver, which some systems do not report."""
+    """Return the GPU and, if the system reports it, the driver."""
     driver = "unknown"
     if DRIVER_FILE.is_file():
         driver = DRIVER_FILE.read_text(encoding="utf-8").partition("\n")[0]
@@ -148,14 +154,14 @@ def machine(device: torch.device) -> dict:
 
 
 def cache_file(facts: dict) -> Path:
-    """Return the path at which the answer for these facts is cached. The file may be missing."""
+    """Return the path of the cached answer for these facts. The file may not exist."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return Path(folder).absolute() / "tacotron2-length-batching" / f"kernel_check_{name}.json"
 
 
 def check_in_process(facts: dict, device: str) -> tuple[bool, str]:
-    """Run compare_kernels.py, and return (is_right, text) however its process ends."""
+    """Run compare_kernels.py, and return (is_right, text) even if its process fails."""
     request = json.dumps({"facts": facts, "device": device})
     try:
         ended = subprocess.run(
@@ -164,10 +170,10 @@ def check_in_process(facts: dict, device: str) -> tuple[bool, str]:
     except OSError as error:
         return False, f"{NO_PROCESS}: {error}"
     except subprocess.TimeoutExpired:
-        return False, f"no end within {SECONDS} s"
+        return False, f"not finished within {SECONDS} s"
     try:
         is_right, text = json.loads(ended.stdout.strip().splitlines()[-1])
-    except (ValueError, TypeError, IndexError):  # The process ended before it could answer.
+    except (ValueError, TypeError, IndexError):  # the process exited without an answer
         last = (ended.stderr.strip().splitlines() or [""])[-1]
-        return False, f"ended with code {ended.returncode}: {last}"
+        return False, f"the process exited with code {ended.returncode}: {last}"
     return is_right, text

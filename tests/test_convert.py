@@ -183,7 +183,13 @@ def test_bad_recordings_are_listed(recordings, tmp_path):
     assert not (tmp_path / "out" / "metadata.csv").exists()
 
 
-WORDS = ["a.flac: not readable", "b.txt: ", "c.wav: truncated", "d.txt: no text", "e.wav: silent"]
+WORDS = [
+    "a.flac: cannot read this file as audio",
+    "b.txt: ",
+    "c.wav: the file is truncated",
+    "d.txt: no text",
+    "e.wav: silent",
+]
 
 
 def test_copies_stay_when_all_recordings_are_bad(recordings, tmp_path):
@@ -292,4 +298,4 @@ def test_recording_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     content = path.read_bytes()
     path.write_bytes(content[: round(share * len(content))])
     message = refusal(converted, path, RATE)
-    assert "truncated" in message or "not readable" in message
+    assert "truncated" in message or "cannot read" in message

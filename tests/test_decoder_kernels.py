@@ -98,7 +98,7 @@ def kernels_run_anywhere(monkeypatch, tf32_as_before):
         change(monkeypatch, SMALL, bucket=lambda b, n: (b + 1, BUCKET(b, n)[1]))
     graphs._graphs.cache_clear()
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="the fast decoder runs in plain operations")
+        warnings.filterwarnings("error", message="the fast decoder uses plain operations")
         yield
     graphs._graphs.cache_clear()
 
@@ -326,12 +326,18 @@ def cuda_without(monkeypatch, capability=(9, 0)):
     ("device", "dtype", "capability", "reason", "dependent"),
     [
         ("cpu", torch.float32, (9, 0), "no CUDA device", False),
-        ("cuda", torch.float64, (9, 0), "parameters are float64, not float32", True),
+        (
+            "cuda",
+            torch.float64,
+            (9, 0),
+            "the parameters have dtype float64, expected float32",
+            True,
+        ),
         (
             "cuda",
             torch.float32,
             (7, 5),
-            "Old GPU: expected CUDA compute capability 8.0 or more",
+            "Old GPU does not have CUDA compute capability 8.0 or higher",
             False,
         ),
         ("cuda", torch.float32, (8, 9), None, False),
@@ -355,7 +361,7 @@ def test_reason_is_the_import_error_when_triton_is_missing(monkeypatch):
     monkeypatch.setattr(graphs, "_kernels", graphs._kernels.__wrapped__)
     described = fast_decoder.describe(torch.device("cuda"))
     assert described.startswith("plain operations")
-    assert "Triton cannot be imported (" in described
+    assert "cannot import Triton (" in described
 
 
 def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):

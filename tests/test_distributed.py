@@ -264,7 +264,7 @@ def test_processes_end_when_one_does_not_answer(corpus, tmp_path):
     first = both.children[0].end(30)
     both.children[1].process.kill()
     assert first.code == 1
-    assert "another process of this run ended or does not answer" in first.output
+    assert "another process of this run exited or does not respond" in first.output
     assert "Traceback" not in first.output
     assert time.monotonic() - began < 20
 
@@ -281,7 +281,7 @@ def test_processes_save_and_end_when_a_clip_is_unreadable(corpus, alone, tmp_pat
     outputs = "".join(child.output for child in ended)
     assert [child.code for child in ended] == [1, 1], outputs
     assert f"{filelist}:6: {clip}: no such file" in outputs
-    assert f"all training so far is saved in {newest(out)}" in outputs
+    assert f"saved all training so far in {newest(out)}" in outputs
     assert f"torchrun --nproc-per-node 2 train.py -o {out} --resume" in outputs
     assert "Traceback" not in outputs
     shutil.copy(corpus.folder / clip.name, clip)
@@ -298,7 +298,9 @@ def test_processes_warn_when_validation_fails_in_one(corpus, alone, tmp_path):
     out = tmp_path / "out"
     ended = Together(2, flags(out, corpus), {1: (fail_in_validation,)}).end()
     check_all(ended)
-    warning = "warning: no validation of epoch 2, training continues: ValueError: not finite"
+    warning = (
+        "warning: the validation of epoch 2 failed, training continues: ValueError: not finite"
+    )
     assert [warning in child.output for child in ended] == [True, False]
     assert metrics(out, "validation") == []
     assert_same(load(newest(out))["state_dict"], load(newest(alone))["state_dict"])
@@ -346,7 +348,7 @@ def test_run_fails_when_processes_differ(corpus, tmp_path):
     assert "process 1 (" in message
     assert "learning_rate is 0.5, expected 0.001" in message
     assert "the corpus is " in message
-    assert "this recipe's code is 0123456789abcdef" in message
+    assert "the project's code is 0123456789abcdef" in message
     assert not out.exists()
 
 
@@ -355,7 +357,7 @@ def test_run_fails_when_processes_disagree_on_the_last_epoch(corpus, alone, tmp_
     message = refused(Together(2, [on(out), on(out, "--hparams", "epochs=3")]).end())
     assert "epochs is 3, expected 2 " in message
     check_all(ended := Together(2, on(out)).end())
-    assert "finished already, after epoch 2" in ended[0].output
+    assert "this run is already finished (epoch 2)" in ended[0].output
 
 
 def without_first_clip(corpus, folder: Path) -> Path:

@@ -238,7 +238,7 @@ def test_read_recordings_reads_a_filelist(recordings, tmp_path):
     assert read_recordings(filelist) == clips
     (tmp_path / "val_mel.txt").write_text("a.npy|One.|0.5\n")
     message = refusal(read_recordings, tmp_path / "val_mel.txt")
-    assert "val_mel.txt:1: a cached mel" in message
+    assert "val_mel.txt:1: this is a cached mel" in message
     reference, kept = reference_of(filelist), tmp_path / "val.txt.reference_measures.json"
     assert reference == reference_of(recordings)
     assert read_result(kept, Reference) == reference
@@ -462,7 +462,7 @@ def test_warped_distance_ignores_tempo_and_level():
 
 def test_damaged_results_and_recordings_are_rejected(recordings, checkpoint_path, tmp_path):
     out = tmp_path / "intelligibility.json"
-    assert "evaluate.py writes it" in refusal(read_result, out, Intelligibility)
+    assert "Run scripts/evaluate.py" in refusal(read_result, out, Intelligibility)
     out.write_text(json.dumps({"word_error_rate": "low"}))
     assert f"{out}: word_error_rate='low': " in refusal(read_result, out, Intelligibility)
     assert "none" in refusal(evaluate, checkpoint_path, tmp_path / "none")

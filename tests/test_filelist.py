@@ -134,7 +134,7 @@ def test_all_bad_lines_are_listed_together(sounds):
         f"{sounds}/a.wav|Text.|1.0|anna|more": "5 fields",
         f"{sounds}/a.wav|Text.|1.0|an\x07na": "'an\\x07na'",
         f"{sounds}/a.wav|Text.|one second": "seconds 'one second', expected a number",
-        f"{sounds}/rate.wav|Text.": "rate.wav: 16000 Hz, expected 22050",
+        f"{sounds}/rate.wav|Text.": "rate.wav: the sampling rate is 16000 Hz, expected 22050",
         f"{sounds}/a.wav|{'nine' * 9999}|1.0": "... has 39,996 characters, expected at most 5,000",
         f"{sounds}/a.wav||1.0": "text ''",
         f"{sounds}/mel.npy|Text.": "load_mel_from_disk=True",

@@ -37,7 +37,7 @@ def test_report_has_results_statuses_and_output_of_failed_parts(tmp_path):
     assert not gpu_report.run_parts(failing, tmp_path)
     report = page(tmp_path)
     assert re.search(r"\| steps_bf16 \| ok \| \d+ \| .*150,000 .*12\.00 x", report)
-    assert "| exactness | failed with code 3 |" in report
+    assert "| exactness | failed with exit code 3 |" in report
     assert "## exactness\n\n```\n./x.py\n```" in report
     assert "| memory_bf16 | stopped after 1 s |" in report
 

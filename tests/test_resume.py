@@ -60,7 +60,7 @@ def test_resume_uses_an_earlier_checkpoint_when_the_newest_is_damaged(copied, wh
     broken = newest(copied)
     os.truncate(broken, 1000)  # best.pt is the same file, so it is damaged too
     train.main([*flags(copied, ""), "--resume"])
-    assert f"warning: skipped {broken}: damaged" in capsys.readouterr().out
+    assert f"warning: skipped a checkpoint: {broken}: damaged" in capsys.readouterr().out
     assert_same_run(copied, whole)
     assert (copied / f"{broken.name}.superseded").stat().st_size == 1000
 
@@ -71,10 +71,10 @@ def test_resume_fails_when_no_checkpoint_is_good(how, copied, capsys):
         path.unlink() if how == "gone" else path.write_bytes(b"nothing")
     before = snapshot(copied)
     message = refused(flags(copied, "", "--resume"), capsys)
-    assert f"{copied} contains a run without a good checkpoint" in message
+    assert f"{copied} contains a run but no usable checkpoint" in message
     for path in copied.glob("*.pt"):
         assert f"{path}: damaged" in message
-    assert "another -o" in message
+    assert "different -o" in message
     assert snapshot(copied) == before
 
 
@@ -124,7 +124,7 @@ def test_resume_renames_metrics_of_another_run(how, copied, capsys, monkeypatch)
 def test_resume_changes_nothing_when_the_run_is_finished(copied, capsys):
     before = snapshot(copied)
     train.main([*flags(copied, ""), "--resume"])
-    assert "finished already, after epoch 4" in capsys.readouterr().out
+    assert "this run is already finished (epoch 4)" in capsys.readouterr().out
     assert snapshot(copied) == before
 
 
@@ -287,7 +287,7 @@ def test_resume_rejects_other_batches_when_inside_an_epoch(change, corpus, tmp_p
     before = snapshot(out)
     message = refused(flags(out, change, "--resume"), capsys)
     epoch = load(newest(out))["loop"]["epoch"]
-    assert f"cannot change inside epoch {epoch}" in message
+    assert f"the run was interrupted inside epoch {epoch}" in message
     assert f"--resume --hparams epochs={epoch}" in message
     assert snapshot(out) == before
 
@@ -296,7 +296,7 @@ def test_resume_accepts_other_batches_when_between_epochs(copied, capsys):
     change = "epochs=5,batching_strategy=random,dynamic_batch_size=False,batch_size=7"
     change += ",precision=fp16"
     train.main(flags(copied, change, "--resume"))
-    assert "changed since the checkpoint: batch_size = 7, was 3" in capsys.readouterr().out
+    assert "changed since the checkpoint: batch_size = 7 (was 3)" in capsys.readouterr().out
     assert metrics(copied, "epoch")[-1]["num_batches"] == 2
     assert load(newest(copied))["scaler"]["scale"] > 1
 
@@ -454,7 +454,9 @@ def test_start_fails_when_another_run_began_during_set_up(
     out = tmp_path / "out"
     arguments = flags(out, corpus.hparams(**LONG))
     act_at_patched(monkeypatch, train, "resolve_clips", lambda: Child(arguments).end(), 1)
-    assert f"{out}: another process has started a run" in refused([*arguments, "--resume"], capsys)
+    assert f"{out}: another process has just started a run" in refused(
+        [*arguments, "--resume"], capsys
+    )
     assert_same_run(out, whole)
 
 
@@ -530,7 +532,7 @@ def test_run_stops_when_a_batch_is_not_planned(corpus, tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(train, "next_batches", swapped)
     message = refused(flags(out, corpus.hparams(**LONG)), capsys)
-    assert "epoch 1, batch 2: the loader gave clips [" in message
+    assert "epoch 1, batch 2: the loader returned clips [" in message
     assert load(newest(out))["iteration"] == 2
 
 

@@ -99,7 +99,7 @@ def test_run_loses_nothing_when_the_disk_is_full(corpus, tmp_path):
     size = newest(out).stat().st_size
     stopped = Child(flags(out, "epochs=4", "--resume"), limit_file_size, size // 2).end()
     assert stopped.code == 1
-    assert "cannot be written" in stopped.output
+    assert "cannot write the checkpoint" in stopped.output
     assert "--resume" in stopped.output
     assert "Traceback" not in stopped.output
     assert {path.name: path.read_bytes() for path in out.glob("*.pt")} == before
@@ -128,7 +128,7 @@ def test_run_loses_nothing_when_a_worker_is_killed(corpus, whole, tmp_path):
     out = tmp_path / "out"
     stopped = Child(flags(out, corpus.hparams(**LONG, num_workers=3)), kill_a_worker).end()
     assert stopped.code == 1, stopped.output
-    assert "a loader's process died" in stopped.output
+    assert "a DataLoader worker died" in stopped.output
     assert "--resume" in stopped.output
     assert "Traceback" not in stopped.output
     assert "Exception ignored" not in stopped.output
@@ -162,11 +162,11 @@ def test_run_saves_when_a_clip_is_deleted(corpus, whole, tmp_path):
     [
         (["--n_gpus", "2"], {}, "torchrun --nproc-per-node 2 train.py"),
         (["--rank", "1"], {}, "--rank 1"),
-        (["--warm_start"], {}, "set it with -c"),
-        (["-o", ""], {}, "-o: the name is empty"),
-        (["-c", "x.pt", "--resume"], {}, "leave out -c"),
+        (["--warm_start"], {}, "Set it with -c"),
+        (["-o", ""], {}, "-o: the folder name is empty"),
+        (["-c", "x.pt", "--resume"], {}, "Leave out -c"),
         (["-c", "nowhere.pt"], {}, "nowhere.pt: no such checkpoint"),
-        (["-l", "../elsewhere"], {}, "expected a folder inside the output folder"),
+        (["-l", "../elsewhere"], {}, "is outside the output folder"),
         ([], {"text_cleaners": "[x]"}, "train.py: unknown text cleaner 'x'"),
         ([], {"batchsize": 3}, "did you mean batch_size?"),
         ([], {"validation_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
@@ -215,4 +215,4 @@ def test_run_saves_when_reading_has_a_bug(corpus, tmp_path, monkeypatch, capsys)
         run(out, corpus, num_workers=0, batch_size=1, dynamic_batch_size=False)
     trained = load(newest(out))["loop"]["batches_trained"]
     assert trained > 0
-    assert f"all training so far is saved in {newest(out)}" in capsys.readouterr().out
+    assert f"saved all training so far in {newest(out)}" in capsys.readouterr().out

@@ -110,7 +110,7 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
         assert f"{filelist}:1: " not in str(found.value)
         name = Path(filelist).name
         assert f"{filelist}: no current {name}.clips: reading every clip once" in printed
-    assert str(found.value).count("is nan, expected finite numbers") == 2
+    assert str(found.value).count("is nan, expected a finite number") == 2
     assert not list(tmp_path.glob("*.clips"))
 
 
@@ -280,7 +280,7 @@ def test_processes_wait_beyond_the_timeout_when_one_works(monkeypatch, capsys):
     assert found == [0, 1]
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) > 5
-    assert all(line.startswith("waiting for 1 other processes, which count: ") for line in printed)
+    assert all(line.startswith("waiting for 1 other processes to count: ") for line in printed)
 
 
 # ---------------------------------------------------------------------------- batches
@@ -305,7 +305,7 @@ def test_describe_costs_excludes_random_epochs():
     shown = describe_costs(sampler, hparams).splitlines()
     sampler.set_epoch(2)
     assert shown[1:] == describe_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
-    assert shown[0].startswith("batching: semi_sorted, dynamic sizes, from epoch 3 on: ")
+    assert shown[0].startswith("batching: semi_sorted, dynamic batch sizes, from epoch 3 on: ")
     same = replace(hparams, batching_strategy="random", dynamic_batch_size=False)
     assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
 
@@ -322,7 +322,7 @@ def test_few_updates_warns_only_when_steps_are_few():
     frames = np.full(13_100, 500)
     assert few_updates(make_sampler(frames, HParams()), HParams()) is None
     warning = few_updates(make_sampler(frames[:320], HParams()), HParams())
-    assert "5 optimizer steps per epoch" in warning
+    assert "an epoch has only 5 optimizer steps" in warning
     assert "batch_size=16 for about 20" in warning
     # With batches of 2 clips, the warning cannot advise smaller batches.
     few = replace(HParams(), batch_size=2)

@@ -162,7 +162,7 @@ def test_speakers_are_rejected_when_missing_or_not_expected():
         model(replace(batch, labels={}))
     with pytest.raises(ValueError, match="labels"):
         Tacotron2(TINY_MODEL)(batch)
-    with pytest.raises(ValueError, match="names for its rows"):
+    with pytest.raises(ValueError, match="no names"):
         Tacotron2(replace(TINY_MODEL, speaker_embedding_dim=6))
 
 
@@ -222,8 +222,8 @@ def test_filelists_are_rejected_when_their_speakers_differ(lists):
     assert "val.txt:1: speaker 'Karl': " in message()
     assert "did you mean 'carl'? It has 'anna', 'bert', 'carl'. 1 of 1 lines have" in message()
     (lists / "val.txt").write_text(f"{lists}/0.wav|Hi.\n")
-    assert "val.txt has no speakers; write its lines as path|text|seconds|speaker" in message()
-    assert "has no speakers; write its lines as" in message(training_files=lists / "val.txt")
+    assert "val.txt has no speakers. Write its lines as path|text|seconds|speaker" in message()
+    assert "has no speakers. Write its lines as" in message(training_files=lists / "val.txt")
     assert not (lists / "run").exists()
 
 
@@ -246,7 +246,7 @@ def test_resume_is_rejected_when_there_are_new_speakers(lists):
     message = refusal(train.main, again, error=SystemExit)
     assert "train.txt:10: speaker 'dora': " in message
     assert "2 of 11 lines" in message
-    advised = message.partition("start another run with ")[2].split()
+    advised = message.partition("start a new run with ")[2].split()
     assert "--warm_start" in advised
     train.main(flags(lists / "another", options(lists, epochs=1), *advised))
 
@@ -259,9 +259,12 @@ def test_resume_is_rejected_when_a_model_of_one_speaker_gets_speakers(lists, cap
     again = flags(run, "epochs=3,speaker_embedding_dim=64", "--resume")
     message = refusal(train.main, again, error=SystemExit)
     assert "speaker_embedding_dim=64: " in message
-    assert "has no speakers; leave it out, or start another run with -c " in message
-    advised = message.partition("start another run with ")[2].split()
-    assert f"speaker_embedding_dim=64, in another run with {advised[0]}" in capsys.readouterr().out
+    assert (
+        "was trained without speakers. Leave this setting out, or start a new run with -c "
+        in message
+    )
+    advised = message.partition("start a new run with ")[2].split()
+    assert f"speaker_embedding_dim=64, in a new run with {advised[0]}" in capsys.readouterr().out
     train.main(flags(lists / "another", settings, *advised))
 
 
@@ -273,8 +276,8 @@ def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
         path.write_text(re.sub(r"\|\|\w+\n", "\n", path.read_text()))
     again = flags(lists / "run", "epochs=2", "--resume", "--new-clips")
     message = refusal(train.main, again, error=SystemExit)
-    fix = "write its lines as path|text|seconds|speaker, or prepare them again with --speaker NAME"
-    assert f"has no speakers; {fix} (docs" in message
+    fix = "Write its lines as path|text|seconds|speaker, or prepare the corpus again with --speaker NAME"
+    assert f"has no speakers. {fix} (docs" in message
 
 
 def test_speaker_stays_in_the_model_when_it_has_no_clips(lists, capsys):
@@ -283,7 +286,7 @@ def test_speaker_stays_in_the_model_when_it_has_no_clips(lists, capsys):
         path = lists / name
         path.write_text(re.sub(r".*carl\n", "", path.read_text()))
     train.main(flags(lists / "run", "epochs=2", "--resume", "--new-clips"))
-    assert "without clips now, but still in the model: 'carl'" in capsys.readouterr().out
+    assert "in the model, but without clips in the filelists: 'carl'" in capsys.readouterr().out
     synthesize.main(["--checkpoint", str(newest(lists / "run")), "--list-speakers"])
     assert "carl       0.0 min in the latest filelists" in capsys.readouterr().out
 
@@ -340,7 +343,10 @@ def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_pa
     settings = options(lists, epochs=1)
     again = flags(lists / "other", settings, "-c", str(weights), "--warm_start")
     message = refusal(train.main, again, error=SystemExit)
-    assert f"{weights}: speaker_embedding.weight has 3 rows, expected 0" in message
+    assert (
+        f"{weights}: speaker_embedding.weight has 3 rows, but the checkpoint lists 0 speakers"
+        in message
+    )
     advised = f"{settings},ignore_layers=[speaker_embedding.weight]"
     assert advised.split(",")[-1] in message
     train.main(flags(lists / "other", advised, "-c", str(weights), "--warm_start"))
@@ -361,6 +367,4 @@ def test_warm_start_keeps_speaker_vectors_by_name(lists, capsys):
     new = load(newest(second))["state_dict"]["speaker_embedding.weight"]
     expected = torch.stack([old[1], old[2], old.mean(dim=0)])
     torch.testing.assert_close(new, expected)
-    assert (
-        "of 3 speakers, 2 keep their rows of the embedding and 1 are new" in capsys.readouterr().out
-    )
+    assert "2 of 3 speakers keep their embeddings, 1 are new" in capsys.readouterr().out

@@ -129,7 +129,7 @@ def test_export_is_rejected_when_the_graph_confuses_speakers(made, tmp_path, mon
 
     monkeypatch.setattr(export, "write_graphs", write_wrongly)
     arguments = ["--checkpoint", str(made.checkpoint), "-o", str(tmp_path / "voice"), "--fp32"]
-    with pytest.raises(UserError, match="the graphs differ from torch by"):
+    with pytest.raises(UserError, match="the graphs differ from PyTorch by"):
         export_voice.main(arguments)
 
 

@@ -377,7 +377,7 @@ def test_run_names_the_clips_when_the_loss_is_not_finite(copied, corpus, monkeyp
         assert f"{corpus.train}:{i + 1}: {corpus.folder / f'train{i:02d}.wav'}" in message
     assert message.count(str(corpus.train)) == len(bad)
     step_number = metrics(copied, "epoch")[-1]["iteration"] + steps.clips.index(bad) + 1
-    assert f"the loss became nan in step {step_number}," in message
+    assert f"the loss became nan in optimizer step {step_number}," in message
     assert "--resume-from best" in message
     saved = load(newest(copied))
     assert saved["iteration"] < step_number
@@ -396,7 +396,7 @@ def test_run_resumes_at_a_lower_rate_when_it_diverged(more, corpus, tmp_path, ca
     out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more
     message = refused(flags(out, corpus.hparams(**settings)), capsys)
     assert "training diverged: the loss became" in message
-    assert "in step 2, on these clips" in message
+    assert "in optimizer step 2, on these clips" in message
     assert f"The last good checkpoint is {out}/checkpoint_0.pt." in message
     assert "--hparams learning_rate=3\n" in message
     assert "--resume-from best" not in message  # no best.pt exists yet
@@ -464,7 +464,7 @@ def test_run_stops_after_20_skipped_steps_in_a_row(corpus, tmp_path, monkeypatch
     assert sum(record["skipped_updates"] for record in metrics(tmp_path / "fine", "epoch")) == 24
     poison_gradients(monkeypatch, range(1, 21))
     message = refused(flags(tmp_path / "bad", corpus.hparams(**options)), capsys)
-    assert "gradients were not finite in 20 steps in a row, the last in step 21" in message
+    assert "gradients were not finite in 20 optimizer steps in a row, up to step 21" in message
     assert f"{corpus.train}:" in message
 
 

@@ -124,15 +124,15 @@ def test_validation_warns_once_when_the_alignment_has_not_formed(
     with monkeypatch.context() as patch:
         patch.setattr(validation, "FORMED", 0.0)
         run(out, corpus, "--resume", **settings, epochs=2)
-    assert "has not formed" not in capsys.readouterr().out
+    assert "no alignment has formed" not in capsys.readouterr().out
     run(out, corpus, "--resume", **settings, epochs=3)
     printed = capsys.readouterr().out
     sharpness = metrics(out, "validation")[-1]["alignment_sharpness"]
-    assert printed.count("warning: the alignment has not formed after") == 1
+    assert printed.count("warning: no alignment has formed after") == 1
     assert f"focus rate {sharpness:.2f}, expected at least 0.3" in printed
     assert "docs/guides/troubleshooting.md" in printed
     run(out, corpus, "--resume", **settings, epochs=4)
-    assert "has not formed" not in capsys.readouterr().out
+    assert "no alignment has formed" not in capsys.readouterr().out
 
 
 def test_validation_warns_once_when_attention_ignores_the_text(
@@ -293,7 +293,7 @@ def test_validation_loses_only_audio_when_making_audio_fails(
     out = tmp_path / "out"
     monkeypatch.setattr(validation.GriffinLim, "samples", lambda *_: torch.empty(2**50))
     run(out, corpus, **LONG)
-    warning = "warning: making the audio of a validation clip failed, training continues: Runtime"
+    warning = "warning: creating audio for a validation clip failed, training continues: Runtime"
     assert capsys.readouterr().out.count(warning) == 2
     a, b = load(newest(out)), load(newest(whole))
     assert_same(a["state_dict"], b["state_dict"])

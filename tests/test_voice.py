@@ -357,7 +357,7 @@ def test_voice_opens_no_paths_from_its_settings(voices, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("other weights", "differ from torch by"),
+        ("other weights", "differ from PyTorch by"),
         ("damaged", "best.pt: damaged"),
         ("not empty", "not empty"),
         ("no texts", "val.txt: no such file.*--text-file"),

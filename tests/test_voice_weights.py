@@ -102,4 +102,4 @@ def test_different_audio_settings_are_listed(voices):
     assert different_audio(source, hparams) == []
     other = replace(hparams, sampling_rate=16000)
     [line] = different_audio(source, other)
-    assert {"22050", "16000"} <= {word.strip(",").rpartition("=")[2] for word in line.split()}
+    assert {"22050", "16000"} <= {word.strip(",)").rpartition("=")[2] for word in line.split()}

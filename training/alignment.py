@@ -1,25 +1,25 @@
-"""Measure from alignments whether attention follows the text.
+"""Measure how well attention follows the text, from alignments.
 
 An alignment [T, N] contains the attention weights of every decoder step over the N symbols of the
-text. The weights of a step add up to 1. Padding is ignored.
+text. The weights of a decoder step add up to 1. Padding is ignored.
 """
 
 import torch
 
 from loss import SIGMA, off_diagonal, real_weights
 
-NOTICED = 0.1  # A symbol is covered if a decoder step gives it at least this weight.
+NOTICED = 0.1  # a symbol counts as covered if its weight reaches this value in any decoder step
 
 
 def alignment_sums(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """Return three sums over a batch [3].
+    """Return three sums over a batch, as a tensor [3].
 
-    1. The sum of the largest weight of each real decoder step. Divided by the number of decoder
+    1. The sum of the largest weight in each real decoder step. Divided by the number of decoder
        steps, it is the focus rate.
-    2. The sum of the weight near the diagonal in each real decoder step. Divided by the number of
-       decoder steps, it is the diagonality: 1 minus the guided attention loss.
+    2. The sum of the weights near the diagonal over all real decoder steps. Divided by the number
+       of decoder steps, it is the diagonality: 1 minus the guided attention loss.
     3. The number of covered symbols. Divided by the number of symbols, it is the coverage.
     """
     weights = real_weights(alignments, steps, symbols)

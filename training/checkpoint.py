@@ -1,11 +1,12 @@
-"""Write and read checkpoints, from which a run resumes as if it had never stopped.
+"""Write and read checkpoints. A run that resumes from a checkpoint continues as if it had never
+stopped.
 
     source = load_newest(Path("runs/ljspeech"))
     loop = restore(complete(source), trainer, sampler)
 
-A checkpoint is one file. It contains the keys of NVIDIA's recipe (`iteration`, `state_dict`,
-`optimizer`, `learning_rate`) and the rest of the run's state. It is written atomically, and reading
-it runs no code from it.
+A checkpoint is one file. It contains the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
+`optimizer`, `learning_rate`) and the rest of the run's state. The file is written atomically.
+Reading a checkpoint never executes code from the file.
 """
 
 import contextlib
@@ -41,18 +42,18 @@ from training.optimizer import state_entries
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
-DIVERGED = 100  # A loss has diverged if it exceeds the lowest loss so far by this factor.
+DIVERGED = 100  # a loss this many times the lowest loss so far counts as diverged
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint and its path."""
+    """A checkpoint's path and content."""
 
     path: Path
     state: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
-        """Read and check a file. See `load_checkpoint` for errors."""
+        """Read and check the checkpoint at `path`. Raises the same errors as `load_checkpoint`."""
         return cls(path, load_checkpoint(path))
 
 
@@ -61,43 +62,45 @@ class Checkpoint(NamedTuple):
 
 @dataclass
 class LoopState:
-    """The state of the training loop. Sums are over the current epoch.
+    """The state of the training loop. All sums cover the current epoch.
 
-    If an older checkpoint lacks a field, the run resumes with the default.
+    Fields that are missing from an older checkpoint keep their defaults.
     """
 
     __pydantic_config__ = EXACTLY
-    iteration: int = 0  # optimizer steps of the whole run
+    iteration: int = 0  # number of optimizer steps since the run started
     epoch: CountFrom1 = 1  # number of the current epoch
-    batches_trained: int = 0  # position in the epoch's plan, over all processes
+    batches_trained: int = 0  # number of batches of the epoch trained by all processes
     clips: int = 0
-    frames: int = 0  # real frames trained in this epoch
-    loss_sum: float = 0.0  # sum of the padded loss over clips
-    loss_unpadded_sum: float = 0.0  # sum of the masked loss over real frames
-    guided_attention_sum: float = 0.0  # sum of the loss over `guided_attention_frames`
-    # Real frames in optimizer steps whose guided attention loss had a weight above 0.
+    frames: int = 0  # number of real frames trained in this epoch
+    loss_sum: float = 0.0  # padded loss, summed over clips
+    loss_unpadded_sum: float = 0.0  # masked loss, summed over real frames
+    # guided attention loss, summed over `guided_attention_frames`
+    guided_attention_sum: float = 0.0
+    # Number of real frames in optimizer steps that used guided attention loss.
     guided_attention_frames: int = 0
-    # Sum of the gradient norm over optimizer steps that were not skipped.
+    # Sum of gradient norms over the optimizer steps that were not skipped.
     gradient_norm_sum: float = 0.0
-    updates: int = 0  # number of optimizer steps that were not skipped
-    skipped_updates: int = 0  # number of optimizer steps that were skipped
-    seconds: float = 0.0  # time of planning, waiting for data and training
+    updates: int = 0  # number of optimizer steps applied in this epoch
+    skipped_updates: int = 0  # number of optimizer steps skipped in this epoch
+    seconds: float = 0.0  # time spent planning, waiting for data and training
     prepare_seconds: float = 0.0
     data_wait_seconds: float = 0.0
-    # Time that this process waited for gradients of other processes.
+    # Seconds that this process waited for the gradients of other processes.
     process_wait_seconds: float = 0.0
-    imbalance_sum: float = 0.0  # sum over optimizer steps of: largest load of a process / mean load
-    peak_memory_bytes: int = 0  # peak of the device's memory in training
-    skips_running: int = 0  # number of optimizer steps that were skipped in a row until now
-    best_validation_loss: float = math.inf  # lowest masked loss of a validation
-    best_iteration: int = -1  # optimizer step of the best checkpoint; -1: no validation so far
-    lowest_loss: float = math.inf  # lowest padded loss of an optimizer step
-    alignment_warned: int = 0  # 1: the run has warned that the alignment has not formed
-    text_warned: int = 0  # 1: the run has warned that attention ignores the text
+    # Sum of (largest load / mean load of a process) over optimizer steps.
+    imbalance_sum: float = 0.0
+    peak_memory_bytes: int = 0  # peak memory of the device during training
+    skips_running: int = 0  # number of most recent optimizer steps skipped in a row
+    best_validation_loss: float = math.inf  # lowest masked validation loss so far
+    # optimizer step of the best checkpoint; -1 before the first validation
+    best_iteration: int = -1
+    lowest_loss: float = math.inf  # lowest padded training loss of any optimizer step
+    alignment_warned: int = 0  # 1: the warning that no alignment has formed was printed
+    text_warned: int = 0  # 1: the warning that attention ignores the text was printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
-        """Return the state before the first batch of `epoch`, which is this epoch or the next
-        epoch."""
+        """Return the state before the first batch of `epoch` (the current or the next epoch)."""
         return LoopState(
             epoch=epoch,
             iteration=self.iteration,
@@ -110,10 +113,10 @@ class LoopState:
         )
 
     def add_losses(self, terms: LossTerms, clips: int, frames: int) -> None:
-        """Add the losses of an optimizer step with `clips` clips and `frames` real frames.
+        """Add the losses of an optimizer step to the sums.
 
-        The padded loss is averaged over clips. Every other term is averaged over the real frames of
-        the optimizer steps in which it has a weight.
+        The padded loss is weighted by `clips`, the step's number of clips. The other terms are
+        weighted by `frames`, its number of real frames. Terms that are NaN are ignored.
         """
         self.clips += clips
         self.frames += frames
@@ -124,7 +127,7 @@ class LoopState:
             self.guided_attention_frames += frames
 
     def mean_losses(self) -> dict[str, float]:
-        """Return the mean losses of the epoch so far, by their names in metrics.jsonl."""
+        """Return the epoch's mean losses so far, keyed by their names in metrics.jsonl."""
         means = {
             "train_loss": self.loss_sum / self.clips,
             "train_loss_unpadded": self.loss_unpadded_sum / self.frames,
@@ -136,21 +139,23 @@ class LoopState:
         return means
 
     def diverges(self, loss: float) -> bool:
-        """Return whether a loss is at least 1 and far above the lowest loss so far."""
+        """Return whether a loss is not finite, or is above 1 and above DIVERGED times the lowest
+        loss so far."""
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
     def plan_number(self, hparams: HParams) -> int:
-        """Return the epoch number for the sampler, counted from 0.
+        """Return the number of the epoch whose plan the sampler uses, counted from 0.
 
-        If `prepare_trainset_per_epoch` is False, the number stays the same after `random_epochs`.
+        If `prepare_trainset_per_epoch` is False, all epochs after `random_epochs` use the same
+        plan.
         """
         last = math.inf if hparams.prepare_trainset_per_epoch else hparams.random_epochs
         return int(min(self.epoch - 1, last))
 
 
-# The parts of a checkpoint that a run needs to resume, and their types.
+# Every part that a checkpoint must contain so that a run can resume, with its type.
 NEEDED: dict[str, Any] = {
-    "version": str,  # version of this recipe
+    "version": str,  # version of this project
     "hparams": Any,
     "state_dict": Any,
     "optimizer": dict,
@@ -160,22 +165,24 @@ NEEDED: dict[str, Any] = {
     "loop": LoopState,
     "sampler": dict | None,  # state of LengthBatchSampler; None between epochs
     "corpus": str,  # fingerprint of the clips
-    "longest_text": CountFrom1,  # length of the longest training text, in symbols
-    "logs": dict[str, int],  # size of each log file in bytes, by its path in the run folder
+    "longest_text": CountFrom1,  # length of the longest training text in symbols
+    # Size of each log file in bytes, keyed by its path relative to the run folder.
+    "logs": dict[str, int],
     "metrics_checksum": int,  # CRC-32 checksum of metrics.jsonl
 }
 
 
 def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) -> None:
-    """Check that a saved state has the shapes that the run's optimizer needs.
+    """Reject a saved optimizer state whose shapes differ from those of this run's parameters.
 
-    If the shapes differed, torch's fused Adam would write outside its memory.
+    With wrong shapes, PyTorch's fused Adam would write out of bounds.
     """
     parameters = trainer.optimizer.param_groups[0]["params"]
     state = saved["state"]
     if state and state.keys() != set(range(len(parameters))):
         raise UserError(
-            f"{path}: optimizer: expected a state of the model's {len(parameters)} parameters"
+            f"{path}: optimizer: expected optimizer state for the model's {len(parameters)} "
+            "parameters"
         )
     has_shape = state_entries(trainer.hparams)
     for number, entry in state.items():
@@ -184,7 +191,8 @@ def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) 
         found = {name: list(tensor.shape) for name, tensor in entry.items()}
         if found != expected:
             raise UserError(
-                f"{path}: optimizer: parameter {number}: shapes {found}, expected {expected}"
+                f"{path}: optimizer: the state of parameter {number} has shapes {found}, expected "
+                f"{expected}"
             )
 
 
@@ -198,11 +206,12 @@ def save(
     loop: LoopState,
     **more: Any,
 ) -> Path:
-    """Write a checkpoint of the current state, and mark it if it is the best so far.
+    """Write a checkpoint of the current state. If it has the lowest validation loss so far, also
+    name it best.pt.
 
     Args:
-        more: corpus, text_rules, trained_phones, longest_text, speech_statistics, logs,
-            metrics_checksum and, for several speakers, speaker_statistics.
+        more: the remaining parts: corpus, text_rules, trained_phones, longest_text,
+            speech_statistics, logs, metrics_checksum and, for several speakers, speaker_statistics.
     """
     state = {
         "version": __version__,
@@ -214,8 +223,8 @@ def save(
         "scaler": trainer.scaler.state_dict() or None,
         "hparams": asdict(trainer.hparams),
         "loop": asdict(loop),
-        # Between epochs the sampler still has the plan of the last epoch, and the next epoch begins
-        # at 0.
+        # Between epochs no sampler state is saved: the sampler still has the plan of the last
+        # epoch, but the next epoch begins at batch 0.
         "sampler": sampler.state_at(loop.batches_trained) if loop.batches_trained else None,
         **more,
     }
@@ -231,37 +240,38 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     step may show that the newest checkpoint has diverged.
 
     Raises:
-        UserError: if the file cannot be written. In this case all earlier checkpoints still exist.
+        UserError: if the file cannot be written. All earlier checkpoints are then still there.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
         write_atomically(path, lambda temporary: torch.save(state, temporary))
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+    except (OSError, RuntimeError) as error:  # PyTorch reports a full disk as a RuntimeError
         raise UserError(
-            f"{path}: cannot be written ({first_line(error)}). Free some space or make the folder "
-            "writable; earlier checkpoints have not changed"
+            f"{path}: cannot write the checkpoint ({first_line(error)}). Free some space or make "
+            "the folder writable. Earlier checkpoints have not changed"
         ) from None
-    # Files with larger numbers do not belong to this run, so they are not counted or removed.
+    # Checkpoints with larger numbers do not belong to this run, so they are neither counted nor
+    # removed.
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:
-        # A folder may have the name of a checkpoint, and cannot be removed like a file.
+        # A folder that has the name of a checkpoint cannot be removed like a file.
         with contextlib.suppress(OSError):
             old.unlink()
     return path
 
 
 def link_as(name: str, path: Path, directory: Path) -> None:
-    """Give the checkpoint at `path` a second name, atomically.
+    """Atomically give the checkpoint at `path` a second name, `name`.
 
-    If the first name is removed later, the file still exists under the second name.
+    The file still exists under the second name after the first name is removed.
     """
 
     def link(temporary: Path) -> None:
         try:
-            # A hard link to the file takes no space on the disk.
+            # A hard link takes no disk space.
             os.link(path.resolve(), temporary)
-        except OSError:  # The file system does not support hard links.
+        except OSError:  # the file system does not support hard links
             shutil.copyfile(path, temporary)
 
     write_atomically(directory / name, link)
@@ -270,19 +280,19 @@ def link_as(name: str, path: Path, directory: Path) -> None:
 def mark_if_best(source: Checkpoint) -> None:
     """Give the best checkpoint the name `best.pt`.
 
-    A resumed run also calls this function, because the run may have been killed after it wrote the
-    checkpoint.
+    A resumed run also calls this function, because the run may have been killed between writing the
+    checkpoint and naming it.
     """
     if source.state["loop"]["best_iteration"] == source.state["iteration"]:
         link_as(BEST, source.path, source.path.parent)
 
 
 def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
-    """Name a checkpoint after its optimizer step. Another checkpoint with this name is renamed
-    first."""
+    """Name a checkpoint after its optimizer step. First rename any different checkpoint that has
+    this name."""
     path = directory / f"checkpoint_{source.state['iteration']}.pt"
     if path.exists() and not filecmp.cmp(path, source.path, shallow=False):
-        print(f"renamed another checkpoint of the same step: {_set_aside(path)}")
+        print(f"renamed a different checkpoint of the same optimizer step: {_set_aside(path)}")
     if not path.exists():
         link_as(path.name, source.path, directory)
     return source._replace(path=path)
@@ -293,7 +303,7 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """Return the newest checkpoint before optimizer step `diverged`, at which the weights diverged.
+    """Return the newest checkpoint from before the weights diverged at optimizer step `diverged`.
 
     The checkpoint of that step is renamed, unless it is the best or the only checkpoint.
     """
@@ -303,18 +313,19 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
     if diverged != best:
         bad = good.pop(diverged, None)
     if bad and good:
-        print(f"renamed the checkpoint that diverged: {_set_aside(bad)}")
+        print(f"renamed the checkpoint with diverged weights: {_set_aside(bad)}")
     return good[max(good)] if good else None
 
 
 def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
-    """Rename checkpoints after `iteration`, newest first, and a damaged `best.pt`.
+    """Rename all checkpoints after `iteration`, newest first, and a damaged `best.pt`. Return the
+    new paths.
 
-    A run that resumes from an earlier checkpoint must not find later checkpoints at its next
-    --resume. Nothing is deleted. Returns the new names.
+    Otherwise the next --resume would use a checkpoint that is newer than the one the run resumed
+    from. No file is deleted.
 
     Raises:
-        UserError: if `best.pt` cannot be read. Nothing is then renamed.
+        UserError: if `best.pt` cannot be read. No checkpoint is then renamed.
     """
     newer = [path for number, path in list_checkpoints(directory)[::-1] if number > iteration]
     best = directory / BEST
@@ -331,10 +342,11 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
 
 
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
-    """Return (iteration, path) of the checkpoints in a folder, oldest first; [] without a folder.
+    """Return (iteration, path) of each checkpoint in a folder, oldest first; [] if there is no
+    folder.
 
     Raises:
-        OSError: if the folder cannot be read. (A glob would find nothing there.)
+        OSError: if the folder cannot be read. (A glob would return an empty list instead.)
     """
     try:
         names = os.listdir(directory)
@@ -345,13 +357,14 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
 
 
 def load_newest(directory: Path) -> Checkpoint:
-    """Return the newest checkpoint of a run that is not damaged.
+    """Return the newest undamaged checkpoint of a run.
 
     `best.pt` is tried last. Prints a warning for each damaged checkpoint.
 
     Raises:
-        UserError: if there is no good checkpoint, because a run that starts again in its own folder
-            would overwrite its remaining files. Also if a checkpoint cannot be read or is rejected.
+        UserError: if the run has no good checkpoint, or if a checkpoint cannot be read or is
+            rejected. Without a good checkpoint, starting again in the same folder would overwrite
+            the run's remaining files.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []
@@ -362,24 +375,24 @@ def load_newest(directory: Path) -> Checkpoint:
             damaged.append(str(error))
             continue
         for message in damaged:
-            print(f"warning: skipped {message}")
+            print(f"warning: skipped a checkpoint: {message}")
         return source
     raise UserError(
-        "\n  ".join([f"{directory} contains a run without a good checkpoint", *damaged])
-        + "\nNothing was changed. Put a good checkpoint back, or start again with another -o"
+        "\n  ".join([f"{directory} contains a run but no usable checkpoint", *damaged])
+        + "\nNo file was changed. Restore a good checkpoint, or start again with a different -o"
     )
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint to the CPU, and check the types of its parts. A checkpoint may lack parts.
+    """Load a checkpoint into CPU memory, and check the types of the parts that it contains.
 
-    See `checkpoint_file.read_checkpoint` for errors.
+    Raises the same errors as `checkpoint_file.read_checkpoint`.
     """
     return read_checkpoint(path, lambda state: problems_of(state, KINDS | NEEDED))
 
 
 def complete(source: Checkpoint) -> Checkpoint:
-    """Check that the checkpoint has all parts that a run needs to resume, and return it.
+    """Check that the checkpoint contains every part needed to resume, and return it.
 
     Raises:
         UserError: if a part is missing.
@@ -387,40 +400,41 @@ def complete(source: Checkpoint) -> Checkpoint:
     missing = sorted(NEEDED.keys() - source.state.keys())
     if not missing:
         return source
-    problem = ", ".join(f"{part}: missing" for part in missing)
+    problem = ", ".join(f"{part} is missing" for part in missing)
     if not is_of_this_recipe(source.state):
-        problem = "weights of another recipe, not the state of a run"
+        problem = "contains weights from a different project, not the state of a run"
     raise UserError(
-        f"{source.path}: {problem}. A run cannot resume from it. Start another run from its "
-        "weights with -c, --warm_start and another -o"
+        f"{source.path}: {problem}. A run cannot resume from this file. Start a new run from its "
+        "weights with -c, --warm_start and a different -o"
     )
 
 
 def restore(
     source: Checkpoint, trainer: Trainer, sampler: LengthBatchSampler, *, new_clips: bool = False
 ) -> LoopState:
-    """Load a checkpoint's state into a new trainer and sampler, and return the loop's state.
+    """Load a checkpoint into a new trainer and sampler, and return the state of the training loop.
 
     Args:
-        new_clips: whether the clips differ from the checkpoint's clips. In this case the epoch
+        new_clips: whether the clips differ from the checkpoint's clips. If they do, the epoch
             starts again.
 
     Raises:
-        UserError: if the checkpoint has another model, or other batches inside an epoch.
+        UserError: if the model or the optimizer differs from the checkpoint's, or if the checkpoint
+            was written inside an epoch and the epoch's batches differ.
     """
     path, saved = source
     load_weights(trainer.model, saved, path, trainer.hparams)
-    # Different optimizers can have states of the same shape, such as Adam and RAdam.
-    # Version 0.4.0 did not save the name of the optimizer.
+    # The name is compared because different optimizers, such as Adam and RAdam, can have states of
+    # the same shape. Version 0.4.0 did not save the name.
     before = saved.get("optimizer_class", "Adam")
     if before != type(trainer.optimizer).__name__:
         raise UserError(
-            f"{path}: optimizer: {before}, expected {type(trainer.optimizer).__name__}. To start a "
-            "new run from its weights, use -c with --warm_start"
+            f"{path}: optimizer: {before}, expected {type(trainer.optimizer).__name__}. "
+            "To start a new run from its weights, use -c with --warm_start"
         )
     _check_optimizer_state(path, saved["optimizer"], trainer)
-    # The optimizer's own settings, such as weight_decay, come from the current command, not from
-    # the checkpoint.
+    # Optimizer settings such as weight_decay come from the current command, not from the
+    # checkpoint.
     trainer.optimizer.load_state_dict(
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )
@@ -437,9 +451,9 @@ def restore(
             if is_same:
                 return loop
         raise UserError(
-            f"{path}: settings that plan batches (such as batch_size, seed and the number of "
-            f"processes) cannot change inside epoch {loop.epoch}, which was interrupted. Finish this "
-            f"epoch with --resume --hparams epochs={loop.epoch}. Then resume with the new settings "
-            f"and epochs={trainer.hparams.epochs}"
+            f"{path}: the run was interrupted inside epoch {loop.epoch}, so settings that affect "
+            "the batch plan (such as batch_size, seed and the number of processes) cannot change "
+            f"yet. Finish this epoch with --resume --hparams epochs={loop.epoch}. Then resume with "
+            f"the new settings and epochs={trainer.hparams.epochs}"
         )
     return loop

@@ -2,7 +2,7 @@
 
     clips = resolve_clips(hparams, start.resumed, processes, new_clips=False)
 
-Each process reads the files itself, because the files may differ between machines.
+Each process reads the filelists itself, because they may differ between machines.
 """
 
 import math
@@ -37,37 +37,37 @@ from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes
 
 HOW_TO_NAME_MOVED_LISTS = (
-    "The run resumes with the same filelists elsewhere. If they were moved, set their new paths: --resume "
-    "--hparams @FOLDER/settings.txt, or training_files=...,validation_files=..."
+    "If you moved the filelists of this run, pass their new paths: --resume --hparams "
+    "@FOLDER/settings.txt, or --hparams training_files=...,validation_files=..."
 )
-# File in the run folder that lists the clips, so that a resumed run can find changes.
+# File in the run folder that lists the clips, so that a resumed run can detect changed clips.
 CLIPS_FILE = "clips.csv"
 
 
 @dataclass
 class Clips:
-    """A run's clips, and how they differ from the checkpoint's clips."""
+    """The clips of a run, and how they differ from the checkpoint's clips."""
 
     training: ClipTable
     validation: ClipTable
     fingerprint: str
-    change: dict[str, int] | None = None  # counts of clips by the kind of change; None: no change
+    change: dict[str, int] | None = None  # number of clips per kind of change; None: no change
 
 
 def name_of(clips: ClipTable, index: int) -> str:
-    """Return the filelist, the line and the path of a clip."""
+    """Return "filelist:line: path" of a clip."""
     return f"{clips[index].where}: {clips[index].path}"
 
 
 def clip_names(clips: ClipTable, indices: Iterable[int]) -> str:
-    """Return the names of several clips, one per line."""
+    """Return the names of several clips, one clip per line."""
     return "\n".join(f"  {name_of(clips, int(index))}" for index in indices)
 
 
 def resolve_clips(
     hparams: HParams, resumed: Checkpoint | None, processes: Processes, *, new_clips: bool
 ) -> Clips:
-    """Read the clips of the filelists and compare them with the checkpoint's clips.
+    """Read the clips in the filelists, and compare them with the checkpoint's clips.
 
     Raises:
         UserError: if a clip cannot be read, or if the clips differ from the checkpoint's clips and
@@ -84,12 +84,13 @@ def resolve_clips(
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     if hparams.speaker_embedding_dim:
-        # Speaker names are checked first, because --new-clips does not accept wrong names.
+        # Check speaker names first, because even --new-clips does not accept unknown speakers.
         processes.all_or_none(lambda: check_speakers(hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
     if new_clips and clips.change is None:
         print(
-            "note: --new-clips has no effect, because the filelists contain the same clips as before"
+            "note: --new-clips has no effect, because the filelists contain the same clips as "
+            "before"
         )
     return clips
 
@@ -100,24 +101,25 @@ def resolve_clips(
 def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool) -> list[ClipTable]:
     """Read the training and the validation clips.
 
-    If a filelist has a cache, only clips whose files have a new modification time are opened.
-    Without a cache, one process per machine checks every clip and writes the cache. A new run reads
-    each clip to its end. If the cache cannot be written, every process checks the clips itself.
+    If a filelist has a cache, only files with a new modification time are opened. Without a cache,
+    one process per machine checks every clip and writes the cache. A new run reads every audio file
+    to its end. If the cache cannot be written, every process checks the clips itself.
 
     Raises:
-        UserError: if a filelist or a clip is wrong; the message lists every failure of both
+        UserError: if a filelist or a clip is invalid. The message lists the errors in both
             filelists.
     """
     lists = processes.all_or_none_with_heartbeat(
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
-        "check their filelists",
+        "check the filelists",
     )
-    # If the cache could not be written, an outdated cache may still exist.
+    # Ask all processes, because an outdated cache may remain where the new cache could not be
+    # written.
     is_saved = lists is None or all(table.is_on_disk for table in lists if len(table))
     all_saved = all(processes.gather(is_saved))
     lists = processes.all_or_none_with_heartbeat(
         lambda: lists or _read_lists(hparams, new_run, just_checked=all_saved),
-        "check their filelists themselves",
+        "check their own filelists",
     )
     for warning in _warnings(lists, hparams):
         print(warning)
@@ -125,7 +127,8 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 
 def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
-    # Without this check, a wrong setting would be reported for each line of the filelist.
+    # Check the settings first; otherwise every line of the filelist would report the same invalid
+    # setting.
     check_text_settings(hparams)
     lists = []
     problems = []
@@ -145,7 +148,7 @@ def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> 
 
 
 def _warnings(lists: Sequence[ClipTable], hparams: HParams) -> Iterator[str]:
-    """Yield warnings about clips that make training worse or its validation loss misleading."""
+    """Yield warnings about clips that hurt training or make the validation loss misleading."""
     training, validation = lists
     candidates = [shared_clips_warning(training, validation), unusual_frames(hparams)]
     for clips in lists:
@@ -157,7 +160,7 @@ def _warnings(lists: Sequence[ClipTable], hparams: HParams) -> Iterator[str]:
 
 
 def short_limit_warning(lists: Sequence[ClipTable], hparams: HParams) -> str | None:
-    """Return a warning if max_decoder_steps is too small for speech as long as the longest clip."""
+    """Return a warning if `max_decoder_steps` is too small to synthesize the longest clip."""
     clips = max((table for table in lists if len(table)), key=lambda x: int(x.num_frames.max()))
     longest = int(clips.num_frames.argmax())
     frames = int(clips.num_frames[longest])
@@ -166,13 +169,14 @@ def short_limit_warning(lists: Sequence[ClipTable], hparams: HParams) -> str | N
     if steps <= limit:
         return None
     return (
-        f"warning: max_decoder_steps={limit} ends speech before the end of {name_of(clips, longest)}, "
-        f"which takes {steps:,} decoder steps. Set max_decoder_steps={2 * steps}, or leave the clip out"
+        f"warning: max_decoder_steps={limit} is too small for the longest clip, which needs "
+        f"{steps:,} decoder steps: {name_of(clips, longest)}. Set max_decoder_steps={2 * steps}, "
+        "or remove the clip from the filelist"
     )
 
 
 def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | None:
-    """Return a warning about clips that are in both filelists."""
+    """Return a warning if clips are in both filelists."""
     trained = {os.path.abspath(path) for path in training.paths()}
     validated = {os.path.abspath(path) for path in validation.paths()}
     shared = trained & validated
@@ -180,9 +184,9 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
         return None
     return (
         f"warning: {len(shared):,} of {len(validated):,} validation clips are also training clips, "
-        f"for example {min(shared)}. Their validation loss does not measure how well the model "
-        "speaks other texts. Remove these clips from the training list, or train without "
-        "validation: validation_files=none"
+        f"for example {min(shared)}. Their validation loss does not show how well the model speaks "
+        "new texts. Remove these clips from the training filelist, or train without validation: "
+        "validation_files=none"
     )
 
 
@@ -190,40 +194,44 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
 
 
 def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> HParams:
-    """Return the settings with the names of the speakers. `check_speakers` has checked the names.
+    """Return the settings with the speaker names, which `check_speakers` has already checked.
 
-    A new run has the speakers of its training clips in alphabetical order. A resumed run keeps the
-    checkpoint's speakers. Prints a warning if several speakers train as one.
+    A new run lists the speakers of its training clips in alphabetical order. A resumed run keeps
+    the checkpoint's list. The function prints a warning if the clips have several speakers and the
+    model has only one.
     """
     trained = tuple(sorted(clips.training.speakers))
     if hparams.speaker_embedding_dim:
         return replace(hparams, speakers=hparams.speakers or trained)
     if len(trained) > 1:
-        other_run = f", in another run with {from_weights(resumed)}" if resumed else ""
+        other_run = f", in a new run with {from_weights(resumed)}" if resumed else ""
         print(
-            f"warning: {hparams.training_files} has {len(trained):,} speakers "
-            f"({listed(trained)}), and the model trains them as one speaker. To train them as "
-            f"several speakers, add --hparams speaker_embedding_dim=64{other_run}"
+            f"warning: {hparams.training_files} has {len(trained):,} speakers ({listed(trained)}), "
+            "but the model is trained as if they were one speaker. To keep them separate, add "
+            f"--hparams speaker_embedding_dim=64{other_run}"
         )
     return hparams
 
 
 def check_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None = None) -> None:
-    """Check that every clip has one of the model's speakers.
+    """Check that the speaker of every clip is known to the model.
 
     Raises:
-        UserError: if a list has no speakers, if validation or a resumed run has speakers that
-            training lacks, or if two speakers of a new run have names that look alike.
+        UserError: if a filelist has no speakers, if a clip has a speaker that the training filelist
+            or the checkpoint lacks, or if two speakers of a new run have names that look alike.
     """
     setting = f"speaker_embedding_dim={hparams.speaker_embedding_dim}"
-    other_run = f", or start another run with {from_weights(resumed)}" if resumed else ""
+    other_run = f", or start a new run with {from_weights(resumed)}" if resumed else ""
     if resumed and not hparams.speakers:
-        raise UserError(f"{setting}: {resumed.path} has no speakers; leave it out{other_run}")
+        raise UserError(
+            f"{setting}: {resumed.path} was trained without speakers. Leave this setting "
+            f"out{other_run}"
+        )
     for table in (clips.training, clips.validation):
         if len(table) and not table.speakers:
             raise UserError(
-                f"{setting}: {table.filelist} has no speakers; write its lines as {FIELDS}, or "
-                "prepare them again with --speaker NAME (docs/guides/speakers.md)"
+                f"{setting}: {table.filelist} has no speakers. Write its lines as {FIELDS}, or "
+                "prepare the corpus again with --speaker NAME (docs/guides/speakers.md)"
             )
     if resumed:
         known = hparams.speakers
@@ -244,12 +252,12 @@ def check_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None = 
         except UserError as error:
             raise UserError(
                 f"{first.where}: {error}. {int(is_unknown.sum()):,} of {len(table):,} lines have "
-                f"unknown speakers: correct them, or leave these lines out{other_run}"
+                f"unknown speakers. Correct or remove these lines{other_run}"
             ) from None
 
 
 def from_weights(source: Checkpoint) -> str:
-    """Return the options that start a run from a checkpoint's weights."""
+    """Return the options of train.py that start a run from a checkpoint's weights."""
     return f"-c {shlex.quote(str(source.path))} --warm_start"
 
 
@@ -259,14 +267,13 @@ def from_weights(source: Checkpoint) -> str:
 def find_change(
     clips: Clips, resumed: Checkpoint | None, is_allowed: bool
 ) -> dict[str, int] | None:
-    """Count the clips that differ from the checkpoint's clips, or return None if all clips are the
-    same.
+    """Count the clips that differ from the checkpoint's clips; return None if no clip differs.
 
-    "changed" counts clips with another text, speaker or length. Clips that moved to the training
-    or validation list have their own counts.
+    "changed" counts clips whose text, speaker or length has changed. Clips that moved to the
+    training or validation filelist are counted separately.
 
     Raises:
-        UserError: if clips differ and that is not allowed.
+        UserError: if clips differ and `is_allowed` is False.
     """
     if resumed is None or resumed.state["corpus"] == clips.fingerprint:
         return None
@@ -284,9 +291,9 @@ def find_change(
         change[kind] = change.get(kind, 0) + 1
     if not is_allowed:
         raise UserError(
-            f"{resumed.path}: training_files and validation_files contain other clips than the "
-            f"checkpoint's: {describe_change(change)}. Give the filelists and audio settings of "
-            "the checkpoint, or accept the new clips with --resume --new-clips"
+            f"{resumed.path}: training_files and validation_files contain clips that differ from "
+            f"the checkpoint's clips: {describe_change(change)}. Use the checkpoint's filelists "
+            "and audio settings, or accept the new clips with --resume --new-clips"
         )
     return change
 
@@ -294,12 +301,11 @@ def find_change(
 def describe_change(change: dict[str, int]) -> str:
     """Return a phrase such as "3 added, 1 gone, 0 changed"."""
     if not any(change.values()):
-        return "the same clips in another order"
+        return "the same clips in a different order"
     return ", ".join(f"{count:,} {kind}" for kind, count in change.items())
 
 
 def _rows(clips: Clips) -> Iterator[str]:
-    """Yield the lines of clips.csv."""
     for name, table in (("training", clips.training), ("validation", clips.validation)):
         columns = table.paths_and_texts(), table.num_frames.tolist(), table.labels()
         for (path, text), frames, labels in zip(*columns, strict=True):
@@ -308,8 +314,8 @@ def _rows(clips: Clips) -> Iterator[str]:
 
 
 def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
-    """Map each clip's id to its values [list, frames, checksum], one entry for each line with this
-    clip."""
+    """Map each clip id to its rows [list, frames, checksum]. A clip has one row per filelist
+    line."""
     found: dict[str, list[list[str]]] = {}
     for row in rows:
         *facts, clip = row.split(",", 3)
@@ -318,7 +324,7 @@ def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """Write lengths.csv and clips.csv. A resumed run reads clips.csv to find changed clips."""
+    """Write lengths.csv and clips.csv. A resumed run compares its clips with clips.csv."""
     content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
     write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)

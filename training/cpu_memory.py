@@ -1,11 +1,11 @@
-"""Estimate how much memory a batch needs on a CPU, and find out how much is available.
+"""Estimate how much memory a batch needs on a CPU, and how much memory is available.
 
     estimate = CpuEstimate(trainer, trainer.compute_gradients, [(64, 870, 150)])
     estimate.bytes_of([(32, 870, 150)]) <= available_memory()
 
-A GPU reports an error if memory runs out, so the memory check tries its batches there. On a CPU the
-system would kill the process, or swap for hours. So the check runs a batch with fewer clips of the
-same length, measures its peak memory, and multiplies.
+On a GPU the memory check simply runs its batches, because running out of memory raises an error
+there. On a CPU the system would kill the process or swap for hours. The check therefore runs a
+batch with fewer clips of the same length, measures its peak memory, and scales the result.
 """
 
 import math
@@ -21,21 +21,22 @@ from training.trainer import Trainer
 
 Shape = tuple[int, int, int]  # number of clips, frames per clip, symbols per clip
 
-# The measured batch has at least this share of the clips, and at least this number of frames. In
-# batches with fewer frames, memory that does not depend on the frames would count too much.
+# The measured batch contains at least this fraction of the clips and at least this number of
+# frames. In smaller batches, memory that does not depend on the number of frames would distort the
+# estimate.
 SHARE = 1 / 16
 MIN_FRAMES = 3200
 WARM_UP_FRAMES = 50
-# This fraction of the available memory stays free, because the estimate may be too low, and because
-# the memory of a process becomes fragmented.
+# Fraction of the available memory that stays free, because the estimate may be too low and because
+# memory becomes fragmented.
 RESERVE = 0.1
 
 
 def available_memory() -> int | None:
-    """Return the bytes that this process can still allocate without swapping, or None if unknown.
+    """Return how many bytes this process can still allocate without swapping; None if unknown.
 
-    This is the smaller of the machine's available memory and the rest of the control group's limit,
-    which containers and job systems set.
+    The result is the smaller of the machine's available memory and the memory left in the control
+    group. Containers and job schedulers limit memory with control groups.
     """
     values = [value for value in (_available_of_machine(), _available_of_group()) if value]
     return min(values, default=None)
@@ -50,12 +51,13 @@ def _available_of_machine() -> int | None:
 
 
 def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the control group's limit minus its usage; None without a limit.
+    """Return the memory left in the control group, in bytes; None if it has no limit.
 
-    Cached files count as usage, but the system frees inactive files when memory becomes scarce.
+    Inactive cached files count as available, because the system frees them when memory becomes
+    scarce.
     """
     for limit, usage, statistics, inactive in (
-        # Control groups of version 2.
+        # Files of version 2 of control groups; the next entry has those of version 1.
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         (
             "memory/memory.limit_in_bytes",
@@ -66,7 +68,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     ):
         most = _number_in(root / limit)
         used = _number_in(root / usage)
-        # Version 1 reports a huge number if there is no limit.
+        # Version 1 reports a huge number as the limit if there is no limit.
         if most is not None and used is not None and most < 2**60:
             freeable = _number_in(root / statistics, inactive) or 0
             return max(most - used + freeable, 1)
@@ -74,7 +76,8 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
 
 
 def _number_in(path: Path, name: str = "", scale: int = 1) -> int | None:
-    """Return the first number in a file, or the number after `name`; None if it is not there."""
+    """Return the first number in a file, or the first number after `name`; None if there is no such
+    number."""
     try:
         words = path.read_text(encoding="ascii").split()
         return int(words[words.index(name) + 1 if name else 0]) * scale
@@ -83,14 +86,14 @@ def _number_in(path: Path, name: str = "", scale: int = 1) -> int | None:
 
 
 class CpuEstimate:
-    """Estimate the peak memory of `step` on batches like those in `shapes`.
+    """Estimate the peak memory of `step` for batches with the same clip lengths as `shapes`.
 
     The estimate for a batch is the memory of all gradients plus a constant number of bytes per
-    padded frame. It needs one measurement for each shape.
+    padded frame. This constant is measured once for each shape.
 
     Args:
-        step: runs a batch, with or without a backward pass.
-        shapes: the worst-case batches. Batches with fewer clips of these lengths are measured.
+        step: a function that runs a batch, with or without a backward pass.
+        shapes: the worst-case batches. The measured batches have the same lengths but fewer clips.
     """
 
     def __init__(self, trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]):
@@ -101,16 +104,17 @@ class CpuEstimate:
         self._gradients = parameters if has_gradients else 0
         self._optimizer = 0
         if has_gradients and not trainer.optimizer.state:
-            # The first optimizer step allocates this state.
+            # Count the optimizer state too, because the first optimizer step has not allocated it
+            # yet.
             self._optimizer = parameters * sum(state_entries(trainer.hparams).values())
-        # The first step also loads libraries and starts threads.
+        # Discard one measurement, because the first call also loads libraries and starts threads.
         self._peak((1, min(shapes[0][1], WARM_UP_FRAMES), shapes[0][2]))
         self._bytes_per_frame = [self._measure(shape) for shape in shapes]
 
     def bytes_of(self, shapes: list[Shape]) -> float:
-        """Return the peak bytes in addition to the memory that the process already uses.
+        """Return the peak memory in bytes, without the memory that the process already uses.
 
-        `shapes` must correspond to the shapes that were measured.
+        `shapes` must have the same order and the same clip lengths as the measured shapes.
         """
         activations = [
             per_frame * clips * frames
@@ -119,14 +123,14 @@ class CpuEstimate:
         return self._optimizer + self._gradients + max(activations)
 
     def _measure(self, shape: Shape) -> float:
-        """Return the bytes per padded frame, in addition to the gradients."""
+        """Return the bytes per padded frame, not counting the gradients."""
         clips, frames, symbols = shape
         fewer = min(clips, max(math.ceil(clips * SHARE), math.ceil(MIN_FRAMES / frames)))
         peak = self._peak((fewer, frames, symbols))
         return max(peak - self._gradients, 0) / (fewer * frames)
 
     def _peak(self, shape: Shape) -> float:
-        """Return the bytes by which `step` raises the process's memory."""
+        """Return how many bytes `step` adds to the memory of the process."""
         clips, frames, symbols = shape
         trainer = self._trainer
         trainer.model.zero_grad(set_to_none=True)
@@ -145,5 +149,5 @@ class CpuEstimate:
 
 
 def can_estimate(device: torch.device) -> bool:
-    """Return whether the system can report the peak memory of a single step, as Linux does."""
+    """Return whether the system can report the peak memory of a single call, as Linux does."""
     return device.type == "cpu" and reset_peak_memory(device)

@@ -1,6 +1,7 @@
-"""Choose the functions that compute the recurrences of training: the reference or the fast decoder.
+"""Choose the functions that compute the recurrent layers in training: the reference or the fast
+decoder.
 
-functions = checked_decoder("fast", hparams, attention, device, processes)
+    functions = checked_decoder("fast", hparams, attention, device, processes)
 """
 
 import importlib.util
@@ -19,17 +20,16 @@ DECODERS = ("reference", "fast")
 
 
 class TrainingFunctions(NamedTuple):
-    """The functions that compute the recurrences of training."""
+    """The functions that compute the recurrent layers in training."""
 
-    decoder: Callable[..., Any]  # has the signature of `model.teacher_forced`
-    encoder_lstm: Callable[..., torch.Tensor]  # has the signature of `model.packed_lstm`
-    description: str  # a phrase for messages
+    decoder: Callable[..., Any]  # same signature as `model.teacher_forced`
+    encoder_lstm: Callable[..., torch.Tensor]  # same signature as `model.packed_lstm`
+    description: str  # which decoder this is, as a phrase for messages
 
 
 def reference(reason: str = "") -> TrainingFunctions:
-    """Return the reference functions of model.py.
-
-    The description contains the reason why they are used."""
+    """Return the reference functions in model.py. The description gives the `reason` for using
+    them."""
     description = "reference, step by step" + (f": {reason}" if reason else "")
     return TrainingFunctions(teacher_forced, packed_lstm, description)
 
@@ -39,25 +39,25 @@ def choose_decoder(
 ) -> TrainingFunctions:
     """Return the functions for `name` (one of DECODERS) on this device.
 
-    The reference decoder is used if the folder fast_decoder/ is missing, or if the model has an
-    attention that the fast decoder does not compute.
+    The result is the reference decoder if the folder fast_decoder/ is missing, or if the fast
+    decoder does not support the model's attention.
 
     Args:
-        attention: the model's attention; None: the attention of the fast decoder.
+        attention: the model's attention module; None: any attention that the fast decoder supports.
     """
     if name == "reference":
         return reference()
     spec = importlib.util.find_spec("fast_decoder")
-    # A folder without Python files is a namespace package, which has no origin.
+    # A folder without __init__.py is a namespace package, which has no origin.
     if spec is None or spec.origin is None:
         return reference("the folder fast_decoder/ is missing")
-    # Subclasses are not accepted, because a subclass may compute another attention.
+    # Subclasses are not accepted, because they may compute attention differently.
     if attention is not None and type(attention) is not LocationSensitiveAttention:
         return reference(
             "the fast decoder supports only LocationSensitiveAttention, not "
             f"{type(attention).__name__}"
         )
-    # fast_decoder is imported here, because the recipe also works without this folder.
+    # Imported here because training also works without the folder fast_decoder/.
     import fast_decoder
     from fast_decoder.encoder import bidirectional_lstm
 
@@ -72,10 +72,11 @@ def checked_decoder(
     device: torch.device,
     processes: Processes,
 ) -> TrainingFunctions:
-    """Return `choose_decoder`'s functions, or plain operations if a GPU computes them wrongly.
+    """Return the functions from `choose_decoder`, or plain PyTorch operations if a GPU computes
+    wrong results with them.
 
-    The first process of each machine checks the GPU's kernels. All processes use plain operations
-    if one machine's check fails.
+    The first process on each machine checks the GPU kernels. If the check fails on any machine, all
+    processes use plain operations.
     """
     chosen = choose_decoder(name, device, attention)
     if chosen.decoder is teacher_forced:
@@ -88,7 +89,7 @@ def checked_decoder(
     checks_here = processes.local_rank == 0
     mine = processes.all_or_none_with_heartbeat(
         lambda: self_check.check(hparams, device, autocast) if checks_here else None,
-        "check the decoder's kernels",
+        "check the decoder kernels",
     )
     answers = [answer for answer in processes.gather(mine) if answer is not None]
     worst = min(answers, key=lambda answer: answer.is_right)

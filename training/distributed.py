@@ -1,11 +1,10 @@
-"""Connect the processes that torchrun started to train together: their ranks, and the values they
-exchange.
+"""Connect the training processes that torchrun started, and exchange values between them.
 
     processes = join(seconds=300)
     if processes.is_first:
-        print("this is printed once")
+        print("only the first process prints this")
 
-`DistributedDataParallel` adds up gradients while the backward pass runs.
+`DistributedDataParallel` sums the gradients over processes during the backward pass.
 """
 
 import atexit
@@ -35,18 +34,18 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # while other processes wait for a long action
+SECONDS_BETWEEN_HEARTBEATS = 1  # interval while processes wait for another process
 
 
 class AlreadyReported(UserError):
-    """Stop a rank after another rank has reported the error."""
+    """Raised in a process to stop it after another process has reported the error."""
 
 
 class ReductionClock:
     """Measure how long optimizer steps wait for the gradients of other processes.
 
-    The time begins when all gradients of this process are ready. On a GPU, reading the
-    clock does not wait for the GPU.
+    The measured time begins when all gradients of this process are ready. Reading the clock does
+    not make the host wait for the GPU.
     """
 
     def __init__(self, device: torch.device):
@@ -61,11 +60,12 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Record the time. Call this function whenever gradients of this process become ready."""
+        """Record the current time. Call this method whenever gradients of this process become
+        ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
-        """Return a function that returns the seconds of waiting.
+        """Stop the clock, and return a function that returns the waiting time in seconds.
 
         Call `read` when the summed gradients are ready. Call the returned function after the GPU
         has finished the optimizer step.
@@ -79,26 +79,27 @@ class ReductionClock:
 
 @dataclass(frozen=True)
 class Processes:
-    """Describe the processes of a run, and the rank of this process."""
+    """The processes of a run and the rank of this process."""
 
     rank: int = 0
     world_size: int = 1
-    # Device of this process; None: a GPU if the machine has a GPU.
+    # Device of this process; None: the GPU, or the CPU on a machine without a GPU.
     device: torch.device | None = None
-    clock: ReductionClock | None = None  # set only with several processes
-    # Rank among the processes of this machine; rank 0 does work that is needed once per machine.
+    clock: ReductionClock | None = None  # None in a run with one process
+    # Rank among the processes on this machine; rank 0 does the work that is needed once per
+    # machine.
     local_rank: int = 0
     machines: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Return whether this is the process that writes files and prints messages."""
+        """Return whether this process is the one that writes files and prints messages."""
         return self.rank == 0
 
     @property
     def launcher(self) -> str:
-        """Return the command that starts the same number of processes: "python", or torchrun with
-        options."""
+        """Return the command that starts the same number of processes: "python", or "torchrun" with
+        its options."""
         if self.world_size == 1:
             return "python"
         nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
@@ -109,7 +110,8 @@ class Processes:
         """Wrap the model so that its backward pass averages gradients over all processes."""
         if self.world_size == 1:
             return model
-        # The trainer handles batch norm's buffers itself. torch 2.13 renamed this option.
+        # Turn off buffer synchronization, because the trainer averages batch norm's buffers itself.
+        # PyTorch 2.13 renamed this option.
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
@@ -117,7 +119,7 @@ class Processes:
 
         def note_and_reduce(
             clock: ReductionClock, bucket: GradBucket
-        ) -> torch.futures.Future[torch.Tensor]:  # torch rejects hooks without these annotations
+        ) -> torch.futures.Future[torch.Tensor]:  # PyTorch rejects hooks without these annotations
             clock.note()
             return allreduce_hook(cast(Any, dist.group.WORLD), bucket)
 
@@ -126,15 +128,15 @@ class Processes:
 
     def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
         """Start summing `vector` over all processes, in place. The caller must wait for the
-        result."""
+        returned work."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:
-        """Run `action` in every process, and return its result if all processes succeeded.
+        """Run `action` in every process, and return its result if it succeeded in all processes.
 
         Raises:
             UserError: in every process, if `action` raised UserError or OSError in any process. If
-                messages differ, they contain the ranks.
+                the messages differ, each message starts with its rank.
         """
         problem = None
         try:
@@ -145,7 +147,7 @@ class Processes:
         if not any(problems):
             return result
         if not self.is_first:
-            raise AlreadyReported("see the message of the first process")
+            raise AlreadyReported("see the error of the first process")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
         messages = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
@@ -154,11 +156,12 @@ class Processes:
     def all_or_none_with_heartbeat(self, action: Callable[[], T], what: str) -> T:
         """Run `all_or_none` for an action that may take longer than the process timeout.
 
-        The action runs in a thread. Meanwhile the processes exchange a heartbeat every second, so
-        that the death of a process is noticed at once.
+        The action runs in a thread. In the meantime the processes exchange a heartbeat every
+        second, so a process that dies is detected at once.
 
         Args:
-            what: a phrase that describes the action. Waiting processes print it.
+            what: a verb phrase that describes the action, such as "check the filelists". Waiting
+                processes print it.
         """
         if self.world_size == 1:
             return action()
@@ -167,7 +170,7 @@ class Processes:
         def act() -> None:
             try:
                 future.set_result(action())
-            # The exception is raised below, where it ends the process.
+            # The exception is raised again by `future.result` below.
             except BaseException as error:
                 future.set_exception(error)
 
@@ -179,7 +182,7 @@ class Processes:
             if not working[self.rank] and now - last_printed >= SECONDS_BETWEEN_LINES:
                 last_printed = now
                 print(
-                    f"waiting for {sum(working)} other processes, which {what}: "
+                    f"waiting for {sum(working)} other processes to {what}: "
                     f"{duration(now - began)} so far",
                     flush=True,
                 )
@@ -189,8 +192,8 @@ class Processes:
         """Check that all processes have the same `facts`.
 
         Raises:
-            UserError: in every process, if facts differ. The message lists the processes and the
-                facts that differ from the first process.
+            UserError: in every process, if facts differ. The message lists every process and fact
+                that differs from the first process.
         """
         first, *others = self.gather(facts | {"machine": socket.gethostname()})
         differences = [
@@ -203,16 +206,20 @@ class Processes:
         if not differences:
             return
         if not self.is_first:
-            raise AlreadyReported("the processes differ; see the message of the first process")
-        advice = "the processes differ. Give all the same files, command and version:"
+            raise AlreadyReported("the processes differ; see the error of the first process")
+        advice = (
+            "the processes differ. Start all processes with the same files, command and version:"
+        )
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Return whether `flag` is true in any process. All processes must call this together."""
+        """Return whether `flag` is true in at least one process. All processes must call this
+        together."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every process's value, by rank. All processes must call this together."""
+        """Return the values of all processes, ordered by rank. All processes must call this
+        together."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -222,7 +229,7 @@ class Processes:
 
 @contextlib.contextmanager
 def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
-    """Make the model's SyncBatchNorm use only this process's batch inside this context."""
+    """Inside this context, make the model's SyncBatchNorm use only the batch of this process."""
     shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
     for module in shared:
         vars(module)["forward"] = types.MethodType(torch.nn.BatchNorm1d.forward, module)
@@ -237,11 +244,12 @@ ALONE = Processes()
 
 
 def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
-    """Return a store that is shared by the processes that were started together.
+    """Return a key-value store shared by all processes that were started together.
 
-    torchrun keeps the same store while it restarts processes. The store still has the addresses of
-    dead processes, and new processes would wait for them in vain (pytorch issue 135712). Therefore
-    the first process gives this start a unique name, and lists the processes that have answered.
+    torchrun keeps the same store when it restarts processes. The store still contains the addresses
+    of dead processes, and new processes would wait for those forever (PyTorch issue 135712).
+    Therefore the first process gives each start a unique name, and lists the processes that have
+    answered.
 
     Raises:
         UserError: if the first process does not answer within `seconds`.
@@ -255,15 +263,15 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
         return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
-        start = store.get("start").decode()  # This may be the name of an earlier start.
+        start = store.get("start").decode()  # may be the name of an earlier start
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():
             return PrefixStore(start, store)
         if time.monotonic() > deadline:
             raise UserError(
-                f"process {rank}: no answer from the first process within {seconds:g} s. Raise "
-                "--process-timeout, or find out why it did not start"
+                f"process {rank}: no answer from the first process within {seconds:g} s. Increase "
+                "--process-timeout, or find out why the first process did not start"
             )
 
 
@@ -271,12 +279,12 @@ def join(seconds: float) -> Processes:
     """Join the processes that torchrun started. Without torchrun, return `ALONE`.
 
     Args:
-        seconds: the timeout of every exchange between processes.
+        seconds: timeout of every exchange between processes.
 
     Raises:
-        UserError: if this machine has fewer GPUs than processes, but at least one GPU.
+        UserError: if this machine has GPUs, but fewer GPUs than processes.
     """
-    # torchrun sets these variables.
+    # torchrun sets these environment variables.
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size == 1:
         return ALONE
@@ -288,8 +296,8 @@ def join(seconds: float) -> Processes:
         count = torch.cuda.device_count()
         if local_rank >= count:
             raise UserError(
-                f"process {rank}: local rank {local_rank}, expected less than {count}, the number "
-                f"of GPUs. Give torchrun --nproc-per-node {count}"
+                f"process {rank}: no GPU for local rank {local_rank}, because this machine has "
+                f"{count} GPUs. Start torchrun with --nproc-per-node {count}"
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
@@ -301,10 +309,10 @@ def join(seconds: float) -> Processes:
 
 
 def leave_at_exit() -> None:
-    """Wait until a thread of torch has released the tensors of the last exchange.
+    """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
-    Call this before the process ends. If the interpreter ended before that, the process would
-    abort.
+    A PyTorch thread releases the tensors of the last exchange in this time. If the interpreter
+    exited earlier, the process would abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

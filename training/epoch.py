@@ -1,4 +1,4 @@
-"""Train an epoch: the batches of each optimizer step, the losses of finished steps, and the sums.
+"""Provide the batches of each optimizer step, and collect and log the losses of an epoch.
 
 Losses are read a few optimizer steps late, so that the device never waits for the host.
 """
@@ -25,17 +25,17 @@ from training.plan import PendingStep, PlannedStep
 from training.run import Run
 from training.trainer import MicroBatch, StepValues, hashed_seed
 
-MAX_CONSECUTIVE_SKIPS = 20  # the run stops after this many skipped optimizer steps in a row
+MAX_CONSECUTIVE_SKIPS = 20  # stop the run after this number of skipped optimizer steps in a row
 
 
 class NoNextBatch(Exception):
     """Raised when a process could not read its next batch.
 
-    If the exception has a cause, this process failed. Otherwise another process failed."""
+    The exception has a cause if this process failed, and no cause if another process failed."""
 
     def __str__(self) -> str:
-        # A loader's process sends its whole traceback as text. The last line has the name of the
-        # exception and the message.
+        # DataLoader workers send a whole traceback as text. Its last line contains the exception's
+        # name and message.
         lines = str(self.__cause__).strip().splitlines() or [""]
         return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
 
@@ -44,7 +44,7 @@ def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
     """Yield the loader's batches.
 
     Raises:
-        NoNextBatch: with the cause, if reading fails.
+        NoNextBatch: if reading a batch fails; its cause is the original exception.
     """
     try:
         yield from loader
@@ -55,10 +55,11 @@ def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
 def micro_batches_of(
     planned: PlannedStep, run: Run, batches: Iterator[Batch]
 ) -> Iterator[MicroBatch]:
-    """Yield this process's batches of an optimizer step, and count the seconds of waiting for data.
+    """Yield this process's batches of an optimizer step, and add the time spent waiting for data to
+    the loop's state.
 
     Raises:
-        NoNextBatch: if the loader gives another batch than the plan has.
+        NoNextBatch: if the loader returns a batch other than the planned one.
     """
     state = run.state
     processes = run.processes
@@ -72,16 +73,16 @@ def micro_batches_of(
 
 
 def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> None:
-    """Check that the loader's batch has the clips of the step's batch `i`, in the same order.
+    """Check that `batch` contains the clips of the planned step's batch `i`, in the same order.
 
-    Weights, dropout seeds and the epoch's sums are valid for the planned clips only.
+    Loss weights, dropout seeds and the epoch's sums are valid for the planned clips only.
     """
     expected = planned.batches[i].tolist()
     found = None if batch.clip_indices is None else batch.clip_indices.tolist()
     if found != expected:
         raise NoNextBatch from UserError(
-            f"epoch {epoch}, batch {planned.numbers[i]}: the loader gave clips {found}, expected "
-            f"{expected} from the sampler's plan"
+            f"epoch {epoch}, batch {planned.numbers[i]}: the loader returned clips {found}, "
+            f"expected {expected} (the sampler's plan)"
         )
 
 
@@ -89,19 +90,17 @@ def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> 
 
 
 def read_pending(run: Run, leave: int = 0) -> None:
-    """Read the losses of the optimizer steps since the last call, and wait until the device has
-    them.
+    """Wait until the device has computed the losses of the pending optimizer steps, and read them.
 
     Args:
-        leave: number of newest steps whose losses are read at the next call, so that the device
-            stays busy.
+        leave: number of newest optimizer steps that stay pending, so that the device stays busy.
 
     Raises:
         UserError: if a loss is not finite or far above the lowest loss, or after too many skipped
-            steps in a row. No checkpoint contains such steps, because all losses are read before a
-            checkpoint is written.
-        NoNextBatch: if a process found no next batch. The run is then at the state before that
-            optimizer step.
+            steps in a row. All losses are read before a checkpoint is written, so no checkpoint
+            contains such steps.
+        NoNextBatch: if a process could not read its next batch. The run's state is then the state
+            before that optimizer step.
     """
     count = len(run.pending) - leave
     if count <= 0:
@@ -115,7 +114,7 @@ def read_pending(run: Run, leave: int = 0) -> None:
     values = [StepValues.of(row) for row in rows]
     for step, step_values in zip(steps, values, strict=True):
         if step_values.failures:
-            # Neither this optimizer step nor the steps after it were applied.
+            # Go back, because neither this optimizer step nor any later step was applied.
             run.state.iteration = step.number - 1
             run.state.batches_trained = step.before
             run.pending = []
@@ -130,23 +129,25 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
 
 def imbalance(planned: PlannedStep, world_size: int) -> float:
-    """Return the largest number of padded frames per process, divided by the mean per process."""
+    """Return the largest number of padded frames in any process, divided by the mean over
+    processes."""
     padded = [weight.padded_frames for weight in planned.weights]
     return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 
 
 def _add(run: Run, step: PendingStep, values: StepValues) -> None:
-    """Add an optimizer step's values to the epoch's sums, and log them."""
     state = run.state
     loss = values.terms.loss
     if state.diverges(loss):
         lowest = f" (the lowest was {state.lowest_loss:.4g})" if state.lowest_loss < loss else ""
-        raise _diverged(run, step, f"the loss became {loss:.4g}{lowest} in step {step.number}")
+        raise _diverged(
+            run, step, f"the loss became {loss:.4g}{lowest} in optimizer step {step.number}"
+        )
     state.lowest_loss = min(state.lowest_loss, loss)
     state.skips_running = state.skips_running + 1 if values.skipped else 0
     if state.skips_running >= MAX_CONSECUTIVE_SKIPS:
-        problem = f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} steps in a row"
-        raise _diverged(run, step, f"{problem}, the last in step {step.number}")
+        problem = f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} optimizer steps in a row"
+        raise _diverged(run, step, f"{problem}, up to step {step.number}")
     if values.skipped:
         state.skipped_updates += 1
     else:
@@ -166,18 +167,18 @@ def _add(run: Run, step: PendingStep, values: StepValues) -> None:
 
 def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
     if run.logger is None:
-        return AlreadyReported("training diverged; see the message of the first process")
+        return AlreadyReported("training diverged; see the error of the first process")
     good = checkpoint.last_good(run.folder.path, step.number - 1, run.state.best_iteration)
     if good is None:
-        result = "No good checkpoint is left. Start again with another -o, and do not resume"
+        result = "There is no good checkpoint to go back to. Start a new run with a different -o"
     else:
         result = f"The last good checkpoint is {good}"
         if (run.folder.path / checkpoint.BEST).exists():
-            result += ". --resume-from best goes back to best.pt"
+            result += ". To go back to best.pt, resume with --resume-from best"
     return UserError(
         f"training diverged: {problem}, on these clips:\n"
         f"{clip_names(run.clips.training, step.planned.clips)}\n"
-        f"{result}. Listen to the clips. If they are good, add to the command\n"
+        f"{result}. Listen to the clips. If they sound fine, add to the command\n"
         f"  --hparams learning_rate={run.hparams.learning_rate / 10:g}\n"
         "or a lower grad_clip_thresh, or precision=fp32"
     )
@@ -187,7 +188,7 @@ def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
 
 
 def log_epoch(run: Run) -> None:
-    """Log and print the losses and the cost of the epoch."""
+    """Log and print the epoch's losses and speed."""
     sampler = run.sampler
     state = run.state
     stats = padding_stats(sampler.lengths, sampler.plan, run.hparams.n_frames_per_step)

@@ -1,10 +1,10 @@
-"""Check memory with worst-case batches before training starts.
+"""Check before training starts that the worst-case batches fit into memory.
 
     peak_bytes = check_memory(trainer, training_clips, validation_clips)
 
-A run that is too large then fails before its first optimizer step. Without the check it would fail
-hours later, when the longest clips share a batch. On a GPU the check runs the worst-case batches.
-On a CPU it estimates their memory (cpu_memory.py).
+With this check, a run that is too large fails before its first optimizer step. Without it, the run
+would fail hours later, when the longest clips are in one batch. On a GPU the check runs the
+worst-case batches. On a CPU it estimates their memory (cpu_memory.py).
 """
 
 import bisect
@@ -41,14 +41,14 @@ def worst_case_shapes(
 ) -> list[Shape]:
     """Return (clips, frames, symbols) of the batches that need the most memory in training.
 
-    With a fixed batch size this is one batch: `batch_size` clips as long as the longest clip, with
-    the longest text. With a frame budget per batch there are two batches. The first batch has the
-    most padded frames that budget and corpus allow, with the longest text. The second batch has the
-    most clips, which are the shortest clips.
+    With a fixed batch size there is one batch: `batch_size` clips as long as the longest clip, all
+    with the longest text. With a frame budget per batch there are two batches. The first batch has
+    the largest number of padded frames that the budget and the corpus allow, with the longest text.
+    The second batch has the largest number of clips, and contains the shortest clips.
 
     Args:
         capacity: frame budget per batch; None: fixed batch size.
-        max_draws: [clips], the most times that an epoch contains each clip; None: once.
+        max_draws: [clips], maximum number of times that an epoch contains each clip; None: once.
     """
     x = np.asarray(num_frames)
     symbols = np.asarray(num_symbols)
@@ -57,11 +57,11 @@ def worst_case_shapes(
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
-    # `clips` is, for each length, the largest possible number of clips in a batch whose longest
-    # clip has this length. An epoch draws as many clips as the corpus contains.
+    # For each length, `clips` is the maximum number of clips in a batch whose longest clip has this
+    # length. An epoch draws as many clips as the corpus contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
-    # If several batches have equally many frames, the batch with the longest clips counts.
+    # If several batches have the same number of frames, use the batch with the longest clips.
     largest = int(np.flatnonzero(frames == frames.max())[-1])
     most_clips = int(clips.max())
     widest = int(lengths[lengths * most_clips <= capacity].max())
@@ -77,18 +77,19 @@ def check_memory(
     validation_clips: ClipTable,
     weights: np.ndarray | None = None,
 ) -> int:
-    """Check that the worst-case batches fit, and return the peak bytes of memory.
+    """Check that the worst-case batches fit into memory, and return the peak memory in bytes.
 
-    Runs forward and backward passes on the training batches and a forward pass on the validation
-    batch. On a CPU these batches have fewer clips, and the result is an estimate; it is 0 if the
-    system does not report enough for an estimate. Afterwards buffers, gradients and random states
-    are bitwise as before.
+    The check runs forward and backward passes on the training batches and a forward pass on the
+    validation batch. On a CPU these batches have fewer clips, and the result is an estimate. It is
+    0 if the system does not report enough for an estimate. Buffers, gradients and random states are
+    restored bit for bit.
 
     Args:
-        weights: the weights with which training clips are drawn (batching.balancing_weights).
+        weights: sampling weights of the training clips (see `batching.balancing_weights`).
 
     Raises:
-        UserError: with the largest frame budget or batch size that fits.
+        UserError: if they do not fit. The message contains the largest frame budget or batch size
+            that fits.
     """
     hparams = trainer.hparams
     device = trainer.device
@@ -103,13 +104,14 @@ def check_memory(
         with torch.no_grad(), trainer.autocast():
             outputs = trainer.model(batch)
             trainer.loss(outputs, batch)
-            # `validation.text_effect` also runs the model while it still needs the outputs.
+            # Run the model again while its outputs are still in memory, as `validation.text_effect`
+            # does.
             trainer.model(batch)
 
     with _without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        # An epoch draws a clip at most once more than its mean, rounded down.
+        # The maximum number of draws of a clip is its mean number per epoch, rounded down, plus 1.
         draws = None if weights is None else np.floor(draws_of_clips(weights)) + 1
         problems, peak = _problems(
             trainer,
@@ -146,9 +148,10 @@ def _problems(
     setting: str,
     max_draws: np.ndarray | None = None,
 ) -> tuple[list[str], int]:
-    """Return [] if the batches fit, otherwise a message with the largest `setting` that fits.
+    """Return ([message], estimated bytes). The list is empty if the batches fit. The bytes are 0 on
+    a GPU.
 
-    Also returns the estimated bytes; 0 on a GPU.
+    The message contains the largest value of `setting` that fits.
     """
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
@@ -158,7 +161,6 @@ def _problems(
     longest = int(clips.num_frames.max())
 
     def too_many(count: int) -> bool:
-        """Return whether `count` of the longest clips do not fit."""
         smaller = count * longest if capacity else None
         shapes = worst_case_shapes(*lengths, count, smaller, max_draws)
         return not memory.fits(shapes)
@@ -172,7 +174,9 @@ def _problems(
         f"{memory.shortage(asked)}). "
     )
     if fitting == 0:
-        advice = f"A single clip of {asked[0][1]} frames does not fit: remove the longest"
+        advice = (
+            f"Even a single clip of {asked[0][1]} frames does not fit. Remove the longest clips"
+        )
     else:
         value = fitting * longest if setting == "batch_capacity" else fitting
         advice = f"Use --hparams {setting}={value}"
@@ -180,57 +184,61 @@ def _problems(
 
 
 class TriedMemory:
-    """Find out whether batches fit into the memory of a GPU by running them."""
+    """Find out whether batches fit into GPU memory by running them."""
 
-    name = "GPU's memory"
+    name = "GPU memory"
 
     def __init__(self, trainer: Trainer, step: Callable[[Batch], object]):
         self._trainer = trainer
         self._step = step
 
     def fits(self, shapes: list[Shape]) -> bool:
-        """Return whether all batches of these shapes fit."""
+        """Return whether batches of all these shapes fit into memory."""
         return fit(self._trainer, self._step, shapes)
 
     def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return 0, because the GPU counts its peak itself."""
+        """Return 0, because the GPU itself tracks peak memory."""
         return 0
 
     def shortage(self, shapes: list[Shape]) -> str:
-        """Return no text, because the GPU does not report how much memory is missing."""
+        """Return "", because the GPU does not report how much memory is missing."""
         return ""
 
 
 class EstimatedMemory:
-    """Find out whether batches fit into the memory of the machine by an estimate.
+    """Estimate whether batches fit into the memory of the machine.
 
     Args:
-        available: bytes that this process can allocate.
+        available: number of bytes that this process can allocate.
     """
 
-    name = "machine's memory"
+    name = "memory of the machine"
 
     def __init__(self, estimate: CpuEstimate, available: int):
         self._estimate = estimate
         self._available = available
 
     def fits(self, shapes: list[Shape]) -> bool:
-        """Return whether the estimate leaves RESERVE of the available memory free."""
+        """Return whether at least the fraction RESERVE of the available memory would stay free."""
         return self._estimate.bytes_of(shapes) <= (1 - RESERVE) * self._available
 
     def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return the estimated bytes of the largest batch, with gradients and optimizer state."""
+        """Return the estimated bytes for the largest batch, including gradients and optimizer
+        state."""
         need = self._estimate.bytes_of(shapes)
         return int(need) if math.isfinite(need) else self._available
 
     def shortage(self, shapes: list[Shape]) -> str:
-        """Return the needed and the available memory as a part of a message."""
+        """Return a phrase for messages with the needed and the available memory."""
         need = self._estimate.bytes_of(shapes) / 1e9
-        return f"; they need about {need:.1f} GB, {self._available / 1e9:.1f} GB are available"
+        return (
+            f"; they need about {need:.1f} GB, but only {self._available / 1e9:.1f} GB are "
+            "available"
+        )
 
 
 class UnknownMemory(TriedMemory):
-    """Accept every batch, because the system reports too little for an estimate."""
+    """Accept every batch. Used if the system does not report enough for an estimate."""
 
     def fits(self, shapes: list[Shape]) -> bool:
         """Return True."""
@@ -240,9 +248,9 @@ class UnknownMemory(TriedMemory):
 def memory_of(
     trainer: Trainer, step: Callable[[Batch], object], asked: list[Shape]
 ) -> TriedMemory | EstimatedMemory:
-    """Return an object that finds out whether batches fit into the memory of the device.
+    """Return an object that determines whether batches fit into the memory of the device.
 
-    The processes of a run on one machine share its memory equally.
+    All processes of the run on this machine get an equal share of its memory.
     """
     if trainer.device.type != "cpu":
         return TriedMemory(trainer, step)
@@ -255,10 +263,10 @@ def memory_of(
 
 
 def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
-    """Return whether `step` fits into memory on batches of these shapes."""
+    """Return whether `step` runs on batches of these shapes without running out of memory."""
     try:
         for clips, frames, symbols in shapes:
-            # Every optimizer step begins without gradients, so remove them here too.
+            # Remove the gradients, as at the beginning of every optimizer step.
             trainer.model.zero_grad(set_to_none=True)
             batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
             step(batch.to(trainer.device))
@@ -274,10 +282,10 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 
 @contextlib.contextmanager
 def _without_trace(trainer: Trainer) -> Iterator[None]:
-    """Restore buffers, gradients, mode and random states bitwise on exit.
+    """Restore buffers, gradients, mode and random states bit for bit on exit.
 
-    The first optimizer step creates the optimizer's state. If that step has not happened yet,
-    memory of the same size is allocated in this context.
+    Before the first optimizer step there is no optimizer state yet. In this case the context
+    allocates tensors of the same size.
     """
     model = trainer.model
     training = model.training

@@ -1,4 +1,4 @@
-"""Write a run's metrics.jsonl, and the same numbers to TensorBoard (`RunLogger`)."""
+"""Write a run's metrics to metrics.jsonl and to TensorBoard (`RunLogger`)."""
 
 import errno
 import json
@@ -15,20 +15,22 @@ from tacotron2_voice.utils.files import (
 )
 from training.tensorboard import Example, TensorBoard, event_files, warn_on_failure
 
-MAX_CURVES = 20  # largest number of speakers with a curve in TensorBoard
-LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # name of these curves in TensorBoard
-NOT_CURVES = ("epoch", "iteration", "speakers")  # entries of a record that get no curve
+MAX_CURVES = 20  # maximum number of speakers with a curve in TensorBoard
+LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # TensorBoard tag of the losses of speakers
+# Entries of a record that are not plotted as curves.
+NOT_CURVES = ("epoch", "iteration", "speakers")
 
 
 class RunLogger:
-    """Append to metrics.jsonl in the run folder, and to TensorBoard's files in the log folder.
+    """Append to metrics.jsonl in the run folder and to the TensorBoard files in the log folder.
 
-    `state` returns the size of every log file. A logger that is created with a saved state cuts the
-    files back to these sizes, so that a resumed run leaves no trace of steps after its checkpoint.
-    Without a saved state the logs are cleared. Files of other programs do not change.
+    `state` returns the size of every log file. A logger with a saved state truncates the files to
+    these sizes, so that the logs of a resumed run contain no steps after its checkpoint. A logger
+    without a saved state deletes the old logs. Files from other programs are left alone.
 
-    If metrics.jsonl differs from its content at the checkpoint, it is renamed and a new file is
-    started (`has_lost_metrics`). If the disk is full, lines wait until they can be written.
+    If metrics.jsonl was edited since the checkpoint, it is renamed and a new file is started
+    (`has_lost_metrics` is then True). If the disk is full, lines are kept in memory until they can
+    be written.
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -43,7 +45,7 @@ class RunLogger:
         self.has_lost_metrics = not is_as_saved
         if self.has_lost_metrics:
             content = b""
-            print(f"warning: {path} has changed since the checkpoint: starting a new file")
+            print(f"warning: {path} has changed since the checkpoint. The run starts a new file")
             if os.path.lexists(path):
                 renamed = path.rename(unused_name(path.with_name(path.name + ".damaged")))
                 print(f"  the old file is now {renamed.name}")
@@ -51,19 +53,19 @@ class RunLogger:
         self.tensorboard = TensorBoard(log_directory)
         self.metrics = open(path, "ab")  # noqa: SIM115
         self.metrics_checksum = zlib.crc32(content)  # CRC-32 of the whole file
-        self._waiting = b""  # lines that could not be written
+        self._waiting = b""  # lines that could not be written yet
 
     def state(self) -> dict[str, Any]:
-        """Flush the logs to the disk, and return their state for a checkpoint.
+        """Flush the logs to disk, and return their state for a checkpoint.
 
-        It contains the bytes of each log file, by its path from the run folder, and the CRC-32 of
-        metrics.jsonl.
+        The state contains the size of each log file in bytes, keyed by its path relative to the run
+        folder, and the CRC-32 of metrics.jsonl.
         """
         self.tensorboard.write("flush")
         self._write_lines()
         os.fsync(self.metrics.fileno())
         sizes = {self._name(path): path.stat().st_size for path in self._files()}
-        # The size is read from the open file, because the path may have been deleted.
+        # Read the size from the open file, because the file at this path may have been deleted.
         sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size
         return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
 
@@ -83,13 +85,13 @@ class RunLogger:
                 os.truncate(path, size)
 
     def log_run(self, record: dict[str, Any]) -> None:
-        """Write a `run` line, and the settings as a page in TensorBoard."""
+        """Write a `run` line to metrics.jsonl, and the settings to TensorBoard as a text page."""
         self._write("run", record)
         rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
         table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
         self.tensorboard.write("add_text", "hparams", table, record["iteration"])
         if record["hparams"].get("speakers"):
-            # One chart shows the curves of all speakers; the tag is a regular expression.
+            # Show the curves of all speakers in one chart. The tag is a regular expression.
             tags = [f"{LOSSES_OF_SPEAKERS}/.*"]
             self.tensorboard.write(
                 "add_custom_scalars_multilinechart",
@@ -99,19 +101,19 @@ class RunLogger:
             )
 
     def log_step(self, iteration: int, values: dict[str, float]) -> None:
-        """Write the curves of an optimizer step to TensorBoard. metrics.jsonl does not contain
-        them."""
+        """Write an optimizer step's values to TensorBoard only, not to metrics.jsonl."""
         for name, value in values.items():
             self.tensorboard.write("add_scalar", f"training/{name}", value, iteration)
 
     def log_epoch(self, record: dict[str, Any]) -> None:
-        """Write an `epoch` line, and a curve for every number in it."""
+        """Write an `epoch` line to metrics.jsonl, and each of its numbers to TensorBoard."""
         self._write("epoch", record)
 
     def log_validation(self, record: dict[str, Any], examples: Sequence[Example]) -> None:
-        """Write a `validation` line, curves, and the examples' plots and audio.
+        """Write a `validation` line to metrics.jsonl, and its numbers, plots and audio to
+        TensorBoard.
 
-        The first MAX_CURVES speakers in the record get a curve each.
+        TensorBoard gets one loss curve for each of the first MAX_CURVES speakers in the record.
         """
         self._write("validation", record)
         iteration = record["iteration"]
@@ -138,14 +140,14 @@ class RunLogger:
             if waiting:
                 written = os.write(file, waiting)
                 if written < len(waiting):
-                    # An incomplete line is removed from the file.
+                    # Remove an incomplete line from the file.
                     os.ftruncate(file, os.fstat(file).st_size - written)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._waiting = b""
             self.metrics_checksum = zlib.crc32(waiting, self.metrics_checksum)
 
     def close(self) -> None:
-        """Write the waiting lines, and close the files."""
+        """Write the lines that are still in memory, and close the files."""
         self._write_lines()
         self.tensorboard.close()
         self.metrics.close()

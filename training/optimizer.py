@@ -1,11 +1,10 @@
-"""Define the optimizer, how gradients are applied, and the values that change during a run
-(`Schedule`).
+"""Define the optimizer, the way gradients are applied, and the schedule of the learning rate.
 
     optimizer = make_optimizer(model.parameters(), hparams)
     schedule = schedule_at(iteration, hparams)
 
-To train with another optimizer, return it from `make_optimizer`. Clipping, skipping, checkpoints,
-resuming and the memory check work with any optimizer of torch.
+To train with a different optimizer, return it from `make_optimizer`. Gradient clipping, skipped
+steps, checkpoints, resuming and the memory check work with any PyTorch optimizer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,9 +18,9 @@ from hparams import HParams
 def make_optimizer(
     parameters: Iterable[torch.nn.Parameter], hparams: HParams
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a run. This is the only place that chooses the optimizer.
+    """Return the optimizer of a run. This is the only function that chooses the optimizer.
 
-    The learning rate is set before every optimizer step (`Trainer.step`).
+    `Trainer.step` sets the learning rate before every optimizer step.
     """
     return torch.optim.Adam(
         parameters, lr=hparams.learning_rate, weight_decay=hparams.weight_decay, fused=True
@@ -34,14 +33,14 @@ def apply_gradients(
     divisor: torch.Tensor,
     skip: torch.Tensor,
 ) -> None:
-    """Make an optimizer step with the gradients divided by `divisor`, unless `skip` is true.
+    """Divide the gradients by `divisor`, and make an optimizer step unless `skip` is true.
 
     Args:
-        divisor: scalar on the device, at least 1. It clips the gradients.
+        divisor: scalar on the device, at least 1. A value above 1 clips the gradients.
         skip: bool scalar on the device.
     """
-    # Torch's fused optimizers read both values on the GPU, so the host does not wait. Only these
-    # optimizers have this attribute.
+    # Fused PyTorch optimizers read both values on the GPU, so the host does not wait for the GPU.
+    # Only fused optimizers have this attribute.
     if getattr(optimizer, "_step_supports_amp_scaling", False):
         vars(optimizer).update(grad_scale=divisor, found_inf=skip.float())
         optimizer.step()
@@ -51,10 +50,10 @@ def apply_gradients(
 
 
 def state_entries(hparams: HParams) -> dict[str, bool]:
-    """Return the names of the optimizer's state for one parameter.
+    """Return which state the optimizer keeps for each parameter, as {name: has parameter's shape}.
 
-    The value is True if the entry has the parameter's shape, and False if it is a scalar. For Adam:
-    {"step": False, "exp_avg": True, "exp_avg_sq": True}.
+    The value is False if the entry is a scalar. For Adam, the result is {"step": False, "exp_avg":
+    True, "exp_avg_sq": True}.
     """
     probe = torch.nn.Parameter(torch.zeros(2, 3))
     probe.grad = torch.zeros_like(probe)
@@ -65,22 +64,21 @@ def state_entries(hparams: HParams) -> dict[str, bool]:
 
 
 class Schedule(NamedTuple):
-    """The learning rate and loss weight of an optimizer step, which depend on the number of the
-    step."""
+    """The learning rate and the weight of the guided attention loss in an optimizer step."""
 
     learning_rate: float
     guided_attention_weight: float
 
 
 def schedule_at(iteration: int, hparams: HParams) -> Schedule:
-    """Return the values for the optimizer step after `iteration` finished steps."""
+    """Return the schedule of the optimizer step that follows `iteration` finished steps."""
     return Schedule(
         learning_rate_at(iteration, hparams), guided_attention_weight_at(iteration, hparams)
     )
 
 
 def learning_rate_at(iteration: int, hparams: HParams) -> float:
-    """Return the learning rate of the optimizer step after `iteration` finished steps."""
+    """Return the learning rate of the optimizer step that follows `iteration` finished steps."""
     rate = hparams.learning_rate
     if hparams.learning_rate_schedule == "exponential":
         decaying = max(0, iteration - hparams.learning_rate_decay_start)
@@ -94,8 +92,8 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
     """Return the weight of the guided attention loss after `iteration` finished optimizer steps.
 
-    The weight falls linearly to 0. A constant weight would harm texts whose symbols have very
-    different durations.
+    The weight decreases linearly to 0. A constant weight would harm texts whose symbols differ
+    widely in duration.
     """
     left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
     return hparams.guided_attention_weight * left

@@ -1,4 +1,4 @@
-"""Divide an epoch's plan into optimizer steps: the batches of each step and their weights."""
+"""Divide an epoch's plan into optimizer steps, each with its batches and their loss weights."""
 
 from typing import NamedTuple
 
@@ -9,33 +9,34 @@ from training.trainer import LossWeights, StepLosses
 
 
 class PlannedStep(NamedTuple):
-    """Describe an optimizer step of the epoch's plan."""
+    """One optimizer step of the epoch's plan."""
 
-    numbers: list[int]  # numbers of the step's batches in the plan
-    end: int  # number of batches of the plan that are trained after this step
-    batches: list[np.ndarray]  # clip indices of each batch, for all processes
-    weights: list[LossWeights]  # loss weights of each batch
-    frames: int  # number of real frames in all batches
+    numbers: list[int]  # indices of the step's batches in the plan
+    end: int  # number of batches of the plan that are finished after this step
+    batches: list[np.ndarray]  # clip indices in each batch, for all processes
+    weights: list[LossWeights]  # loss weights for each batch
+    frames: int  # total number of real frames in these batches
 
     @property
     def clips(self) -> np.ndarray:
-        """Return the clips of all batches [clips]."""
+        """Return the clip indices of all batches [clips]."""
         return np.concatenate(self.batches)
 
 
 class PendingStep(NamedTuple):
     """An optimizer step whose losses have not been read yet."""
 
-    number: int  # number of the optimizer step in the run, counted from 1
+    number: int  # number of this optimizer step in the run, counted from 1
     losses: StepLosses
     planned: PlannedStep
-    before: int  # number of batches of the epoch that were trained before this step
+    before: int  # number of batches of the epoch that were finished before this step
 
 
 def next_step(
     sampler: LengthBatchSampler, position: int, frames_per_step: int
 ) -> PlannedStep | None:
-    """Return the optimizer step that begins at batch `position` of the plan, or None at its end."""
+    """Return the optimizer step that begins at batch `position` of the plan, or None after the last
+    batch."""
     if position >= len(sampler.plan):
         return None
     starts = sampler.update_starts
@@ -50,6 +51,6 @@ def next_step(
 
 
 def _sizes(lengths: np.ndarray, frames_per_step: int) -> tuple[float, float, float]:
-    """Return a batch's padded decoder steps, real frames and real decoder steps."""
+    """Return the numbers of padded decoder steps, real frames and real decoder steps in a batch."""
     steps = np.ceil(lengths / frames_per_step)
     return len(lengths) * steps.max(), lengths.sum(), steps.sum()

@@ -1,20 +1,20 @@
-"""Define the precisions of training (`precision` in hparams.py) and check that a device supports
+"""Define the training precisions (`precision` in hparams.py), and check that a device supports
 them."""
 
 from typing import Any
 
 import torch
 
-# The dtype of autocast for each precision; None: no autocast. In tf32, a GPU may round the factors
-# of float32 products.
+# Autocast dtype for each precision; None: no autocast. With tf32, a GPU may round the inputs of
+# float32 matrix products.
 AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = tuple(AUTOCAST_DTYPES)
-CAPABILITY_OF_BF16 = (8, 0)  # compute capability of the first GPUs with bf16 and tf32
-CPUS_OF_BF16 = {"avx512_bf16", "amx_bf16"}  # features of a CPU that multiplies in bfloat16
+CAPABILITY_OF_BF16 = (8, 0)  # lowest compute capability that supports bf16 and tf32
+CPUS_OF_BF16 = {"avx512_bf16", "amx_bf16"}  # CPU features for bfloat16 multiplication
 
 
 def describe_precision(precision: str, capability: tuple[int, int] | None) -> str:
-    """Return the disadvantage if the device does not compute in this precision, otherwise "".
+    """Return a warning if the device does not support this precision natively, otherwise "".
 
     Args:
         capability: the GPU's compute capability; None for a CPU.
@@ -27,20 +27,25 @@ def describe_precision(precision: str, capability: tuple[int, int] | None) -> st
         return ""
     meaning = {
         "tf32": "has no effect on this GPU; use precision=fp32",
-        "bf16": "is emulated on this GPU, which is slow; use precision=fp16 or fp32",
+        "bf16": "is emulated on this GPU and therefore slow; use precision=fp16 or fp32",
     }[precision]
-    return f"precision={precision} {meaning}: bf16 and tf32 need compute capability 8.0"
+    return f"precision={precision} {meaning}. bf16 and tf32 need compute capability 8.0"
 
 
 def _on_a_cpu(precision: str) -> str:
-    # Older versions of torch lack this function.
+    # Older PyTorch versions lack this function.
     features: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     if precision == "bf16" and any(features.get(name) for name in CPUS_OF_BF16):
         return ""
     meaning = {
         "tf32": "has no effect on a CPU, which trains in fp32",
-        "bf16": "saves time only on CPUs that multiply in bfloat16 (AMX, AVX512_BF16), and this "
-        "CPU does not",
-        "fp16": "is for GPUs: a CPU is slow in float16, and torch lacks some operations there",
+        "bf16": (
+            "is faster only on CPUs with bfloat16 instructions (AMX or AVX512_BF16), which this "
+            "CPU lacks"
+        ),
+        "fp16": (
+            "is for GPUs: CPUs are slow in float16, and PyTorch does not support all operations "
+            "there"
+        ),
     }[precision]
     return f"precision={precision} {meaning}; use precision=fp32 here"

@@ -1,4 +1,4 @@
-"""Define `Run`, which contains everything that the training loop needs, and start or resume it.
+"""Define `Run`, the state of a training run, and start or resume it.
 
 run = Run(folder, clips, sampler, loader, validation_loader, trainer)
 load_start(run, start)
@@ -44,25 +44,25 @@ from training.trainer import Trainer
 
 @dataclass
 class Run:
-    """Everything that the training loop needs."""
+    """All objects that the training loop needs."""
 
     folder: RunFolder
     clips: Clips
     sampler: LengthBatchSampler
-    loader: DataLoader[Any]  # loader of training batches
-    # Loader of validation batches; None without a validation filelist.
+    loader: DataLoader[Any]  # DataLoader of training batches
+    # DataLoader of validation batches; None without a validation filelist.
     validation_loader: DataLoader[Any] | None
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    # Only the first process has a logger; it is set after everything is checked.
+    # Logger of the first process; None in other processes and before all checks have passed.
     logger: RunLogger | None = None
-    # Steps whose losses have not been read yet.
+    # Optimizer steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)
-    must_stop: bool = False  # whether all processes know that a process was asked to stop
-    # Mean loss of the newest optimizer steps that were read; None before the first step.
+    must_stop: bool = False  # whether any process was asked to stop; the same in all processes
+    # Mean loss of the optimizer steps read most recently; None before the first step.
     recent_loss: float | None = None
-    recent_focus_rate: float | None = None  # focus rate of the last validation
-    has_printed_speed: bool = False  # whether the time of the first optimizer step was printed
+    recent_focus_rate: float | None = None  # focus rate in the last validation
+    has_printed_speed: bool = False  # whether the time of the first optimizer step has been printed
 
     @property
     def hparams(self) -> HParams:
@@ -71,12 +71,12 @@ class Run:
 
     @property
     def processes(self) -> Processes:
-        """Return this process and the other processes of the run."""
+        """Return the description of the run's processes."""
         return self.trainer.processes
 
     @functools.cached_property
     def statistics(self) -> SpeechStatistics:
-        """Return statistics of the training clips, which synthesis uses."""
+        """Return statistics of the training clips that synthesis needs."""
         clips = self.clips.training
         symbols = self.hparams.table.symbols
         last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())
@@ -84,14 +84,14 @@ class Run:
 
     @functools.cached_property
     def trained_phones(self) -> list[str]:
-        """Return the phones of the ARPAbet in the training texts, such as "@HH"."""
+        """Return the ARPAbet phones in the training texts, such as "@HH"."""
         used = {i for ids in self.clips.training.symbols() for i in ids.tolist()}
         names = [self.hparams.table.symbols[i] for i in sorted(used)]
         return [name for name in names if len(name) > 1]
 
     @functools.cached_property
     def speaker_statistics(self) -> list[SpeakerStatistics]:
-        """Return statistics of each speaker of the model; [] for a model of one speaker."""
+        """Return statistics for each speaker of the model; [] for a single-speaker model."""
         names = self.hparams.speakers
         if not names:
             return []
@@ -111,7 +111,8 @@ class Run:
         return f"{self.processes.launcher} train.py {shlex.join(options)} --resume"
 
     def save(self) -> Path | None:
-        """Write a checkpoint, in the first process. Call this only when no step is pending."""
+        """Write a checkpoint if this is the first process. Call this only when no optimizer step is
+        pending."""
         if self.logger is None:
             return None
         parts: dict[str, Any] = {
@@ -135,7 +136,7 @@ class Run:
     def close(self) -> None:
         """Close the logs and unlock the folder."""
         if self.logger is not None:
-            with contextlib.suppress(OSError):  # A failure to write has been reported already.
+            with contextlib.suppress(OSError):  # A write error has already been reported.
                 self.logger.close()
         self.folder.close()
 
@@ -144,7 +145,7 @@ class Run:
 
 
 def load_start(run: Run, start: Start) -> None:
-    """Load the checkpoint's state, or another model's weights, into a newly built run."""
+    """Load the state of the checkpoint, or the weights for a warm start, into a new run."""
     if start.resumed is not None:
         _resume(run, start.resumed)
     if start.weights is not None:
@@ -153,30 +154,35 @@ def load_start(run: Run, start: Start) -> None:
         saved, notes = warm_start.fitted(start.weights, run.hparams)
         print(*notes, sep="\n")
         if different := warm_start.different_audio(start.weights, run.hparams):
-            print(f"warning: {path} was trained on other audio: {'; '.join(different)}")
+            print(
+                f"warning: {path} was trained with different audio settings: {'; '.join(different)}"
+            )
         checkpoint_file.load_weights(run.trainer.model, saved, path, run.hparams, ignored)
-        print(f"loaded the weights of {path}; ignored layers: {', '.join(ignored) or 'none'}")
+        print(f"loaded the weights from {path}; ignored layers: {', '.join(ignored) or 'none'}")
 
 
 def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:
     change = run.clips.change
     run.state = checkpoint.restore(resumed, run.trainer, run.sampler, new_clips=change is not None)
-    print(f"resuming from {resumed.path}: epoch {run.state.epoch}, step {run.state.iteration}")
+    print(
+        f"resuming from {resumed.path}: epoch {run.state.epoch}, optimizer step "
+        f"{run.state.iteration}"
+    )
     if change is None:
         return
     print(f"new clips: {describe_change(change)}; epoch {run.state.epoch} is planned again")
     trained = change.get("moved to validation")
     if trained:
         print(
-            f"warning: {trained:,} validation clips were training clips before; their losses are "
-            "too low"
+            f"warning: {trained:,} validation clips were training clips before, so their "
+            "validation losses are too low"
         )
 
 
 def open_logs(run: Run, start: Start) -> None:
-    """Bring the run folder to the state of the checkpoint, and open the logs.
+    """Restore the run folder to its state at the checkpoint, and open the logs.
 
-    The logs of a run that resumes in its own folder are cut back to the checkpoint.
+    If the run resumes in its own folder, the logs are truncated to the checkpoint.
     """
     if not run.processes.is_first:
         return
@@ -184,19 +190,19 @@ def open_logs(run: Run, start: Start) -> None:
     directory = run.folder.path
     state = run.state
     remove_leftovers(directory)
-    remove_leftovers(directory / run.folder.logs)  # TensorBoard would read leftover files
+    remove_leftovers(directory / run.folder.logs)  # TensorBoard would read temporary files
     own = None
     if start.resumed is not None and is_inside(start.resumed.path, directory):
         own = checkpoint.put_in_place(start.resumed, directory)
-    # Later checkpoints are renamed before the logs are cut back. If the run is killed in between,
-    # the next --resume cuts back the logs.
+    # Rename later checkpoints before truncating the logs. If the run is killed in between, the next
+    # --resume truncates the logs.
     iteration = -1 if start.resumed is None else state.iteration
     for moved in checkpoint.set_aside_newer(directory, iteration):
         print(f"renamed a later or damaged checkpoint: {moved}")
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
-        # The user has deleted the best checkpoint.
+        # The best checkpoint was deleted, so let the next validation choose a new best checkpoint.
         state.best_validation_loss = float("inf")
     saved_logs = own.state if own is not None else None
     run.logger = RunLogger(directory, directory / run.folder.logs, saved_logs)
@@ -204,14 +210,14 @@ def open_logs(run: Run, start: Start) -> None:
     if has_new_clips:
         write_clips(directory, run.clips)
     if has_new_clips or run.logger.has_lost_metrics:
-        # Because of this checkpoint, the next --resume needs no other option. A full disk is also
-        # noticed now, not later.
+        # With a checkpoint in the folder, the next --resume needs no other option. Saving now also
+        # reports a full disk now, not after the first epoch.
         run.save()
     run.logger.log_run(run_record(run, start))
 
 
 def run_record(run: Run, start: Start) -> dict[str, Any]:
-    """Return the `run` line of metrics.jsonl: settings, corpus, machine, versions, commit."""
+    """Return the `run` line for metrics.jsonl: settings, corpus, machine, versions and commit."""
     started_from = start.resumed or start.weights
     clips = run.clips
     record = {

@@ -1,4 +1,4 @@
-"""Lock a run's output folder while the run trains (`RunFolder`).
+"""Lock the output folder of a run while the run is training (`RunFolder`).
 
 folder = RunFolder(Path("runs/ljspeech"))
 folder.make()
@@ -14,22 +14,22 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import LOCK_FILE, METRICS_FILE, check_is_folder, lock_path
 from training.checkpoint import BEST, list_checkpoints
 
-DEFAULT_LOGS = "logs"  # the folder of TensorBoard's files, inside the run folder
+DEFAULT_LOGS = "logs"  # folder for TensorBoard files, relative to the run folder
 
 
 class RunFolder:
-    """Represent the output folder of a run.
+    """The output folder of a run, which only one run can use at a time.
 
-    An existing folder is locked before a checkpoint in it is read, so that no other process trains
-    in it meanwhile. `make` creates and locks a missing folder.
+    An existing folder is locked at once, before any checkpoint in it is read. `make` creates and
+    locks a missing folder.
 
     Args:
-        logs: TensorBoard's folder, relative to `path`.
-        is_used: whether this process locks and writes the folder. Only the run's first process
-            locks and writes it.
+        logs: folder for TensorBoard files, relative to `path`.
+        is_used: whether this process locks and writes to the folder; True only in the first
+            process.
 
     Raises:
-        OSError: if another run trains in the folder.
+        OSError: if another process is training in the folder.
     """
 
     def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
@@ -44,18 +44,19 @@ class RunFolder:
                 self._lock = _lock(path)
 
     def contains_run(self) -> bool:
-        """Return whether a run has begun in the folder."""
+        """Return whether the folder contains a run."""
         if list_checkpoints(self.path) or (self.path / BEST).exists():
             return True
         metrics = self.path / METRICS_FILE
-        # The file is empty if the run was killed while it started.
+        # An empty file does not count, because a run that is killed at its start leaves an empty
+        # file.
         return metrics.exists() and metrics.stat().st_size > 0
 
     def make(self) -> None:
-        """Create and lock the folder, unless this was done already.
+        """Create and lock the folder, unless it is already locked.
 
         Raises:
-            UserError: if another process has started a run in the folder meanwhile.
+            UserError: if another process has started a run in the folder in the meantime.
         """
         if self._lock is not None:
             return
@@ -63,8 +64,8 @@ class RunFolder:
         self._lock = _lock(self.path)
         if self.contains_run():
             raise UserError(
-                f"{self.path}: another process has started a run in this folder. Add --resume to "
-                "resume it, or choose another -o"
+                f"{self.path}: another process has just started a run in this folder. Add --resume "
+                "to resume it, or choose a different -o"
             )
 
     def close(self) -> None:
@@ -75,5 +76,8 @@ class RunFolder:
 
 
 def _lock(path: Path) -> BaseFileLock:
-    busy = f"{path}: another process is training in this folder; wait for it, or choose another -o"
+    busy = (
+        f"{path}: another process is training in this folder. Wait until it has finished, or "
+        "choose a different -o"
+    )
     return lock_path(path / LOCK_FILE, busy)

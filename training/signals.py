@@ -1,4 +1,4 @@
-"""Handle signals that stop a run, and print the last messages of the process."""
+"""Handle signals that stop a run, and print the message with which the process exits."""
 
 import contextlib
 import os
@@ -19,38 +19,39 @@ from training import checkpoint
 from training.distributed import AlreadyReported, Processes, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
-OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch may raise this error at any place in the code
+OF_DEAD_WORKERS = "DataLoader worker (pid"  # PyTorch may raise this error anywhere in the code
 
 
-# After a first Ctrl-C, the current optimizer step has this time to finish. On a CPU a step may take
-# minutes.
+# Seconds that the current optimizer step may still take after the first Ctrl-C. On a CPU a step may
+# take minutes.
 SECONDS_FOR_STEP = 10
-# After a second Ctrl-C, the main thread has this time to end the process with its own message.
+# Seconds that the main thread has to exit with its own message after the second Ctrl-C.
 SECONDS_TO_END = 2
-STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # exit code of a process that Ctrl-C ended
+STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # exit code of a process stopped by Ctrl-C
 
 
 class StopRequest:
-    """Remember SIGINT, SIGTERM or SIGHUP until the training loop can save.
+    """Record a SIGINT, SIGTERM or SIGHUP until the training loop can save a checkpoint.
 
         with StopRequest(SECONDS_FOR_STEP, lambda: "stopped without saving") as stop:
             train(run, stop)
 
-    A SIGINT after another signal stops the process at once. A SIGHUP that nohup ignores stays
-    ignored.
+    A second signal stops the process at once if it is a SIGINT. SIGHUP is ignored under nohup.
 
-    Python calls signal handlers between two operations of the main thread. If torch computes for
-    minutes, a handler would wait for minutes, so a second thread also reads the signals. It prints
-    the message, and it ends the process if the main thread does not end it in time.
+    Python calls signal handlers between two operations of the main thread. A PyTorch operation that
+    takes minutes would therefore delay a handler by minutes. So a second thread also reads the
+    signals. This thread prints the message, and ends the process if the main thread does not exit
+    in time.
 
     Args:
-        limit: seconds from the first SIGINT until the process ends without saving; None: no limit.
-        resume: returns the message of a process that ends without saving.
+        limit: maximum seconds between the first SIGINT and the end of the process. After this time
+            the process ends without saving; None: no limit.
+        resume: a function that returns the message to print when the process ends without saving.
     """
 
     def __init__(self, limit: float | None, resume: Callable[[], str]) -> None:
         self.signal: int | None = None
-        self.saving = threading.Lock()  # locked while a checkpoint is written
+        self.saving = threading.Lock()  # held while a checkpoint is written
         self._is_leaving = False  # whether the main thread is ending the process
         self._limit = limit
         self._resume = resume
@@ -60,7 +61,7 @@ class StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._remember)
-        # From now on, the interpreter sends the number of each signal to the second thread.
+        # From now on, the interpreter sends each signal number to the second thread.
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
 
     def __enter__(self) -> "StopRequest":
@@ -68,21 +69,22 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(-1)
-        self._sender.close()  # ends the second thread
+        self._sender.close()  # makes the second thread exit
 
     def leave(self) -> None:
-        """Announce that the main thread ends the process, because everything is saved."""
+        """Tell the second thread that the main thread is about to end the process."""
         self._is_leaving = True
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         if self.signal is None:
             self.signal = number
-        elif number == signal.SIGINT:  # SIGTERM may come twice, for example from make.
+        # Only SIGINT counts here, because SIGTERM may arrive twice, for example from make.
+        elif number == signal.SIGINT:
             self.leave()
             raise KeyboardInterrupt
 
     def _watch(self) -> None:
-        """Print the first signal, and end the process when its time is over."""
+        """Print a message for the first signal, and end the process after the deadline."""
         first: int | None = None
         deadline: float | None = None
         while True:
@@ -111,11 +113,14 @@ class StopRequest:
         if number == signal.SIGINT:
             message += " Press Ctrl-C again to stop at once without saving."
             if self._limit is not None:
-                message += f" Training also stops if the step takes more than {self._limit:g} s."
+                message += (
+                    " Training also stops without saving if this step takes more than "
+                    f"{self._limit:g} s."
+                )
         _print_error(message)
 
     def _end(self) -> None:
-        with self.saving:  # A checkpoint that is being written will contain the last step.
+        with self.saving:  # Wait until a checkpoint that is being written is complete.
             if self._is_leaving:
                 return
             with contextlib.suppress(Exception):
@@ -124,23 +129,25 @@ class StopRequest:
             os._exit(STOPPED_BY_CTRL_C)
 
     def exit(self, processes: Processes, resume_command: str) -> None:
-        """End this process. Save a checkpoint before this call."""
+        """Exit the process. Save a checkpoint before you call this method."""
         self.leave()
         if processes.is_first:
             print(f"stopped and saved; resume with: {resume_command}", flush=True)
         leave_at_exit()
-        # torchrun would restart a process with another exit code.
+        # Exit with 0 under torchrun, because torchrun restarts processes that exit with any other
+        # code.
         sys.exit(128 + (self.signal or signal.SIGTERM) if processes.world_size == 1 else 0)
 
 
 def _print_error(message: str) -> None:
-    """Print without `print`, because the main thread may be inside another `print`."""
+    """Write to stderr directly, because the main thread may be inside a `print`."""
     with contextlib.suppress(OSError):
         os.write(2, f"{message}\n".encode())
 
 
 def stopped_without_saving(folder: Path, resume_command: str) -> str:
-    """Return a message that says from which checkpoint the run in `folder` resumes."""
+    """Return the message for a run that stopped without saving: its newest checkpoint and how to
+    resume."""
     checkpoints = checkpoint.list_checkpoints(folder)
     start = f"Training resumes from {checkpoints[-1][1].name}. " if checkpoints else ""
     return f"stopped without saving. {start}Resume with: {resume_command}"
@@ -148,14 +155,15 @@ def stopped_without_saving(folder: Path, resume_command: str) -> str:
 
 @contextlib.contextmanager
 def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[None]:
-    """End the program with a message instead of a traceback if an error is not a bug.
+    """Exit with a message instead of a traceback if an error is not a bug in the code.
 
-    Such errors are UserError, system errors, Ctrl-C, and the death of another process of the run or
-    of a loader.
+    These errors are UserError, operating system errors, Ctrl-C, and the death of a DataLoader
+    worker or of another process of the run.
 
     Args:
-        resume_command: this command is added to the message if the run can be resumed.
-        folder: the run's folder, if the run can be resumed.
+        resume_command: the command that resumes the run, for the message; "" if the run cannot be
+            resumed.
+        folder: the run's folder; None if the run cannot be resumed.
     """
     resume = f"resume with: {resume_command}" if resume_command else ""
     try:
@@ -165,29 +173,30 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and error.errno is None:
-            raise  # The error does not come from the operating system.
+            raise  # Not an error of the operating system, so show the traceback.
         if isinstance(error, UserError):
             leave_at_exit()
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
         is_from_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
         if is_from_gloo or isinstance(error, torch.distributed.DistError):
-            message = str(error).partition("\n")[0]  # torch adds a stack trace to some messages.
-            sys.exit(f"train.py: another process of this run ended or does not answer: {message}")
-        # The loader's processes exchange open files, so many workers need many file descriptors.
+            message = str(error).partition("\n")[0]  # PyTorch adds a stack trace to some messages.
+            sys.exit(f"train.py: another process of this run exited or does not respond: {message}")
+        # DataLoader workers exchange open files, so many workers need many file descriptors.
         if "Too many open files" in str(error):
             sys.exit(
-                "train.py: too many open files. Raise ulimit -n, or set num_workers=0\n"
+                "train.py: too many open files. Increase the limit with ulimit -n, or set "
+                "num_workers=0\n"
                 f"{resume}".rstrip()
             )
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
         if "signal: Terminated" in str(error):
-            # The signal also reached this process, which has saved a checkpoint.
-            print(f"train.py: a loader's process was stopped; {resume}", file=sys.stderr)
+            # This process received the signal too, and has already saved a checkpoint.
+            print(f"train.py: a DataLoader worker was terminated; {resume}", file=sys.stderr)
             sys.exit(128 + signal.SIGTERM)
         sys.exit(
-            f"train.py: a loader's process died, often because memory ran out: {error}\n"
+            f"train.py: a DataLoader worker died, often because memory ran out: {error}\n"
             f"A smaller num_workers needs less memory; {resume}"
         )
     except KeyboardInterrupt:

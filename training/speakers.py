@@ -1,7 +1,7 @@
-"""Report on the speakers of a run: how much speech and which validation loss each speaker has.
+"""Report how much speech and which validation loss each speaker of a run has.
 
 print(describe_speakers(clips, hparams, weights))    # when a run starts
-losses = losses_of_speakers(clips.validation, rows)  # of a validation, by name
+losses = losses_of_speakers(clips.validation, rows)  # in a validation
 """
 
 from collections import Counter
@@ -15,23 +15,24 @@ from hparams import HParams
 from tacotron2_voice.speakers import listed
 from training.clips import Clips
 
-MAX_SHOWN = 8  # number of speakers that are printed, and that have an example in each validation
-# The values of a validation clip: index, frames, decoder steps, and two values of
-# loss.sums_of_clips.
+MAX_SHOWN = 8  # maximum number of speakers to print and to synthesize in each validation
+# Values for one validation clip: index, number of frames, number of decoder steps, and the two
+# values from loss.sums_of_clips.
 ClipRow = Sequence[float]
 
 
 def most_speech_first(clips: ClipTable) -> list[str]:
-    """Return the names of the speakers, sorted from most to fewest frames."""
+    """Return the speaker names, sorted from most to fewest frames."""
     totals = np.bincount(clips.speaker_numbers, clips.num_frames).tolist()
     frames = dict(zip(clips.speakers, totals, strict=True))
     return sorted(frames, key=lambda name: (-frames[name], name))
 
 
 def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, float]]:
-    """Return each speaker's training clips, training minutes and validation clips.
+    """Return, for each speaker, the number of training clips, training minutes and validation
+    clips.
 
-    The speakers with the most speech come first.
+    The speakers are sorted from most to least speech.
     """
     table = clips.training
     frames_per_minute = 60 * hparams.sampling_rate / hparams.hop_length
@@ -54,7 +55,7 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
     """Return at most MAX_SHOWN + 3 lines about the speakers.
 
     Args:
-        weights: the weights with which training clips are drawn (batching.balancing_weights).
+        weights: sampling weights of the training clips (see `batching.balancing_weights`).
     """
     speech = speech_of_speakers(clips, hparams)
     draws = {}
@@ -69,12 +70,12 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
         drawn = f", each drawn {draws[name]:.3g} times per epoch" if draws else ""
         lines.append(
             f"  {short(name)}: {values['training_clips']:,} training clips, "
-            f"{values['training_minutes']:,.1f} minutes{drawn}; "
-            f"{values['validation_clips']:,} validation clips"
+            f"{values['training_minutes']:,.1f} minutes{drawn}; {values['validation_clips']:,} "
+            "validation clips"
         )
     gone = sorted({*hparams.speakers} - {*speech})
     if gone:
-        lines.append(f"  without clips now, but still in the model: {listed(gone)}")
+        lines.append(f"  in the model, but without clips in the filelists: {listed(gone)}")
     rest = list(speech)[MAX_SHOWN:]
     if rest:
         least = speech[rest[-1]]["training_minutes"]
@@ -85,7 +86,7 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
 
 
 def short(name: str) -> str:
-    """Return a name of at most 24 characters, because names have up to 128 characters."""
+    """Shorten a speaker name, which may have up to 128 characters, to at most 24 characters."""
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
@@ -95,10 +96,9 @@ def short(name: str) -> str:
 def first_positions(
     batches: Sequence[Sequence[int]], clips: ClipTable
 ) -> dict[str, tuple[int, int]]:
-    """Return the position of each speaker's first clip: the batch's number and the row in the
-    batch.
+    """Return {speaker: (batch number, row in the batch)} of each speaker's first clip.
 
-    Only the MAX_SHOWN speakers with the most speech are included, starting with the most speech.
+    Only the MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
 
     Args:
         batches: the validation batches of all processes.
@@ -113,11 +113,11 @@ def first_positions(
 
 
 def losses_of_speakers(clips: ClipTable, rows: Sequence[ClipRow]) -> dict[str, float]:
-    """Return the masked loss of each speaker; speakers with the most speech come first.
+    """Return the masked loss of each speaker, sorted from most to least speech.
 
-    The loss is the mean error of the mel over all real frames of the speaker's clips, plus the mean
-    error of the stop token over all real decoder steps. With r = 1, the mean of these losses,
-    weighted by frames, is the masked loss of the validation.
+    The loss is the mean mel error over all real frames of the speaker's clips, plus the mean
+    stop-token error over all real decoder steps. With r = 1, the frame-weighted mean of these
+    losses equals the masked validation loss.
     """
     index, *columns = np.array(rows).T
     numbers = clips.speaker_numbers[index.astype(int)]

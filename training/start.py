@@ -3,7 +3,7 @@
     start = find_start(folder, processes, None, resume=True, warm_start=False)
     hparams = resolve_hparams("epochs=100", start.resumed, processes)
 
-Either all processes continue or no process does. Nothing is written before everything is checked.
+Either all processes continue or none of them does. No file is written before all checks pass.
 """
 
 import os
@@ -36,17 +36,17 @@ from training.decoders import choose_decoder
 from training.distributed import Processes
 from training.run_folder import RunFolder
 
-# The files whose code must be the same in every process.
+# Folders whose code must be identical in every process.
 FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
 CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
 
 class Start(NamedTuple):
-    """The checkpoint or weights that a run starts from. Without a checkpoint it starts from
+    """The checkpoint or the weights that a run starts from. Without a checkpoint, the run starts at
     optimizer step 0."""
 
     resumed: Checkpoint | None = None
-    weights: Checkpoint | None = None  # weights of another model (--warm_start)
+    weights: Checkpoint | None = None  # initial weights from another model (--warm_start)
 
 
 # ---------------------------------------------------------------------------- the checkpoint
@@ -60,13 +60,14 @@ def find_start(
     resume: bool,
     warm_start: bool,
 ) -> Start:
-    """Read the newest checkpoint of the folder (`resume`) or the checkpoint at `path`.
+    """Read the checkpoint that the run starts from: the newest one in the folder (`resume`), or
+    `path`.
 
-    Every process reads the checkpoint that the first process finds.
+    The first process chooses the checkpoint, and every process reads it.
 
     Raises:
-        UserError: if the checkpoint cannot be used, or if the folder contains a run and no option
-            says to resume it.
+        UserError: if the checkpoint cannot be used, or if the folder contains a run that no option
+            resumes.
     """
 
     def find() -> Checkpoint | None:
@@ -75,15 +76,15 @@ def find_start(
             return checkpoint.load_newest(folder.path) if contains_run else None
         source = None if warm_start else path
         if contains_run and not (source and is_inside(source, folder.path)):
-            other = f"{os.path.realpath(source)} is not in it. " if source else ""
+            other = f"{os.path.realpath(source)} is not in this folder. " if source else ""
             raise UserError(
-                f"{folder.path} contains a run. {other}Add --resume to resume it, or choose "
-                "another -o"
+                f"{folder.path} contains a run. {other}Add --resume to resume it, or choose a "
+                "different -o"
             )
         if source and is_voice(source):
             raise UserError(
-                f"{source}: an exported voice, which has no optimizer state. Add --warm_start to "
-                "start a new run from its weights"
+                f"{source}: this is an exported voice, so training cannot resume from it (it has "
+                "no optimizer state). Add --warm_start to start a new run from its weights"
             )
         return Checkpoint.read(source) if source else None
 
@@ -101,7 +102,7 @@ def find_start(
 
 
 def read_weights(path: Path) -> Checkpoint:
-    """Read the weights of a checkpoint or of an exported voice. Raises the errors of
+    """Read the weights from a checkpoint or an exported voice. Raises the same errors as
     `load_checkpoint` and `state_of_voice`."""
     if is_voice(path):
         return Checkpoint(path, state_of_voice(path))
@@ -109,7 +110,7 @@ def read_weights(path: Path) -> Checkpoint:
 
 
 def is_inside(path: Path, directory: Path) -> bool:
-    """Return whether the file at `path`, or a link to this file, is in `directory`."""
+    """Return whether `path` or its link target is a file in `directory`."""
     real = os.path.realpath
     return real(directory) in (os.path.dirname(real(path)), real(path.parent))
 
@@ -117,12 +118,12 @@ def is_inside(path: Path, directory: Path) -> bool:
 def is_finished(
     resumed: Checkpoint | None, hparams: HParams, folder: RunFolder, processes: Processes
 ) -> bool:
-    """Return whether the checkpoint is the last checkpoint of its run.
+    """Return whether the resumed run has already finished its last epoch.
 
-    If it is also the best checkpoint, it gets the name best.pt.
+    If its checkpoint is also the best checkpoint, the function names it best.pt.
 
     Raises:
-        UserError: if the processes disagree, because their settings differ.
+        UserError: if the processes disagree because their settings differ.
     """
     finished = resumed is not None and resumed.state["loop"]["epoch"] > hparams.epochs
     if resumed is None or not processes.any(finished):
@@ -137,13 +138,13 @@ def is_finished(
 
 
 def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Processes) -> HParams:
-    """Apply this command's overrides to the checkpoint's settings, or to the defaults.
+    """Apply the command's overrides to the settings in the checkpoint, or to the defaults.
 
-    Prints the settings that change.
+    Print every setting that changes.
 
     Raises:
-        UserError: if a setting is wrong or this run cannot change it, or if the checkpoint was
-            trained with other English reading rules.
+        UserError: if a setting is invalid, if this run cannot change it, or if the checkpoint was
+            trained with different English reading rules.
     """
 
     def resolve() -> HParams:
@@ -156,21 +157,21 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
             for name, value in asdict(hparams).items():
                 if value != getattr(base, name):
                     old = getattr(base, name)
-                    print(f"changed since the checkpoint: {name} = {value}, was {old}")
+                    print(f"changed since the checkpoint: {name} = {value} (was {old})")
             hparams = resolve_symbols(check_text_settings(hparams), base)
             check_lexicon(hparams, base)
             check_text_rules(resumed, hparams)
         if hparams.batches_per_update == 1 and processes.world_size > 1:
             hparams = replace(hparams, batches_per_update=processes.world_size)
             print(
-                f"note: batches_per_update={hparams.batches_per_update}, one batch for each "
-                "process. Optimizer steps are larger and fewer than in one process, so the "
-                "results differ"
+                f"note: batches_per_update={hparams.batches_per_update}, one batch per process. "
+                "There are fewer and larger optimizer steps than with one process, so the results "
+                "differ"
             )
         if hparams.sync_batch_norm and processes.device == torch.device("cpu"):
             raise UserError(
-                "sync_batch_norm=True: torch shares batch norm's statistics only between GPUs, and "
-                "these processes train on CPUs; leave it out"
+                "sync_batch_norm=True: PyTorch supports this only on GPUs, but these processes "
+                "train on CPUs. Leave this setting out"
             )
         return hparams
 
@@ -178,13 +179,13 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
 
 
 def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
-    """Return the settings of a resumed run with the symbols of the checkpoint.
+    """Return the settings of a resumed run with the checkpoint's symbol table.
 
-    The corpus's own table may have changed with its clips. Texts with symbols that the checkpoint
-    lacks are rejected later, line by line.
+    The symbol table of the corpus may have changed with its clips. Texts with symbols that the
+    checkpoint lacks are rejected later, line by line.
 
     Raises:
-        UserError: if `symbols` is a file with another table.
+        UserError: if `symbols` is a file with a different table.
     """
     if hparams.symbols == base.symbols == "corpus":
         return hparams
@@ -193,16 +194,16 @@ def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
     if changed and read_symbols(hparams).symbol_table != base.symbol_table:
         raise UserError(
             f"symbols={hparams.symbols}: {path} differs from the checkpoint's table of "
-            f"{len(base.table)} symbols. Put that table back, or start another run from the "
+            f"{len(base.table)} symbols. Restore that table, or start a new run from the "
             "checkpoint's weights with -c and --warm_start"
         )
     return hparams
 
 
 def check_lexicon(hparams: HParams, base: HParams) -> None:
-    """Check that the lexicon still contains the pronunciations of the checkpoint.
+    """Check that the lexicon has the same pronunciations as the checkpoint.
 
-    If only its file is missing, the run uses the pronunciations in the checkpoint.
+    If the lexicon file is missing, the run uses the pronunciations in the checkpoint.
 
     Raises:
         UserError: if the pronunciations differ.
@@ -213,16 +214,16 @@ def check_lexicon(hparams: HParams, base: HParams) -> None:
     num_changed = len(current.symmetric_difference(base.pronunciations))
     if num_changed:
         raise UserError(
-            f"lexicon={hparams.lexicon}: {num_changed:,} pronunciations differ from the checkpoint "
-            f"(expected its {len(base.pronunciations):,} pronunciations). Put that file back, or "
-            "start another run from the checkpoint's weights with -c and --warm_start"
+            f"lexicon={hparams.lexicon}: {num_changed:,} pronunciations differ from the "
+            f"checkpoint, which has {len(base.pronunciations):,} pronunciations. Restore that "
+            "file, or start a new run from the checkpoint's weights with -c and --warm_start"
         )
 
 
 def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
-    """Check that texts become the same symbols as when the checkpoint was written.
+    """Check that texts are converted to the same symbols as when the checkpoint was written.
 
-    Checkpoints of 0.4.0 do not contain this version, so they are not checked.
+    Checkpoints from version 0.4.0 do not contain the version of the rules, so they are not checked.
 
     Raises:
         UserError: if the rules for reading English text have changed since then.
@@ -232,9 +233,9 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
     if saved in (None, current) or not uses_english_rules(hparams.text_cleaners):
         return
     raise UserError(
-        f"{resumed.path}: trained with English reading rules {saved}, expected {current}. Resume "
-        f"with version {resumed.state['version']} of this recipe, or start another run with "
-        f"{from_weights(resumed)}"
+        f"{resumed.path}: trained with version {saved} of the English reading rules (expected "
+        f"{current}). Resume with version {resumed.state['version']} of this project, or start a "
+        f"new run with {from_weights(resumed)}"
     )
 
 
@@ -244,7 +245,7 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
 def check_processes_agree(
     hparams: HParams, clips: Clips, start: Start, device: torch.device, processes: Processes
 ) -> None:
-    """Check that settings, corpus, checkpoint and code are the same in all processes.
+    """Check that all processes have the same settings, corpus, checkpoint and code.
 
     Raises:
         UserError: in all processes, if any of these differ.
@@ -258,10 +259,10 @@ def check_processes_agree(
         | {
             "the corpus": clips.fingerprint,
             "the checkpoint": checksum,
-            "the first weights": start.weights is not None,
+            "the use of --warm_start": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device).description,
-            "the kind of device": device.type,
+            "the device type": device.type,
             "torch": versions()["torch"],
-            "this recipe's code": fingerprint_of_code(*CODE),
+            "the project's code": fingerprint_of_code(*CODE),
         }
     )

@@ -1,5 +1,4 @@
-"""Write curves, plots and audio of a run to TensorBoard, in files that a resumed run can cut
-back."""
+"""Write curves, plots and audio of a run to TensorBoard files that a resumed run can truncate."""
 
 import contextlib
 import functools
@@ -17,14 +16,13 @@ from torch.utils.tensorboard import SummaryWriter
 from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.utils.plots import draw_alignment, draw_gate, draw_mels
 
-# Suffix of this recipe's event files; other files in the folder do not change.
+# Suffix of the event files that training writes. Other files in the folder are left alone.
 SUFFIX = ".tacotron2"
 
 
 @contextlib.contextmanager
 def warn_on_failure(action: str) -> Iterator[None]:
-    """Turn an exception into a warning. Use this for plots and logs, because training works without
-    them."""
+    """Turn exceptions into warnings. Use this for plots and logs, which training does not need."""
     try:
         yield
     except Exception as error:
@@ -37,17 +35,17 @@ def warn_on_failure(action: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's prediction for a clip, in T decoder steps."""
+    """The model's prediction for a clip in T decoder steps."""
 
-    symbols: list[str]  # [T_in], the text
+    symbols: list[str]  # symbols of the text [T_in]
     alignment: np.ndarray  # [T, T_in]
     mel: np.ndarray  # [n_mels, frames], log-mel
-    gate: np.ndarray  # [T] stop probabilities; in free-running inference longer than the speech
+    gate: np.ndarray  # [T] stop probabilities; longer than the speech in free-running inference
 
 
 @dataclass(frozen=True)
 class FreeRunningPrediction(Prediction):
-    """A prediction of free-running inference, where each decoder step gets the model's own
+    """A prediction from free-running inference: each decoder step gets the model's own previous
     frames."""
 
     end: StopReason
@@ -55,22 +53,22 @@ class FreeRunningPrediction(Prediction):
 
 @dataclass(frozen=True)
 class Example:
-    """A validation clip that TensorBoard shows."""
+    """A validation clip to show in TensorBoard."""
 
-    speaker: str  # name of the speaker; "" for a model of one speaker
+    speaker: str  # name of the speaker; "" for a single-speaker model
     recording: np.ndarray  # [n_mels, frames], log-mel
     gate_target: np.ndarray  # [T]
-    teacher_forced: Prediction  # prediction from the recording's own frames (teacher forcing)
+    teacher_forced: Prediction  # prediction with teacher forcing
     ids: list[int]  # symbol ids of the text
     gate_threshold: float
     sampling_rate: int
-    # Prediction of free-running inference; None: inference failed.
+    # Prediction from free-running inference; None if inference failed.
     free_running: FreeRunningPrediction | None
-    audio: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags; audio that failed is left out
+    audio: dict[str, np.ndarray]  # samples [N], keyed by TensorBoard tag; failed audio is left out
 
 
 def plots_of(example: Example) -> dict[str, Figure]:
-    """Return the plots of an example, by TensorBoard's tags."""
+    """Return the plots for an example, keyed by TensorBoard tag."""
     forced = example.teacher_forced
     spoken = example.free_running
     plots = {
@@ -97,36 +95,38 @@ def plots_of(example: Example) -> dict[str, Figure]:
 
 
 class TensorBoard:
-    """Write events into a folder until the first failure, such as a full disk."""
+    """Write TensorBoard events to a folder. After the first failure, such as a full disk, write no
+    more."""
 
     def __init__(self, directory: Path):
         directory.mkdir(parents=True, exist_ok=True)
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self.write("flush")  # create the event file now
+        self.write("flush")  # creates the event file
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
         return SummaryWriter(str(self.directory), filename_suffix=SUFFIX)
 
     def write(self, method: str, *values: Any, **options: Any) -> None:
-        """Call a method of SummaryWriter, for example "add_scalar". A failure is a warning."""
+        """Call a method of SummaryWriter, such as "add_scalar". If it fails, print a warning."""
         if not self._works:
             return
         try:
             getattr(self._writer, method)(*values, **options)
-        except (OSError, ValueError) as error:  # a path that is not valid UTF-8 raises ValueError
+        except (OSError, ValueError) as error:  # ValueError if the path is not valid UTF-8
             self._works = False
             print(
-                f"warning: TensorBoard gets no more data until the run is resumed: {error}",
+                "warning: cannot write to TensorBoard, so no more data is written until the run "
+                f"is resumed: {error}",
                 flush=True,
             )
 
     def write_example(self, example: Example, iteration: int) -> None:
         """Write the plots and the audio of an example."""
         suffix = f"/{example.speaker}" if example.speaker else ""
-        with warn_on_failure("drawing a validation clip"):
+        with warn_on_failure("plotting a validation clip"):
             for name, plot in plots_of(example).items():
                 self.write("add_figure", name + suffix, plot, iteration, close=False)
             for name, samples in example.audio.items():
@@ -139,14 +139,14 @@ class TensorBoard:
 
 
 def event_files(directory: Path) -> list[Path]:
-    """Return the event files that this recipe has written into the folder."""
+    """Return the event files in the folder that training has written."""
     return [p for p in sorted(directory.glob(f"events.out.tfevents.*{SUFFIX}")) if p.is_file()]
 
 
 def _ignore_full_disk(failure: threading.ExceptHookArgs) -> None:
-    """Suppress the traceback of TensorBoard's thread when the disk is full.
+    """Hide the traceback of TensorBoard's writer thread if the disk is full.
 
-    The next write raises the same error, which is then reported as a warning.
+    `TensorBoard.write` reports the same error as a warning at the next write.
     """
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)

@@ -1,9 +1,10 @@
-"""Make optimizer steps: `Trainer` contains the model, its optimizer and precision.
+"""Define `Trainer`, which makes optimizer steps. It owns the model, the optimizer and the
+precision.
 
     trainer = Trainer(hparams, device)
     losses = trainer.step([MicroBatch(batch)], schedule_at(iteration, hparams))
 
-The loss that is trained is made in `Trainer.losses_of`. The optimizer is made in optimizer.py.
+`Trainer.losses_of` defines the training loss. optimizer.py defines the optimizer.
 """
 
 import contextlib
@@ -27,58 +28,59 @@ from training.optimizer import Schedule
 from training.precision import AUTOCAST_DTYPES
 
 ENVIRONMENT = {
-    # With this setting, cuBLAS computes the same sums in every run.
+    # Makes cuBLAS results reproducible between runs.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    # On a CPU, oneDNN and torch's wrapper each cache programs for the last 1,024 shapes. That takes
-    # half a gigabyte, and the shapes of training rarely repeat.
+    # Smaller caches on the CPU. By default, oneDNN and its PyTorch wrapper each cache kernels for
+    # the last 1,024 shapes. The caches take half a gigabyte, although shapes rarely repeat in
+    # training.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "LRU_CACHE_CAPACITY": "64",
 }
 
 
 class LossWeights(NamedTuple):
-    """The share of a micro-batch in its optimizer step, which weights its losses."""
+    """The loss weights of a micro-batch: its shares of the frames and decoder steps of an optimizer
+    step."""
 
     padded_frames: float = 1.0
-    frames: float = 1.0  # share of the real frames
-    steps: float = 1.0  # share of the real decoder steps
+    frames: float = 1.0  # share of all real frames
+    steps: float = 1.0  # share of all real decoder steps
 
 
 NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
 
 
 class MicroBatch(NamedTuple):
-    """A batch that one process trains in one forward and one backward pass."""
+    """A batch that one process runs in one forward and one backward pass."""
 
     batch: Batch
     weights: LossWeights = LossWeights()
-    seed: int | None = None  # seed of the dropout; None: continue the global generator
+    seed: int | None = None  # dropout seed; None: keep the state of the global generator
 
 
 class LossTerms(NamedTuple):
-    """The loss terms that are logged.
+    """The loss terms to log: tensors for a micro-batch, or numbers for a whole optimizer step.
 
-    They are tensors for one micro-batch, or numbers for a whole optimizer step.
-    `Trainer.losses_of` makes them in this order, and `LoopState` keeps their sums.
+    `Trainer.losses_of` returns them in this order, and `LoopState` accumulates them.
     """
 
-    loss: Any  # the padded loss, which NVIDIA's recipe trains
-    loss_unpadded: Any  # the masked loss, a mean over real frames
-    guided_attention: Any  # NaN if its weight is 0
+    loss: Any  # padded loss, as in NVIDIA's implementation
+    loss_unpadded: Any  # masked loss (mean over real frames)
+    guided_attention: Any  # guided attention loss; NaN if its weight is 0
 
 
 class StepValues(NamedTuple):
-    """The results of an optimizer step, over all its batches and processes."""
+    """The results of an optimizer step over all its batches and processes."""
 
     terms: LossTerms
     gradient_norm: float
-    skipped: float  # 1 if the optimizer step was skipped
+    skipped: float  # 1: the optimizer step was skipped
     stop_requests: float  # number of processes that were asked to stop
-    failures: float  # number of processes that got no next batch
+    failures: float  # number of processes that could not read their next batch
 
     @classmethod
     def of(cls, row: Sequence[float]) -> "StepValues":
-        """Make the values from a row of `StepLosses.values`, which has the same order."""
+        """Create the values from a row of `StepLosses.values`, which has the same order."""
         terms = len(LossTerms._fields)
         return cls(LossTerms(*row[:terms]), *row[terms:])
 
@@ -86,23 +88,24 @@ class StepValues(NamedTuple):
 class StepLosses(NamedTuple):
     """The results of an optimizer step that the device may still be computing."""
 
-    values: torch.Tensor  # on the CPU; `StepValues.of` lists the order
-    copied: torch.cuda.Event | None  # read `values` after this event; None: now
-    waited: Callable[[], float] | None  # returns the seconds of waiting; call it after `copied`
+    values: torch.Tensor  # on the CPU, in the order of `StepValues`
+    copied: torch.cuda.Event | None  # `values` are valid after this event; None: at once
+    # Returns the waiting time in seconds; call it after `copied`.
+    waited: Callable[[], float] | None
 
 
 class Trainer:
-    """Train a model with its optimizer on a device, in the precision of `hparams`.
+    """Train a model with its optimizer on a device, in the precision that `hparams` sets.
 
-    Sets torch's global switches for this precision and for reproducible results.
+    The trainer changes global PyTorch settings for this precision and for reproducible results.
     """
 
     def __init__(self, hparams: HParams, device: torch.device, processes: Processes = ALONE):
         for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)  # A value that the user has set is kept.
+            os.environ.setdefault(name, value)  # keep values set by the user
         torch.backends.cudnn.deterministic = True
-        # By default torch uses TF32 for convolutions and the encoder's LSTM, but for no other
-        # product.
+        # Set both, because PyTorch uses TF32 by default for cuDNN (convolutions, the encoder LSTM),
+        # but not for matrix products.
         torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
         self.hparams = hparams
@@ -110,22 +113,23 @@ class Trainer:
         self.processes = processes
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams)
-        # The decoder is chosen before the model moves to the GPU, because the process that checks
-        # the kernels needs the GPU's memory.
+        # Choose the decoder before moving the model to the GPU, because the process that checks the
+        # kernels needs GPU memory.
         self._decoders: dict[str, TrainingFunctions] = {}
         self.use_decoder(hparams.decoder)
         self.model.to(device)
         if hparams.sync_batch_norm and processes.world_size > 1:
-            # The conversion works in place, because all batch norms are children of other modules.
+            # The return value is not needed: batch norms that are children of other modules are
+            # converted in place.
             SyncBatchNorm.convert_sync_batchnorm(self.model)
-        self.parallel = processes.wrap(self.model)  # adds up the gradients of all processes
+        self.parallel = processes.wrap(self.model)  # averages gradients over all processes
         self.optimizer = optimizers.make_optimizer(self.model.parameters(), hparams)
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss(hparams.gate_positive_weight)
-        self.validation_loss = Tacotron2Loss()  # unweighted, so that runs are comparable
-        # This schedule is used if `step` gets no schedule, for example in benchmarks.
+        self.validation_loss = Tacotron2Loss()  # not weighted, so that runs are comparable
+        # Schedule for calls of `step` without a schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
-        self.failure: BaseException | None = None  # the reason why this process has no next batch
+        self.failure: BaseException | None = None  # why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
         """Select one of DECODERS for training. All processes must call this method together."""
@@ -143,7 +147,7 @@ class Trainer:
         self.decoder_description = functions.description
 
     def autocast(self) -> torch.autocast:
-        """Return a context for computing in the run's precision."""
+        """Return a context manager for computing in the run's precision."""
         dtype = AUTOCAST_DTYPES[self.hparams.precision]
         return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
@@ -154,10 +158,10 @@ class Trainer:
         weights: LossWeights,
         guided_attention_weight: float,
     ) -> tuple[torch.Tensor, LossTerms]:
-        """Return the loss to train and the terms to log: a batch's share of its optimizer step.
+        """Return a batch's share of the training loss and of the loss terms to log.
 
-        If you add up the losses of all micro-batches of an optimizer step, the sum is the loss of
-        all clips in one batch.
+        The shares of all micro-batches of an optimizer step add up to the loss of a single batch
+        with all clips.
         """
         with self.autocast():
             outputs = model(batch)
@@ -173,14 +177,14 @@ class Trainer:
             guided = guided_attention_loss(outputs.alignments, steps, batch.text_lengths, sigma)
             guided = guided * weights.steps
             trained = trained + guided_attention_weight * guided
-        # A new loss term is added to `trained` here, with one of the weights above.
+        # Add a new loss term to `trained` here, and multiply it by one of the weights above.
         terms = LossTerms(loss=padded, loss_unpadded=unpadded, guided_attention=guided)
         return trained, LossTerms(*(term.detach().float() for term in terms))
 
     def compute_gradients(self, batch: Batch) -> LossTerms:
-        """Run the forward and backward pass of a batch, in this process alone.
+        """Run the forward and backward pass of a batch in this process only.
 
-        The batch must be on the device. Gradients accumulate.
+        The batch must be on the device. The gradients are added to existing gradients.
         """
         weight = self.base_schedule.guided_attention_weight
         with batch_norm_alone(self.model):
@@ -198,12 +202,12 @@ class Trainer:
     ) -> StepLosses:
         """Make one optimizer step.
 
-        With a fused optimizer, the host does not wait for the GPU.
+        The host does not wait for the GPU if the optimizer is fused.
 
         Args:
-            micro_batches: this process's batches of the optimizer step; there may be no batch.
-            schedule: learning rate and loss weight (default: from the settings, constant).
-            num_batches: batches of the whole optimizer step, in all processes.
+            micro_batches: this process's batches of the optimizer step; may be empty.
+            schedule: learning rate and loss weight; None: the initial values from the settings.
+            num_batches: number of batches in the optimizer step, over all processes.
             stop: whether this process was asked to stop.
         """
         schedule = schedule or self.base_schedule
@@ -219,15 +223,13 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        # The square of an error may overflow although its gradient does not, so the loss is checked
-        # too.
+        # Check the loss too, because a squared error can overflow although its gradient does not.
         is_finite = torch.isfinite(gradient_norm) & torch.isfinite(loss)
         skip = ~is_finite | (failures > 0)
         divisor = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
         optimizers.apply_gradients(self.optimizer, gradients, divisor, skip)
         self.scaler.update()
-        # The order is that of StepValues. If the values are on a GPU, the copy goes to pinned
-        # memory.
+        # The order is the same as in StepValues. Values on a GPU are copied to pinned memory.
         values = torch.stack(
             [*terms, gradient_norm.float(), skip.float(), stop_requests, failures]
         ).to("cpu", non_blocking=True)
@@ -244,24 +246,25 @@ class Trainer:
         num_batches: int,
         stop: bool,
     ) -> torch.Tensor:
-        """Compute the gradients of the whole optimizer step, in every process.
+        """Compute the gradients of the whole optimizer step in every process.
 
-        Returns [terms + 2]: LossTerms, the number of processes that were asked to stop, and the
-        number of processes without a next batch, summed over all micro-batches and processes.
+        Return a vector [terms + 2], summed over all micro-batches and processes: LossTerms, the
+        number of processes that were asked to stop, and the number of processes without a next
+        batch.
 
-        Batch norm's running statistics become the mean of the statistics after each micro-batch
-        alone.
+        The running statistics of batch norm become the mean over the micro-batches, each updated
+        from the statistics before the optimizer step.
         """
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
         statistics = RunningStatistics(self.model) if several else None
         terms = slice(len(LossTerms._fields))
-        stop_requests = -2  # these are positions in `total`
+        stop_requests = -2  # index in `total`
         failures = -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
-        # `fill_` does not wait for the GPU; assigning a number copies it from the host, which does.
+        # Use `fill_`, because assigning a number would copy it from the host and wait for the GPU.
         total[stop_requests].fill_(stop)
-        # Gradients are summed over processes with the last micro-batch only.
+        # Synchronize gradients between processes only in the last micro-batch.
         without_sum = getattr(self.parallel, "no_sync", contextlib.nullcontext)
         left = self._all_of(micro_batches, num_batches)
         following: MicroBatch | None = next(left)
@@ -282,9 +285,10 @@ class Trainer:
                 if is_last:
                     total[failures].fill_(self.failure is not None)
                     vector = total if statistics is None else torch.cat([total, statistics.sums])
-                    # The sum over processes runs during the backward pass.
+                    # Start the sum over processes now, so that it overlaps with the backward pass.
                     reduced = processes.start_all_reduce(vector)
-                # DistributedDataParallel averages over processes; the optimizer step needs the sum.
+                # Multiply, because DistributedDataParallel averages over processes but the
+                # optimizer step needs the sum.
                 self.scaler.scale(trained * processes.world_size).backward()
             if statistics is not None:
                 statistics.restore()
@@ -299,13 +303,14 @@ class Trainer:
     def _all_of(
         self, micro_batches: Iterable[MicroBatch], num_batches: int
     ) -> Iterator[MicroBatch]:
-        """Yield the micro-batches, then synthetic batches of weight 0 while other processes wait.
+        """Yield the micro-batches, then as many synthetic batches of weight 0 as other processes
+        need.
 
-        The other processes wait for this process's gradients, or for the statistics of its batch
-        norm.
+        Other processes need this process's gradients, and its statistics if batch norm is
+        synchronized.
 
-        If reading fails and there are other processes, `failure` keeps the error. The other
-        processes receive it with the optimizer step, and the step is not applied.
+        If reading a batch fails in a run of several processes, the error is stored in `failure`.
+        All processes then skip the optimizer step.
         """
         min_count = 1
         if self.hparams.sync_batch_norm:
@@ -324,10 +329,11 @@ class Trainer:
 
 
 class RunningStatistics:
-    """Keep batch norm's running statistics right in an optimizer step of several batches.
+    """Update the running statistics of batch norm in an optimizer step of several batches.
 
-    Each batch starts from the statistics before the optimizer step, and the mean of the results is
-    kept. The result depends neither on the order of the batches nor on the process of each batch.
+    Each batch starts from the statistics before the optimizer step, and the new statistics are the
+    mean over the batches. They depend neither on the order of the batches nor on which process
+    trains which batch.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -340,16 +346,17 @@ class RunningStatistics:
         self.sums = torch.zeros_like(self._before)
 
     def add(self) -> None:
-        """Add the statistics after the forward pass of a batch."""
+        """Add the current statistics to the sums. Call this after each forward pass."""
         self.sums += torch.cat(self._buffers)
 
     def restore(self) -> None:
-        """Restore the statistics. Call this after the backward pass, because it still needs the old
-        statistics."""
+        """Restore the statistics from before the optimizer step. Call this after each backward
+        pass, which still needs the current statistics."""
         self._put(self._before)
 
     def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:
-        """Write the `means` over all batches, unless the optimizer step was not `applied`."""
+        """Set the statistics to `means` if the optimizer step was `applied`, otherwise to the old
+        values."""
         self._put(torch.where(applied, means, self._before))
         torch._foreach_copy_(self._counts, list((self._counts_before + applied).unbind()))
 
@@ -359,10 +366,10 @@ class RunningStatistics:
 
 
 def hashed_seed(seed: int, *position: int) -> int:
-    """Hash the run's seed and a position into the seed of a batch's dropout.
+    """Hash the run's seed and a batch's position (epoch, batch number) into a dropout seed.
 
-    The position is (epoch, number of the batch in its plan). The result does not depend on the
-    process that trains the batch, and runs with other seeds share no epoch.
+    The result does not depend on which process trains the batch. Runs with different seeds get
+    different dropout seeds in every epoch.
     """
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=position)
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

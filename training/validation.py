@@ -1,9 +1,9 @@
-"""Validate a model: compute losses that are comparable between runs, and make an example clip of
-each speaker for TensorBoard.
+"""Validate a model: compute losses that are comparable between runs, and prepare one example clip
+per speaker for TensorBoard.
 
-result = validate(run, stop)
-if result is not None:
-    log_validation(run, *result)
+    result = validate(run, stop)
+    if result is not None:
+        log_validation(run, *result)
 """
 
 import itertools
@@ -47,11 +47,12 @@ from training.speakers import (
 from training.tensorboard import Example, FreeRunningPrediction, Prediction, warn_on_failure
 from training.trainer import hashed_seed
 
-# Published runs took this many optimizer steps to align, with r = 1 and 64 clips per batch.
+# Number of optimizer steps after which an alignment formed in published runs (r = 1, 64 clips per
+# batch).
 STEPS_TO_ALIGN = 10_000
-# Attention ignores the text if, after STEPS_TO_READ optimizer steps, its focus rate is above SHARP
-# and its text effect is below TEXT_EFFECT. Runs that learned to speak had a text effect of 0.5 or
-# more; runs that babbled had 0.04 to 0.11.
+# Attention counts as ignoring the text if, after STEPS_TO_READ optimizer steps, the focus rate is
+# at least SHARP and the text effect is below TEXT_EFFECT. The text effect was 0.5 or more in runs
+# that learned to speak, and 0.04 to 0.11 in runs that babbled.
 SHARP = 0.6
 TEXT_EFFECT = 0.15
 STEPS_TO_READ = 1000
@@ -64,9 +65,9 @@ def make_validation_loader(
     *,
     pin_memory: bool,
 ) -> DataLoader[Any] | None:
-    """Return a loader of this process's validation batches, or None without validation clips.
+    """Return a DataLoader of this process's validation batches, or None without validation clips.
 
-    The batches are random, and the same in every run and every epoch.
+    The batches are random, but the same in every run and every epoch.
     """
     if not len(clips):
         return None
@@ -75,36 +76,37 @@ def make_validation_loader(
 
 
 class BatchResult(NamedTuple):
-    """The results of a batch's validation. It is sent between processes."""
+    """The validation results of one batch. Processes exchange these objects."""
 
-    number: int  # number of the batch
-    sizes: tuple[int, ...]  # clips, frames, decoder steps, symbols
-    sums: list[float]  # padded loss, masked loss, alignment_sums, text effect
-    rows: list[ClipRow]  # a row for each clip; [] for a model of one speaker
+    number: int  # index of the batch
+    sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
+    sums: list[float]  # padded loss, masked loss, 3 alignment_sums, text effect
+    rows: list[ClipRow]  # one row per clip; [] for a single-speaker model
 
 
 @torch.no_grad()
 def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]] | None:
     """Validate the model.
 
-    Returns the record for metrics.jsonl and, in the first process, the examples: one clip, or one
-    clip of each speaker. Returns None in all processes if a process was asked to stop. It also
-    returns None, with a warning, if validation fails, for example because a clip cannot be read, a
-    loss is not finite or memory runs out.
+    Return the record for metrics.jsonl and, in the first process, one example clip per speaker.
+    Return None in all processes if a process was asked to stop. If validation fails, for example
+    because a clip cannot be read, a loss is not finite or memory runs out, print a warning and
+    return None.
 
-    The prenet's dropout masks depend on the batch's number alone. The padded loss weights batches
-    by clips, the masked loss by real frames. alignment.py explains focus rate, diagonality and
-    coverage, and speakers.py the losses of speakers.
+    The prenet's dropout masks depend only on the batch number. In the means over batches, the
+    padded loss is weighted by the number of clips and the masked loss by the number of real frames.
+    See alignment.py for focus rate, diagonality and coverage, and speakers.py for the losses of
+    speakers.
     """
-    assert run.validation_loader is not None  # A run without validation clips does not call this.
+    assert run.validation_loader is not None  # never called without validation clips
     trainer = run.trainer
     processes = run.processes
     generator = torch.Generator()
     failure: str | None = None
     mine: list[BatchResult] = []
-    forced: dict[str, Example] = {}  # examples by speaker, still without free-running inference
+    forced: dict[str, Example] = {}  # examples by speaker, without free-running inference yet
     positions = example_positions(run)
-    # The memory check validates without gradients, so their memory is freed here too.
+    # Free the gradients, because the memory check measured validation without gradients.
     trainer.optimizer.zero_grad(set_to_none=True)
     trainer.model.eval()
     share = len(run.validation_loader)
@@ -126,7 +128,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
                 for speaker, (of_batch, row) in positions.items():
                     if of_batch == number:
                         forced[speaker] = forced_example(run, batch, outputs, row, speaker)
-            # The other processes wait for this process, so an error must not end it here.
+            # Do not raise here, because the other processes wait for this process.
             except Exception as error:
                 is_plain = isinstance(error, (UserError, NoNextBatch))
                 failure = str(error) if is_plain else f"{type(error).__name__}: {error}"
@@ -135,16 +137,20 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         failures = [answer[0] for answer in answers if answer[0] is not None]
         if failures:
             epoch = run.state.epoch
-            print(f"warning: no validation of epoch {epoch}, training continues: {failures[0]}")
+            print(
+                f"warning: the validation of epoch {epoch} failed, training continues: "
+                f"{failures[0]}"
+            )
             return None
         for _, _, theirs in answers:
             forced |= theirs
         examples = []
-        # Only the first process synthesizes, because the other processes print no warnings.
+        # Synthesize only in the first process, because warnings from other processes are not
+        # printed.
         for speaker in positions if processes.is_first else ():
             if stop.signal is not None:
                 break
-            with warn_on_failure("making plots and audio of a validation clip"):
+            with warn_on_failure("creating plots and audio for a validation clip"):
                 examples.append(example_of(run, forced[speaker]))
         run.must_stop = processes.any(stop.signal is not None)
         if run.must_stop:
@@ -157,9 +163,9 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
 
 
 def example_positions(run: Run) -> dict[str, tuple[int, int]]:
-    """Find the batch's number and the row of each example, by speaker.
+    """Return {speaker: (batch number, row in the batch)} of each example clip.
 
-    The speaker of a model of one speaker is "".
+    A single-speaker model has one speaker with the name "".
     """
     clips = run.clips.validation
     if not run.hparams.speakers:
@@ -181,11 +187,11 @@ def _validate_batch(
     steps = batch.num_steps(model.n_frames_per_step)
     aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
     sums = torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]).tolist()
-    assert batch.clip_indices is not None  # A loader's batch always has indices.
+    assert batch.clip_indices is not None  # set by every DataLoader
     if not np.isfinite(sums).all():
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
-    # Only the first batch measures the text effect, which takes another forward pass.
+    # Measure the text effect only on the first batch, because it needs another forward pass.
     is_first = number == 0
     loss = float(losses.total_unpadded)
     sums.append(text_effect(run, moved, masks, loss) if is_first else math.nan)
@@ -199,10 +205,9 @@ def _validate_batch(
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """Return how much the masked loss rises above `loss` when the texts are shuffled, relative to
-    `loss`.
+    """Return the relative increase of the masked loss from `loss` when the texts are shuffled.
 
-    If it is near 0, the model predicts frames from earlier frames alone. Such a model speaks no
+    Near 0, the model predicts frames from the previous frames alone. Such a model cannot speak
     words, even if its attention is focused.
     """
     text = batch.text.clone()
@@ -215,7 +220,8 @@ def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> flo
 
 
 def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
-    """Return the means over all batches. The batches are in the order of their numbers."""
+    """Return the record for metrics.jsonl: means over all batches, which must be sorted by
+    number."""
     values = np.array([result.sums for result in results])
     clips, frames, steps, symbols = np.array([result.sizes for result in results]).T
     record: dict[str, Any] = {
@@ -239,7 +245,8 @@ def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
 
 
 def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: str) -> Example:
-    """Return the clip in a row of a batch, with the outputs of teacher forcing."""
+    """Return an example of the clip in row `row` of the batch, with the outputs of teacher
+    forcing."""
     h = run.hparams
     ids = batch.text[row, : int(batch.text_lengths[row])].tolist()
     frames = int(batch.mel_lengths[row])
@@ -264,17 +271,17 @@ def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: 
 
 
 def example_of(run: Run, forced: Example) -> Example:
-    """Return the example with free-running inference of its text, and with its audio."""
+    """Complete an example with free-running inference of its text and with audio."""
     mels = {"predicted": forced.teacher_forced.mel}
     spoken = None
-    with warn_on_failure("speaking the text of a validation clip"):
+    with warn_on_failure("synthesizing the text of a validation clip"):
         spoken = speak(run, forced.ids, forced.speaker or None)
         mels["spoken"] = spoken.mel
-    # The recording is written once per run, and again after clips have changed.
+    # Write the recording once per run, and again after the clips have changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
         mels["recording"] = forced.recording
     audio = {}
-    with warn_on_failure("making the audio of a validation clip"):
+    with warn_on_failure("creating audio for a validation clip"):
         griffin_lim = GriffinLim(run.hparams, mel_filters(run.hparams).numpy())
         for name, mel in mels.items():
             audio[name] = griffin_lim.samples(mel)
@@ -282,10 +289,11 @@ def example_of(run: Run, forced: Example) -> Example:
 
 
 def speak(run: Run, ids: list[int], speaker: str | None = None) -> FreeRunningPrediction:
-    """Synthesize the symbol ids of a text once, by a speaker if the model has several.
+    """Synthesize symbol ids once, without retries, in the voice of `speaker` if the model has
+    several speakers.
 
-    The model must be in evaluation mode. No global random state changes. The text's length limits
-    the decoder steps, and attention without progress ends the speech.
+    The model must be in evaluation mode. The global random state does not change. The speech also
+    ends if it is too long for the text or if attention makes no progress.
     """
     training = TrainingFacts(run.statistics, run.speaker_statistics)
     synthesizer = CheckpointSynthesizer(run.trainer.model, run.hparams, training)
@@ -299,7 +307,7 @@ def speak(run: Run, ids: list[int], speaker: str | None = None) -> FreeRunningPr
 
 
 def free_running_record(example: Example) -> dict[str, float]:
-    """Return the record's entries on free-running inference; {} if it failed."""
+    """Return the metrics of an example's free-running inference; {} if inference failed."""
     spoken = example.free_running
     if spoken is None:
         return {}
@@ -311,7 +319,8 @@ def free_running_record(example: Example) -> dict[str, float]:
 
 
 def describe_free_running(run: Run, example: Example) -> str:
-    """Return a phrase on an example's free-running inference; "" if it failed."""
+    """Return a phrase that describes an example's free-running inference; "" if inference
+    failed."""
     spoken = example.free_running
     if spoken is None:
         return ""
@@ -326,9 +335,9 @@ def describe_free_running(run: Run, example: Example) -> str:
 
 
 def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) -> dict[str, Any]:
-    """Return the record with the entries on free-running inference.
+    """Return the record with the metrics of free-running inference.
 
-    The entries are means over all examples. Speakers in the record also get their own entries.
+    The metrics are means over all examples. Speakers in the record also get their own metrics.
     """
     entries = {example.speaker: free_running_record(example) for example in examples}
     if "speakers" in record:
@@ -343,7 +352,8 @@ def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) ->
 
 
 def log_validation(run: Run, record: dict[str, Any], examples: Sequence[Example]) -> None:
-    """Log and print a validation, and note whether it is the best of the run."""
+    """Log and print the results of a validation, and record whether its loss is the lowest of the
+    run."""
     if run.logger is not None:
         run.logger.log_validation(record, examples)
     run.recent_focus_rate = record["alignment_sharpness"]
@@ -384,16 +394,16 @@ def _print_speakers(speakers: dict[str, dict[str, float]], phrases: dict[str, st
 
 
 def warn_about_attention(run: Run, record: dict[str, Any]) -> None:
-    """Warn once per run if the alignment has not formed, and once if it ignores the text."""
+    """Warn once per run if no alignment has formed, and once if attention ignores the text."""
     state = run.state
     focus_rate = record["alignment_sharpness"]
     is_late = record["iteration"] >= STEPS_TO_ALIGN
     if not state.alignment_warned and is_late and focus_rate < FORMED:
         state.alignment_warned = 1
         print(
-            f"warning: the alignment has not formed after {record['iteration']:,} optimizer steps: "
-            f"focus rate {focus_rate:.2f}, expected at least {FORMED}. docs/guides/troubleshooting.md "
-            "says what to try",
+            f"warning: no alignment has formed after {record['iteration']:,} optimizer steps: "
+            f"focus rate {focus_rate:.2f}, expected at least {FORMED}. See "
+            "docs/guides/troubleshooting.md",
             flush=True,
         )
     can_read = record["iteration"] >= STEPS_TO_READ and focus_rate >= SHARP
@@ -401,10 +411,10 @@ def warn_about_attention(run: Run, record: dict[str, Any]) -> None:
         state.text_warned = 1
         settings = "guided_attention_weight=1,guided_attention_sigma=0.4"
         print(
-            f"warning: attention is focused ({focus_rate:.2f}) but ignores the text: with shuffled "
-            f"symbols the loss is only {max(0, record['text_effect']):.0%} higher. Attention moves "
-            "at a constant rate, and speech will have no words. Less guidance helps, also in this "
-            f"run: {run.resume_command} --hparams {settings}. If the run has these settings "
-            "already, keep training",
+            f"warning: attention is focused ({focus_rate:.2f}) but ignores the text: with "
+            f"shuffled symbols the loss is only {max(0, record['text_effect']):.0%} higher. "
+            "Attention moves at a constant rate, and speech will have no words. Stop the run and "
+            f"resume it with less guidance: {run.resume_command} --hparams {settings}. If the run "
+            "already has these settings, keep training",
             flush=True,
         )

@@ -1,8 +1,8 @@
-"""Fit the weights of another model to this model (--warm_start), and match symbols and speakers by
+"""Adapt another model's weights to this model (--warm_start). Symbols and speakers are matched by
 name.
 
-saved, notes = fitted(source, hparams)
-load_weights(model, saved, source.path, hparams, hparams.ignore_layers)
+    saved, notes = fitted(source, hparams)
+    load_weights(model, saved, source.path, hparams, hparams.ignore_layers)
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
-MAX_NAMED = 200  # largest number of characters of a list of names in a message
+MAX_NAMED = 200  # maximum number of characters for a list of names in a message
 SPEAKERS = checkpoint_file.SPEAKER_EMBEDDING
-# These weights are multiplied with the memory. If a model has several speakers, the memory ends
-# with the speaker's vector, so these weights have more columns at the end.
+# Weights that multiply the encoder's output. With several speakers, each output vector ends with
+# the speaker embedding, so these weights have extra columns at the end.
 READERS = (
     "decoder.attention_rnn.weight_ih",
     "decoder.attention_layer.memory_layer.linear_layer.weight",
@@ -30,9 +30,9 @@ READERS = (
 
 
 def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[str]]:
-    """Return a checkpoint's state with the embeddings of this run's symbols and speakers.
+    """Return a checkpoint's state with embeddings for this run's symbols and speakers, and notes.
 
-    The second value contains a sentence for each change. Tensors in `ignore_layers` do not change.
+    The notes contain one sentence per change. Tensors in `ignore_layers` do not change.
 
     Raises:
         UserError: if the checkpoint does not list the symbols or speakers of its rows.
@@ -42,13 +42,13 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
     if "embedding.weight" not in hparams.ignore_layers:
         saved, new = map_symbols(source, hparams.table, hparams.seed)
         count = len(hparams.table)
-        note = (
-            f"of {count} symbols, {count - len(new)} keep their rows of the embedding and "
-            f"{len(new)} are new"
-        )
+        note = f"{count - len(new)} of {count} symbols keep their embeddings, {len(new)} are new"
         if new:
             names = " ".join(new)
-            note += f", drawn from the mean and spread of the old rows: {names:.{MAX_NAMED}}"
+            note += (
+                " (random embeddings with the mean and spread of the old embeddings): "
+                f"{names:.{MAX_NAMED}}"
+            )
         notes.append(note)
     if hparams.speaker_embedding_dim and SPEAKERS not in hparams.ignore_layers:
         saved, note = map_speakers(Checkpoint(source.path, saved), hparams)
@@ -57,11 +57,11 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
 
 
 def different_audio(source: Checkpoint, hparams: HParams) -> list[str]:
-    """Return the audio settings of a checkpoint that differ from this run's, each with both
+    """Return the audio settings in which a checkpoint differs from this run, each with both
     values."""
     theirs = source.state.get("hparams", {})
     return [
-        f"{name}={theirs[name]}, here {getattr(hparams, name)}"
+        f"{name}={theirs[name]} (this run: {getattr(hparams, name)})"
         for name in MEL_SETTINGS
         if name in theirs and theirs[name] != getattr(hparams, name)
     ]
@@ -70,10 +70,11 @@ def different_audio(source: Checkpoint, hparams: HParams) -> list[str]:
 def map_symbols(
     source: Checkpoint, table: SymbolTable, seed: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Adapt a checkpoint's embedding to the symbols of `table`.
+    """Adapt a checkpoint's symbol embedding to the symbols in `table`.
 
-    Returns the checkpoint's state and the new symbols. A known symbol keeps its row. A new symbol's
-    row is drawn with `seed` from the normal distribution of all old rows, column by column.
+    Return the checkpoint's state and the new symbols. A known symbol keeps its row. For a new
+    symbol, each column is drawn with `seed` from a normal distribution with the mean and standard
+    deviation of the old rows.
 
     Raises:
         UserError: if the checkpoint does not list the symbols of its rows.
@@ -82,11 +83,11 @@ def map_symbols(
     theirs = hparams_from_dict(saved.get("hparams", {}))
     old = checkpoint_file.embedding_of(saved["state_dict"])
     if theirs.table.symbols == table.symbols or old is None:
-        return saved, []  # `load_weights` rejects weights that do not fit.
+        return saved, []  # `load_weights` rejects weights that do not fit
     if len(old) != theirs.n_symbols:
         raise UserError(
-            f"{source.path}: embedding.weight has {len(old)} rows, expected {theirs.n_symbols}, "
-            "the size of its symbol table. Leave it out with --hparams "
+            f"{source.path}: embedding.weight has {len(old)} rows, but the checkpoint's symbol "
+            f"table has {theirs.n_symbols} symbols. Ignore this layer with --hparams "
             "ignore_layers=[embedding.weight]"
         )
     old = old.float()
@@ -102,14 +103,14 @@ def map_symbols(
 
 
 def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], str]:
-    """Adapt a checkpoint's state to the speakers of `hparams`.
+    """Adapt a checkpoint's state to the speakers in `hparams`.
 
-    Returns the state and a sentence on the changes. A known speaker keeps its row of the embedding,
-    and a new speaker gets the mean of all old rows. A model of one speaker gets an embedding
-    without effect, so that every speaker begins as the model's one speaker.
+    Return the state and a sentence about the changes. A known speaker keeps its embedding, and a
+    new speaker gets the mean of all old embeddings. For a single-speaker checkpoint, the new
+    embedding has no effect at first, so that every speaker starts as the checkpoint's speaker.
 
     Raises:
-        UserError: if the checkpoint does not list the speakers of its rows (Mellotron's checkpoints
+        UserError: if the checkpoint does not list the speakers of its rows (Mellotron checkpoints
             do not).
     """
     saved = source.state
@@ -127,21 +128,21 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
             for name in READERS
             if name in weights and weights[name].dim() == 2
         }
-        note = f"all {len(names)} speakers begin as the one speaker of the checkpoint"
+        note = f"all {len(names)} speakers start as the checkpoint's single speaker"
         return saved | {"state_dict": weights | wider | {SPEAKERS: rows}}, note
     if old.dim() != 2 or len(old) != len(known):
         raise UserError(
-            f"{source.path}: {SPEAKERS} has {len(old)} rows, expected {len(known)}, one for each "
-            f"speaker of the checkpoint. Ignore this layer with --hparams ignore_layers=[{SPEAKERS}]"
+            f"{source.path}: {SPEAKERS} has {len(old)} rows, but the checkpoint lists {len(known)} "
+            f"speakers. Ignore this layer with --hparams ignore_layers=[{SPEAKERS}]"
         )
     index_of = {name: index for index, name in enumerate(known)}
     mean = old.float().mean(dim=0)
     rows = torch.stack([old[index_of[x]].float() if x in index_of else mean for x in names])
     new = [name for name in names if name not in index_of]
     note = (
-        f"of {len(names)} speakers, {len(names) - len(new)} keep their rows of the embedding and "
-        f"{len(new)} are new"
+        f"{len(names) - len(new)} of {len(names)} speakers keep their embeddings, {len(new)} are "
+        "new"
     )
     if new:
-        note += f" and begin with the mean of the old rows: {', '.join(new):.{MAX_NAMED}}"
+        note += f" (start with the mean of the old embeddings): {', '.join(new):.{MAX_NAMED}}"
     return saved | {"state_dict": weights | {SPEAKERS: rows}}, note

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
         step = int((args.folder / "accelerate" / "step").read_text())
     first, skipped = divmod(step, len(loader))
     for epoch in range(first, args.epochs):
-        loader.set_epoch(epoch)  # call this before skip_first_batches
+        loader.set_epoch(epoch)  # must be called before skip_first_batches
         skip = skipped if epoch == first else 0
         for batch in accelerator.skip_first_batches(loader, skip) if skip else loader:
             optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Train with the Trainer of Hugging Face.
+"""Train with the Hugging Face Trainer.
 
     python hf_trainer.py
     torchrun --nproc-per-node 2 hf_trainer.py
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training = TrainingArguments(
         str(args.folder / "trainer"),
-        per_device_train_batch_size=1,  # each item of the dataset is a batch
+        per_device_train_batch_size=1,  # each item of the dataset is a whole batch
         train_sampling_strategy="sequential",
         num_train_epochs=args.epochs,
         lr_scheduler_type="constant",
@@ -46,7 +46,8 @@ def main(argv: list[str] | None = None) -> None:
         **BATCHING,
         collate=pad,
         world_size=training.world_size,
-        record=args.folder / "trainer" / "batches.txt",  # the Trainer saves no position
+        # file for the position, which the Trainer does not save
+        record=args.folder / "trainer" / "batches.txt",
     )
     trainer = Trainer(
         model,

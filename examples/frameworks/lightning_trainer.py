@@ -30,9 +30,10 @@ class Module(lightning.LightningModule):
 
 
 class LaterLoader(DataLoader):
-    """Start the workers of a DataLoader when the first batch is read.
+    """A DataLoader that starts its workers when the first batch is read.
 
-    Lightning calls iter() before set_epoch. Workers that start at iter() would have the old epoch.
+    Lightning calls iter() before set_epoch, so workers that start in iter() would use the old
+    epoch.
     """
 
     def __iter__(self):
@@ -40,7 +41,8 @@ class LaterLoader(DataLoader):
 
 
 class SaveBatches(Callback):
-    """Save the position in the checkpoint, because Lightning does not save it for a DataLoader."""
+    """Save the position in the epoch, which Lightning does not save for a DataLoader, in the
+    checkpoint."""
 
     def __init__(self, batches: LengthBatches):
         self.batches = batches
@@ -56,11 +58,13 @@ class SaveBatches(Callback):
         return self.batches.state_dict(self.trained) | {"world_size": self.batches.world_size}
 
     def load_state_dict(self, state_dict):
-        # Lightning itself counts the batches of each process. With another number of processes, it
-        # would end the epoch at a wrong batch.
+        # Lightning itself counts the batches of each process. With a different number of processes,
+        # it would end the epoch at the wrong batch.
         if state_dict["world_size"] != self.batches.world_size:
             expected = state_dict["world_size"]
-            raise BatchingError(f"world_size={self.batches.world_size}: expected {expected}")
+            raise BatchingError(
+                f"world_size={self.batches.world_size}, expected {expected} as in the checkpoint"
+            )
         self.batches.load_state_dict(state_dict)
 
 
@@ -89,7 +93,7 @@ def main(argv: list[str] | None = None) -> None:
         batch_size=None,
         sampler=sampler,
         num_workers=args.workers,
-        # A forked worker can hang if the parent process has other threads.
+        # avoids forked workers, which can hang if the parent process has threads
         multiprocessing_context="forkserver" if args.workers else None,
     )
     checkpoint = args.folder / "lightning" / "last.ckpt"

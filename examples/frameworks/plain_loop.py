@@ -1,4 +1,4 @@
-"""Train with a loop of your own and the DataLoader of torch.
+"""Train with your own loop and PyTorch's DataLoader.
 
     python plain_loop.py
     torchrun --nproc-per-node 2 plain_loop.py
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
         model.load_state_dict(state["model"])
         step = state["step"]
     for epoch in range(batches.epoch, args.epochs):
-        sampler.set_epoch(epoch)  # call this before every epoch
+        sampler.set_epoch(epoch)  # must be called before every epoch
         for trained, batch in enumerate(loader, start=1):
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()

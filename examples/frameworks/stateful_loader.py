@@ -1,4 +1,4 @@
-"""Train with the StatefulDataLoader of torchdata, which saves its own position.
+"""Train with torchdata's StatefulDataLoader, which saves its own position.
 
     python stateful_loader.py
     torchrun --nproc-per-node 2 stateful_loader.py
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
         epoch = state["epoch"]
         step = state["step"]
     for current in range(epoch, args.epochs):
-        sampler.set_epoch(current)  # call this before every epoch
+        sampler.set_epoch(current)  # must be called before every epoch
         for batch in loader:
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()

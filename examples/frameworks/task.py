@@ -19,7 +19,7 @@ BATCHING: Any = {
 
 
 class Clips(Dataset[Tensor]):
-    """Clips with lognormal lengths. The first frame of a clip is the index of the clip."""
+    """Clips with lognormal lengths. The first frame of each clip contains the index of the clip."""
 
     def __init__(self, count: int = 300):
         generator = torch.Generator().manual_seed(0)
@@ -41,10 +41,10 @@ def pad(clips: list[Tensor]) -> dict[str, Tensor]:
 
 
 class Model(nn.Module):
-    """Predict each frame from the frame before it.
+    """A model that predicts each frame from the previous frame.
 
-    The model appends the clips and the loss of every batch to the file `record`, one JSON object
-    per line. In a run with several processes, each process has its own file.
+    It appends the clips and the loss of every batch to the file `record`, one JSON object per line.
+    With several processes, each process has its own file.
     """
 
     def __init__(self, record: Path):
@@ -65,18 +65,19 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add = parser.add_argument
     add("--epochs", type=int, default=3, help="number of epochs (default: 3)")
-    add("--workers", type=int, default=0, help="worker processes of the loader (default: 0)")
-    add("--stop", type=int, metavar="N", help="save a checkpoint after N optimizer steps and stop")
+    add("--workers", type=int, default=0, help="number of DataLoader workers (default: 0)")
+    add(
+        "--stop", type=int, metavar="N", help="save a checkpoint after N optimizer steps, then stop"
+    )
     add("--resume", action="store_true", help="continue from the checkpoint")
-    add("--folder", type=Path, default=Path("run"), help="folder of the run (default: run)")
+    add("--folder", type=Path, default=Path("run"), help="folder for the run (default: run)")
     args = parser.parse_args(argv)
     args.folder.mkdir(parents=True, exist_ok=True)
     return args
 
 
 def join_processes() -> tuple[int, int]:
-    """Join the processes that torchrun started. Return the rank of this process, and the number of
-    processes."""
+    """Join the processes that torchrun started, and return (rank, number of processes)."""
     if "RANK" not in os.environ:
         return 0, 1
     if not distributed.is_initialized():
@@ -85,7 +86,7 @@ def join_processes() -> tuple[int, int]:
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Save a checkpoint in the first process. The other processes wait until it is written."""
+    """Save a checkpoint in the first process. All processes wait until it is written."""
     if int(os.environ.get("RANK", 0)) == 0:
         torch.save(state, path)
     if distributed.is_initialized():
