@@ -38,7 +38,7 @@ def weight(t, n, num_steps, num_symbols, sigma):
 
 
 @given(CLIPS, st.sampled_from([0.1, 0.2, 0.5]), st.integers(0, 99))
-def test_guided_attention_loss_equals_the_papers_formula(clips, sigma, seed):
+def test_guided_attention_loss_equals_the_formula_in_the_paper(clips, sigma, seed):
     alignments, steps, symbols = alignments_of(clips, seed, beyond=7.0)
     expected = sum(
         float(alignments[b, t, n]) * weight(t, n, num_steps, num_symbols, sigma)
@@ -80,7 +80,7 @@ def test_guided_attention_gradient_equals_finite_differences():
     assert torch.autograd.gradcheck(loss, alignments.requires_grad_())
 
 
-def test_alignment_sums_are_in_float32_when_alignments_have_half_precision():
+def test_alignment_sums_use_float32_when_alignments_have_half_precision():
     alignments, steps, symbols = alignments_of([(9, 5), (4, 3)])
     for dtype in (torch.bfloat16, torch.float16):
         low = alignments.to(dtype)

@@ -20,14 +20,14 @@ def failures_of(alignment, sequence, end=StopReason.GATE, statistics=None) -> li
     return find_failures(alignment, sequence, end, H, ENGLISH, statistics)
 
 
-def test_find_failures_finds_nothing_when_attention_reads_the_text_once():
+def test_find_failures_returns_nothing_when_attention_passes_each_symbol_once():
     for text in TEXTS:
         sequence = symbols_of(text)
         for seed in range(20):
             assert failures_of(spoken(sequence, len(sequence), seed), sequence) == []
 
 
-def test_word_is_skipped_when_attention_never_reaches_it():
+def test_word_is_reported_as_skipped_when_attention_never_reaches_it():
     alignment = diagonal(60, 20)  # "she was the last one"
     alignment[:, 8:11] = 0
     alignment[24:33, 7] = 1
@@ -36,7 +36,7 @@ def test_word_is_skipped_when_attention_never_reaches_it():
     assert "'the'" in failure.message
 
 
-def test_one_letter_word_is_spoken_when_attention_is_on_its_spaces():
+def test_one_letter_word_counts_as_spoken_when_attention_is_on_adjacent_spaces():
     sequence = symbols_of("it was a dog.")
     alignment = diagonal(3 * len(sequence), len(sequence))
     alignment[21:24] = 0  # the decoder steps in which attention is on the "a"
@@ -50,7 +50,7 @@ def test_one_letter_word_is_spoken_when_attention_is_on_its_spaces():
     assert "'a'" in failure.message
 
 
-def test_failure_counts_every_word_when_words_are_repeated():
+def test_repeated_words_are_counted():
     again = np.concatenate([diagonal(60, 20), diagonal(60, 20)[12:]])
     (failure,) = failures_of(again, TWENTY)
     assert (failure.kind, failure.count) == ("repeated", 4)
@@ -90,7 +90,7 @@ def test_advice_never_suggests_a_larger_step_limit():
                 assert "Train longer" in failure.message
 
 
-def test_severity_ranks_a_missing_end_above_wrong_words():
+def test_severity_is_higher_for_a_missing_end_than_for_wrong_words():
     def of(*failures):
         return severity([Failure(kind, count, "") for kind, count in failures])
 

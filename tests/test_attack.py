@@ -117,7 +117,7 @@ OPTIONAL = {"clips.csv", "part.txt"}
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_reader_reports_the_file_when_it_is_an_obstacle(attacked, name):
+def test_reader_error_contains_the_path_when_the_file_is_unusable(attacked, name):
     path = attacked(name.partition(" ")[0])
     if name == "texts.txt" and path.is_fifo():
         return  # the program may wait for a pipe, because users pipe texts

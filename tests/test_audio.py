@@ -112,7 +112,7 @@ def test_log_mel_matches_plain_numpy():
 
 
 @BOTH
-def test_shortest_clip_allowed_has_a_mel(h):
+def test_shortest_allowed_clip_has_a_mel(h):
     shortest = minimum_samples(h)
     assert log_mel_spectrogram(torch.zeros(shortest), h).shape == (80, 1 + shortest // h.hop_length)
 
@@ -130,7 +130,7 @@ def test_log_mel_is_rejected_when_samples_are_invalid(samples, words):
         log_mel_spectrogram(samples, REFERENCE)
 
 
-def test_mel_fingerprint_changes_with_mel_settings_only():
+def test_mel_fingerprint_changes_only_with_mel_settings():
     changes = ("sampling_rate=24000", "filter_length=2048", "hop_length=300", "win_length=1000")
     changes += ("n_mel_channels=40", "mel_fmin=20", "mel_fmax=7600")
     for change in changes:
@@ -140,7 +140,7 @@ def test_mel_fingerprint_changes_with_mel_settings_only():
 
 
 @pytest.mark.parametrize("name", ["a.wav", "b.flac"])
-def test_samples_are_16_bit_steps_of_32768(tmp_path, name):
+def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
     steps = np.array([0, 1, -1, 16384, 32767, -32768] * 200, dtype=np.int16)
     soundfile.write(tmp_path / name, steps, 22050)
     assert read_header(tmp_path / name, REFERENCE) == len(steps)
@@ -149,7 +149,7 @@ def test_samples_are_16_bit_steps_of_32768(tmp_path, name):
     np.testing.assert_array_equal(read, steps.astype(np.float32) / 32768)
 
 
-def test_write_wav_scales_loud_samples_only(tmp_path):
+def test_write_wav_scales_only_loud_samples(tmp_path):
     wave = np.sin(2 * np.pi * np.arange(8000) / 100)
     for factor in (3, 0.25):  # quiet samples must not change
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
@@ -181,7 +181,7 @@ def faulty_file(path, fault):
         ("short", ["512 samples, expected at least 513"]),
     ],
 )
-def test_bad_file_is_rejected_with_a_fix(tmp_path, fault, words):
+def test_error_suggests_a_fix_when_an_audio_file_is_bad(tmp_path, fault, words):
     path = tmp_path / "clip.wav"
     faulty_file(path, fault)
     for read in (read_header, read_audio, read_checked):
@@ -203,7 +203,7 @@ def test_bad_file_is_rejected_with_a_fix(tmp_path, fault, words):
     ],
 )
 @pytest.mark.parametrize("peak", [0.05, 1.0])
-def test_good_audio_is_read_in_every_format(tmp_path, options, peak):
+def test_valid_audio_is_read_in_every_format(tmp_path, options, peak):
     samples = peak * np.sin(np.arange(4000) / 10)
     samples[7], samples[9] = -peak, peak
     soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
@@ -238,7 +238,7 @@ def test_clip_is_rejected_when_its_samples_are_bad(tmp_path, bad, words):
         (1, 22050, {"subtype": "FLOAT"}, 32768),
     ],
 )
-def test_conversion_makes_a_readable_clip_when_the_error_advises_it(
+def test_conversion_command_from_the_error_makes_a_readable_clip(
     tmp_path, channels, rate, options, factor
 ):
     speech = speech_like(0.5).numpy().astype(np.float64)
@@ -274,7 +274,7 @@ def test_frames_keep_their_duration_when_advised_settings_are_used(rate, mel_fma
         ("hop_length=600", False),
     ],
 )
-def test_warning_is_returned_when_frames_have_another_duration(settings, is_usual):
+def test_warning_is_returned_when_the_frame_duration_is_unusual(settings, is_usual):
     warning = unusual_frames(create_hparams(settings))
     assert (warning is None) == is_usual
     if warning:
@@ -292,7 +292,7 @@ def test_clip_is_rejected_when_it_is_silent(tmp_path, offset, subtype):
 
 
 @pytest.mark.parametrize("kind", ["MP3", "AIFF"])
-def test_file_is_rejected_when_its_format_is_not_wav_but_its_name_is(tmp_path, kind):
+def test_file_is_rejected_when_its_name_ends_in_wav_but_its_content_is_not_wav(tmp_path, kind):
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(0.3).numpy(), 22050, format=kind)
     with pytest.raises(ValueError, match=r"expected WAV or FLAC; .*--convert") as caught:
@@ -300,7 +300,7 @@ def test_file_is_rejected_when_its_format_is_not_wav_but_its_name_is(tmp_path, k
     assert {"MP3": "MPEG"}.get(kind, kind) in str(caught.value).partition(", expected")[0]
 
 
-def test_flac_is_rejected_when_it_is_damaged_inside(tmp_path):
+def test_flac_is_rejected_when_its_samples_are_damaged(tmp_path):
     path = tmp_path / "clip.flac"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
@@ -334,7 +334,7 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
         ("WAV", 0, False),
     ],
 )
-def test_clip_is_read_or_rejected_when_its_header_has_a_wrong_length(
+def test_clip_is_read_or_rejected_when_its_header_has_an_incorrect_length(
     tmp_path, kind, listed, is_read
 ):
     """`listed` is the number of samples (FLAC) or of bytes (WAV) in the header."""

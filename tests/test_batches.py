@@ -68,7 +68,7 @@ def plans(world_size=1, epochs=EPOCHS, **options):
 
 
 @every_kind_of_worker
-def test_pass_is_the_epoch_that_was_set(workers):
+def test_pass_yields_the_epoch_that_was_set(workers):
     whole = plans(2)
     for rank in range(2):
         batches = make(2)
@@ -143,7 +143,7 @@ def test_every_clip_is_trained_once_when_training_stops_with_workers(workers):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (4, 2)])
-def test_processes_yield_the_rest_when_resumed_with_another_world_size(before, after):
+def test_processes_yield_the_remaining_batches_when_the_world_size_changes(before, after):
     first = make(before, batches_per_update=4)
     loader = loader_of(first)
     loader.sampler.set_epoch(1)
@@ -182,7 +182,7 @@ def test_item_raises_when_it_is_not_the_next_batch(numbers, world_size, epoch):
     assert not given or any(share[: len(given)] == given for share in shares)
 
 
-def test_item_raises_when_its_index_is_of_an_earlier_pass():
+def test_item_raises_when_its_index_comes_from_an_earlier_pass():
     """A persistent worker may get such an index late, after set_epoch of the same epoch."""
     batches = make()
     batches.set_epoch(1)
@@ -227,13 +227,15 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         "distributed to more processes",
     ],
 )
-def test_loader_raises_when_order_or_number_of_batches_is_wrong(world_size, options, num_workers):
+def test_loader_raises_when_it_changes_the_order_or_number_of_batches(
+    world_size, options, num_workers
+):
     batches = make(world_size)
     loader = DataLoader(batches, num_workers=num_workers, **options)
     assert re.search("world_size=|batch_size=", error_of(lambda: train(batches, loader)))
 
 
-def test_loader_raises_when_sampler_distributes_again():
+def test_loader_raises_when_the_sampler_distributes_batches_a_second_time():
     batches = make(2)
     again = DistributedSampler(RankSampler(batches, 1), 2, 1, shuffle=False)
     with pytest.raises(BatchingError, match="world_size=2"):
@@ -288,7 +290,7 @@ def test_pass_raises_when_set_epoch_is_called_during_it(num_workers, other):
     "changed", [{"seed": 12}, {"batch_size": 4}, {"lengths": [*TWENTY[:-1], 15]}], ids=str
 )
 @pytest.mark.parametrize("trained", [2, None])
-def test_load_raises_when_clips_or_options_differ(changed, trained):
+def test_load_state_dict_raises_when_clips_or_options_differ(changed, trained):
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
@@ -297,7 +299,7 @@ def test_load_raises_when_clips_or_options_differ(changed, trained):
         make(**changed).load_state_dict(batches.state_dict(trained))
 
 
-def test_set_epoch_raises_when_another_epoch_was_loaded():
+def test_set_epoch_raises_when_the_loaded_state_is_for_a_different_epoch():
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
@@ -324,7 +326,7 @@ def skipping(batches, epoch, skipped):
     return [batches[number] for number in range(skipped, len(batches))]
 
 
-def test_skipping_raises_without_state_or_record(tmp_path):
+def test_skipping_raises_when_there_is_no_state_or_record(tmp_path):
     with pytest.raises(BatchingError, match=r"record="):
         skipping(make(), 0, 2)
     saved = make()
@@ -402,7 +404,7 @@ def test_batches_resume_in_the_loader_of_torchdata():
 
 
 @pytest.mark.parametrize("count", [49, 51])
-def test_batches_raise_when_clips_and_lengths_differ_in_number(count):
+def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(count):
     """With 49 lengths for 50 clips, one clip was never trained."""
     with pytest.raises(BatchingError) as raised:
         LengthBatches(range(50), range(1, count + 1), 4, "random", collate=list)

@@ -143,7 +143,7 @@ def test_plan_equals_a_naive_loop(strategy, mode, data):
     assert batches == naive_batches(clips_of(batches), lengths, **limits)
 
 
-def test_batch_randomization_shuffles_fairly():
+def test_batch_randomization_shuffles_uniformly():
     places, distances = Counter(), Counter()
     for epoch in range(200):
         batches = plan_epoch(range(1, 25), 3, "sorted", epoch=epoch, batch_randomization=True)
@@ -161,7 +161,7 @@ def test_batch_randomization_shuffles_fairly():
 
 @every_strategy
 @with_and_without_randomization
-def test_plan_follows_from_seed_and_epoch_when_global_seeds_differ(strategy, randomize):
+def test_plan_depends_only_on_seed_and_epoch_when_global_seeds_differ(strategy, randomize):
     plans, options = [], {"seed": 3, "epoch": 4, "batch_randomization": randomize} | SMALL | DBS
     for global_seed in (1, 2):
         np.random.seed(global_seed)  # noqa: NPY002  the global generators are what is tested
@@ -241,7 +241,9 @@ def test_semi_sorted_equals_sorted_when_factor_is_0(strategy, randomize, data, m
         ("semi_sorted_exponential", 4, 1000 / 2, 1 / (4 * 1000 / 2)),
     ],
 )
-def test_noise_follows_its_closed_form(strategy, power, distance, squared_density):
+def test_pair_frequency_matches_the_closed_form_of_the_noise(
+    strategy, power, distance, squared_density
+):
     """Noise is in units of length for `semi_sorted`, and in ranks for the other strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power
     # The range a of the noise is 1000 ranks.
@@ -360,7 +362,7 @@ def naive_padding(lengths, batches, frames_per_step=1):
 @every_strategy
 @few
 @given(data=data, mode=st.sampled_from(MODES), frames_per_step=st.integers(1, 7))
-def test_padding_stats_equal_a_naive_loop(strategy, mode, data, frames_per_step):
+def test_padding_stats_equal_those_of_a_naive_loop(strategy, mode, data, frames_per_step):
     in_any_unit = some_lengths if frames_per_step == 1 else whole_lengths
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=in_any_unit)
     batches = plan_epoch(lengths, batch_size, strategy, **options)
@@ -374,7 +376,7 @@ def test_padding_stats_equal_a_naive_loop(strategy, mode, data, frames_per_step)
 @every_strategy
 @few
 @given(data=data, mode=st.sampled_from(MODES[:2]))
-def test_pair_novelty_equals_a_loop_over_pairs(strategy, mode, data):
+def test_pair_novelty_equals_that_of_a_loop_over_pairs(strategy, mode, data):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize=True)
     now = as_lists(plan_epoch(lengths, batch_size, strategy, **options))
     options["epoch"] += 1
@@ -443,14 +445,14 @@ def test_check_options_lists_every_problem():
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
 )
-def test_plan_epoch_reports_option_and_value_when_wrong(changed, named):
+def test_plan_epoch_error_contains_option_and_value_when_a_value_is_invalid(changed, named):
     arguments = {"lengths": range(10, 101, 10), "batch_size": 4, "strategy": "semi_sorted"}
     with pytest.raises(BatchingError, match=re.escape(named[0])) as raised:
         plan_epoch(**(arguments | changed))
     assert [words for words in named if words not in str(raised.value)] == []
 
 
-def test_costs_raise_when_batches_are_wrong():
+def test_cost_functions_raise_when_batches_are_invalid():
     for batches in ([], [[0], []]):
         with pytest.raises(ValueError, match="batches: "):
             padding_stats([1, 2], batches)
@@ -477,7 +479,7 @@ def test_costs_raise_when_batches_are_wrong():
         ("semi_sorted", DBS | BR, 6.62, 557.68, 463),
     ],
 )
-def test_plans_of_ljspeech_match_the_published_figures(
+def test_plan_statistics_for_ljspeech_match_the_published_values(
     strategy, options, zero_padding_percent, batch_length, num_batches
 ):
     found = []

@@ -115,7 +115,7 @@ def test_plan_stays_the_same_when_second_length_is_0(strategy, capacity):
 
 @few
 @given(data=data, epoch=st.integers(0, 99))
-def test_draws_equal_rounded_shares(data, epoch):
+def test_number_of_draws_equals_the_rounded_share(data, epoch):
     """Without weights, a clip is drawn at most once, unless `draw` exceeds the number of clips."""
     count, draw = data.draw(st.integers(1, 20)), data.draw(st.none() | st.integers(1, 40))
     weights = data.draw(st.none() | st.lists(st.integers(0, 7), min_size=count, max_size=count))
@@ -131,7 +131,7 @@ def test_draws_equal_rounded_shares(data, epoch):
         assert math.floor(share) <= times[i] <= math.ceil(share)
 
 
-def test_draws_are_proportional_to_weights():
+def test_number_of_draws_is_proportional_to_the_weight():
     weights, epochs = [0, 1, 2, 3, 4, 5.5], 2000
     options = {"draw": 4, "draw_weights": weights}
     plans = [plan_epoch([5] * 6, 2, "random", epoch=epoch, **options) for epoch in range(epochs)]
@@ -186,7 +186,7 @@ TWO = {"lengths": [[5, 0], [-1, 2]], "cost": audio_and_text}
         ({"cost": lambda length: math.nan}, r"costs of clips\[0\]=nan: .*10 of 10"),
     ],
 )
-def test_plan_epoch_reports_option_when_out_of_range(changed, named):
+def test_plan_epoch_error_contains_the_option_when_it_is_out_of_range(changed, named):
     arguments = {"lengths": range(10, 110, 10), "batch_size": 4, "strategy": "semi_sorted"}
     with pytest.raises(BatchingError, match=named) as raised:
         plan_epoch(**(arguments | changed))
