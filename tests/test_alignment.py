@@ -1,4 +1,4 @@
-"""Compare the guided attention loss and the sums of training/alignment.py with plain loops."""
+"""Compare the guided attention loss and the sums in training/alignment.py with plain loops."""
 
 import math
 
@@ -15,9 +15,10 @@ CLIPS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, m
 
 
 def alignments_of(clips, seed=0, beyond=0.0):
-    """Return random alignments [B, T, N] for clips of these sizes (decoder steps, symbols).
+    """Return random alignments [B, T, N] for clips with these sizes (decoder steps, symbols).
 
-    The padding has the value `beyond`."""
+    The padding is filled with the value `beyond`.
+    """
     steps, symbols = (torch.tensor(counts) for counts in zip(*clips, strict=True))
     weights = torch.rand(
         (len(clips), int(steps.max()), int(symbols.max())),
@@ -33,7 +34,7 @@ def alignments_of(clips, seed=0, beyond=0.0):
 
 
 def weight(t, n, num_steps, num_symbols, sigma):
-    """Compute the weight of a decoder step and a symbol by Tachibana et al. 2018, section 4.1."""
+    """Return the weight of a decoder step and a symbol as in Tachibana et al. 2018, section 4.1."""
     return 1 - math.exp(-((n / num_symbols - t / num_steps) ** 2) / (2 * sigma**2))
 
 

@@ -1,4 +1,4 @@
-"""Test which failures an alignment shows, and how the best attempt is chosen
+"""Test which failures are found in an alignment, and how the best attempt is chosen
 (tacotron2_voice/alignment_failures.py)."""
 
 from dataclasses import replace
@@ -39,11 +39,11 @@ def test_word_is_reported_as_skipped_when_attention_never_reaches_it():
 def test_one_letter_word_counts_as_spoken_when_attention_is_on_adjacent_spaces():
     sequence = symbols_of("it was a dog.")
     alignment = diagonal(3 * len(sequence), len(sequence))
-    alignment[21:24] = 0  # the decoder steps in which attention is on the "a"
+    alignment[21:24] = 0  # decoder steps with attention on the "a"
     alignment[21:24, 6] = 0.4
     alignment[21:24, 7:9] = 0.3
     assert failures_of(alignment, sequence) == []
-    alignment[18:27] = 0  # the decoder steps on the "a" and on the spaces around it
+    alignment[18:27] = 0  # decoder steps with attention on the "a" or the spaces around it
     alignment[18:27, 5] = 1
     (failure,) = failures_of(alignment, sequence)
     assert (failure.kind, failure.count) == ("skipped", 1)
@@ -67,7 +67,8 @@ def test_failure_is_reported_when_speech_does_not_stop(end, kind):
 
 @pytest.mark.parametrize(("steps", "kind"), [(60, "fast"), (120, None), (260, "slow")])
 def test_failure_is_reported_when_speaking_rate_differs_from_the_corpus(steps, kind):
-    """20 symbols of LJSpeech take 1.4 s, which is 122 steps; 0.7 to 2.8 s are usual."""
+    """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations from 0.7
+    s to 2.8 s are accepted."""
     failures = failures_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
     assert [failure.kind for failure in failures] == ([kind] if kind else [])
 
@@ -81,7 +82,7 @@ def test_message_contains_max_decoder_steps_when_the_user_set_it():
 
 
 def test_advice_never_suggests_a_larger_step_limit():
-    """A larger limit would only make the noise longer."""
+    """With a larger limit, the speech would only end with more noise."""
     blurred = np.full((400, 20), 0.05, np.float32)
     for end in StopReason:
         for alignment in (blurred, diagonal(30, 20)[:20], diagonal(500, 20)):

@@ -34,7 +34,8 @@ BOTH = pytest.mark.parametrize("h", [REFERENCE, PAPER], ids=["1024_256", "2048_2
 
 
 def speech_like(seconds=1.5, rate=22050, seed=0):
-    """Return harmonics of a gliding pitch with syllables, and some noise: float32 [N]."""
+    """Return a speech-like signal, float32 [N]: harmonics of a gliding pitch, syllables and
+    noise."""
     rng = np.random.default_rng(seed)
     t = np.arange(int(seconds * rate)) / rate
     phase = 2 * np.pi * np.cumsum(120 + 40 * np.sin(2 * np.pi * 0.7 * t)) / rate
@@ -60,19 +61,19 @@ def slaney_hertz(mel):
 
 
 def band_edges(h):
-    """Return the bands' edges [n_mels + 2] in Hz. Band b rises from edge b to b + 1 and falls to b
-    + 2."""
+    """Return the band edges [n_mels + 2] in Hz. Band b rises from edge b to edge b + 1, and falls
+    to edge b + 2."""
     return slaney_hertz(
         np.linspace(slaney_mel(h.mel_fmin), slaney_mel(h.mel_fmax), h.n_mel_channels + 2)
     )
 
 
 def naive_log_mel(samples, h):
-    """Compute the log-mel by its definition, in float64 numpy."""
+    """Compute the log-mel from its definition with numpy in float64."""
     half, size = h.filter_length // 2, h.filter_length
-    window = np.zeros(size)  # the window lies in the middle of the filter
+    window = np.zeros(size)  # the window is centered in the filter
     start = (size - h.win_length) // 2
-    # A periodic window has no second zero at its end.
+    # A periodic window is zero only at its start.
     turns = np.arange(h.win_length) / h.win_length
     window[start : start + h.win_length] = 0.5 - 0.5 * np.cos(2 * np.pi * turns)
     x = np.asarray(samples, dtype=np.float64)
@@ -270,7 +271,7 @@ def test_frames_keep_their_duration_when_advised_settings_are_used(rate, mel_fma
         ("win_time=50,hop_time=12.5", True),
         ("sampling_rate=24000", True),
         ("sampling_rate=16000", False),
-        ("sampling_rate=44100,hop_length=512", False),  # windows last 23 ms
+        ("sampling_rate=44100,hop_length=512", False),  # the window is 23 ms long
         ("hop_length=600", False),
     ],
 )
@@ -327,9 +328,9 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 @pytest.mark.parametrize(
     ("kind", "listed", "is_read"),
     [
-        ("FLAC", 0, False),  # header of a stream, which has no length
+        ("FLAC", 0, False),  # header of a stream, which does not contain a length
         ("FLAC", 44100, False),
-        # Header written to a pipe: the samples reach the end of the file.
+        # Header that was written to a pipe: the samples extend to the end of the file.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],
@@ -337,7 +338,7 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 def test_clip_is_read_or_rejected_when_its_header_has_an_incorrect_length(
     tmp_path, kind, listed, is_read
 ):
-    """`listed` is the number of samples (FLAC) or of bytes (WAV) in the header."""
+    """`listed` is the number of samples (FLAC) or bytes (WAV) in the header."""
     path = tmp_path / "clip"
     samples = speech_like(1.0).numpy()
     soundfile.write(path, samples, 22050, format=kind)
@@ -358,7 +359,7 @@ def test_clip_is_read_or_rejected_when_its_header_has_an_incorrect_length(
 
 
 def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
-    """The header of a sparse file claims hours of audio."""
+    """According to the header, the sparse file contains hours of audio."""
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
@@ -376,7 +377,7 @@ def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
 
 
 def test_warning_is_returned_when_mel_bands_are_silent():
-    """The warning contains our settings, and librosa's own warning is not printed."""
+    """The warning contains the settings, and replaces librosa's warning."""
     h = create_hparams("n_mel_channels=500")
     mel_filters.cache_clear()
     with warnings.catch_warnings(action="error"):

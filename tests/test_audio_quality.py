@@ -1,4 +1,4 @@
-"""Tests of the measures of audio problems, on real recordings with one problem added."""
+"""Test the measures of audio problems on real recordings to which one problem is added."""
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ def test_no_problem_is_found_in_clean_recordings(samples, rate):
 
 @pytest.mark.parametrize("problem", STRENGTHS)
 def test_problem_is_found_when_it_is_added_to_recordings(problem):
-    """The strongest change is found in every recording. Where the speech is cut off, it may end in a
-    pause."""
+    """The strongest change is found in every recording. Weaker changes may be missed, for example
+    if speech is cut off in a pause."""
     found = []
     for samples, rate in CLIPS:
         changed = CHANGES[problem](samples, rate, STRENGTHS[problem][-1]).astype(np.float32)
