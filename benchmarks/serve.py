@@ -1,12 +1,12 @@
-"""Measure a server of voices under load: time to the first audio, throughput, memory and replies.
+"""Measure a speech server under load: time to the first audio, throughput and memory.
 
     python -m benchmarks.serve --voice voices/english
     python -m benchmarks.serve --voice voices/english --vocoder voices/vocoder.onnx --minutes 12
 
-The benchmark starts `tacotron2-voice serve` and speaks every text once with a single client. Then it
-runs each number of --clients for --minutes. A client asks for the next text when its reply is
-complete. Every reply is compared with the reply to the single client, byte by byte. The clients run
-on the same machine as the server.
+The benchmark starts `tacotron2-voice serve` and requests every text once with a single client. Then
+it runs each number of concurrent clients in --clients for --minutes. A client requests its next text
+as soon as a reply is complete. The benchmark compares every reply, byte by byte, with the reply to
+the single client. The clients run on the same machine as the server.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 
 TEXTS = Path("tests/data/unseen_transcripts.txt")
-JOINED = 5  # every fifth text is followed by as many further texts, as one long text
-HEADER_BYTES = 44  # of a WAV
+JOINED = 5  # number of lines in a long text; every fifth text is long
+HEADER_BYTES = 44  # size of a WAV header
 
 
 class Reply(NamedTuple):
@@ -44,12 +44,12 @@ class Reply(NamedTuple):
     first_audio: float  # seconds from the request to the first audio
     total: float  # seconds from the request to the last byte
     num_bytes: int
-    hash: str  # "": an error
+    hash: str  # hash of the audio file; "": the server returned an error
 
 
 @contextlib.contextmanager
 def server(args: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Start a server, and return its host and port, and its process ID."""
+    """Start a server, yield its address (host:port) and process ID, and stop it at the end."""
     command = [sys.executable, "-m", "tacotron2_voice", "serve", str(args.voice), "--port", "0"]
     if args.vocoder:
         command += ["--vocoder", str(args.vocoder)]
@@ -68,7 +68,7 @@ def server(args: argparse.Namespace) -> Iterator[tuple[str, int]]:
 
 
 def speak(address: str, text: str, speaker: str) -> Reply:
-    """Ask for a text, and return the reply."""
+    """Request the speech for a text, and return the reply."""
     inputs = {"model": "tts-1", "voice": speaker, "input": text, "response_format": "wav"}
     began = time.perf_counter()
     connection = http.client.HTTPConnection(address)
@@ -93,7 +93,7 @@ def speak(address: str, text: str, speaker: str) -> Reply:
 def speak_together(
     address: str, texts: list[str], speaker: str, num_clients: int, seconds: float
 ) -> tuple[list[tuple[str, Reply]], float]:
-    """Return the texts and replies of several clients, and the time that they took."""
+    """Run several clients, and return their texts with the replies, and the elapsed seconds."""
     replies: list[tuple[str, Reply]] = []
     following = itertools.cycle(texts)
     began = time.perf_counter()
@@ -118,7 +118,7 @@ def memory_of(process_id: int) -> float:
 
 
 def text_mix(path: Path) -> list[str]:
-    """Return the lines of a file, and longer texts of several lines."""
+    """Return one text per line of a file. Every fifth text also contains the next four lines."""
     lines = [text for _, text in numbered_lines(path, "no such text file")]
     mix = []
     for index, line in enumerate(lines):
@@ -144,10 +144,27 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("--voice", type=Path, required=True, metavar="FOLDER", help="folder of an exported voice")
-    add("--speaker", default="alloy", metavar="NAME", help="speak as this speaker")
-    add("--vocoder", type=Path, metavar="FILE", help="use this ONNX vocoder")
-    add("--workers", type=int, metavar="N", help="number of workers of the server")
-    add("--texts", type=Path, default=TEXTS, metavar="FILE", help="one text per line")
+    add(
+        "--speaker",
+        default="alloy",
+        metavar="NAME",
+        help="speaker (default: the server's default speaker)",
+    )
+    add("--vocoder", type=Path, metavar="FILE", help="ONNX vocoder (default: Griffin-Lim)")
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="number of texts that the server synthesizes at the same time "
+        "(default: number of CPU cores)",
+    )
+    add(
+        "--texts",
+        type=Path,
+        default=TEXTS,
+        metavar="FILE",
+        help="file with one text per line (default: %(default)s)",
+    )
     add(
         "--clients",
         type=list_of(int),
@@ -159,9 +176,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--minutes",
         type=positive,
         default=1.0,
-        help="time per number of clients (default: %(default)s)",
+        help="minutes to run each number of clients (default: %(default)s)",
     )
-    add("--first", type=int, metavar="N", help="use only the first texts")
+    add("--first", type=int, metavar="N", help="use only the first N texts (default: all)")
     add("--json", type=output_file, metavar="FILE.json", help="also write the results to this file")
     parser.set_defaults(device=torch.device("cpu"))
     args = parser.parse_args(arguments)

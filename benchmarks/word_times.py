@@ -1,9 +1,9 @@
-"""Compare the word times of `--timings` with those of pocketsphinx's forced alignment.
+"""Compare the word times of `--timings` with word times from forced alignment by pocketsphinx.
 
     python -m benchmarks.word_times --voice voices/english --speaker linda
 
-Texts with words that pocketsphinx does not know are skipped. A positive difference means that the
-alignment's time is later. pocketsphinx rounds times to 0.01 s.
+Texts are skipped if they contain words that are not in pocketsphinx's dictionary. A positive
+difference means that the time from `--timings` is later. pocketsphinx rounds times to 0.01 s.
 """
 
 from pathlib import Path
@@ -21,11 +21,11 @@ from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import Voice
 
 TEXTS = Path("tests/data/unseen_transcripts.txt")
-RATE = 16_000  # Hz, of pocketsphinx's model
+RATE = 16_000  # sampling rate of pocketsphinx's model, in Hz
 
 
 class ForcedAligner:
-    """Find the times of known words with pocketsphinx."""
+    """Find the times of words with pocketsphinx."""
 
     def __init__(self) -> None:
         import pocketsphinx
@@ -35,7 +35,7 @@ class ForcedAligner:
         )
 
     def align(self, words: list[str], audio: np.ndarray, rate: int) -> list[Timing]:
-        """Return the times of words in audio [N], or [] if they cannot be aligned."""
+        """Return the times of the words in audio [N], or [] if the words cannot be aligned."""
         if any(self.decoder.lookup_word(word) is None for word in words):
             return []
         samples = np.rint(30_000 * soxr.resample(audio, rate, RATE)).astype("<i2")
@@ -55,8 +55,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("--voice", type=Path, required=True, metavar="FOLDER", help="folder of an exported voice")
-    add("--speaker", metavar="NAME", help="speak as this speaker")
-    add("--texts", type=Path, default=TEXTS, metavar="FILE", help="one text per line")
+    add("--speaker", metavar="NAME", help="speaker; required if the voice has several speakers")
+    add(
+        "--texts",
+        type=Path,
+        default=TEXTS,
+        metavar="FILE",
+        help="file with one text per line (default: %(default)s)",
+    )
     add("--json", type=output_file, metavar="FILE.json", help="also write the results to this file")
     parser.set_defaults(device=torch.device("cpu"))
     args = parser.parse_args(arguments)
@@ -87,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
         }
     rows = [[name, *result.values()] for name, result in results.items()]
     table = markdown_table(["of words", *results["start"]], rows)
-    text = f"{num_texts} of {len(lines)} texts; the other texts have unknown words\n{table}"
+    text = f"compared {num_texts} of {len(lines)} texts (skipped: texts that cannot be aligned)\n{table}"
     publish(args, {"texts": num_texts, "results": results}, text)
 
 

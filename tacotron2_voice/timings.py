@@ -1,12 +1,12 @@
-"""Find the times of words and symbols from the alignments, and write them as JSON, SRT or VTT.
+"""Compute the times of words and symbols from the alignments, and write them as JSON, SRT or VTT.
 
     speech = voice.synthesize("Dr. Smith paid $3.", speaker="linda")
     timings = timings_of(speech.chunks, "Dr. Smith paid $3.", voice.settings)
     timings.words      # [Timing(text="Dr.", start=0.05, end=0.41), ...] in seconds
     timings.as_srt()
 
-A symbol is spoken while attention rests on it. Among all paths through the attention weights that
-never move backwards, the path with the largest product of weights decides.
+A symbol counts as spoken while attention is on it. These times come from the path through the
+attention weights that never moves backward and has the largest product of weights.
 """
 
 import difflib
@@ -26,10 +26,10 @@ from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.words import word_spans
 
 FORMATS = ("json", "srt", "vtt")
-MIN_WEIGHT = 1e-6  # smaller attention weights count as this weight
-CUE_LETTERS = 84  # most letters of a subtitle: two lines of 42 letters
-CUE_PAUSE = 0.5  # seconds without speech that end a subtitle
-SENTENCE_PAUSE = 0.15  # seconds without speech that end a subtitle after a sentence
+MIN_WEIGHT = 1e-6  # smaller attention weights are raised to this value
+CUE_LETTERS = 84  # maximum number of characters per subtitle: two lines of 42 characters
+CUE_PAUSE = 0.5  # a pause longer than this many seconds ends a subtitle
+SENTENCE_PAUSE = 0.15  # the same after the end of a sentence
 SENTENCE_END = re.compile(r"[.!?。！？।؟…][\"'”’»)]*$")
 
 
@@ -41,9 +41,9 @@ class Timing(NamedTuple):
 
 @dataclass
 class Timings:
-    """The times of the words and symbols of one or several texts."""
+    """The times of the words and symbols in one or several texts."""
 
-    words: list[Timing] = field(default_factory=list)  # in the spelling of the text
+    words: list[Timing] = field(default_factory=list)  # as written in the text
     symbols: list[Timing] = field(default_factory=list)  # after cleaning
 
     def add(self, other: "Timings", offset: float) -> None:
@@ -65,14 +65,14 @@ class Timings:
         return json.dumps(self.as_dict(), ensure_ascii=False, indent=1) + "\n"
 
     def as_srt(self) -> str:
-        """Return subtitles in the format SubRip."""
+        """Return subtitles in the SubRip format (SRT)."""
         cues = []
         for number, (text, start, end) in enumerate(self.cues(), 1):
             cues.append(f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{text}\n")
         return "\n".join(cues)
 
     def as_vtt(self) -> str:
-        """Return subtitles in the format WebVTT."""
+        """Return subtitles in the WebVTT format."""
         cues = ["WEBVTT\n"]
         for text, start, end in self.cues():
             escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -84,16 +84,18 @@ class Timings:
         return {"json": self.as_json, "srt": self.as_srt, "vtt": self.as_vtt}[name]()
 
     def cues(self) -> list[Timing]:
-        """Join words to subtitles. A subtitle ends after a sentence, before a pause, and before it
-        becomes too long."""
+        """Join words into subtitles.
+
+        A subtitle ends before a pause, after a sentence, and before it would become too long. A
+        sentence is recognized by its end punctuation and a short pause, because the punctuation
+        alone could belong to an abbreviation.
+        """
         cues: list[Timing] = []
         for word in self.words:
             if cues:
                 before = cues[-1]
                 joined = f"{before.text} {word.text}"
-                is_sentence = SENTENCE_END.search(
-                    before.text
-                )  # or an abbreviation, without a pause
+                is_sentence = SENTENCE_END.search(before.text)
                 pause = SENTENCE_PAUSE if is_sentence else CUE_PAUSE
                 if word.start - before.end <= pause and len(joined) <= CUE_LETTERS:
                     cues[-1] = Timing(joined, before.start, word.end)
@@ -103,10 +105,10 @@ class Timings:
 
 
 def timings_of(chunks: Sequence[SpokenChunk], text: str, settings: VoiceSettings) -> Timings:
-    """Return the times of the words and symbols of a text.
+    """Return the times of the words and symbols in a text.
 
     Args:
-        chunks: the chunks of a Speech or of a stream that has ended.
+        chunks: the chunks of a `Speech`, or of a stream that has ended.
         text: the text before cleaning.
     """
     symbols: list[Timing] = []
@@ -119,15 +121,15 @@ def timings_of(chunks: Sequence[SpokenChunk], text: str, settings: VoiceSettings
 
 
 def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) -> list[Timing]:
-    """Return the times of the words of a chunk after cleaning.
+    """Return the times of the words in a chunk. The words are those of the cleaned text.
 
     Args:
-        symbols: the times of its symbols.
+        symbols: the times of the chunk's symbols.
     """
     words = []
     for first, end in word_spans(chunk.ids, table):
         word = sequence_to_text(chunk.ids[first:end], table)
-        if symbols[first].start == symbols[end - 1].end:  # attention rests on the neighbors
+        if symbols[first].start == symbols[end - 1].end:  # attention is only on the neighbors
             first = max(first - 1, 0)
             end = min(end + 1, len(symbols))
         words.append(Timing(word, symbols[first].start, symbols[end - 1].end))
@@ -135,10 +137,10 @@ def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) ->
 
 
 def symbol_times(chunk: SpokenChunk, table: SymbolTable) -> list[Timing]:
-    """Return the time of every symbol of a chunk. Skipped symbols have equal starts and ends."""
+    """Return the time of every symbol in a chunk. A skipped symbol starts and ends at one time."""
     path = best_path(chunk.alignment)
     positions = np.arange(len(chunk.ids) + 1)
-    bounds = np.searchsorted(path, positions)  # first step at each symbol or behind it
+    bounds = np.searchsorted(path, positions)  # first decoder step at or after each symbol
     seconds = (chunk.start + bounds * chunk.seconds / len(path)).tolist()
     times = []
     for i, start, end in zip(chunk.ids, seconds[:-1], seconds[1:], strict=True):
@@ -147,11 +149,17 @@ def symbol_times(chunk: SpokenChunk, table: SymbolTable) -> list[Timing]:
 
 
 def best_path(alignment: np.ndarray) -> np.ndarray:
-    """Return the attended symbol of each step, for attention weights [steps, symbols]. The symbols
-    never decrease, and the sum of the logarithms of their weights is as large as possible."""
+    """Return the index of the attended symbol for each decoder step.
+
+    The indices never decrease. Among all such paths, the returned path has the largest sum of
+    log weights.
+
+    Args:
+        alignment: attention weights [decoder steps, symbols].
+    """
     scores = np.log(np.maximum(alignment, MIN_WEIGHT))
     num_steps, num_symbols = scores.shape
-    before = np.zeros((num_steps, num_symbols), np.int64)  # best symbol of the step before
+    before = np.zeros((num_steps, num_symbols), np.int64)  # best symbol of the previous step
     best = scores[0]
     symbols = np.arange(num_symbols)
     for step in range(1, num_steps):
@@ -166,13 +174,13 @@ def best_path(alignment: np.ndarray) -> np.ndarray:
 
 
 def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) -> list[Timing]:
-    """Return the times of the words of a text before cleaning.
+    """Return the times of the words as they are written in the text before cleaning.
 
-    A word such as $3.50 is spoken as several words and gets the time of all of them. If the spoken
-    words do not show where a word begins, the word is joined with the word before.
+    A written word such as $3.50 is spoken as several words, and its time covers all of them. If the
+    spoken words do not show where a written word begins, it is joined with the previous word.
     """
     tokens = without_tags(text).split()
-    expected: list[str] = []  # spoken words of all tokens
+    expected: list[str] = []  # words that the tokens should be spoken as
     owners: list[int] = []  # index of the token of each expected word
     for index, token in enumerate(tokens):
         words = _spoken_words(token, settings)
@@ -193,7 +201,7 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
             if tokens:
                 times[owner] += found
     timings: list[Timing] = []
-    unplaced = ""  # tokens without a time before the first word
+    unplaced = ""  # tokens without a time that precede the first word with a time
     for token, own in zip(tokens, times, strict=True):
         if own:
             timings.append(Timing(f"{unplaced}{token}", own[0].start, own[-1].end))

@@ -1,4 +1,4 @@
-"""Provide clips and mel files, for tests of filelists and of the dataset."""
+"""Provide clips and mel files for tests of filelists and the dataset."""
 
 import json
 

@@ -2,8 +2,8 @@
 
     python tests/compile_kernels.py
 
-This needs no GPU. It runs in a process of its own, because Triton interprets kernels in the process
-of the tests. The launches of the decoder's loops come first, then the encoder's.
+This script needs no GPU. It runs in a separate process, because the test process interprets kernels
+instead of compiling them. The rows of the decoder launches come before those of the encoder launches.
 """
 
 import json
@@ -25,7 +25,7 @@ from triton.compiler import ASTSource
 
 from fast_decoder import graphs, kernels
 
-CASES = [  # each case has a number of clips, a number of symbols and a precision
+CASES = [  # number of clips, number of symbols, and precision of each case
     (16, 120, "bf16"),
     (64, 32, "bf16"),
     (16, 190, "tf32"),
@@ -40,11 +40,11 @@ ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[
 
 
 def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dict]]:
-    """Return the kernel's name and the options of every launch for a batch."""
+    """Return the kernel name and the options of every launch for a batch."""
     found = []
 
     class Recorder:
-        """Replaces a kernel, and records its launches instead of launching it."""
+        """Stand in for a kernel, and record its launches without running them."""
 
         def __init__(self, name: str):
             self.name, self.arg_names = name, getattr(kernels, name).arg_names
@@ -67,7 +67,7 @@ def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dic
 
 
 def compiled(name: str, options: dict):
-    """Compile a kernel with the options of its launch."""
+    """Return the kernel, compiled with the options of its launch."""
     kernel = getattr(kernels, name)
     options = dict(options)
     # Names of compiler options are lower-case; names of kernel constants are upper-case.
@@ -80,7 +80,7 @@ def compiled(name: str, options: dict):
 
 
 def measured(name: str, options: dict) -> dict:
-    """Return the resources of the GPU that a launch uses, and properties of its code."""
+    """Return the GPU resources that a launch uses, and properties of its compiled code."""
     kernel = compiled(name, options)
     ptx = kernel.asm["ptx"]
     reader = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -95,9 +95,9 @@ def measured(name: str, options: dict) -> dict:
         "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
-        # These kernels read the inner dimension block by block.
+        # These kernels loop over blocks of the inner dimension.
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
-        # Count asynchronous copies of 16 bytes.
+        # Count the asynchronous 16-byte copies.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
         # The inner dimension of each product, and the number of consecutive values per thread.
         "widths": [

@@ -30,10 +30,10 @@ from hparams import create_hparams
 
 
 def restore_signals() -> None:
-    """Let this process react to signals.
+    """Restore the default signal handlers in this process.
 
-    If a shell starts the tests in the background, or through nohup, they ignore some signals, and
-    so do programs that they start. Some tests send these signals to programs.
+    If a shell starts the tests in the background or through nohup, the tests and their child
+    processes ignore some signals. Some tests send these signals to programs.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -45,16 +45,16 @@ restore_signals()
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """Remove the signal handlers of a training run inside the test process."""
+    """Remove the signal handlers that a training run sets in the test process."""
     yield
     restore_signals()
 
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this when it is imported
 
 
-# By default, hypothesis fails an example that takes longer than 0.2 s. A busy machine needs longer.
+# By default, hypothesis fails if an example takes longer than 0.2 s. Busy machines can be slower.
 with contextlib.suppress(ModuleNotFoundError):  # GPU machines may lack hypothesis
     hypothesis = importlib.import_module("hypothesis")
     hypothesis.settings.register_profile("untimed", deadline=None)
@@ -62,7 +62,8 @@ with contextlib.suppress(ModuleNotFoundError):  # GPU machines may lack hypothes
 
 
 def pytest_collection_finish() -> None:
-    """Keep imported objects out of garbage collection, which would check them again and again."""
+    """Exclude imported objects from garbage collection, which would otherwise scan them
+    repeatedly."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
 
@@ -74,7 +75,8 @@ def corpus(tmp_path_factory) -> Corpus:
 
 @pytest.fixture
 def clean_process(monkeypatch, one_thread):
-    """Train in this process without a GPU and with empty plots, and undo its global changes."""
+    """Let a test train in this process, without a GPU and with empty plots, and undo global
+    changes."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     make_plots_empty(monkeypatch.setattr)
@@ -90,7 +92,7 @@ def whole(corpus, tmp_path_factory):
 
 @pytest.fixture
 def no_plots(monkeypatch):
-    """Make the plots of `prepare` empty."""
+    """Skip drawing the plots of `prepare`."""
     from corpora import skip_plots  # imported here because GPU machines may lack its imports
 
     skip_plots(monkeypatch)
@@ -98,7 +100,7 @@ def no_plots(monkeypatch):
 
 @pytest.fixture
 def copied(whole, tmp_path):
-    """Return a copy of the uninterrupted run, which a test may change."""
+    """Return a copy of the uninterrupted run. Tests may change the copy."""
     return shutil.copytree(whole, tmp_path / "copied")
 
 
@@ -110,7 +112,7 @@ def checkpoint_path(tmp_path):
 
 @pytest.fixture(scope="session")
 def voices(tmp_path_factory):
-    """Return a checkpoint and its exported voices, each with the output of the export."""
+    """Return a checkpoint and the voices exported from it, each with the printed export output."""
     export_voice = importlib.import_module("scripts.export_voice")
     folder = tmp_path_factory.mktemp("voices")
     hparams = create_hparams(
@@ -128,7 +130,7 @@ def voices(tmp_path_factory):
 
 @pytest.fixture
 def one_thread():
-    """Use one thread, because layers as small as those of the tests are slower on several."""
+    """Use one thread, because the small layers in these tests are slower with several threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -137,7 +139,7 @@ def one_thread():
 
 @pytest.fixture
 def tf32_as_before():
-    """Undo the TF32 settings that a Trainer changes for the whole process."""
+    """Restore the global TF32 settings, which a Trainer changes."""
     switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
     yield
@@ -147,7 +149,7 @@ def tf32_as_before():
 
 @pytest.fixture(scope="session")
 def ljspeech_metadata(tmp_path_factory):
-    """Return LJSpeech's metadata.csv with all 13,100 lines."""
+    """Return the path of LJSpeech's metadata.csv with all 13,100 lines."""
     path = tmp_path_factory.mktemp("ljspeech") / "metadata.csv"
     path.write_bytes(lzma.decompress((DATA / "ljspeech" / "metadata.csv.xz").read_bytes()))
     return path

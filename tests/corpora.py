@@ -19,7 +19,7 @@ RATE = 22050
 def write_tone(
     path: Path, num_samples: int, rate: int = RATE, peak: float = 0.5, **options
 ) -> None:
-    """Write a tone of 220 Hz."""
+    """Write a 220 Hz tone."""
     tone = peak * np.sin(2 * np.pi * 220 * np.arange(num_samples) / RATE)
     soundfile.write(path, tone, rate, **options)
 
@@ -29,8 +29,8 @@ def make_corpus(
 ) -> Path:
     """Write clips c00, c01, ... with 4000, 4137, ... samples.
 
-    The normalized text of a clip differs from its raw text. Give a text without a number to save
-    3 s, because numbers are spelled with inflect, which is slow to import.
+    The normalized text of each clip differs from its raw text. A text without numbers saves 3 s,
+    because spelling out numbers imports inflect, which is slow.
     """
     (folder / "wavs").mkdir(parents=True)
     for i in range(clips):
@@ -54,14 +54,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def refusal(function, *arguments, error: type[BaseException] = UserError, **options) -> str:
-    """Return the message of the error that the call raises."""
+    """Return the message of the UserError that the call raises."""
     with pytest.raises(error) as caught:
         function(*arguments, **options)
     return str(caught.value)
 
 
 def kill_while_preparing(suffix: str, options: list[str]) -> None:
-    """Run prepare.py, and kill it with SIGKILL while it writes its fourth file with this suffix."""
+    """Run prepare.py, and kill it while it writes its fourth file with this suffix."""
     process = fork_server().Process(target=_prepare_and_be_killed, args=(suffix, options))
     process.start()
     process.join(60)
@@ -85,11 +85,11 @@ def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
 
 
 def prepare_with(*values, **options) -> list[Path]:
-    """Call `prepare` with a Preparation that has these values."""
+    """Call `prepare` with a Preparation made from these values."""
     return prepare(Preparation(*values, **options))
 
 
 def skip_plots(patch: pytest.MonkeyPatch) -> None:
-    """Make the plots of `prepare` empty, because they take most of its time."""
+    """Skip drawing the plots of `prepare`, because drawing takes most of its time."""
     for name in ("draw_lengths", "draw_corpus"):
         patch.setattr(preparation, name, lambda *_: b"a plot")

@@ -1,10 +1,10 @@
-"""Run jobs for test_frameworks.py, in one process or several.
+"""Run jobs for test_frameworks.py, in one or several processes.
 
     framework_runs.py SECONDS FOLDER JOB ...
 
-A JOB is a program of examples/frameworks with its arguments, or a function of this file with
-arguments of the form name=value. Writes the result of each job: the clips of all batches per epoch,
-or an error. After SECONDS, prints the stack of each thread and ends.
+A JOB is a program in examples/frameworks with its arguments, or a function in this file with
+arguments of the form name=value. For each job, the script writes the clips of all batches per epoch
+or an error message. After SECONDS, it prints the stack of each thread and exits.
 """
 
 import ast
@@ -45,7 +45,7 @@ def numbers(batches):
 
 
 def planned(*epochs):
-    """Return this process's batches in these epochs."""
+    """Return the planned batches of this process for these epochs."""
     batches = batches_of()
     epochs_of_rank = []
     for epoch in epochs:
@@ -76,7 +76,7 @@ def prepared(world_size=PROCESSES, batch_size=1, shuffle=False, num_workers=0, *
 
 
 def accelerate_epochs(**options):
-    """Read one batch, then train three epochs. accelerate itself counts the epochs."""
+    """Read one batch, then train three epochs, in which accelerate calls set_epoch."""
     _, loader = prepared(**options)
     next(iter(loader))
     epochs = [numbers(loader) for _ in range(3)]
@@ -101,7 +101,7 @@ def accelerate_resumed(epoch, set_epoch=True, save=True, **changed):
 
 
 def accelerate_stateful(num_workers=0):
-    """Stop and resume with torchdata's loader inside accelerate's loader."""
+    """Stop and resume when accelerate wraps a torchdata loader."""
     options = {"use_stateful_dataloader": True, "num_workers": num_workers}
     accelerator, loader = prepared(**options)
     loader.set_epoch(1)
@@ -118,7 +118,8 @@ def accelerate_stateful(num_workers=0):
 
 
 def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=None, **arguments):
-    """Return the batches of a Trainer's run of two epochs, which saves every optimizer step."""
+    """Return the batches of a two-epoch Trainer run that saves a checkpoint at every optimizer
+    step."""
     from transformers import Trainer, TrainingArguments
 
     folder = Path(folder)
@@ -147,7 +148,7 @@ def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=N
 
 
 def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
-    """Train whole epochs, and resume in the first and in the second epoch."""
+    """Train without interruption, then resume inside the first and inside the second epoch."""
     options = {
         "steps_per_update": steps_per_update,
         "dataloader_num_workers": dataloader_num_workers,
@@ -163,7 +164,7 @@ def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
 
 
 def trainer_changed(**arguments):
-    """Resume inside an epoch with other arguments than in the original run."""
+    """Resume inside an epoch with arguments that differ from those of the original run."""
     folder = "changed-" + "-".join(map(str, arguments.values()))
     if not arguments.keys() & {"record", "seed"}:
         return trained(folder, **arguments)
@@ -183,7 +184,7 @@ def fit(
     batches_per_update=None,
     **options,
 ):
-    """Return the batches of a Lightning module's training and validation."""
+    """Return the training and validation batches of a Lightning run."""
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning_trainer import LaterLoader, SaveBatches
@@ -238,7 +239,7 @@ def lightning_epochs(**options):
     for step in (size, 2 * size, 2 * size + 1, size - 1):
         again, _ = fit(f"{folder} again {step}", f"{folder}/step={step}.ckpt", **options)
         assert again == trained[step:], step
-    validated = validated[2:]  # leave out the two batches of the sanity check
+    validated = validated[2:]  # without the two batches of the sanity check
     return [
         batches[start : start + size]
         for batches in (trained, validated)
@@ -255,7 +256,8 @@ def run(job):
 
 
 def end_waiting():
-    """Kill this process and the loader's workers, because they keep the pipes of the test open."""
+    """Kill this process and the loader's workers, because the workers keep the test's pipes
+    open."""
     print("still running:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback()
     os.killpg(0, signal.SIGKILL)
@@ -277,4 +279,4 @@ if __name__ == "__main__":
     Path(f"result.{RANK}").write_text(json.dumps(results))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # because a thread of gloo aborts about one in ten processes that end normally
+    os._exit(0)  # about 1 in 10 normal exits would be aborted by a gloo thread

@@ -69,16 +69,16 @@ TINY = {
     "iters_per_checkpoint": 4,
     "keep_checkpoints": 2,
     "epochs": 2,
-    "decoder": "reference",  # for such a small model, it is faster than the fast decoder
+    "decoder": "reference",  # faster than the fast decoder for such a small model
 }
 
 
 def tiny(**settings) -> str:
-    """Return the settings of the tiny model, in the form of --hparams."""
+    """Return the settings of the tiny model as an argument for --hparams."""
     return ",".join(f"{name}={value}" for name, value in (TINY | settings).items())
 
 
-# Settings of a small model that always stops after 12 decoder steps, for tests of synthesis.
+# Settings of a small model for synthesis tests. It always stops after 12 decoder steps.
 SMALL_MODEL = (
     "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
     "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
@@ -87,7 +87,7 @@ SMALL_MODEL = (
 
 
 def save_small_model(path: Path, hparams: HParams, **more: object) -> Path:
-    """Write a checkpoint in the format of NVIDIA's code, with settings of this project in it."""
+    """Write a checkpoint in NVIDIA's format that also contains settings of this project."""
     torch.manual_seed(0)
     saved = {"iteration": 7, "state_dict": Tacotron2(hparams).state_dict()}
     torch.save(saved | {"hparams": asdict(hparams)} | more, path)
@@ -97,23 +97,25 @@ def save_small_model(path: Path, hparams: HParams, **more: object) -> Path:
 @dataclass(frozen=True)
 class Corpus:
     folder: Path
-    train: Path  # path of the training filelist; the next field is the validation filelist
+    train: Path  # training filelist
     val: Path
 
     def hparams(self, **overrides) -> str:
-        """Return the settings of the tiny model on this corpus, in the form of --hparams."""
+        """Return the settings for training the tiny model on this corpus, as an argument for
+        --hparams."""
         return tiny(**{"training_files": self.train, "validation_files": self.val} | overrides)
 
 
-# Settings of the run that the tests of stopping and resuming share. It has 4 epochs of 4 or 5
-# batches, checkpoints inside epochs and between epochs, and a validation after epochs 2 and 4.
+# Settings of a run that several stop and resume tests share. The run has 4 epochs of 4 or 5
+# batches, checkpoints inside epochs and between epochs, and validation after epochs 2 and 4.
 LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}
-LONG |= {"learning_rate_warmup_steps": 30}  # gives each optimizer step another learning rate
+LONG |= {"learning_rate_warmup_steps": 30}  # every optimizer step has a different learning rate
 SECONDS = {"train": np.linspace(0.2, 0.8, 14), "val": (0.2, 0.3, 0.4, 0.5, 0.7)}
 
 
 def make_corpus(folder: Path, durations_by_list: dict = SECONDS) -> Corpus:
-    """Write 14 training clips and 5 validation clips: gliding tones of 0.2 to 0.8 s with noise."""
+    """Write 14 training clips and 5 validation clips. Each is a noisy gliding tone of 0.2 to 0.8
+    s."""
     import soundfile  # imported here because GPU machines may lack it
 
     rng = np.random.default_rng(7)
@@ -138,13 +140,13 @@ def flags(out: Path, hparams: str, *more) -> list[str]:
 
 
 def metrics(directory: Path, kind: str | None = None) -> list[dict]:
-    """Return the lines of metrics.jsonl, or only the lines of one kind."""
+    """Return the records in metrics.jsonl, or only the records of one kind."""
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [line for line in map(json.loads, lines) if kind in (None, line["kind"])]
 
 
 def curves(directory: Path) -> dict[str, list]:
-    """Map TensorBoard's tags to points: (step, value) for scalars, (step,) for plots and audio."""
+    """Map TensorBoard tags to points: (step, value) for scalars, (step,) for plots and audio."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(
@@ -158,7 +160,8 @@ def curves(directory: Path) -> dict[str, list]:
             found[tag] = [(step,) for step, _ in found[tag]]
     found |= {tag: [(e.step,) for e in events.Images(tag)] for tag in events.Tags()["images"]}
     found |= {tag: [(e.step,) for e in events.Audio(tag)] for tag in events.Tags()["audio"]}
-    # TensorBoard sorts files by name, and files of the same second have names in no useful order.
+    # TensorBoard reads files in the order of their names. This order is arbitrary for files that
+    # were created in the same second.
     return {tag: sorted(points) for tag, points in found.items()}
 
 
@@ -177,7 +180,8 @@ def assert_same(one, other, path: str = "") -> None:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Assert that two runs have the same weights, optimizer, loop and logs, except times."""
+    """Assert that two runs have equal weights, optimizer states, loop states and logs, except
+    times."""
     assert compare_runs(one, other) == []
     assert newest(one).name == newest(other).name
     assert curves(one) == curves(other)
@@ -188,25 +192,26 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 @dataclass
 class Ended:
-    code: int  # exit code, or minus the number of the signal that ended the process
+    code: int  # exit code, or the negative number of the signal that killed the process
     output: str  # stdout and stderr
 
 
 def fork_server():
-    """Return a context that forks processes from a server with all imports done (preload.py)."""
+    """Return a multiprocessing context that forks from a server with all imports done
+    (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
-    with pytest.MonkeyPatch.context() as patch:  # only the first call starts the server
+    with pytest.MonkeyPatch.context() as patch:  # read when the first call starts the server
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
         multiprocessing.forkserver.ensure_running()
     return context
 
 
 class Child:
-    """Run `train.main(arguments)` in a forked process with a session of its own.
+    """Run `train.main(arguments)` in a forked process, in a separate session.
 
     Args:
-        hook: called in the process first with `hook_arguments`, for example to plan a crash.
+        hook: called with `hook_arguments` before training, for example to schedule a crash.
         log: file for the output (default: the name of the output folder with the suffix .log).
     """
 
@@ -221,7 +226,7 @@ class Child:
     def end(self, timeout: float = 120) -> Ended:
         self.process.join(timeout)
         if self.process.exitcode is None:
-            os.kill(self.process.pid, signal.SIGUSR1)  # writes the stack of each thread to the log
+            os.kill(self.process.pid, signal.SIGUSR1)  # prints the stacks of all threads
             self.process.join(1)
             self.process.kill()
             self.process.join()
@@ -233,8 +238,8 @@ class Together:
     """Run `train.main(arguments)` in several processes, as torchrun does.
 
     Args:
-        arguments: the arguments of all processes, or one list per process.
-        hooks: rank -> (hook, *arguments of the hook).
+        arguments: arguments for all processes, or a list of arguments per process.
+        hooks: maps a rank to a hook and its arguments.
     """
 
     def __init__(self, world_size: int, arguments: list, hooks: dict | None = None):
@@ -253,7 +258,7 @@ class Together:
         ]
 
     def end(self, timeout: float = 120) -> list[Ended]:
-        """Wait for all processes, and return how each process ended, by rank."""
+        """Wait for all processes, and return how each of them ended, ordered by rank."""
         try:
             return [child.end(timeout) for child in self.children]
         finally:
@@ -268,7 +273,7 @@ def free_port() -> int:
 
 
 def train_with_others(rank: int, world_size: int, port: int, hook=None, *hook_arguments) -> None:
-    """Set the environment of one of several training processes on this machine."""
+    """Set the environment variables of one of several training processes on this machine."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -296,7 +301,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     import train
 
     make_plots_empty(setattr)
-    multiprocessing.set_start_method("fork", force=True)  # the loader uses the default of Linux
+    multiprocessing.set_start_method("fork", force=True)  # Linux's default, which the loader uses
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False
     if hook is not None:
@@ -306,25 +311,26 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
         train.main(arguments)
     except SystemExit as stop:
         code = stop.code
-    sys.stdout.flush()  # Python also flushes stdout before it prints the exit message
-    sys.exit(code)  # after the run's objects are deleted, as at the end of a program
+    sys.stdout.flush()  # at exit, Python flushes stdout before it prints the exit message
+    sys.exit(code)  # the run's objects have been deleted, as at the end of a program
 
 
 def call_alone(log: Path, function, *arguments) -> None:
-    """Call a function in a session of its own, with its output in `log`. Use it in a process."""
+    """Call a function in a new session, and write its output to `log`. Call this in a child
+    process."""
     os.setsid()
     print_into(log)
     function(*arguments)
 
 
 def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> Ended:
-    """Run `python ARGUMENTS` with the copy of the project in `folder`, which is the working folder.
+    """Run `python ARGUMENTS` in `folder`, which contains a copy of the project.
 
-    To save time, libraries are imported already, and plots are empty. The modules of the project
-    are imported from the copy.
+    To save time, the libraries are already imported, and plots are not drawn. The modules of the
+    project are imported from the copy.
 
     Args:
-        arguments: a program and its options, or "-m", a module and its options.
+        arguments: a program and its options, or "-m" with a module and its options.
     """
     log = folder.with_suffix(".log")
     process = fork_server().Process(target=_run_program, args=(log, folder, arguments))
@@ -347,13 +353,13 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
     os.environ["PYTHONPATH"] = ""  # so that child processes of the program also import the copy
-    # The program would otherwise use the server's start method.
+    # Otherwise the program would use the start method of the fork server.
     multiprocessing.set_start_method("fork", force=True)
     context = multiprocessing.get_context("fork")
     save_figure = Figure.savefig
     sys.argv[:] = arguments
     with pytest.MonkeyPatch.context() as patch:
-        # Another start method would import all libraries again.
+        # Any start method other than fork would import all libraries again.
         patch.setattr(multiprocessing, "get_context", lambda _=None: context)
         patch.setattr(Figure, "savefig", lambda _, *a, **b: save_figure(Figure((1, 1)), *a, **b))
         if is_module:
@@ -364,20 +370,21 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
 
 
 def _of_the_project(file: str) -> bool:
-    """Return whether a file belongs to the project, and not to a virtual environment in it."""
+    """Return whether a file belongs to the project, not to a virtual environment inside the
+    project."""
     path = Path(file).resolve()
     return path.is_relative_to(ROOT) and not path.is_relative_to(Path(sys.prefix).resolve())
 
 
 def synthesize_quickly(set_attribute) -> None:
-    """Replace Griffin-Lim by a fast function of the mel spectrogram, and plots by empty plots."""
+    """Replace Griffin-Lim with a fast function of the mel spectrogram, and do not draw plots."""
     repeat = lambda _, mels: (mel.mean(0).repeat(256)[:-1] / 20 for mel in mels)  # noqa: E731
     set_attribute(griffin_lim.GriffinLim, "stream", repeat)
     set_attribute(plots, "draw_alignment", lambda *_, **__: Figure((1, 1)))
 
 
 def make_plots_empty(set_attribute) -> None:
-    """Make the plots of a run empty, because real plots take longer than training."""
+    """Skip drawing the plots of a run, because drawing takes longer than training."""
     from training import tensorboard
 
     for name in ("draw_alignment", "draw_mels", "draw_gate"):
@@ -389,7 +396,7 @@ def kill_self() -> None:
 
 
 def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None:
-    """Call `act` before or after the `call`-th call of `owner.name`."""
+    """Call `act` before or after call number `call` of `owner.name`."""
     original = getattr(owner, name)
     calls = 0
 
@@ -410,7 +417,7 @@ OTHER_THAN_FILES = ("a folder", "a named pipe", "a device")
 
 
 def make_other_than_file(path: Path, kind: str) -> None:
-    """Create one of OTHER_THAN_FILES at `path`. Opening a named pipe would wait for a writer."""
+    """Create one of OTHER_THAN_FILES at `path`, such as a named pipe."""
     if kind == "a folder":
         path.mkdir()
     elif kind == "a named pipe":

@@ -1,4 +1,4 @@
-"""Do slow imports once, in the server process that training runs are forked from."""
+"""Import slow modules once, in the server process from which training runs are forked."""
 
 import gc
 import os
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import typeguard
 
-torch.set_num_threads(1)  # called first, because a fork of a process with threads can hang
+torch.set_num_threads(1)  # called first, because forking a process with threads can hang
 
 import matplotlib.pyplot  # noqa: E402, F401
 import training_runs  # noqa: E402, F401
@@ -24,9 +24,9 @@ parameter.sum().backward()
 torch.optim.Adam([parameter], fused=True).step()
 h = hparams.create_hparams("n_mel_channels=10")
 griffin_lim.GriffinLim(h, audio.mel_filters(h).numpy(), 1).samples(np.zeros((10, 8), np.float32))
-# Without typeguard's checks, inflect imports 3 s faster.
+# Importing inflect is 3 s faster without typeguard's checks.
 with patch.object(typeguard, "typechecked", lambda checked: checked):
     text.text_to_sequence("3", ["english_cleaners"])
-# Garbage collection in a child would write to the memory of all imported objects, and thereby copy
-# it.
+# Garbage collection in a child process would write to the memory of all imported objects, so the
+# system would have to copy this memory.
 gc.freeze()

@@ -1,4 +1,4 @@
-"""Write files of finished runs, as train.py does, for tests that read runs."""
+"""Write the files of finished runs like train.py, for tests that read runs."""
 
 import json
 from dataclasses import asdict
@@ -65,7 +65,7 @@ def validation_line(epoch, loss=1.0, **changes):
 
 
 def write_lines(folder, lines, end="\n"):
-    """Write the metrics.jsonl of a run's folder. Each line is a record (dict) or a text."""
+    """Write metrics.jsonl into a run folder. Each line is given as a record (dict) or as text."""
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (folder / "metrics.jsonl").write_text(text + end, encoding="utf-8")
     return folder
@@ -88,12 +88,12 @@ def write_run(
     """Write the folder of a finished run.
 
     Args:
-        name: strategy of the paper, such as "SSB-DBS-BR".
-        step: epochs between two validations.
-        loss, minutes: functions of the epoch.
-        overrides: other settings.
-        clips: number of training and validation clips (default: the number of lengths, and 10).
-        record: other values of the run line.
+        name: a strategy in the paper, such as "SSB-DBS-BR".
+        step: number of epochs between validations.
+        loss, minutes: functions that map an epoch to its value.
+        overrides: additional settings.
+        clips: numbers of training and validation clips (default: the number of lengths, and 10).
+        record: additional values for the run line.
     """
     settings = (
         f"batch_size=4,seed={seed},epochs={epochs},epochs_per_validation={step},"

@@ -1,7 +1,7 @@
 """Compare two runs bit by bit.
 
-The comparison leaves out times and memory, which always differ, and values that depend on the
-number of processes.
+The comparison ignores times and memory use, which always differ. It also ignores values that depend
+on the number of processes.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
 LENGTHS_FILE = "lengths.csv"  # not imported from corpus, because GPU machines may lack pyarrow
 
-# Entries of a checkpoint that equal runs have in common.
+# Entries of a checkpoint that must be equal in equal runs.
 ENTRIES = ("loop", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
 TIMES = {
     *("seconds", "minutes", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
@@ -24,7 +24,7 @@ BY_PROCESSES = {"processes", "step_imbalance", "imbalance_sum"}
 
 
 def differences(one: object, other: object, path: str = "") -> list[str]:
-    """Return the places where two values differ bit by bit. The values may be nested."""
+    """Return the paths at which two nested values differ, compared bit by bit."""
     if type(one) is not type(other):
         return [f"{path}: {type(one).__name__}, {type(other).__name__}"]
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
@@ -42,7 +42,7 @@ def differences(one: object, other: object, path: str = "") -> list[str]:
 
 
 def without_times(records: Iterable[dict]) -> list[dict]:
-    """Return only the records and values that equal runs have in common."""
+    """Return only the records and values that must be equal in equal runs."""
     left_out = TIMES | BY_PROCESSES
     shared = (record for record in records if record["kind"] != "run")
     return [{name: x for name, x in record.items() if name not in left_out} for record in shared]
@@ -53,7 +53,7 @@ def read_metrics(folder: Path) -> list[dict]:
 
 
 def compare_runs(one: Path, other: Path) -> list[str]:
-    """Return the places where two runs differ: metrics, lengths, newest and best checkpoint."""
+    """Return the differences between two runs: metrics, lengths, and newest and best checkpoint."""
     found = differences(read_metrics(one), read_metrics(other), METRICS_FILE)
     if read_bytes(one / LENGTHS_FILE) != read_bytes(other / LENGTHS_FILE):
         found.append(LENGTHS_FILE)

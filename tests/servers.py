@@ -1,4 +1,4 @@
-"""Run servers of voices for tests."""
+"""Run speech servers for tests."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ SENTENCES = "A dog came. It sat down, and it ate. Nobody knew where it was. "
 
 
 class PausedVoice(Voice):
-    """A voice whose chunks wait for `allowed`, a semaphore."""
+    """A voice that waits for the semaphore `allowed` before each chunk."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -38,7 +38,7 @@ class PausedVoice(Voice):
 
 @dataclass
 class Running:
-    """A server that runs in a thread."""
+    """A server that is running in a thread."""
 
     address: str
     workers: Workers
@@ -53,7 +53,7 @@ class Running:
         return socket.create_connection(self.place, timeout=20)
 
     def post(self, **fields: object) -> socket.socket:
-        """Send a request for speech, and return the connection."""
+        """Send a speech request, and return the connection."""
         inputs = {"model": "small", "voice": "default", "response_format": "pcm"} | fields
         body = json.dumps(inputs)
         client = self.connect()
@@ -106,7 +106,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
 
 
 def everything(client: socket.socket) -> bytes:
-    """Return all bytes until the server closes the connection."""
+    """Return all bytes that the server sends until it closes the connection."""
     content = b""
     with client, contextlib.suppress(ConnectionError):
         while piece := client.recv(2**16):

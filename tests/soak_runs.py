@@ -1,9 +1,9 @@
-"""Stop one training run many times at random, then compare it with an uninterrupted run.
+"""Stop a training run many times at random moments, then compare it with an uninterrupted run.
 
 test_soak.py calls `soak`, which trains a tiny model on synthetic mel files with `train.py
---resume`. Each start has a random number of workers and is disturbed once at a random moment: by a
-signal to one process or to all processes, or by a full disk. If a start reports lost metrics or a
-lost validation, the output folder is restored to its state before that start.
+--resume`. Each start uses a random number of workers and is interrupted at a random moment: by a
+signal to one process, by a signal to all processes, or by a full disk. If a start reports lost
+metrics or a lost validation, the output folder is restored to its state before that start.
 
 At the end, the run must equal an uninterrupted run bit by bit. A start must not end with a
 traceback. A start that ends by itself must report a full disk.
@@ -46,21 +46,21 @@ SETTINGS = (
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FULL_DISK = "full disk"
-# Patterns in the output of train.py.
+# Patterns that are searched for in the output of train.py.
 SAYS_FULL = "free some space|File too large: '/"  # messages about a full disk
 # Messages about lost metrics.
 LOST = r"starting a new file|no validation of epoch|lines of metrics\.jsonl failed"
-TRAINING = "watch: tensorboard"  # message after the set-up
+TRAINING = "watch: tensorboard"  # printed when set-up is complete
 KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)
-MAX_SECONDS = 2.0  # longest time before a stop, counted from the start of training or of set-up
-STUCK_SECONDS = 90  # a start that takes longer to stop has failed
+MAX_SECONDS = 2.0  # maximum time from the start of training or set-up to a stop
+STUCK_SECONDS = 90  # a start fails if it takes longer than this to stop
 
 
 class Stop(NamedTuple):
-    """How one start ended."""
+    """The end of one start."""
 
-    kind: str  # kind of the stop, one of KINDS
+    kind: str  # how the start was stopped: one of KINDS
     phase: str  # "set-up", which includes imports, or "training"
     exit_code: int
     failure: str | None
@@ -68,13 +68,13 @@ class Stop(NamedTuple):
 
 
 def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
-    """Return the arguments of Python that start or resume the run."""
+    """Return the arguments for Python that start or resume the run."""
     settings = f"{overrides},epochs={epochs},num_workers={workers}"
     return [*map(str, (ROOT / "train.py", "-o", output, "--resume", "--hparams", settings))]
 
 
 def wait_until(happened: Callable[[], bool], seconds: float = STUCK_SECONDS) -> bool:
-    """Return whether `happened` becomes true within `seconds`."""
+    """Wait until `happened()` is true, and return whether it became true within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if happened():
@@ -84,7 +84,7 @@ def wait_until(happened: Callable[[], bool], seconds: float = STUCK_SECONDS) -> 
 
 
 def is_gone(group: int, number: int = 0) -> bool:
-    """Send a signal to a process and its workers, and return whether all of them have ended."""
+    """Send a signal to a process and its workers, and return whether all of them have exited."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
         return False
@@ -93,7 +93,8 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it at a random moment, and check its output and exit code."""
-    # Another process writes the output, because the limit of a full disk applies to the run.
+    # A separate process writes the output, because the file size limit, which imitates a full disk,
+    # applies to the run.
     with open(log, "wb") as file:
         writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
     output = writer.stdin
@@ -103,13 +104,13 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     assert output is not None
     output.close()
     if kind == FULL_DISK:
-        max_bytes = draw.randrange(1, 420_000)  # limit per file; a checkpoint has 140,000 bytes
+        max_bytes = draw.randrange(1, 420_000)  # limit per file; a checkpoint is 140,000 bytes
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
 
     def has_ended() -> bool:
         return process.poll() is not None
 
-    # Python loses a Ctrl-C while it starts, so wait until it has imported torch.
+    # Python ignores a Ctrl-C during startup, so wait until it has imported torch.
     maps = Path(f"/proc/{process.pid}/maps")
     wait_until(lambda: has_ended() or "torch" in maps.read_text())
     stops_in_training = draw.random() >= 0.2
@@ -134,11 +135,11 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
 
 
 def failure_of(by_itself: bool, code: int, printed: str, accepted_message: str) -> str | None:
-    """Return the reason why the end of a start is a failure, or None if it is not a failure.
+    """Return the reason why a start failed, or None if it did not fail.
 
     Args:
-        by_itself: whether the start ended without a signal.
-        accepted_message: pattern of the message with which a start may end by itself.
+        by_itself: whether the start ended without receiving a signal.
+        accepted_message: pattern of the message with which a start may end without a signal.
     """
     traceback = re.search("^(Traceback|At:$)", printed, re.MULTILINE)  # torch prints "At:"
     if traceback:
@@ -150,10 +151,10 @@ def failure_of(by_itself: bool, code: int, printed: str, accepted_message: str) 
 
 
 def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float, settings: str) -> str:
-    """Return a report in Markdown.
+    """Return a Markdown report.
 
     Args:
-        lost: places where the two runs differ.
+        lost: differences between the two runs.
         settings: description of the options.
     """
     counts = Counter((stop.kind, stop.phase, stop.exit_code) for stop in stops)
@@ -178,7 +179,7 @@ Settings: {settings}
 
 
 def make_mels(folder: Path, hparams: HParams, seed: int) -> Path:
-    """Write 32 mels of noise that last 1 to 10 seconds, and return their filelist."""
+    """Write 32 log-mels of noise, each 1 to 10 seconds long, and return their filelist."""
     rng = np.random.default_rng(seed)
     lines = []
     for i in range(32):
@@ -195,21 +196,21 @@ def make_mels(folder: Path, hparams: HParams, seed: int) -> Path:
 def soak(
     out: Path, *, stops: int, seed: int = 0, only: str = "", overrides: str = ""
 ) -> tuple[list[Stop], list[str]]:
-    """Stop a run `stops` times and finish it. Writes `out`/soak.md.
+    """Stop a run `stops` times, let it finish, and write `out`/soak.md.
 
     Args:
         out: a new folder for both runs and the output of each start.
-        seed: seed of the corpus, the kinds and moments of the stops, and the numbers of workers.
-        only: use only this kind of KINDS (default: all kinds, equally often).
-        overrides: settings that change the tiny model.
+        seed: seed for the corpus, the kinds and moments of the stops, and the numbers of workers.
+        only: use only this kind of stop, from KINDS (default: all kinds equally often).
+        overrides: settings for the tiny model.
 
     Returns:
-        How each start ended, and the places where the run differs from an uninterrupted run.
+        How each start ended, and the differences from an uninterrupted run.
     """
     if only and only not in KINDS:
         raise UserError(f"only={only!r} (expected one of {', '.join(KINDS)})")
-    # One thread, as with torchrun, because sums over several threads round differently. Unbuffered,
-    # because the output of killed runs is read.
+    # One thread, because sums over several threads round differently. Unbuffered, because the
+    # output of killed runs must be complete.
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     start = time.monotonic()
     draw = random.Random(seed)
@@ -235,7 +236,7 @@ def soak(
             shutil.copytree(log / "before", run)
         shutil.rmtree(log / "before", ignore_errors=True)
     records = []
-    if (run / METRICS_FILE).exists():  # the file is missing if every start was stopped in set-up
+    if (run / METRICS_FILE).exists():  # does not exist if every start was stopped during set-up
         records = read_metrics(run)
     epochs = 2 + max((record["epoch"] for record in records), default=0)
     for output in (run, undisturbed):

@@ -1,4 +1,4 @@
-"""Compare the guided attention loss and the sums of training/alignment.py with plain loops."""
+"""Compare the guided attention loss and the sums in training/alignment.py with plain loops."""
 
 import math
 
@@ -15,9 +15,10 @@ CLIPS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, m
 
 
 def alignments_of(clips, seed=0, beyond=0.0):
-    """Return random alignments [B, T, N] for clips of these sizes (decoder steps, symbols).
+    """Return random alignments [B, T, N] for clips with these sizes (decoder steps, symbols).
 
-    The padding has the value `beyond`."""
+    The padding is filled with the value `beyond`.
+    """
     steps, symbols = (torch.tensor(counts) for counts in zip(*clips, strict=True))
     weights = torch.rand(
         (len(clips), int(steps.max()), int(symbols.max())),
@@ -33,12 +34,12 @@ def alignments_of(clips, seed=0, beyond=0.0):
 
 
 def weight(t, n, num_steps, num_symbols, sigma):
-    """Compute the weight of a decoder step and a symbol by Tachibana et al. 2018, section 4.1."""
+    """Return the weight of a decoder step and a symbol as in Tachibana et al. 2018, section 4.1."""
     return 1 - math.exp(-((n / num_symbols - t / num_steps) ** 2) / (2 * sigma**2))
 
 
 @given(CLIPS, st.sampled_from([0.1, 0.2, 0.5]), st.integers(0, 99))
-def test_guided_attention_loss_equals_the_papers_formula(clips, sigma, seed):
+def test_guided_attention_loss_equals_the_formula_in_the_paper(clips, sigma, seed):
     alignments, steps, symbols = alignments_of(clips, seed, beyond=7.0)
     expected = sum(
         float(alignments[b, t, n]) * weight(t, n, num_steps, num_symbols, sigma)
@@ -80,7 +81,7 @@ def test_guided_attention_gradient_equals_finite_differences():
     assert torch.autograd.gradcheck(loss, alignments.requires_grad_())
 
 
-def test_alignment_sums_are_in_float32_when_alignments_have_half_precision():
+def test_alignment_sums_use_float32_when_alignments_have_half_precision():
     alignments, steps, symbols = alignments_of([(9, 5), (4, 3)])
     for dtype in (torch.bfloat16, torch.float16):
         low = alignments.to(dtype)

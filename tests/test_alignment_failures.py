@@ -1,4 +1,4 @@
-"""Test which failures an alignment shows, and how the best attempt is chosen
+"""Test which failures are found in an alignment, and how the best attempt is chosen
 (tacotron2_voice/alignment_failures.py)."""
 
 from dataclasses import replace
@@ -20,14 +20,14 @@ def failures_of(alignment, sequence, end=StopReason.GATE, statistics=None) -> li
     return find_failures(alignment, sequence, end, H, ENGLISH, statistics)
 
 
-def test_find_failures_finds_nothing_when_attention_reads_the_text_once():
+def test_find_failures_returns_nothing_when_attention_passes_each_symbol_once():
     for text in TEXTS:
         sequence = symbols_of(text)
         for seed in range(20):
             assert failures_of(spoken(sequence, len(sequence), seed), sequence) == []
 
 
-def test_word_is_skipped_when_attention_never_reaches_it():
+def test_word_is_reported_as_skipped_when_attention_never_reaches_it():
     alignment = diagonal(60, 20)  # "she was the last one"
     alignment[:, 8:11] = 0
     alignment[24:33, 7] = 1
@@ -36,21 +36,21 @@ def test_word_is_skipped_when_attention_never_reaches_it():
     assert "'the'" in failure.message
 
 
-def test_one_letter_word_is_spoken_when_attention_is_on_its_spaces():
+def test_one_letter_word_counts_as_spoken_when_attention_is_on_adjacent_spaces():
     sequence = symbols_of("it was a dog.")
     alignment = diagonal(3 * len(sequence), len(sequence))
-    alignment[21:24] = 0  # the decoder steps in which attention is on the "a"
+    alignment[21:24] = 0  # decoder steps with attention on the "a"
     alignment[21:24, 6] = 0.4
     alignment[21:24, 7:9] = 0.3
     assert failures_of(alignment, sequence) == []
-    alignment[18:27] = 0  # the decoder steps on the "a" and on the spaces around it
+    alignment[18:27] = 0  # decoder steps with attention on the "a" or the spaces around it
     alignment[18:27, 5] = 1
     (failure,) = failures_of(alignment, sequence)
     assert (failure.kind, failure.count) == ("skipped", 1)
     assert "'a'" in failure.message
 
 
-def test_failure_counts_every_word_when_words_are_repeated():
+def test_repeated_words_are_counted():
     again = np.concatenate([diagonal(60, 20), diagonal(60, 20)[12:]])
     (failure,) = failures_of(again, TWENTY)
     assert (failure.kind, failure.count) == ("repeated", 4)
@@ -67,7 +67,8 @@ def test_failure_is_reported_when_speech_does_not_stop(end, kind):
 
 @pytest.mark.parametrize(("steps", "kind"), [(60, "fast"), (120, None), (260, "slow")])
 def test_failure_is_reported_when_speaking_rate_differs_from_the_corpus(steps, kind):
-    """20 symbols of LJSpeech take 1.4 s, which is 122 steps; 0.7 to 2.8 s are usual."""
+    """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations from 0.7
+    s to 2.8 s are accepted."""
     failures = failures_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
     assert [failure.kind for failure in failures] == ([kind] if kind else [])
 
@@ -81,7 +82,7 @@ def test_message_contains_max_decoder_steps_when_the_user_set_it():
 
 
 def test_advice_never_suggests_a_larger_step_limit():
-    """A larger limit would only make the noise longer."""
+    """With a larger limit, the speech would only end with more noise."""
     blurred = np.full((400, 20), 0.05, np.float32)
     for end in StopReason:
         for alignment in (blurred, diagonal(30, 20)[:20], diagonal(500, 20)):
@@ -90,7 +91,7 @@ def test_advice_never_suggests_a_larger_step_limit():
                 assert "Train longer" in failure.message
 
 
-def test_severity_ranks_a_missing_end_above_wrong_words():
+def test_severity_is_higher_for_a_missing_end_than_for_wrong_words():
     def of(*failures):
         return severity([Failure(kind, count, "") for kind, count in failures])
 

@@ -1,6 +1,6 @@
-"""Replace files that the programs read or write by links, pipes, folders and huge files.
+"""Replace files that the programs read or write with links, pipes, folders and huge files.
 
-The programs must not change other files, must not wait forever, and must report the file.
+The programs must not change any other files, must not hang, and must print the path in the error.
 """
 
 import os
@@ -45,10 +45,10 @@ OBSTACLES = {
 
 @pytest.fixture(params=OBSTACLES)
 def attacked(request, tmp_path):
-    """Return a function that creates an obstacle instead of a file, in a folder of its own.
+    """Return a function that creates an unusable file, such as a link or a pipe, in a new folder.
 
-    After the test, nothing outside this folder may have changed. A test that waits too long is
-    killed.
+    The fixture checks that the test changes nothing outside this folder. It kills a test that
+    hangs.
     """
     folder = tmp_path / "folder"
     precious = tmp_path / "precious"
@@ -80,7 +80,7 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-# Some files are read by two functions. A word after the file's name tells them apart.
+# Two functions read some of the files. A word after the file name distinguishes them.
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,
@@ -104,7 +104,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl compared": lambda path: read_metrics(path.parent),
     "lengths.csv compared": compare_lengths,
 }
-# These readers accept any text.
+# These readers accept any text file.
 ANY_TEXT = {
     "metadata.csv",
     "clips.csv",
@@ -117,10 +117,10 @@ OPTIONAL = {"clips.csv", "part.txt"}
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_reader_reports_the_file_when_it_is_an_obstacle(attacked, name):
+def test_reader_error_contains_the_path_when_the_file_is_unusable(attacked, name):
     path = attacked(name.partition(" ")[0])
     if name == "texts.txt" and path.is_fifo():
-        return  # the program may wait for a pipe, because users pipe texts
+        return  # the program may wait for this pipe, because users can pipe texts
     exists = path.exists()
     is_small = path.is_file() and path.stat().st_size < 10**7
     try:
@@ -142,7 +142,7 @@ def test_mel_settings_are_reported_when_the_file_is_unreadable(attacked):
 
 @pytest.mark.parametrize("option", [pytest.param("mels", marks=pytest.mark.thorough), "trim"])
 def test_prepare_stops_when_another_process_prepares_the_same_folder(tmp_path, option):
-    """Without this, each process would delete the unfinished files of the other process."""
+    """Otherwise each process would delete the unfinished files of the other process."""
     corpus = make_corpus(tmp_path / "corpus", 5)
     (tmp_path / "made").mkdir()
     context = fork_server()

@@ -34,7 +34,8 @@ BOTH = pytest.mark.parametrize("h", [REFERENCE, PAPER], ids=["1024_256", "2048_2
 
 
 def speech_like(seconds=1.5, rate=22050, seed=0):
-    """Return harmonics of a gliding pitch with syllables, and some noise: float32 [N]."""
+    """Return a speech-like signal, float32 [N]: harmonics of a gliding pitch, syllables and
+    noise."""
     rng = np.random.default_rng(seed)
     t = np.arange(int(seconds * rate)) / rate
     phase = 2 * np.pi * np.cumsum(120 + 40 * np.sin(2 * np.pi * 0.7 * t)) / rate
@@ -60,19 +61,19 @@ def slaney_hertz(mel):
 
 
 def band_edges(h):
-    """Return the bands' edges [n_mels + 2] in Hz. Band b rises from edge b to b + 1 and falls to b
-    + 2."""
+    """Return the band edges [n_mels + 2] in Hz. Band b rises from edge b to edge b + 1, and falls
+    to edge b + 2."""
     return slaney_hertz(
         np.linspace(slaney_mel(h.mel_fmin), slaney_mel(h.mel_fmax), h.n_mel_channels + 2)
     )
 
 
 def naive_log_mel(samples, h):
-    """Compute the log-mel by its definition, in float64 numpy."""
+    """Compute the log-mel from its definition with numpy in float64."""
     half, size = h.filter_length // 2, h.filter_length
-    window = np.zeros(size)  # the window lies in the middle of the filter
+    window = np.zeros(size)  # the window is centered in the filter
     start = (size - h.win_length) // 2
-    # A periodic window has no second zero at its end.
+    # A periodic window is zero only at its start.
     turns = np.arange(h.win_length) / h.win_length
     window[start : start + h.win_length] = 0.5 - 0.5 * np.cos(2 * np.pi * turns)
     x = np.asarray(samples, dtype=np.float64)
@@ -112,7 +113,7 @@ def test_log_mel_matches_plain_numpy():
 
 
 @BOTH
-def test_shortest_clip_allowed_has_a_mel(h):
+def test_shortest_allowed_clip_has_a_mel(h):
     shortest = minimum_samples(h)
     assert log_mel_spectrogram(torch.zeros(shortest), h).shape == (80, 1 + shortest // h.hop_length)
 
@@ -130,7 +131,7 @@ def test_log_mel_is_rejected_when_samples_are_invalid(samples, words):
         log_mel_spectrogram(samples, REFERENCE)
 
 
-def test_mel_fingerprint_changes_with_mel_settings_only():
+def test_mel_fingerprint_changes_only_with_mel_settings():
     changes = ("sampling_rate=24000", "filter_length=2048", "hop_length=300", "win_length=1000")
     changes += ("n_mel_channels=40", "mel_fmin=20", "mel_fmax=7600")
     for change in changes:
@@ -140,7 +141,7 @@ def test_mel_fingerprint_changes_with_mel_settings_only():
 
 
 @pytest.mark.parametrize("name", ["a.wav", "b.flac"])
-def test_samples_are_16_bit_steps_of_32768(tmp_path, name):
+def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
     steps = np.array([0, 1, -1, 16384, 32767, -32768] * 200, dtype=np.int16)
     soundfile.write(tmp_path / name, steps, 22050)
     assert read_header(tmp_path / name, REFERENCE) == len(steps)
@@ -149,7 +150,7 @@ def test_samples_are_16_bit_steps_of_32768(tmp_path, name):
     np.testing.assert_array_equal(read, steps.astype(np.float32) / 32768)
 
 
-def test_write_wav_scales_loud_samples_only(tmp_path):
+def test_write_wav_scales_only_loud_samples(tmp_path):
     wave = np.sin(2 * np.pi * np.arange(8000) / 100)
     for factor in (3, 0.25):  # quiet samples must not change
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
@@ -181,7 +182,7 @@ def faulty_file(path, fault):
         ("short", ["512 samples, expected at least 513"]),
     ],
 )
-def test_bad_file_is_rejected_with_a_fix(tmp_path, fault, words):
+def test_error_suggests_a_fix_when_an_audio_file_is_bad(tmp_path, fault, words):
     path = tmp_path / "clip.wav"
     faulty_file(path, fault)
     for read in (read_header, read_audio, read_checked):
@@ -203,7 +204,7 @@ def test_bad_file_is_rejected_with_a_fix(tmp_path, fault, words):
     ],
 )
 @pytest.mark.parametrize("peak", [0.05, 1.0])
-def test_good_audio_is_read_in_every_format(tmp_path, options, peak):
+def test_valid_audio_is_read_in_every_format(tmp_path, options, peak):
     samples = peak * np.sin(np.arange(4000) / 10)
     samples[7], samples[9] = -peak, peak
     soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
@@ -238,7 +239,7 @@ def test_clip_is_rejected_when_its_samples_are_bad(tmp_path, bad, words):
         (1, 22050, {"subtype": "FLOAT"}, 32768),
     ],
 )
-def test_conversion_makes_a_readable_clip_when_the_error_advises_it(
+def test_conversion_command_from_the_error_makes_a_readable_clip(
     tmp_path, channels, rate, options, factor
 ):
     speech = speech_like(0.5).numpy().astype(np.float64)
@@ -270,11 +271,11 @@ def test_frames_keep_their_duration_when_advised_settings_are_used(rate, mel_fma
         ("win_time=50,hop_time=12.5", True),
         ("sampling_rate=24000", True),
         ("sampling_rate=16000", False),
-        ("sampling_rate=44100,hop_length=512", False),  # windows last 23 ms
+        ("sampling_rate=44100,hop_length=512", False),  # the window is 23 ms long
         ("hop_length=600", False),
     ],
 )
-def test_warning_is_returned_when_frames_have_another_duration(settings, is_usual):
+def test_warning_is_returned_when_the_frame_duration_is_unusual(settings, is_usual):
     warning = unusual_frames(create_hparams(settings))
     assert (warning is None) == is_usual
     if warning:
@@ -292,7 +293,7 @@ def test_clip_is_rejected_when_it_is_silent(tmp_path, offset, subtype):
 
 
 @pytest.mark.parametrize("kind", ["MP3", "AIFF"])
-def test_file_is_rejected_when_its_format_is_not_wav_but_its_name_is(tmp_path, kind):
+def test_file_is_rejected_when_its_name_ends_in_wav_but_its_content_is_not_wav(tmp_path, kind):
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(0.3).numpy(), 22050, format=kind)
     with pytest.raises(ValueError, match=r"expected WAV or FLAC; .*--convert") as caught:
@@ -300,7 +301,7 @@ def test_file_is_rejected_when_its_format_is_not_wav_but_its_name_is(tmp_path, k
     assert {"MP3": "MPEG"}.get(kind, kind) in str(caught.value).partition(", expected")[0]
 
 
-def test_flac_is_rejected_when_it_is_damaged_inside(tmp_path):
+def test_flac_is_rejected_when_its_samples_are_damaged(tmp_path):
     path = tmp_path / "clip.flac"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
@@ -327,17 +328,17 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 @pytest.mark.parametrize(
     ("kind", "listed", "is_read"),
     [
-        ("FLAC", 0, False),  # header of a stream, which has no length
+        ("FLAC", 0, False),  # header of a stream, which does not contain a length
         ("FLAC", 44100, False),
-        # Header written to a pipe: the samples reach the end of the file.
+        # Header that was written to a pipe: the samples extend to the end of the file.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],
 )
-def test_clip_is_read_or_rejected_when_its_header_has_a_wrong_length(
+def test_clip_is_read_or_rejected_when_its_header_has_an_incorrect_length(
     tmp_path, kind, listed, is_read
 ):
-    """`listed` is the number of samples (FLAC) or of bytes (WAV) in the header."""
+    """`listed` is the number of samples (FLAC) or bytes (WAV) in the header."""
     path = tmp_path / "clip"
     samples = speech_like(1.0).numpy()
     soundfile.write(path, samples, 22050, format=kind)
@@ -358,7 +359,7 @@ def test_clip_is_read_or_rejected_when_its_header_has_a_wrong_length(
 
 
 def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
-    """The header of a sparse file claims hours of audio."""
+    """According to the header, the sparse file contains hours of audio."""
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
@@ -376,7 +377,7 @@ def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
 
 
 def test_warning_is_returned_when_mel_bands_are_silent():
-    """The warning contains our settings, and librosa's own warning is not printed."""
+    """The warning contains the settings, and replaces librosa's warning."""
     h = create_hparams("n_mel_channels=500")
     mel_filters.cache_clear()
     with warnings.catch_warnings(action="error"):

@@ -1,4 +1,4 @@
-"""Tests of the measures of audio problems, on real recordings with one problem added."""
+"""Test the measures of audio problems on real recordings to which one problem is added."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,14 @@ CLIPS = [soundfile.read(path, dtype="float32") for path in sorted(LJSPEECH_CLIPS
 
 
 @pytest.mark.parametrize(("samples", "rate"), CLIPS)
-def test_clean_recordings_have_no_problem(samples, rate):
+def test_no_problem_is_found_in_clean_recordings(samples, rate):
     assert problems_of(measure_quality(samples, rate)) == {}
 
 
 @pytest.mark.parametrize("problem", STRENGTHS)
 def test_problem_is_found_when_it_is_added_to_recordings(problem):
-    """The strongest change is found in every recording. Where the speech is cut off, it may end in a
-    pause."""
+    """The strongest change is found in every recording. Weaker changes may be missed, for example
+    if speech is cut off in a pause."""
     found = []
     for samples, rate in CLIPS:
         changed = CHANGES[problem](samples, rate, STRENGTHS[problem][-1]).astype(np.float32)
@@ -27,7 +27,7 @@ def test_problem_is_found_when_it_is_added_to_recordings(problem):
     assert all(found) or (problem == "cut" and np.mean(found) > 0.7)
 
 
-def test_measures_are_equal_for_16_bits_and_floats():
+def test_measures_are_equal_for_16_bit_and_float_samples():
     samples, rate = CLIPS[0]
     as_integers = np.round(samples * 32768).astype(np.int16)
     floats = measure_quality(as_integers.astype(np.float32) / 32768, rate)
@@ -43,7 +43,7 @@ def test_levels_do_not_depend_on_the_volume():
 
 
 @pytest.mark.parametrize("length", [100, 600, 5000])
-def test_short_clips_are_measured(length):
+def test_measures_accept_very_short_clips(length):
     samples = np.sin(np.arange(length) / 5).astype(np.float32)
     quality = measure_quality(samples, 22050)
     assert np.isfinite(list(vars(quality).values())).all()

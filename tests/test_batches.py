@@ -1,4 +1,4 @@
-"""Test LengthBatches and RankSampler in loaders of torch: every clip once, exact resume, errors."""
+"""Test LengthBatches and RankSampler in PyTorch loaders: clip coverage, exact resume, errors."""
 
 import itertools
 import random
@@ -25,15 +25,15 @@ WORKERS: list[dict] = [
     {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
 every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
-# Without the start method spawn, which takes seconds.
+# Excludes the start method spawn, which takes seconds.
 without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 
 
 def error_of(action) -> str:
     """Return the message of the BatchingError that the action raises.
 
-    The traceback would keep the loader alive, and each of its workers would take five seconds to
-    end. Therefore the frames of the traceback are cleared.
+    The traceback would keep the loader alive, and each worker would then take five seconds to exit.
+    Therefore this function clears the traceback's frames.
     """
     try:
         action()
@@ -55,7 +55,7 @@ def loader_of(batches, rank=0, **options):
 
 
 def plans(world_size=1, epochs=EPOCHS, **options):
-    """Return the batches of each epoch that LengthBatchSampler plans."""
+    """Return the batches that LengthBatchSampler plans for each epoch."""
     arguments = {"batch_size": 3, "strategy": "semi_sorted"} | RECIPE | options
     sampler = LengthBatchSampler(
         TWENTY, **arguments, batches_per_epoch="constant", batches_per_update=world_size
@@ -68,7 +68,7 @@ def plans(world_size=1, epochs=EPOCHS, **options):
 
 
 @every_kind_of_worker
-def test_pass_is_the_epoch_that_was_set(workers):
+def test_pass_yields_the_epoch_that_was_set(workers):
     whole = plans(2)
     for rank in range(2):
         batches = make(2)
@@ -96,9 +96,9 @@ def test_pass_is_complete_when_earlier_passes_were_stopped(workers):
 
 
 def run_until(stops, world_size, workers, batches_per_update=None):
-    """Return the batches of all ranks, epoch by epoch, of a training loop with interruptions.
+    """Run a training loop with interruptions, and return the batches of all ranks for each epoch.
 
-    The loop stops after each number of optimizer steps in `stops`, and resumes from its state.
+    The loop stops at each number of optimizer steps in `stops`, and resumes from its saved state.
     """
     trained, state = [[] for _ in range(EPOCHS)], None
     for stop in [*stops, 10**9]:
@@ -143,7 +143,7 @@ def test_every_clip_is_trained_once_when_training_stops_with_workers(workers):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (4, 2)])
-def test_processes_yield_the_rest_when_resumed_with_another_world_size(before, after):
+def test_processes_yield_the_remaining_batches_when_the_world_size_changes(before, after):
     first = make(before, batches_per_update=4)
     loader = loader_of(first)
     loader.sampler.set_epoch(1)
@@ -166,8 +166,8 @@ def test_processes_yield_the_rest_when_resumed_with_another_world_size(before, a
 @settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
 def test_item_raises_when_it_is_not_the_next_batch(numbers, world_size, epoch):
-    """For any sequence of indices, the items are a prefix of a rank's share, followed by an
-    error."""
+    """For any sequence of indices, the returned batches are the first batches of a rank, in order.
+    Then an error is raised."""
     batches = make(world_size)
     batches.set_epoch(epoch)
     shares = [list(range(rank, len(batches), world_size)) for rank in range(world_size)]
@@ -182,8 +182,9 @@ def test_item_raises_when_it_is_not_the_next_batch(numbers, world_size, epoch):
     assert not given or any(share[: len(given)] == given for share in shares)
 
 
-def test_item_raises_when_its_index_is_of_an_earlier_pass():
-    """A persistent worker may get such an index late, after set_epoch of the same epoch."""
+def test_item_raises_when_its_index_comes_from_an_earlier_pass():
+    """A persistent worker can receive such an index late, after set_epoch was called again with the
+    same epoch."""
     batches = make()
     batches.set_epoch(1)
     indices = iter(RankSampler(batches))
@@ -227,13 +228,15 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         "distributed to more processes",
     ],
 )
-def test_loader_raises_when_order_or_number_of_batches_is_wrong(world_size, options, num_workers):
+def test_loader_raises_when_it_changes_the_order_or_number_of_batches(
+    world_size, options, num_workers
+):
     batches = make(world_size)
     loader = DataLoader(batches, num_workers=num_workers, **options)
     assert re.search("world_size=|batch_size=", error_of(lambda: train(batches, loader)))
 
 
-def test_loader_raises_when_sampler_distributes_again():
+def test_loader_raises_when_the_sampler_distributes_batches_a_second_time():
     batches = make(2)
     again = DistributedSampler(RankSampler(batches, 1), 2, 1, shuffle=False)
     with pytest.raises(BatchingError, match="world_size=2"):
@@ -249,7 +252,8 @@ class SlowFirst(list):
 
 
 def test_loader_raises_when_workers_are_out_of_order():
-    """The first worker is slow, so the second worker gets the first worker's share."""
+    """The first worker is slow, so the second worker receives indices that were meant for the first
+    worker."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
@@ -260,7 +264,7 @@ def test_loader_raises_when_workers_are_out_of_order():
 def test_second_pass_raises_without_set_epoch(workers):
     batches = make()
     loader = loader_of(batches, **workers)
-    list(loader)  # draws all batches of epoch 0
+    list(loader)  # reads all batches of epoch 0
     assert "set_epoch" in error_of(lambda: list(loader))
     batches.set_epoch(1)
     assert list(loader) == plans()[1]
@@ -288,7 +292,7 @@ def test_pass_raises_when_set_epoch_is_called_during_it(num_workers, other):
     "changed", [{"seed": 12}, {"batch_size": 4}, {"lengths": [*TWENTY[:-1], 15]}], ids=str
 )
 @pytest.mark.parametrize("trained", [2, None])
-def test_load_raises_when_clips_or_options_differ(changed, trained):
+def test_load_state_dict_raises_when_clips_or_options_differ(changed, trained):
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
@@ -297,7 +301,7 @@ def test_load_raises_when_clips_or_options_differ(changed, trained):
         make(**changed).load_state_dict(batches.state_dict(trained))
 
 
-def test_set_epoch_raises_when_another_epoch_was_loaded():
+def test_set_epoch_raises_when_the_loaded_state_is_for_a_different_epoch():
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
@@ -319,12 +323,12 @@ def test_set_epoch_raises_when_another_epoch_was_loaded():
 
 
 def skipping(batches, epoch, skipped):
-    """Return the batches of a framework that resumes by skipping."""
+    """Return the batches in a framework that resumes by skipping batches."""
     batches.set_epoch(epoch)
     return [batches[number] for number in range(skipped, len(batches))]
 
 
-def test_skipping_raises_without_state_or_record(tmp_path):
+def test_skipping_raises_when_there_is_no_state_or_record(tmp_path):
     with pytest.raises(BatchingError, match=r"record="):
         skipping(make(), 0, 2)
     saved = make()
@@ -338,7 +342,7 @@ def test_skipping_raises_without_state_or_record(tmp_path):
     assert skipping(again, 1, 2) == plans()[1][2:]
     with pytest.raises(
         BatchingError, match="batch 2 of epoch 2"
-    ):  # epochs after the resumed epoch begin with batch 0
+    ):  # later epochs begin with batch 0
         skipping(again, 2, 2)
     for changed in ({"seed": 12}, {"world_size": 2}, {"lengths": [*TWENTY[:-1], 15]}):
         with pytest.raises(BatchingError, match=r"batches\.txt: "):
@@ -351,7 +355,7 @@ def test_skipping_raises_without_state_or_record(tmp_path):
 
 @pytest.mark.parametrize("sampler_too", [False, True])
 def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
-    """Therefore a learning-rate schedule with this length ends at the last optimizer step."""
+    """Therefore a learning-rate schedule of this length ends exactly at the last optimizer step."""
     batches = make()
     loader, set_epoch = loader_of(batches), batches.set_epoch
     if sampler_too:
@@ -375,7 +379,7 @@ def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
 
 
 def test_batches_resume_in_the_loader_of_torchdata():
-    """The loader is saved inside an epoch, at its end and between two epochs, with and without
+    """The state is saved inside an epoch, at its end, and between two epochs, with and without
     workers."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
@@ -394,7 +398,7 @@ def test_batches_resume_in_the_loader_of_torchdata():
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # otherwise the epoch has ended, and the loader begins the next epoch
+        if drawn <= count:  # otherwise the epoch is complete, and the loader begins the next epoch
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)
@@ -402,8 +406,8 @@ def test_batches_resume_in_the_loader_of_torchdata():
 
 
 @pytest.mark.parametrize("count", [49, 51])
-def test_batches_raise_when_clips_and_lengths_differ_in_number(count):
-    """With 49 lengths for 50 clips, one clip was never trained."""
+def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(count):
+    """With 49 lengths for 50 clips, one clip would never be trained."""
     with pytest.raises(BatchingError) as raised:
         LengthBatches(range(50), range(1, count + 1), 4, "random", collate=list)
     assert {"50", str(count)} <= set(re.findall(r"\d+", str(raised.value)))

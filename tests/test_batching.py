@@ -1,5 +1,4 @@
-"""Test plan_epoch: every clip once, the strategies against independent references, and the
-costs."""
+"""Test plan_epoch: coverage of clips, costs, and each strategy against an independent reference."""
 
 import copy
 import math
@@ -40,7 +39,7 @@ IN_ONE_ORDER = [strategy for strategy in STRATEGIES if strategy not in BY_CLASS]
 SEMI_SORTED = ("semi_sorted", "semi_sorted_rank", "semi_sorted_exponential")
 MODES = ("fixed", "dynamic", "given capacity")
 DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
-# Parameters that are allowed for few clips.
+# Parameters that are valid even for a few clips.
 SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -54,7 +53,7 @@ some_lengths = st.one_of(whole_lengths, st.lists(st.floats(0.1, 60), min_size=1,
 
 
 def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_lengths):
-    """Draw allowed arguments: lengths, batch size and options of plan_epoch."""
+    """Draw valid arguments: lengths, batch size and options for plan_epoch."""
     lengths = data.draw(lengths, "lengths")
     batch_size = data.draw(st.integers(1, 9), "batch_size")
     options = {
@@ -70,7 +69,7 @@ def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_length
         options[parameter.name] = data.draw(st.floats(0, 3), parameter.name)
     elif parameter:
         least, most = parameter.limits(len(lengths), batch_size)
-        most = min(most, 1000)  # planning a million classes would take long
+        most = min(most, 1000)  # planning a million classes would take too long
         options[parameter.name] = data.draw(st.integers(least, most), parameter.name)
     return lengths, batch_size, options
 
@@ -84,7 +83,7 @@ def clips_of(batches):
 
 
 def lengths_like_speech(n):
-    """Draw n lengths of LJSpeech at random, in frames."""
+    """Return n random clip lengths of LJSpeech in frames."""
     return np.random.default_rng(5).choice(LJSPEECH, n)
 
 
@@ -111,7 +110,7 @@ def test_plan_contains_every_clip_once(strategy, mode, randomize, data):
 
 
 def naive_batches(order, lengths, capacity=math.inf, most=math.inf):
-    """Cut batches by the rule of Ge et al.: repeatedly take the longest run of clips that fits."""
+    """Form batches by the rule of Ge et al.: repeatedly take the longest run of clips that fits."""
     batches, order = [], list(order)
     while order:
         size = 1
@@ -126,7 +125,7 @@ def naive_batches(order, lengths, capacity=math.inf, most=math.inf):
 
 
 def limits_of(lengths, batch_size, options):
-    """Return the limits of a batch, in the form of the arguments of `naive_batches`."""
+    """Return the limits of a batch as arguments for `naive_batches`."""
     if options["dynamic_batch_size"]:
         return {"capacity": options.get("batch_capacity", batch_size * max(lengths))}
     return {"most": batch_size}
@@ -143,28 +142,28 @@ def test_plan_equals_a_naive_loop(strategy, mode, data):
     assert batches == naive_batches(clips_of(batches), lengths, **limits)
 
 
-def test_batch_randomization_shuffles_fairly():
+def test_batch_randomization_shuffles_uniformly():
     places, distances = Counter(), Counter()
     for epoch in range(200):
         batches = plan_epoch(range(1, 25), 3, "sorted", epoch=epoch, batch_randomization=True)
         place = {int(batch[0]) // 3: k for k, batch in enumerate(batches)}
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
-    # A fair shuffle puts the batch about 25 times at each of 8 positions. It gives 8 or fewer once
-    # in 10,000 times.
+    # A uniform shuffle puts the batch about 25 times at each of 8 positions. A count of 8 or less
+    # occurs about once in 10,000 times.
     assert len(places) == 8
     assert min(places.values()) > 8
-    # Every distance occurs, about 29 times each, so nothing is left of the old order.
+    # Every distance occurs about 29 times, so nothing remains of the original order.
     assert len(distances) == 7
     assert min(distances.values()) > 9
 
 
 @every_strategy
 @with_and_without_randomization
-def test_plan_follows_from_seed_and_epoch_when_global_seeds_differ(strategy, randomize):
+def test_plan_depends_only_on_seed_and_epoch_when_global_seeds_differ(strategy, randomize):
     plans, options = [], {"seed": 3, "epoch": 4, "batch_randomization": randomize} | SMALL | DBS
     for global_seed in (1, 2):
-        np.random.seed(global_seed)  # noqa: NPY002  the global generators are what is tested
+        np.random.seed(global_seed)  # noqa: NPY002  the test needs the global generators
         torch.manual_seed(global_seed)
         states = [(str(np.random.get_state()), str(torch.get_rng_state().tolist()))]  # noqa: NPY002
         plans.append(as_lists(plan_epoch(lengths_like_speech(200), 8, strategy, **options)))
@@ -175,9 +174,10 @@ def test_plan_follows_from_seed_and_epoch_when_global_seeds_differ(strategy, ran
 
 @every_strategy
 def test_plan_differs_when_seed_or_epoch_differs(strategy):
-    """Seed 0 epoch 1 must differ from seed 1 epoch 0. Adding the epoch to the seed breaks this."""
+    """Epoch 1 with seed 0 must differ from epoch 0 with seed 1. They would be equal if the epoch
+    were added to the seed."""
     lengths = lengths_like_speech(64)
-    # Pairs of equal length, because only such clips change places in `sorted`.
+    # Pairs of clips have equal lengths, because `sorted` shuffles only clips of equal length.
     lengths[::2] = lengths[1::2]
     plans = {
         repr(as_lists(plan_epoch(lengths, 8, strategy, seed=seed, epoch=epoch, **SMALL)))
@@ -189,14 +189,14 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
 
 @every_strategy
 def test_clips_change_positions_when_lengths_are_equal(strategy):
-    """At each position, each of 8 clips is expected 50 times. `random` mixes all lengths."""
+    """Each of 8 clips is expected 50 times at each position. `random` mixes all lengths."""
     lengths = range(1, 9) if strategy == "random" else [5] * 8
     options = {"num_bins": 3, "bucket_size": 8}
     orders = [clips_of(plan_epoch(lengths, 4, strategy, epoch=e, **options)) for e in range(400)]
     for place in (0, 3, 7):
         counts = Counter(order[place] for order in orders)
         assert len(counts) == 8
-        assert min(counts.values()) > 25  # a fair shuffle fails this less than once in 10,000 times
+        assert min(counts.values()) > 25  # fails by chance in fewer than 1 in 10,000 runs
 
 
 # --- each strategy against an independent reference
@@ -228,11 +228,11 @@ def test_semi_sorted_equals_sorted_when_factor_is_0(strategy, randomize, data, m
     assert as_lists(semi) == as_lists(plan_epoch(lengths, batch_size, "sorted", **options))
 
 
-# Independent noise moves two clips. The distance of their ranks is distributed as the difference of
-# two draws. For uniform noise of range a it is triangular, with mean a / 3 and an integral of the
-# squared density of 2 / (3 a). For exponential noise of mean m it is Laplacian, with mean m and an
-# integral of 1 / (4 m). A pair at distance d shares a batch with probability (B - 1) f(d) in every
-# epoch.
+# Noise is added to each clip independently, so the distance between two clips' ranks is distributed
+# like the difference of two noise values. For uniform noise of range a, this distribution is
+# triangular, its mean is a / 3, and the integral of its squared density is 2 / (3 a). For
+# exponential noise of mean m, it is a Laplace distribution, its mean is m, and the integral is 1 /
+# (4 m). In every epoch, two clips at distance d share a batch with probability (B - 1) f(d).
 @pytest.mark.parametrize(
     ("strategy", "power", "distance", "squared_density"),
     [
@@ -241,13 +241,16 @@ def test_semi_sorted_equals_sorted_when_factor_is_0(strategy, randomize, data, m
         ("semi_sorted_exponential", 4, 1000 / 2, 1 / (4 * 1000 / 2)),
     ],
 )
-def test_noise_follows_its_closed_form(strategy, power, distance, squared_density):
-    """Noise is in units of length for `semi_sorted`, and in ranks for the other strategies."""
+def test_pair_frequency_matches_the_closed_form_of_the_noise(
+    strategy, power, distance, squared_density
+):
+    """The noise is in units of length for `semi_sorted`, and in ranks for the remaining
+    strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power
-    # The range a of the noise is 1000 ranks.
+    # The noise has a range of 1000 ranks.
     options = {"local_randomization_factor": 0.05, "batch_randomization": True}
     before, now = (plan_epoch(lengths, 20, strategy, epoch=e, **options) for e in (0, 1))
-    ranks = now.order.reshape(-1, 20)  # [batches, clips], because clips are numbered by length
+    ranks = now.order.reshape(-1, 20)  # [batches, clips]; a clip's index equals its rank by length
     apart = np.abs(ranks[:, :, None] - ranks[:, None]).mean() * 20 / 19
     assert apart == pytest.approx(distance, rel=0.05)
     assert 1 - pair_novelty(now, before) == pytest.approx(19 * squared_density, rel=0.07)
@@ -263,7 +266,7 @@ def test_exponential_noise_mixes_short_and_long_clips_equally():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2. A batch has 160
+        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2. A batch contains 160
         # frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
@@ -282,8 +285,8 @@ def test_buckets_contain_consecutive_ranks_longest_first(data):
 
 
 def class_edges(strategy, lengths, num_buckets):
-    """Return the exact inner edges of integer lengths: at low + k (high - low) / N, or the k/N
-    quantiles, interpolated."""
+    """Return the exact inner class edges for integer lengths: low + k (high - low) / N, or
+    interpolated k/N quantiles."""
     ranked, edges = sorted(lengths), []
     for k in range(1, num_buckets):
         if strategy == "bucket_by_width":
@@ -302,7 +305,7 @@ def class_edges(strategy, lengths, num_buckets):
 def test_batches_never_mix_length_classes(strategy, mode, data):
     integers = st.lists(st.integers(1, 300), min_size=2, max_size=50)
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=integers)
-    # No edge is exactly at a clip's length, so that rounding moves no clip into another class.
+    # No edge equals the length of a clip, so rounding cannot move a clip into a different class.
     divided = len(lengths) - 1 if "quantile" in strategy else max(lengths) - min(lengths)
     options["num_buckets"] = data.draw(
         st.integers(1, 12).filter(lambda count: math.gcd(count, divided) == 1), "num_buckets"
@@ -338,14 +341,14 @@ def test_alternated_sort_zigzags_from_bin_to_bin(data):
 
 
 def naive_padding(lengths, batches, frames_per_step=1):
-    """Return the values of PaddingStats by their definitions, clip by clip."""
+    """Compute the values of PaddingStats from their definitions, clip by clip."""
     rate = padded = real = steps = computed = largest = 0
     for batch in batches:
         x = [lengths[i] for i in batch]
         rate += len(x) * (1 - sum(x) / len(x) / max(x))
         padded += len(x) * max(x)
         real += sum(x)
-        made = max(x)  # frames that the decoder makes until the longest clip ends
+        made = max(x)  # frames that the decoder computes for the longest clip
         if frames_per_step > 1:
             made = next(n for n in count(0, frames_per_step) if n >= max(x))
         steps += made / frames_per_step
@@ -360,7 +363,7 @@ def naive_padding(lengths, batches, frames_per_step=1):
 @every_strategy
 @few
 @given(data=data, mode=st.sampled_from(MODES), frames_per_step=st.integers(1, 7))
-def test_padding_stats_equal_a_naive_loop(strategy, mode, data, frames_per_step):
+def test_padding_stats_equal_those_of_a_naive_loop(strategy, mode, data, frames_per_step):
     in_any_unit = some_lengths if frames_per_step == 1 else whole_lengths
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=in_any_unit)
     batches = plan_epoch(lengths, batch_size, strategy, **options)
@@ -374,7 +377,7 @@ def test_padding_stats_equal_a_naive_loop(strategy, mode, data, frames_per_step)
 @every_strategy
 @few
 @given(data=data, mode=st.sampled_from(MODES[:2]))
-def test_pair_novelty_equals_a_loop_over_pairs(strategy, mode, data):
+def test_pair_novelty_equals_that_of_a_loop_over_pairs(strategy, mode, data):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize=True)
     now = as_lists(plan_epoch(lengths, batch_size, strategy, **options))
     options["epoch"] += 1
@@ -397,8 +400,6 @@ def test_plan_options_are_the_arguments_of_plan_epoch():
 
 
 def test_registered_strategy_is_planned():
-    """A program can add its own strategy."""
-
     @register("longest_first", "LF", "this test")
     def _longest_first(clips):
         """clips sorted by length, longest first"""
@@ -413,7 +414,7 @@ def test_registered_strategy_is_planned():
 
 
 def test_check_options_lists_every_problem():
-    """`hparams.py` passes all values of a settings file or a command line to this function."""
+    """`hparams.py` calls this function with all values from a settings file or the command line."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
     wrong = {"batch_size": 16, "strategy": "bucket", "bucket_size": 8, "seed": -1, "max_clip": 3}
     with pytest.raises(BatchingError) as raised:
@@ -438,19 +439,19 @@ def test_check_options_lists_every_problem():
         ({"batch_capacity": 500}, ["batch_capacity=500", "dynamic_batch_size=True"]),
         ({"lengths": []}, ["lengths", "(0,)"]),
         ({"lengths": [5, 0, math.nan]}, ["lengths[1]=0", "2 of 3"]),
-        # The check comes before arrays of this size are allocated.
+        # The value is checked before arrays of this size are allocated.
         ({"batch_size": 10**300}, ["batch_size=1"]),
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
 )
-def test_plan_epoch_reports_option_and_value_when_wrong(changed, named):
+def test_plan_epoch_error_contains_option_and_value_when_a_value_is_invalid(changed, named):
     arguments = {"lengths": range(10, 101, 10), "batch_size": 4, "strategy": "semi_sorted"}
     with pytest.raises(BatchingError, match=re.escape(named[0])) as raised:
         plan_epoch(**(arguments | changed))
     assert [words for words in named if words not in str(raised.value)] == []
 
 
-def test_costs_raise_when_batches_are_wrong():
+def test_cost_functions_raise_when_batches_are_invalid():
     for batches in ([], [[0], []]):
         with pytest.raises(ValueError, match="batches: "):
             padding_stats([1, 2], batches)
@@ -466,8 +467,9 @@ def test_costs_raise_when_batches_are_wrong():
 @pytest.mark.parametrize(
     ("strategy", "options", "zero_padding_percent", "batch_length", "num_batches"),
     [
-        # Ge et al., Tables 1 and 2. With DBS, the numbers of batches follow from the rule, because
-        # the published numbers (606, 449, 419) exceed the stated length budget.
+        # Ge et al., Tables 1 and 2. With DBS, the numbers of batches are computed with the
+        # published rule, because the published numbers (606, 449, 419) exceed the stated length
+        # budget.
         ("random", {}, 32.02, 773.82, 655),
         ("sorted", BR, 0.16, 526.43, 655),
         ("semi_sorted", BR, 6.22, 556.22, 655),
@@ -477,7 +479,7 @@ def test_costs_raise_when_batches_are_wrong():
         ("semi_sorted", DBS | BR, 6.62, 557.68, 463),
     ],
 )
-def test_plans_of_ljspeech_match_the_published_figures(
+def test_plan_statistics_for_ljspeech_match_the_published_values(
     strategy, options, zero_padding_percent, batch_length, num_batches
 ):
     found = []

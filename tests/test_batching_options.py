@@ -1,4 +1,4 @@
-"""Compare the options of `plan_epoch` that all strategies share with naive implementations."""
+"""Compare the `plan_epoch` options that apply to all strategies with naive implementations."""
 
 import math
 from collections import Counter
@@ -30,8 +30,8 @@ def audio_and_text(audio, text):
 
 
 def any_options(draw, clips):
-    """Draw lengths and options that limit batches. Also return a naive function of a batch's
-    cost."""
+    """Draw lengths and options that limit batches. Also return a naive function for the cost of a
+    batch."""
     one, options = st.integers(1, 60), {"dynamic_batch_size": True}
     if draw(st.booleans(), label="kinds"):
         one, options["cost"] = st.tuples(one, st.integers(0, 9)), audio_and_text
@@ -49,7 +49,8 @@ def any_options(draw, clips):
 
 
 def naive_cut(order, fits, multiple, size=len):
-    """Cut the longest run that fits, repeatedly. Shorten it to a multiple of clips if possible."""
+    """Repeatedly take the longest run of clips that fits. If possible, shorten it to a multiple of
+    `size_multiple` clips."""
     batches = []
     while order:
         count = next((k for k in range(2, len(order) + 1) if not fits(order[:k])), len(order) + 1)
@@ -104,7 +105,7 @@ def test_costs_replace_lengths_when_cost_is_given(strategy, randomize, data):
 @every_strategy
 @pytest.mark.parametrize("capacity", [3_000, 200_000])
 def test_plan_stays_the_same_when_second_length_is_0(strategy, capacity):
-    """Other code cuts clips with several kinds of length."""
+    """Different code forms the batches when clips have several kinds of lengths."""
     lengths, options = LJSPEECH[:2000], DBS | {"epoch": 5, "batch_capacity": capacity}
     plan = plan_epoch(lengths, 16, strategy, **options)
     both = np.stack([lengths, 0 * lengths], axis=1)
@@ -115,7 +116,7 @@ def test_plan_stays_the_same_when_second_length_is_0(strategy, capacity):
 
 @few
 @given(data=data, epoch=st.integers(0, 99))
-def test_draws_equal_rounded_shares(data, epoch):
+def test_number_of_draws_equals_the_rounded_share(data, epoch):
     """Without weights, a clip is drawn at most once, unless `draw` exceeds the number of clips."""
     count, draw = data.draw(st.integers(1, 20)), data.draw(st.none() | st.integers(1, 40))
     weights = data.draw(st.none() | st.lists(st.integers(0, 7), min_size=count, max_size=count))
@@ -131,12 +132,12 @@ def test_draws_equal_rounded_shares(data, epoch):
         assert math.floor(share) <= times[i] <= math.ceil(share)
 
 
-def test_draws_are_proportional_to_weights():
+def test_number_of_draws_is_proportional_to_the_weight():
     weights, epochs = [0, 1, 2, 3, 4, 5.5], 2000
     options = {"draw": 4, "draw_weights": weights}
     plans = [plan_epoch([5] * 6, 2, "random", epoch=epoch, **options) for epoch in range(epochs)]
     times = np.bincount(np.concatenate([plan.order for plan in plans]))
-    # An epoch rounds a share up or down, so its standard deviation is at most a half.
+    # An epoch rounds a share up or down, so the standard deviation of a draw is at most one half.
     expected = epochs * 4 * np.array(weights) / sum(weights)
     assert np.abs(times - expected).max() < 5 * 0.5 * math.sqrt(epochs)
     pairs = {tuple(sorted(pair)) for plan in plans for pair in combinations(set(plan.order), 2)}
@@ -186,7 +187,7 @@ TWO = {"lengths": [[5, 0], [-1, 2]], "cost": audio_and_text}
         ({"cost": lambda length: math.nan}, r"costs of clips\[0\]=nan: .*10 of 10"),
     ],
 )
-def test_plan_epoch_reports_option_when_out_of_range(changed, named):
+def test_plan_epoch_error_contains_the_option_when_it_is_out_of_range(changed, named):
     arguments = {"lengths": range(10, 110, 10), "batch_size": 4, "strategy": "semi_sorted"}
     with pytest.raises(BatchingError, match=named) as raised:
         plan_epoch(**(arguments | changed))
@@ -199,7 +200,7 @@ def test_plan_epoch_reports_option_when_out_of_range(changed, named):
 def test_sampler_keeps_limits_and_resumes_when_options_combine(
     strategy, data, size, random_epochs, more
 ):
-    """Batches keep within the limits when they share optimizer steps, and resume is exact."""
+    """Batches that share an optimizer step stay within the limits, and resume is exact."""
     lengths, options, cost = any_options(data.draw, 25)
     too_long = data.draw(st.sampled_from(["alone", "leave_out"]))
     alone = [cost([i]) for i in range(25)]
@@ -215,7 +216,7 @@ def test_sampler_keeps_limits_and_resumes_when_options_combine(
     try:
         sampler = LengthBatchSampler(lengths, 2, strategy, **options)
         sampler.set_epoch(1)
-    except BatchingError:  # a random epoch may need more batches than `count`
+    except BatchingError:  # a random epoch can need more than `count` batches
         assume(False)
     batches = list(sampler)
     left = [i for i in range(25) if alone[i] <= capacity or too_long == "alone"]

@@ -155,7 +155,7 @@ def test_cache_is_ignored_when_it_is_truncated(filelist, kept):
     [b"", b"id,frames\na,1\n", b'2a5b9c01\n[6, 2, ["anna"], true, "", {}]\na.wav|A.\n'],
     ids=["empty", "text", "of version 0.4"],
 )
-def test_cache_is_ignored_when_the_file_is_something_else(filelist, content):
+def test_cache_is_ignored_when_the_file_is_not_a_cache_of_this_version(filelist, content):
     cache_path(filelist).write_bytes(content)
     assert read(filelist) is None
 
@@ -175,7 +175,7 @@ def test_workers_map_the_same_file_when_a_table_is_pickled(filelist):
     assert str(cache_path(filelist)) in str(caught.value)
 
 
-def test_fingerprint_changes_with_names_texts_and_lengths_but_not_with_folders(filelist):
+def test_fingerprint_depends_on_names_texts_and_lengths_but_not_on_folders(filelist):
     table = listed(filelist, SMALL)
     moved = [replace(clip, path=f"/elsewhere/{Path(clip.path).name}") for clip in SMALL]
     assert listed(filelist, moved).fingerprint == table.fingerprint
@@ -185,7 +185,7 @@ def test_fingerprint_changes_with_names_texts_and_lengths_but_not_with_folders(f
     assert listed(filelist, SMALL[::-1]).fingerprint != table.fingerprint
 
 
-def test_fingerprint_equals_that_of_version_0_4(filelist):
+def test_fingerprint_is_the_same_as_in_version_0_4(filelist):
     """Checkpoints contain the fingerprint. If it changed, runs could not resume."""
     named = [replace(clip, speaker="anna") for clip in SMALL]
     for some, expected in ((SMALL, FINGERPRINT), (named, FINGERPRINT_OF_ANNA)):

@@ -109,7 +109,7 @@ def test_chunks_are_single_steps_when_the_device_is_a_cpu():
     assert [len(step.gate) for step in steps] == [1, 1]
 
 
-def test_steps_run_one_by_one_with_a_warning_when_the_capture_fails(monkeypatch):
+def test_steps_run_one_by_one_and_a_warning_is_issued_when_the_capture_fails(monkeypatch):
     def fail(function, stream):
         try:
             raise ValueError("the kernel\nis lost")

@@ -79,7 +79,9 @@ def refuse_links(*_):
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_best_stays_when_its_checkpoint_is_removed(has_links, tmp_path, monkeypatch):
+def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
+    has_links, tmp_path, monkeypatch
+):
     if not has_links:
         monkeypatch.setattr(os, "link", refuse_links)
     path = checkpoint.write_checkpoint(tmp_path, state(1), keep=1)
@@ -113,7 +115,7 @@ def test_set_aside_renames_later_checkpoints(tmp_path):
     assert [p.name for p in checkpoint.set_aside_newer(tmp_path, 1)] == ["best.pt.superseded+"]
 
 
-def test_last_good_renames_the_diverged_checkpoint_unless_last_or_best(tmp_path):
+def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_last_or_best(tmp_path):
     one = checkpoint.write_checkpoint(tmp_path, state(1), keep=9)
     assert checkpoint.last_good(tmp_path, 1, -1) is None
     assert names(tmp_path) == ["checkpoint_1.pt"]
@@ -153,7 +155,7 @@ def cut(content: bytearray, place: int) -> bytearray:
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, zero_a_sector, cut])
-def test_load_notices_damage_unless_it_is_harmless(damage, written, tmp_path):
+def test_load_detects_damage_unless_it_is_harmless(damage, written, tmp_path):
     """Bytes between the records may differ, if the loaded content is the same."""
     content, state = written
     path, noticed, places = tmp_path / "checkpoint_7.pt", 0, range(0, len(content), 61)
@@ -168,7 +170,7 @@ def test_load_notices_damage_unless_it_is_harmless(damage, written, tmp_path):
     assert noticed > len(places) / 2
 
 
-def test_load_notices_damaged_attributes_in_the_directory_of_the_file(written, tmp_path):
+def test_load_detects_damaged_attributes_in_the_zip_directory(written, tmp_path):
     """torch skips an entry that is marked as a folder, and leaves its tensor uninitialized."""
     content, state = written
     path = tmp_path / "checkpoint_7.pt"
@@ -183,7 +185,7 @@ def test_load_notices_damaged_attributes_in_the_directory_of_the_file(written, t
                 assert_same(checkpoint.load_checkpoint(path), state)
 
 
-def test_load_accepts_the_oldest_format_without_checksum(tmp_path):
+def test_load_accepts_the_oldest_format_although_it_has_no_checksum(tmp_path):
     torch.save(state(3), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert_same(checkpoint.load_checkpoint(tmp_path / "old.pt"), state(3))
 
@@ -214,7 +216,7 @@ def test_checkpoint_is_rejected_when_it_would_run_code(tmp_path):
         (lambda path: path.write_text("some text"), "damaged or not a PyTorch checkpoint"),
     ],
 )
-def test_load_rejects_other_files(make, message, tmp_path):
+def test_load_rejects_files_that_are_not_checkpoints(make, message, tmp_path):
     path = tmp_path / "checkpoint_1.pt"
     make(path)
     with pytest.raises(UserError, match=f"{path}: {message}"):
@@ -247,7 +249,7 @@ def test_load_weights_keeps_ignored_layers():
         checkpoint_file.load_weights(model, {"state_dict": {}}, "some.pt", H, ["embeding"])
 
 
-def test_load_weights_lists_the_settings_that_differ_from_the_checkpoint():
+def test_load_weights_error_lists_the_settings_that_differ_from_the_checkpoint():
     saved = {"state_dict": random_model(1).state_dict(), "hparams": asdict(H)}
     other = replace(H, prenet_dim=H.prenet_dim + 1)
     with pytest.raises(UserError) as rejected:
@@ -257,7 +259,7 @@ def test_load_weights_lists_the_settings_that_differ_from_the_checkpoint():
     assert "\n" not in str(rejected.value)
 
 
-def test_load_weights_lists_tensors_that_do_not_fit():
+def test_load_weights_error_lists_the_tensors_that_do_not_fit():
     model, theirs = random_model(2), random_model(1).state_dict()
     theirs["decoder.extra"] = torch.zeros(1)
     theirs["embedding.weight"] = torch.zeros(10, 8)
@@ -344,7 +346,7 @@ def ends(program, *arguments) -> str:
 
 @pytest.mark.usefixtures("clean_process")
 @pytest.mark.parametrize(("part", "change", "refused_by"), CASES)
-def test_programs_reject_a_broken_part_in_one_line(
+def test_programs_report_a_broken_part_in_one_line(
     part, change, refused_by, stopped, corpus, tmp_path
 ):
     """No file changes."""
@@ -371,7 +373,7 @@ def test_programs_reject_a_broken_part_in_one_line(
     assert snapshot(out) == before
 
 
-def test_load_lists_all_broken_parts(stopped, tmp_path):
+def test_load_error_lists_all_broken_parts(stopped, tmp_path):
     broken = load(newest(stopped))
     for change in (put("iteration", -1), put("logs", None), fill(np.nan, "state_dict", WEIGHT)):
         change(broken)
@@ -382,7 +384,7 @@ def test_load_lists_all_broken_parts(stopped, tmp_path):
     assert parts == {"iteration", "state_dict", "logs"}
 
 
-def test_load_checks_only_weights_when_the_recipe_is_another(stopped, tmp_path):
+def test_load_checks_only_weights_when_the_checkpoint_is_from_a_different_recipe(stopped, tmp_path):
     theirs = {"state_dict": load(newest(stopped))["state_dict"], "optimizer": "theirs", "amp": [1]}
     torch.save(theirs, tmp_path / "theirs.pt")
     assert checkpoint.load_checkpoint(tmp_path / "theirs.pt").keys() == theirs.keys()

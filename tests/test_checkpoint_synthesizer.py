@@ -61,7 +61,7 @@ def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_speech_has_no_warning_when_last_letters_are_silent(text):
+def test_no_warning_is_issued_when_the_last_letters_are_silent(text):
     """The last letters of a word may be silent, and the punctuation after it always is."""
     sequence = symbols_of(text)
     start, end = word_spans(sequence)[-1]
@@ -71,7 +71,7 @@ def test_speech_has_no_warning_when_last_letters_are_silent(text):
 
 
 @pytest.mark.parametrize("text", [text for text in TEXTS if " " in text])
-def test_speech_has_a_warning_when_the_last_word_is_missing(text):
+def test_warning_is_issued_when_the_last_word_is_missing(text):
     sequence = symbols_of(text)
     words = word_spans(sequence)
     for seed in range(40):
@@ -81,13 +81,13 @@ def test_speech_has_a_warning_when_the_last_word_is_missing(text):
             assert any("words are missing at the end" in warning for warning in warnings)
 
 
-def test_word_spans_contain_runs_of_letters_and_phones():
+def test_word_spans_are_runs_of_letters_and_phones():
     sequence = symbols_of("it isn't, {HH AW1 S}. dogs' -")
     text = ["".join(symbols[i] for i in sequence[a:b]) for a, b in word_spans(sequence)]
     assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
 
 
-def test_speech_has_a_warning_when_it_is_blurred_cut_or_repeated():
+def test_warning_is_issued_when_the_alignment_is_blurred_cut_off_or_repeats():
     assert warnings_of(diagonal(60, 20), TWENTY) == []
     blurred = warnings_of(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
     assert any("0.05" in w and str(FORMED) in w for w in blurred)
@@ -112,7 +112,7 @@ def test_dropout_changes_when_the_seed_changes(checkpoint_path):
     assert not np.array_equal(first, other)
 
 
-def test_nvidia_checkpoint_uses_overrides_as_settings(tmp_path):
+def test_overrides_are_the_settings_when_the_checkpoint_is_from_nvidia(tmp_path):
     torch.manual_seed(0)
     weights = Tacotron2(create_hparams(SMALL_MODEL)).state_dict()
     path = tmp_path / "reference.pt"
@@ -142,7 +142,7 @@ def test_overrides_are_rejected_when_they_change_training_settings(
     assert load_checkpoint_synthesizer(checkpoint_path, same).settings.max_decoder_steps == 5
 
 
-def test_synthesizer_captures_steps_unless_decoder_is_reference(checkpoint_path):
+def test_synthesizer_captures_decoder_steps_unless_the_decoder_is_reference(checkpoint_path):
     captured_steps = pytest.importorskip("fast_decoder.captured_steps")
     cpu = torch.device("cpu")
     model = load_checkpoint_synthesizer(checkpoint_path, device=cpu).model
@@ -151,7 +151,7 @@ def test_synthesizer_captures_steps_unless_decoder_is_reference(checkpoint_path)
     assert model.speaking_decoder is free_running
 
 
-def test_nvidia_checkpoint_uses_the_statistics_of_ljspeech(tmp_path):
+def test_ljspeech_statistics_are_used_when_the_checkpoint_is_from_nvidia(tmp_path):
     """NVIDIA's checkpoints contain only weights: no settings, no longest text and no speaking
     rate."""
     torch.manual_seed(0)

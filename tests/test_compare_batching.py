@@ -58,7 +58,7 @@ def without_rendering(monkeypatch):
         ("-o lengths.csv", "lengths.csv"),
     ],
 )
-def test_program_reports_the_option_when_its_value_is_wrong(
+def test_error_contains_the_option_when_its_value_is_invalid(
     tmp_path, capsys, monkeypatch, arguments, named
 ):
     monkeypatch.chdir(tmp_path)
@@ -88,7 +88,7 @@ def test_program_writes_report_table_and_plot(tmp_path, capsys):
 
 @pytest.mark.usefixtures("without_rendering")
 @pytest.mark.parametrize("samples", [[22_050], [22_050, 44_100, 60_000], [22_050] * 30])
-def test_program_compares_tiny_corpora(tmp_path, capsys, samples):
+def test_program_accepts_tiny_corpora(tmp_path, capsys, samples):
     path = write_csv(tmp_path / "lengths.csv", samples)
     shown = run(capsys, path, "-o", tmp_path / "out", "--epochs", 2)
     assert "train.py --hparams" in shown
@@ -97,7 +97,7 @@ def test_program_compares_tiny_corpora(tmp_path, capsys, samples):
     assert "nan" not in shown
 
 
-def test_program_reports_parameters_that_make_the_order_random(tmp_path):
+def test_program_reports_parameters_that_make_the_order_fully_random(tmp_path):
     path = write_csv(tmp_path / "lengths.csv", [*range(22_050, 22_115), 44_000])
     surveyor = program.read_corpus(path, HPARAMS, None)
     *_, bucket, bins = program.describe_corpus(path, HPARAMS, surveyor)

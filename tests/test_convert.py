@@ -47,7 +47,7 @@ def recordings(tmp_path):
     return folder
 
 
-def test_recordings_become_clips_of_one_kind(recordings, tmp_path):
+def test_recordings_are_converted_to_one_format_and_level(recordings, tmp_path):
     """The recordings have the same speech, so their copies are nearly the same."""
     before = contents(recordings)
     problems, total = convert(recordings, tmp_path / "out", None, HPARAMS)
@@ -67,13 +67,13 @@ def test_recordings_become_clips_of_one_kind(recordings, tmp_path):
         assert np.corrcoef(matched, original[3000:-3000])[0, 1] > 0.99
 
 
-def test_silence_is_kept_only_briefly(recordings):
+def test_silence_at_both_ends_is_shortened(recordings):
     samples, cut_seconds = converted(recordings / "a.flac", RATE)
     assert cut_seconds == pytest.approx(1.9, abs=0.15)
     assert len(samples) < len(speech()) + 0.11 * RATE
 
 
-def test_high_peaks_stay_below_full_scale(tmp_path):
+def test_peaks_stay_below_full_scale(tmp_path):
     samples = 0.01 * speech()
     samples[len(samples) // 2] = 0.9
     soundfile.write(tmp_path / "click.wav", samples, RATE)
@@ -81,7 +81,7 @@ def test_high_peaks_stay_below_full_scale(tmp_path):
     assert np.abs(loud).max() == pytest.approx(MAX_PEAK, abs=1e-3)
 
 
-def test_channels_of_opposite_sign_do_not_cancel():
+def test_channels_with_opposite_phase_do_not_cancel():
     one = speech()
     np.testing.assert_allclose(mixed(np.stack([one, one + 0.1], axis=1)), one, atol=2e-3)
     opposite = mixed(np.stack([one, -0.9 * one], axis=1))
@@ -113,7 +113,7 @@ def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, caps
 
 
 @pytest.mark.parametrize("inside", ["", "wavs/more"])
-def test_copies_are_rejected_when_they_would_be_in_the_corpus(recordings, tmp_path, inside):
+def test_output_folder_is_rejected_when_it_is_inside_the_corpus(recordings, tmp_path, inside):
     """They are also rejected if a link leads into the corpus. Nothing in the corpus changes."""
     (tmp_path / "link").symlink_to(recordings)
     before = contents(recordings)
@@ -126,7 +126,7 @@ def test_copies_are_rejected_when_they_would_be_in_the_corpus(recordings, tmp_pa
     assert contents(recordings) == before
 
 
-def test_copy_is_made_again_when_its_recording_is_another(recordings, tmp_path, monkeypatch):
+def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
     """This also works if the previous call was killed, and if the next call is killed before it has
     made copies."""
     out = tmp_path / "out"
@@ -168,7 +168,7 @@ def test_copy_is_made_again_when_its_recording_is_another(recordings, tmp_path, 
     assert changed == ["c.wav", "sources.json"]
 
 
-def test_bad_recordings_are_listed(recordings, tmp_path):
+def test_error_lists_all_bad_recordings(recordings, tmp_path):
     (recordings / "a.flac").write_bytes(b"no audio")
     (recordings / "b.txt").write_text("A | B")
     content = (recordings / "c.wav").read_bytes()
@@ -204,7 +204,7 @@ def test_copies_stay_when_all_recordings_are_bad(recordings, tmp_path):
     assert contents(tmp_path / "out") == before
 
 
-def test_table_is_prepared_by_one_command(recordings, tmp_path, capsys):
+def test_table_with_mp3_files_is_prepared_by_one_command(recordings, tmp_path, capsys):
     """Recordings of the same text stay in the same set."""
     rows = "".join(
         f"{name}.mp3\t{text}\n" for name, text in zip("abc", ("X!", "x", "Y"), strict=True)
@@ -241,7 +241,7 @@ def test_recording_is_rejected_when_it_is_too_long(recordings, monkeypatch):
 # ---------------------------------------------------------------------------- segments
 
 
-def test_segments_are_cut_out_of_long_recordings(tmp_path, no_plots):
+def test_segments_of_long_recordings_become_clips(tmp_path, no_plots):
     """NeMo's manifests list segments. Each text is trained with its own part of the file."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -278,7 +278,7 @@ def test_segments_are_cut_out_of_long_recordings(tmp_path, no_plots):
 
 
 @pytest.mark.parametrize("segment", [Segment(0, 60), Segment(50), Segment(1, 0), Segment(0, 601)])
-def test_segment_is_rejected_when_it_is_not_in_the_recording(recordings, segment):
+def test_segment_is_rejected_when_it_exceeds_the_recording(recordings, segment):
     message = refusal(converted, recordings / "c.wav", RATE, segment)
     assert f"offset {segment.start:g}" in message
 

@@ -85,7 +85,7 @@ def test_mel_does_not_depend_on_threads_and_workers(sounds):
 # ---------------------------------------------------------------------------- collation
 
 
-def test_synthetic_batch_has_the_lengths_asked_for():
+def test_synthetic_batch_has_the_requested_lengths():
     h, state = create_hparams("n_frames_per_step=2"), torch.get_rng_state()
     batch, again = (synthetic_batch([5, 9], np.array([7, 3]), h) for _ in range(2))
     assert batch.mel_lengths.tolist() == [5, 9]
@@ -102,7 +102,7 @@ SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), min_size=1, 
 
 @settings(max_examples=80, derandomize=True)
 @given(shapes=SHAPES, r=st.sampled_from([1, 2, 3]))
-def test_collation_equals_a_plain_loop(shapes, r):
+def test_collated_batch_equals_that_of_a_plain_loop(shapes, r):
     generator = torch.Generator().manual_seed(0)
     items = [
         (
@@ -136,7 +136,7 @@ def test_collation_equals_a_plain_loop(shapes, r):
     assert {batch.mel.dtype, batch.gate.dtype} == {torch.float32}
 
 
-def test_copy_runs_on_its_own_stream(monkeypatch):
+def test_copy_to_the_gpu_runs_on_a_separate_stream(monkeypatch):
     """Record the order of the streams' work without a GPU. Lengths stay on the CPU."""
     done, streams = [], ["compute"]
 
@@ -203,7 +203,7 @@ def test_collate_raises_when_shared_memory_is_full(monkeypatch):
         collate_and_share(items, 1)
 
 
-def test_workers_end_when_the_program_fails(cached_mels):
+def test_workers_exit_when_the_program_fails(cached_mels):
     """The exception's traceback keeps the loader alive, and the interpreter's exit waits for the
     workers."""
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|One.")
@@ -212,7 +212,7 @@ def test_workers_end_when_the_program_fails(cached_mels):
     assert (run.returncode, run.stderr.splitlines()[-1]) == (1, "KeyError: 'unexpected'")
 
 
-def test_workers_ignore_signals_when_all_processes_get_them(cached_mels):
+def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
     """Job systems send SIGTERM to all processes, and a terminal sends SIGINT. Only the trainer
     reacts.
 

@@ -30,7 +30,7 @@ def test_json_contains_ratios_and_memory(tmp_path, monkeypatch, capsys):
     assert "0.25 x the bytes" in capsys.readouterr().out
 
 
-def test_benchmark_measures_no_time_when_only_memory_is_asked_for(tmp_path, monkeypatch, capsys):
+def test_benchmark_measures_no_time_when_only_memory_is_requested(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(decoder, "measure_speed", None)
     monkeypatch.setattr(decoder, "in_a_process", lambda *_: None)
     file = tmp_path / "decoder.json"

@@ -159,7 +159,7 @@ def test_outputs_and_gradients_match_the_reference(name, dtype):
     assert_parity(problem(SIZES[name], dtype))
 
 
-def test_programs_change_nothing_when_they_have_no_clip_or_symbol(monkeypatch):
+def test_kernel_programs_write_nothing_when_they_have_no_clip_or_symbol(monkeypatch):
     """The test uses the buckets and the program sizes of training."""
     change(monkeypatch, TRAINING, CHUNK=SMALL["CHUNK"], bucket=BUCKET)
     assert_parity(problem(((7, 2), (2, 1)), DTYPES[0]))
@@ -190,7 +190,7 @@ def test_gradients_match_the_reference_when_the_loss_uses_some_outputs(weights):
 @pytest.mark.parametrize(
     "constants", [{"CONTEXT": 16, "PROCESSORS": 12, "SYMBOLS": 16}, {"WARPS": 1}], ids=str
 )
-def test_results_stay_the_same_when_the_work_is_split_differently(constants, monkeypatch):
+def test_results_stay_the_same_when_work_is_split_differently(constants, monkeypatch):
     change(monkeypatch, constants)
     sizes = {"attention_rnn_dim": 72, "decoder_rnn_dim": 72, "encoder_embedding_dim": 40}
     assert_parity(problem(((20, 2), (9, 1)), DTYPES[0], **sizes))
@@ -200,7 +200,7 @@ FP16 = pytest.param(torch.float16, marks=() if GPU else pytest.mark.thorough)
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
-def test_kernels_are_as_exact_as_the_reference_when_autocast_is_on(precision, monkeypatch):
+def test_kernels_are_as_accurate_as_the_reference_when_autocast_is_on(precision, monkeypatch):
     """The test compares typical errors, because attention magnifies the errors of some random
     batches."""
     if not GPU:
@@ -214,7 +214,7 @@ def test_kernels_are_as_exact_as_the_reference_when_autocast_is_on(precision, mo
 # ---------------------------------------------------------------------------- graphs
 
 
-def test_one_bucket_serves_every_number_of_steps(monkeypatch):
+def test_graphs_of_a_bucket_work_for_any_number_of_steps(monkeypatch):
     decoder = problem().decoder
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     for lengths in (((30, 2),), ((5, 5), (4, 1))):
@@ -224,7 +224,7 @@ def test_one_bucket_serves_every_number_of_steps(monkeypatch):
 
 @interpreted_only
 @pytest.mark.parametrize("backwards", [False, True])
-def test_the_table_advances_by_chunks_to_the_end(backwards):
+def test_step_table_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
     """A graph always runs a whole chunk. If the table advanced too far, the graph would write
     beyond all buffers. The interpreter runs only the existing steps."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
@@ -249,14 +249,14 @@ def test_results_are_bitwise_equal_when_a_problem_runs_twice():
     assert_same(*(run(case, fast_decoder.teacher_forced) for _ in range(2)))
 
 
-def test_two_forward_passes_before_backward_do_not_interfere():
+def test_gradients_are_correct_when_two_forward_passes_precede_backward():
     # Both problems have the same bucket.
     one, two = problem(((4, 2), (2, 1))), problem(((4, 1), (3, 2)))
     assert passes_are_independent(one.to(device=DEVICE), two.to(device=DEVICE))
 
 
 @gpu_only
-def test_graphs_equal_single_launches_when_on_a_gpu():
+def test_graph_results_equal_those_of_single_launches_when_on_a_gpu():
     case = problem(((20, 70), (9, 33)))
     replayed = run(case, fast_decoder.teacher_forced)
     loop_run = graphs._Loop.run
@@ -295,7 +295,7 @@ def full_size(lengths):
 
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16", "bf16, 64 clips"])
-def test_full_size_is_exact_when_on_a_gpu(precision):
+def test_full_size_kernels_are_as_accurate_as_the_reference_when_on_a_gpu(precision):
     """The kernels are as exact as the reference."""
     lengths = ((30, 34), (9, 20)) * 32 if "64" in precision else ((120, 70), (33, 40)) * 8
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
@@ -344,7 +344,7 @@ def cuda_without(monkeypatch, capability=(9, 0)):
         ("cuda", torch.float32, (10, 0), None, True),
     ],
 )
-def test_hardware_decides_kernels_and_launches(
+def test_kernels_and_launches_depend_on_the_hardware(
     device, dtype, capability, reason, dependent, monkeypatch
 ):
     cuda_without(monkeypatch, capability)
@@ -375,7 +375,7 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
         assert differences(case) == {}
 
 
-def test_reason_is_returned_when_graphs_fail_unless_memory_runs_out(monkeypatch):
+def test_reason_is_returned_and_cached_when_graphs_fail_unless_memory_runs_out(monkeypatch):
     """If memory runs out, nothing is cached, because another batch of the same bucket may fit."""
     failure = "out of resource: shared memory"
 
@@ -451,7 +451,7 @@ def test_backward_pass_is_not_built_when_gradients_are_off():
     assert hasattr(graphs_of(case), "_attention_backward")
 
 
-def test_the_kernels_compile_for_a_gpu_and_fit():
+def test_kernels_compile_for_a_gpu_and_fit_its_resources():
     """Compiled for sm_90, they spill no registers, and wait for the previous launch."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(ROOT / "tests" / "compile_kernels.py")]
@@ -487,7 +487,7 @@ def loss_of(precision, dropout, steps=12):
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
-def test_losses_stay_close_when_precision_differs(precision, monkeypatch):
+def test_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
     """The difference is less than twice the largest difference of three control runs in float32
     with other dropout, because any rounding makes runs drift apart."""
     if not GPU:  # If there is a GPU, the decoder uses the kernels.

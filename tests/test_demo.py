@@ -35,7 +35,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-def test_comparison_shows_medians_of_time_and_the_saving():
+def test_comparison_shows_median_times_and_the_saving():
     random = epochs(9.0, 2.0, 2.0, zpr=0.3, abl=700)
     ours = epochs(1.0, 1.5, 99.0, 1.5, zpr=0.1, abl=500)
     lines = demo.compare(random + ours, 3).splitlines()
@@ -157,9 +157,7 @@ def test_demo_waits_until_the_program_has_saved_when_it_gets_ctrl_c(tmp_path):
     assert str(program) in log.read_text().partition("\nsaved\n")[2]
 
 
-def test_demo_uses_another_folder_and_other_settings_when_a_language_is_given(
-    tmp_path, monkeypatch
-):
+def test_demo_folder_and_settings_depend_on_the_language(tmp_path, monkeypatch):
     commands = []
 
     def stop(program, *arguments, **_):

@@ -102,7 +102,7 @@ def _without(record: dict) -> dict:
 # ---------------------------------------------------------------------------- one result
 
 
-def test_one_and_two_processes_agree_bitwise(corpus, alone, tmp_path):
+def test_results_of_one_and_two_processes_are_bitwise_equal(corpus, alone, tmp_path):
     """test_speakers_training.py tests the same for the fast decoder."""
     check_all(Together(2, flags(tmp_path / "two", corpus)).end())
     assert_same_result(alone, tmp_path / "two")
@@ -137,7 +137,7 @@ def assert_agrees(out: Path, alone: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=2e-3)
 
 
-def test_batches_per_update_becomes_the_number_of_processes(corpus, tmp_path):
+def test_batches_per_update_is_raised_to_the_number_of_processes(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
     check_all([first, second])
@@ -159,7 +159,7 @@ def stop_at(step: int) -> None:
     act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), step)
 
 
-def test_processes_stop_when_one_gets_a_signal(corpus, alone, tmp_path):
+def test_all_processes_stop_when_one_process_receives_a_signal(corpus, alone, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus), {1: (stop_at, 1)}).end()
     check_all([first, second])
@@ -172,7 +172,7 @@ def test_processes_stop_when_one_gets_a_signal(corpus, alone, tmp_path):
     assert_same_result(out, alone)
 
 
-def test_run_of_two_processes_resumes_with_four(corpus, alone_of_four, tmp_path):
+def test_run_with_two_processes_resumes_with_four(corpus, alone_of_four, tmp_path):
     out = tmp_path / "out"
     check_all(Together(2, flags(out, corpus, **OF_FOUR), {1: (stop_at, 1)}).end())
     assert 0 < load(newest(out))["loop"]["batches_trained"] < 14
@@ -256,7 +256,7 @@ def wait_until(condition, logs: list[Path]) -> None:
 # ---------------------------------------------------------------------------- no hanging
 
 
-def test_processes_end_when_one_does_not_answer(corpus, tmp_path):
+def test_processes_exit_when_one_process_does_not_answer(corpus, tmp_path):
     arguments = flags(tmp_path / "out", corpus, "--process-timeout", "2")
     stopped = act_at, Trainer, "step", stop_answering, 3
     both = Together(2, arguments, {1: stopped})
@@ -273,7 +273,7 @@ def stop_answering() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_processes_save_and_end_when_a_clip_is_unreadable(corpus, alone, tmp_path):
+def test_processes_save_and_exit_when_a_clip_is_unreadable(corpus, alone, tmp_path):
     folder, out = tmp_path / "clips", tmp_path / "out"
     filelist, clip = copied_corpus(corpus, folder), folder / "train05.wav"
     hparams = flags(out, corpus, training_files=filelist)
@@ -293,7 +293,7 @@ def delete_after_first_epoch(path: Path) -> None:
     act_at(train, "log_epoch", lambda: path.unlink())
 
 
-def test_processes_warn_when_validation_fails_in_one(corpus, alone, tmp_path):
+def test_processes_warn_when_validation_fails_in_one_process(corpus, alone, tmp_path):
     """All processes agree on the warning, and training continues unchanged."""
     out = tmp_path / "out"
     ended = Together(2, flags(out, corpus), {1: (fail_in_validation,)}).end()
@@ -313,7 +313,7 @@ def fail_in_validation() -> None:
     vars(validation)["_validate_batch"] = fail
 
 
-def test_leave_at_exit_waits_for_threads_of_torch(monkeypatch):
+def test_leave_at_exit_waits_for_torch_threads(monkeypatch):
     """A thread of torch that releases tensors aborts the process if the interpreter ends first."""
     at_exit: list = []
     monkeypatch.setattr(distributed.atexit, "register", lambda *call: at_exit.append(call))
@@ -339,7 +339,7 @@ def other_code() -> None:
     vars(start)["fingerprint_of_code"] = lambda *_: "0123456789abcdef"
 
 
-def test_run_fails_when_processes_differ(corpus, tmp_path):
+def test_run_fails_when_processes_have_different_settings(corpus, tmp_path):
     """The message names the process that differs from the first process."""
     out, fewer = tmp_path / "out", without_first_clip(corpus, tmp_path)
     other = flags(out, corpus, learning_rate=0.5, training_files=fewer)
@@ -352,7 +352,7 @@ def test_run_fails_when_processes_differ(corpus, tmp_path):
     assert not out.exists()
 
 
-def test_run_fails_when_processes_disagree_on_the_last_epoch(corpus, alone, tmp_path):
+def test_run_fails_when_processes_have_different_last_epochs(corpus, alone, tmp_path):
     out = shutil.copytree(alone, tmp_path / "out")
     message = refused(Together(2, [on(out), on(out, "--hparams", "epochs=3")]).end())
     assert "epochs is 3, expected 2 " in message
@@ -366,7 +366,7 @@ def without_first_clip(corpus, folder: Path) -> Path:
     return fewer
 
 
-def test_run_fails_when_one_process_allows_no_new_clips(corpus, alone, tmp_path):
+def test_run_fails_when_only_some_processes_allow_new_clips(corpus, alone, tmp_path):
     out = shutil.copytree(alone, tmp_path / "out")
     fewer = without_first_clip(corpus, tmp_path)
     arguments = on(out, "--hparams", f"epochs=3,training_files={fewer}")
@@ -377,19 +377,19 @@ def test_run_fails_when_one_process_allows_no_new_clips(corpus, alone, tmp_path)
     assert metrics(out, "run")[-1]["changed_clips"] == {"added": 0, "gone": 1, "changed": 0}
 
 
-def test_processes_report_a_common_error_once(corpus, tmp_path):
+def test_error_is_printed_once_when_all_processes_have_it(corpus, tmp_path):
     said = refused(Together(2, flags(tmp_path / "out", corpus, sync_batch_norm=True)).end())
     assert "sync_batch_norm=True" in said
     assert len(said.splitlines()) == 1
 
 
-def test_make_sampler_rejects_optimizer_steps_that_processes_cannot_share():
+def test_make_sampler_rejects_optimizer_steps_that_cannot_be_split_among_processes():
     hparams = create_hparams("batches_per_update=3,batch_size=2")
     with pytest.raises(UserError, match="multiple of 2"):
         make_sampler(np.arange(1, 9), hparams, world_size=2)
 
 
-def test_shared_batch_norm_waits_for_no_process_when_alone():
+def test_shared_batch_norm_does_not_communicate_when_there_is_one_process():
     model = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 1), torch.nn.BatchNorm1d(3))
     x = torch.randn(4, 2, 5)
     expected = model(x)

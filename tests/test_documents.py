@@ -201,7 +201,7 @@ LIBRARY_PROGRAMS = [
 
 
 @pytest.mark.parametrize("program", LIBRARY_PROGRAMS)
-def test_library_program_runs_with_the_library_alone(program, tmp_path):
+def test_library_examples_run_without_the_recipe(program, tmp_path):
     shutil.copytree(ROOT / "length_batching", tmp_path / "length_batching")
     run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True)
     assert run.returncode == 0, run.stderr.decode()
@@ -222,7 +222,7 @@ LINKED += [ROOT / "CONTRIBUTING.md", ROOT / "voices" / "english" / "README.md"]
 
 
 @pytest.mark.parametrize("path", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_leads_to_a_file_and_heading(path):
+def test_every_link_points_to_an_existing_file_and_heading(path):
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)]+)\)", text):
         if link.startswith("https://"):
@@ -235,7 +235,7 @@ def test_every_link_leads_to_a_file_and_heading(path):
             assert heading in headings(target.read_text(encoding="utf-8")), link
 
 
-def test_every_program_in_the_pages_exists():
+def test_every_program_mentioned_in_the_docs_exists():
     for name in re.findall(
         r"`([\w./]+(?:\.py|\.sh|/))`(?!\s+of\s+commit)", "".join(DOCUMENTS.values())
     ):
@@ -249,7 +249,7 @@ def test_every_page_is_in_the_index():
         assert f"({name.removeprefix('docs/')}" in index, name
 
 
-def test_every_setting_in_the_pages_exists():
+def test_every_setting_mentioned_in_the_docs_exists():
     libraries = ("docs/batching/length-batching.md", "docs/reference/length-batching-api.md")
     documents = "".join(text for name, text in DOCUMENTS.items() if name not in libraries)
     settings = re.findall(r"`(?:--hparams )?((?:\w+=[^`,= ]+,?)+)`", documents)
@@ -267,7 +267,7 @@ def table_rows(document: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
-def test_table_of_strategies_agrees_with_the_registry():
+def test_table_of_strategies_matches_the_registry():
     page = DOCUMENTS["docs/batching/choosing-a-strategy.md"]
     rows = table_rows(page, "\n## All strategies\n")
     assert [row[0].strip("`") for row in rows] == list(REGISTRY)

@@ -161,7 +161,7 @@ def test_download_tries_again_when_the_server_has_an_error(tmp_path, serve):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_archive_is_rejected_when_its_hash_is_wrong(tmp_path, serve, there):
+def test_archive_is_rejected_when_its_hash_differs(tmp_path, serve, there):
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)
@@ -177,7 +177,7 @@ def test_archive_is_rejected_when_its_hash_is_wrong(tmp_path, serve, there):
     assert_whole(tmp_path / "data", tmp_path)
 
 
-def test_archive_cannot_write_outside_its_folder(tmp_path, serve):
+def test_archive_members_cannot_be_written_outside_the_folder(tmp_path, serve):
     serve(make_archive(tmp_path, [(tarfile.TarInfo("../escaped.txt"), b"outside")]))
     assert "outside" in refusal(download_corpus, tmp_path / "data")
     assert names_in(tmp_path) == {"source", "LJSpeech-1.1.tar.bz2"}
@@ -199,7 +199,9 @@ def test_download_resumes_when_it_was_killed(tmp_path, serve):
     assert names_in(tmp_path) == {"source", "data", "LJSpeech-1.1.tar.bz2"}
 
 
-def test_download_stops_first_when_disk_or_folder_is_full(tmp_path, serve, monkeypatch):
+def test_download_does_not_start_when_disk_space_is_missing_or_the_folder_has_files(
+    tmp_path, serve, monkeypatch
+):
     server = serve(make_archive(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")

@@ -47,7 +47,7 @@ def largest_error(case, function, exact, precision=None):
 
 @pytest.mark.parametrize("name", ENCODER_SIZES)
 @pytest.mark.parametrize("loops", [graphs.lstm_graphs_for, plain_lstm_loops])
-def test_encoder_loops_match_torchs_lstm(name, loops):
+def test_encoder_kernels_match_the_lstm_in_torch(name, loops):
     """The test compares the outputs, zeros at padding, and every gradient."""
     case = encoder_problem(ENCODER_SIZES[name], dtype=DTYPES[0])
     exact = case.run(model.packed_lstm)
@@ -58,7 +58,7 @@ def test_encoder_loops_match_torchs_lstm(name, loops):
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
-def test_encoder_products_have_autocasts_precision(precision):
+def test_encoder_products_have_the_precision_of_autocast(precision):
     """Autocast rounds the products only."""
     case = encoder_problem((9, 4, 6), dim=32, size=24)
     exact = case.to(torch.float64).run(model.packed_lstm)
@@ -76,7 +76,7 @@ def test_encoder_raises_when_lengths_are_out_of_range():
             bidirectional_lstm(case.lstm, case.inputs, torch.tensor(lengths))
 
 
-def test_encoder_uses_torch_when_kernels_do_not_run(monkeypatch):
+def test_encoder_uses_torch_when_kernels_are_not_available(monkeypatch):
     monkeypatch.setattr(graphs, "problem", lambda *_: "no CUDA device")
     case = encoder_problem((3, 2))
     assert_same(*(case.run(function) for function in (bidirectional_lstm, model.packed_lstm)))
@@ -84,7 +84,7 @@ def test_encoder_uses_torch_when_kernels_do_not_run(monkeypatch):
 
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16"])
-def test_encoder_of_full_size_is_exact_when_on_a_gpu(precision):
+def test_full_size_encoder_is_as_accurate_as_torch_when_on_a_gpu(precision):
     """The error is at most five times that of plain operations, the same limit as for the
     decoder."""
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):

@@ -80,7 +80,7 @@ def test_pocketsphinx_uses_a_grammar_when_all_texts_are_numbers():
     assert {*of_texts("Two.", "Forty two.").transcribe(samples, rate).split()} <= WORDS
 
 
-def test_words_of_removes_punctuation_and_spells_numbers():
+def test_words_of_removes_punctuation_and_spells_out_numbers():
     assert words_of("Mr. O'Neil's 42 cats -- sat!") == "mister o'neil's forty two cats sat"
     assert words_of("Seven hundred.") == "seven hundred"
     assert words_of("Er kam 1921, um 3,50 Uhr: »Ja«!", "de") == (
@@ -231,7 +231,7 @@ def test_program_passes_its_options_to_evaluate(monkeypatch, tmp_path):
     }
 
 
-def test_read_recordings_reads_a_filelist(recordings, tmp_path):
+def test_read_recordings_accepts_a_filelist(recordings, tmp_path):
     """The reference is kept next to the filelist."""
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
     filelist.write_text("".join(f"{clip.path}|{clip.text}|0.5\n" for clip in clips))
@@ -318,7 +318,7 @@ def test_evaluate_rejects_speakers_that_the_model_lacks(with_speakers, checkpoin
     assert "did you mean 'bert'?" in message
 
 
-def test_reference_has_measures_of_each_speaker(with_speakers):
+def test_reference_contains_measures_for_each_speaker(with_speakers):
     """It is measured again when the speakers change."""
     reference = reference_of(with_speakers)
     used = StandInRecognizer.used
@@ -402,7 +402,7 @@ def test_speaker_accuracy_is_measured_only_when_requested(with_voices):
     assert StandInEncoder.used == used
 
 
-def test_speaker_accuracy_is_rejected_before_synthesis_when_speakers_are_missing(
+def test_speaker_accuracy_fails_before_synthesis_when_speakers_are_missing(
     with_voices, recordings, monkeypatch
 ):
     monkeypatch.setattr(module, "synthesize_texts", None)
@@ -413,14 +413,14 @@ def test_speaker_accuracy_is_rejected_before_synthesis_when_speakers_are_missing
     assert "1 speakers" in message
 
 
-def test_evaluate_pads_speech_that_stops_at_once(recordings, tmp_path, monkeypatch):
+def test_evaluate_pads_speech_that_ends_immediately(recordings, tmp_path, monkeypatch):
     speaker = StandIn(lambda _: np.zeros(50, np.float32), HPARAMS)
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
     monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
     assert evaluate(tmp_path / "checkpoint_1.pt", recordings).word_error_rate == 1
 
 
-def test_evaluate_measures_only_identification_when_language_has_no_recognizer(
+def test_evaluate_skips_word_errors_when_the_language_has_no_recognizer(
     tmp_path, monkeypatch, capsys
 ):
     """The stand-in for a model speaks with eSpeak, and speaks text 1 in place of text 4."""

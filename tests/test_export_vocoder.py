@@ -59,7 +59,7 @@ def change_config(folder, **settings: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def test_audio_equals_the_audio_of_the_authors_code(published):
+def test_audio_equals_that_of_the_published_code(published):
     expected = np.load(published / "sound.npz")
     with torch.no_grad():
         sound = generator_of(published)(torch.from_numpy(expected["mel"])[None])
@@ -113,7 +113,7 @@ def test_weights_are_rejected_when_their_mels_differ_from_the_voice(voices, fold
     assert not (folder / "vocoder.onnx").exists()
 
 
-def test_command_in_the_vocoder_message_exports_the_weights(voices, tmp_path, monkeypatch):
+def test_export_command_in_the_vocoder_error_works(voices, tmp_path, monkeypatch):
     """The command works even if a path contains a space."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
@@ -133,7 +133,7 @@ class Thief:
         return os.mkdir, ("stolen",)
 
 
-def test_load_generator_runs_no_code_from_the_weights(folder, tmp_path, monkeypatch):
+def test_load_generator_does_not_run_code_from_the_weights_file(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"generator": {"conv_pre.bias": Thief()}}, folder / "generator")
     assert "other than tensors and plain values" in refusal(exported, folder)
@@ -149,7 +149,7 @@ def test_load_generator_runs_no_code_from_the_weights(folder, tmp_path, monkeypa
         ({"generator": {"ups": 3}}, "generator: ups: 3 .expected a tensor"),
     ],
 )
-def test_file_is_rejected_when_it_contains_no_generator(saved, message, folder):
+def test_weights_file_is_rejected_when_it_contains_no_generator(saved, message, folder):
     torch.save(saved, folder / "weights")
     arguments = ["--weights", str(folder / "weights"), "-o", str(folder / "v.onnx")]
     with pytest.raises(UserError, match=f"^{folder / 'weights'}: {message}"):
@@ -166,7 +166,7 @@ def test_file_is_rejected_when_it_contains_no_generator(saved, message, folder):
         ({"ups.0.weight_v": None}, "ups.0.weight_v is missing"),
     ],
 )
-def test_weights_are_rejected_when_they_do_not_fit(changes, named, folder):
+def test_weights_are_rejected_when_they_do_not_fit_the_config(changes, named, folder):
     change_weights(folder, **changes)
     message = refusal(exported, folder)
     assert message.startswith(f"{folder / 'generator'}")

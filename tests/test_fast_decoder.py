@@ -160,7 +160,7 @@ def refused(*_):
 
 
 @pytest.mark.parametrize("multiply", [refused, lambda x, *_: x.new_zeros(2, 7), None])
-def test_onednn_is_not_used_when_its_results_are_wrong(multiply, monkeypatch):
+def test_onednn_is_not_used_when_its_results_are_incorrect(multiply, monkeypatch):
     """The operators are private, so a new version of torch may remove or change them."""
     check = operations.onednn_multiplies.__wrapped__
     assert not check("cuda", torch.float32)
@@ -173,7 +173,7 @@ def test_onednn_is_not_used_when_its_results_are_wrong(multiply, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
-def test_fast_decoder_is_as_exact_as_the_reference_when_autocast_is_on(precision, products):
+def test_fast_decoder_is_as_accurate_as_the_reference_when_autocast_is_on(precision, products):
     """The test compares typical errors, because attention magnifies the errors of some random
     batches."""
     fast, reference = errors_by_precision(12, ((9, 18), (4, 11)), precision, Problem.run)
@@ -217,7 +217,7 @@ def passes_are_independent(one, two):
     return len(is_same) == 4 and all(is_same)
 
 
-def test_two_forward_passes_before_backward_do_not_interfere():
+def test_gradients_are_correct_when_two_forward_passes_precede_backward():
     assert passes_are_independent(problem(), problem(((4, 6), (6, 9), (3, 12))))
 
 

@@ -67,7 +67,7 @@ def test_excerpt_shows_the_first_complete_batches():
         assert title.startswith(f"{name}: ")
 
 
-def test_learning_curves_have_axis_labels_with_the_usual_terms():
+def test_learning_curves_have_axis_labels_with_the_terms_of_the_docs():
     rows = [
         {"name": "a", "epoch": epoch, "alignment_sharpness": 0.5, "validation_loss_unpadded": 2.0}
         for epoch in (1, 2)

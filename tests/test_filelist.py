@@ -41,7 +41,7 @@ def refusal(filelist, h=H, **options):
 # ---------------------------------------------------------------------------- filelists
 
 
-def test_clips_are_read_when_the_list_has_seconds_or_not(sounds):
+def test_clips_are_read_from_lists_with_and_without_seconds(sounds):
     filelist = write_list(
         sounds,
         f"{sounds}/a.wav|First text.|1.000000",
@@ -57,7 +57,7 @@ def test_clips_are_read_when_the_list_has_seconds_or_not(sounds):
     assert [list(clip.symbols) for clip in clips] == ids
 
 
-def test_relative_path_starts_at_the_lists_folder(sounds, tmp_path, monkeypatch):
+def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_path, monkeypatch):
     """It starts at the working directory if no such file is there. Errors contain both paths."""
     (tmp_path / "work" / "here").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
@@ -74,7 +74,7 @@ def test_relative_path_starts_at_the_lists_folder(sounds, tmp_path, monkeypatch)
     )
 
 
-def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
+def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
     """The longest end of the listed path that exists there is used."""
     (tmp_path / "new" / "wavs").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
@@ -89,7 +89,7 @@ def test_moved_clips_are_found_in_their_folder(sounds, tmp_path):
     assert f"{tmp_path}/new/c.wav: no such file" in refusal(lost, moved)
 
 
-def test_clips_folder_does_not_mix_speakers(sounds):
+def test_clips_folder_is_rejected_when_two_paths_match_one_file(sounds):
     """Two files a.wav in different folders would become one recording with two texts."""
     filelist = write_list(sounds, "/old/anna/a.wav|One.", "/old/ben/a.wav|Two.")
     message = refusal(filelist, replace(H, clips_folder=str(sounds)))
@@ -101,7 +101,7 @@ def test_clips_folder_does_not_mix_speakers(sounds):
     assert len(read_filelist(filelist, replace(H, clips_folder=str(sounds)))) == 2
 
 
-def test_text_is_read_without_csv_rules(sounds, monkeypatch):
+def test_csv_quoting_rules_do_not_apply_to_texts(sounds, monkeypatch):
     """LJSpeech has 523 lines with a single quotation mark, which CSV rules would misread. Only a
     line feed ends a line. Line numbers include empty lines."""
     texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
@@ -115,7 +115,7 @@ def test_text_is_read_without_csv_rules(sounds, monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", ["1.00002", "0.99998", "1"])
-def test_seconds_within_half_a_sample_agree(sounds, seconds):
+def test_seconds_are_accepted_when_they_differ_by_half_a_sample(sounds, seconds):
     assert read_filelist(write_list(sounds, f"{sounds}/a.wav|Text.|{seconds}"), H)
 
 
@@ -126,7 +126,7 @@ def test_line_is_rejected_when_its_seconds_differ_from_the_audio_file(sounds, se
     assert f"{filelist}:1: {sounds}/a.wav: {found}" in refusal(filelist)
 
 
-def test_all_bad_lines_are_listed_together(sounds):
+def test_error_lists_all_bad_lines(sounds):
     soundfile.write(sounds / "rate.wav", np.zeros(5000), 16000)
     expected = {
         f"{sounds}/gone.wav|Text.": f"{sounds}/gone.wav: no such file",
@@ -271,7 +271,7 @@ def test_cached_mels_are_rejected_when_settings_differ(cached_mels):
     assert "mel_settings.json" in refusal(filelist, CACHED)
 
 
-def test_bad_cached_mels_are_listed_together(cached_mels):
+def test_error_lists_all_bad_cached_mels(cached_mels):
     mel = np.load(cached_mels / "x.npy")
     bad = mel.copy()
     bad[3, 17] = np.nan

@@ -88,7 +88,7 @@ def test_write_keeps_the_old_file_when_the_process_is_killed(tmp_path):
     assert set(os.listdir(tmp_path)) == kept
 
 
-def test_lock_fails_when_another_process_has_it(tmp_path):
+def test_lock_fails_when_a_different_process_has_it(tmp_path):
     def another_process():
         command = [sys.executable, "-c", LOCK, tmp_path]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -116,7 +116,7 @@ def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
     os.close(writer)
 
 
-def test_folder_does_not_appear_when_making_it_fails(tmp_path):
+def test_output_folder_does_not_appear_when_filling_it_fails(tmp_path):
     out = tmp_path / "new" / "out"
 
     def fail():
@@ -152,7 +152,7 @@ def test_lines_are_rejected_when_the_file_is_missing_or_not_utf8(tmp_path):
         open_file(tmp_path / ("x" * 300))
 
 
-def test_threads_keep_the_order_and_compute_few_results_ahead():
+def test_thread_results_keep_their_order_and_few_are_computed_ahead():
     begun = []
     gate = threading.Event()
 

@@ -200,7 +200,7 @@ def test_framework_raises_when_clips_would_be_lost(framework, tmp_path):
 
 
 @pytest.mark.parametrize("framework", where_installed(["lightning"], packages_of))
-def test_lightning_raises_when_resumed_with_another_number_of_processes(framework, tmp_path):
+def test_lightning_raises_when_the_number_of_processes_changes_on_resume(framework, tmp_path):
     """Lightning itself counts the batches of each process. With two processes instead of one, it
     once skipped the rest of an epoch, although the batches were the same."""
     saved, same = tmp_path / "saved", "batches_per_update=2"

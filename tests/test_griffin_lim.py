@@ -25,7 +25,7 @@ def split(array: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
 
 @settings(max_examples=50)
 @given(sizes=st.lists(st.integers(0, 9), max_size=6), context=st.integers(0, 4))
-def test_convolution_of_pieces_equals_convolution_of_the_whole(sizes, context):
+def test_convolution_in_pieces_equals_convolution_of_the_whole_signal(sizes, context):
     signal, kernel = np.random.default_rng(0).random((1, 40)), np.arange(2.0 * context + 1)
     smooth = lambda x: np.convolve(x[0], kernel)[context : context + x.shape[1]][None]  # noqa: E731
     found = np.concatenate([*windowed(split(signal, sizes), smooth, context)], axis=1)
@@ -87,13 +87,13 @@ def test_griffin_lim_accepts_a_few_frames(frames, h):
 
 
 @pytest.mark.parametrize("loudest", [21, np.inf, np.nan])
-def test_mel_of_diverged_weights_is_rejected(loudest):
+def test_mel_is_rejected_when_values_are_too_large(loudest):
     with pytest.raises(UserError, match=rf"{loudest:g} \(expected at most 20\)"):
         sound_of(torch.full((80, 9), float(loudest)), REFERENCE)
 
 
 @pytest.mark.parametrize("silent_frames", [0, 200, 256, 1000])
-def test_cutting_silence_keeps_the_mel(silent_frames):
+def test_mel_stays_the_same_when_silence_is_skipped(silent_frames):
     speech = np.zeros((3, 40), np.float32)
     pause = np.full((3, silent_frames), SILENCE, np.float32)
     mel = np.concatenate([pause, speech, pause, speech], axis=1)
@@ -102,7 +102,7 @@ def test_cutting_silence_keeps_the_mel(silent_frames):
     assert len(pieces) == 1 or max(piece.shape[1] for piece in pieces) <= 128
 
 
-def test_a_long_pause_is_not_inverted(monkeypatch):
+def test_griffin_lim_skips_long_pauses(monkeypatch):
     griffin_lim = GriffinLim(HParams(), mel_filters(HParams()).numpy())
     inverted = []
     invert = griffin_lim._invert

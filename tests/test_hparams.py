@@ -116,14 +116,14 @@ def test_symbol_table_has_a_path_when_the_filelist_has_no_name():
     assert table.name == "symbols.json"
 
 
-def test_printed_defaults_can_be_read_back():
+def test_printed_defaults_can_be_parsed_again():
     for name in NAMES:
         default = getattr(HParams(), name)
         text = f"[{','.join(default)}]" if isinstance(default, tuple) else str(default)
         assert create_hparams(f"{name}={text}") == HParams(), name
 
 
-def test_commas_and_spaces_separate_overrides():
+def test_overrides_can_be_separated_by_commas_and_spaces():
     h = create_hparams(" text_cleaners=[a,b] , batch_size = 8, ignore_layers=[x.weight,y.bias],")
     assert (h.text_cleaners, h.ignore_layers) == (("a", "b"), ("x.weight", "y.bias"))
     assert h.batch_size == 8
@@ -170,7 +170,7 @@ NVIDIA_NAMES = """
 """
 
 
-def test_every_setting_of_nvidia_exists_or_has_a_replacement():
+def test_every_nvidia_setting_exists_or_has_a_replacement():
     """If the setting does not exist here, the message contains its replacement."""
     for name in {*NVIDIA_NAMES.split()} - types_of(HParams).keys():
         message = refusal(f"{name}=1")
@@ -193,7 +193,7 @@ def test_every_setting_of_nvidia_exists_or_has_a_replacement():
     ],
     ids=lambda text: text[:40],
 )
-def test_bad_value_is_rejected_with_its_name(override, words):
+def test_error_contains_the_name_when_a_value_is_invalid(override, words):
     message = refusal(override)
     assert words in message
     assert override.split("=")[0] in message
@@ -225,7 +225,7 @@ VALUES = st.one_of(
 
 @hypothesis.settings(max_examples=60, derandomize=True)
 @hypothesis.given(name=st.sampled_from(NAMES), text=VALUES)
-def test_any_text_is_converted_or_rejected_with_its_name(name, text):
+def test_any_override_text_is_converted_or_the_error_contains_the_name(name, text):
     text = text.replace(",", "").replace("\n", "")
     accepted, message = None, ""
     try:
@@ -236,7 +236,7 @@ def test_any_text_is_converted_or_rejected_with_its_name(name, text):
     assert accepted is not None or name.removesuffix("_time").removesuffix("_length") in message
 
 
-def test_settings_work_without_pydantic():
+def test_settings_are_checked_when_pydantic_is_missing():
     """Values are converted and rules are checked. A note says that ranges are not checked."""
     script = (
         "import sys; sys.modules['pydantic'] = None; sys.path.insert(0, '.')\n"
@@ -280,7 +280,7 @@ def test_settings_file_applies_at_its_position(settings):
     assert lines == ["epochs=3", "batch_size=8", "seed=1", "text_cleaners=[a,b]"]
 
 
-def test_comments_and_empty_lines_in_settings_files_are_ignored(settings):
+def test_settings_file_ignores_comments_and_empty_lines(settings):
     h = create_hparams(
         settings(
             "\ufeff# a corpus\r\n\r\n  training_files = my lists/a,b#1.txt  # its clips\r\n"
@@ -292,7 +292,7 @@ def test_comments_and_empty_lines_in_settings_files_are_ignored(settings):
     assert (h.text_cleaners, h.seed, h.win_length) == (("a", "b"), 1234, 1103)
 
 
-def test_problems_in_settings_files_contain_their_lines(settings, tmp_path):
+def test_error_contains_the_line_when_a_settings_file_has_a_problem(settings, tmp_path):
     name = settings("batch_sise=3\n\nepochs=many\nnonsense\nseed=-1\nmel_fmax=12000\n")
     message = refusal(f"{name},batch_size=0.5,@{tmp_path}/gone.txt,@{tmp_path}")
     lines = message.splitlines()[1:]
@@ -341,7 +341,7 @@ def test_saved_settings_load_again():
     assert hparams_from_dict({"batch_size": 8, "a_name_of_others": 3}) == theirs
 
 
-def test_description_marks_values_that_differ_from_defaults():
+def test_settings_description_marks_values_that_differ_from_defaults():
     lines = describe(create_hparams("batch_size=8,text_cleaners=[a,b]")).splitlines()
     starred = {line for line in lines if line.startswith("*")}
     assert starred == {"* batch_size = 8", "* text_cleaners = ['a', 'b']"}
@@ -352,7 +352,7 @@ def test_defaults_equal_the_published_values():
     assert {name: getattr(HParams(), name) for name in PUBLISHED} == PUBLISHED
 
 
-def test_arguments_of_plan_epoch_are_settings():
+def test_every_plan_epoch_argument_for_speech_is_a_setting():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
     others = {
         "lengths",
@@ -381,7 +381,7 @@ def test_problem_is_reported_once_when_it_occurs_twice(tmp_path):
     assert len(others) == 1
 
 
-def test_voice_settings_are_settings_of_the_recipe_with_the_same_types():
+def test_every_voice_setting_is_a_recipe_setting_with_the_same_type():
     voice = typing.get_type_hints(VoiceSettings, include_extras=True)
     recipe = typing.get_type_hints(HParams, include_extras=True)
     assert {name: recipe[name] for name in voice} == voice

@@ -92,7 +92,7 @@ def test_module_imports_only_from_lower_layers(name):
     assert {other for other in project if layer[other] >= layer[top(name)]} == set()
 
 
-def test_imports_have_no_cycle():
+def test_import_graph_has_no_cycle():
     graph = {name: found & FILES.keys() for name, found in GRAPH.items()}
     assert list(graphlib.TopologicalSorter(graph).static_order())  # CycleError contains the cycle
 
@@ -103,14 +103,14 @@ def test_nothing_imports_a_program():
         assert found.isdisjoint(programs), name
 
 
-def test_libraries_import_nothing_of_the_recipe():
+def test_libraries_do_not_import_the_recipe():
     for name, found in GRAPH.items():
         if top(name) in LIBRARIES:
             others = {*map(top, FILES)} - {top(name)}
             assert {top(other) for other in found}.isdisjoint(others), name
 
 
-def test_packages_are_imported_by_their_owner_only():
+def test_package_is_imported_only_by_its_owner():
     for name, path in FILES.items():
         file = path.relative_to(ROOT).as_posix()
         packages = {top(other) for other in GRAPH[name]}

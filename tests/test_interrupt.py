@@ -11,7 +11,7 @@ from helpers import ROOT
 from onnx import helper, numpy_helper
 
 
-def test_ctrl_c_ends_training_quietly_when_it_imports_modules(tmp_path):
+def test_ctrl_c_ends_training_without_a_traceback_during_imports(tmp_path):
     command = [sys.executable, "-X", "importtime", "train.py", "-o", str(tmp_path / "out")]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -55,7 +55,7 @@ def write_slow_vocoder(path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
 
 
-def test_ctrl_c_ends_a_program_that_computes(voices, tmp_path):
+def test_ctrl_c_ends_a_program_during_onnx_computation(voices, tmp_path):
     write_slow_vocoder(tmp_path / "slow.onnx")
     text = "A dog came. " * 200
     options = ["--vocoder", tmp_path / "slow.onnx", "--text", text, "-o", tmp_path / "a.wav"]

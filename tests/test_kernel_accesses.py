@@ -22,7 +22,7 @@ SECTOR = 32  # bytes per sector; a GPU caches whole sectors
 
 
 @pytest.mark.parametrize("kernel_size", [5, 15])
-def test_programs_read_finished_values_only_when_launched_early(kernel_size, monkeypatch):
+def test_early_launches_read_only_finished_values(kernel_size, monkeypatch):
     """Before the wait, an early program must not read values that its own launch or the previous
     launch writes, because the previous launch may still run. Earlier launches have ended, but a
     processor's cache may still contain values from before they wrote. `.cg` bypasses this cache."""
@@ -84,7 +84,7 @@ def test_programs_read_finished_values_only_when_launched_early(kernel_size, mon
     assert early_bytes > 0
 
 
-def test_no_program_reads_beyond_the_buffers(monkeypatch):
+def test_kernels_never_read_beyond_the_buffers(monkeypatch):
     """This includes programs without a clip, a symbol or a step, although their values are not
     used."""
     from triton.runtime.interpreter import InterpreterBuilder

@@ -84,7 +84,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("case", NAMES)
-def test_audio_is_found_when_its_name_is_clear(tmp_path, capsys, case):
+def test_audio_is_found_when_only_one_file_name_is_similar(tmp_path, capsys, case):
     path, name = NAMES[case]
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     write_tone(tmp_path / path, 4000)
@@ -105,14 +105,14 @@ def test_note_is_printed_once_when_names_were_matched(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
-def test_missing_audio_is_named_with_its_line(tmp_path, name):
+def test_error_contains_the_line_when_its_audio_is_missing(tmp_path, name):
     """A wrong --path-column contains texts, which are too long for names of files."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
     _, [problem] = read(tmp_path)
     assert problem.startswith(f"{tmp_path}/metadata.csv:1: ")
 
 
-def test_same_names_in_two_folders_stay_apart(tmp_path):
+def test_clips_with_equal_names_in_two_folders_keep_their_texts(tmp_path):
     """The clip 001 of a speaker must not get the text of another speaker's clip 001."""
     for folder in ("a", "b"):
         (tmp_path / "wavs" / folder).mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_same_names_in_two_folders_stay_apart(tmp_path):
     assert "b/1.wav" in problem
 
 
-def test_name_is_reported_when_several_files_match(recordings):
+def test_error_contains_the_name_when_several_files_match(recordings):
     write_tone(recordings / "more/a.wav", 4000)
     table = recordings / "table.csv"
     table.write_text("path,text\na,One.\n")
@@ -139,7 +139,7 @@ def test_name_is_reported_when_several_files_match(recordings):
 
 
 @pytest.mark.parametrize("second", ["b", "clips/b.FLAC", "../corpus/clips/b.flac", "link/b.FLAC"])
-def test_audio_is_reported_when_two_lines_list_it(recordings, monkeypatch, second):
+def test_error_contains_the_audio_file_when_two_lines_list_it(recordings, monkeypatch, second):
     (recordings / "link").symlink_to("clips")
     (recordings / "table.csv").write_text(f"path,text\nclips/b.FLAC,One.\n{second},Two.\n")
     monkeypatch.chdir(recordings.parent)
@@ -149,7 +149,7 @@ def test_audio_is_reported_when_two_lines_list_it(recordings, monkeypatch, secon
     assert "corpus/table.csv:2" in problem
 
 
-def test_segments_of_one_recording_are_several_clips(recordings):
+def test_each_segment_of_a_recording_becomes_a_clip(recordings):
     lines = [{"path": "a", "offset": i, "duration": 1, "text": TEXTS[i]} for i in (0, 1, 1)]
     table = recordings / "manifest.json"
     table.write_text("\n".join(map(json.dumps, lines)))
@@ -159,7 +159,7 @@ def test_segments_of_one_recording_are_several_clips(recordings):
     assert unique_ids(clips, recordings) == ["a-0000000", "a-0001000"]
 
 
-def test_folders_are_speakers_when_each_has_a_table(tmp_path):
+def test_each_folder_becomes_a_speaker_when_each_has_a_table(tmp_path):
     for name in ("anna", "bert"):
         (tmp_path / name / "wavs").mkdir(parents=True)
         write_tone(tmp_path / name / "wavs" / f"{name}_1.wav", 4000)
@@ -169,7 +169,7 @@ def test_folders_are_speakers_when_each_has_a_table(tmp_path):
     assert ([clip.speaker for clip in clips], problems) == (["anna", "bert"], [])
 
 
-def test_unused_audio_is_noted(recordings):
+def test_note_lists_unused_audio_files(recordings):
     """Files of the same name in another format and files with a problem are not listed."""
     (recordings / "clips/a.mp3").touch()
     clips = [Clip(f"{recordings}/more/../clips/a.wav", "One.")]
@@ -218,7 +218,7 @@ def test_folder_is_rejected_when_it_has_no_texts(recordings, tmp_path):
     assert str(tmp_path / "none") in refusal(read, tmp_path / "none")
 
 
-def test_ids_are_unique_when_case_is_ignored(recordings):
+def test_clip_ids_are_unique_even_when_case_is_ignored(recordings):
     for name in ("clips/x/1.wav", "clips/y/1.WAV", "clips/y/Odd |name.wav", "clips/y/.b.wav"):
         path = recordings / name
         path.parent.mkdir(exist_ok=True)
@@ -229,7 +229,7 @@ def test_ids_are_unique_when_case_is_ignored(recordings):
     assert unique_ids([clips[0], clips[0]], recordings) == ["clips-x-1", "clips-x-1_"]
 
 
-def test_ids_begin_with_the_speaker_when_two_speakers_share_a_name():
+def test_clip_ids_begin_with_the_speaker_when_speakers_have_equal_file_names():
     """Folders are added only if a speaker has a name twice. File names stay below 256 bytes."""
     paths = {"c/x/1.wav": "anna", "c/y/1.wav": "anna", "c/z/1.wav": "B t", "c/z/2.wav": "B t"}
     clips = [Clip(path, "", speaker=name) for path, name in paths.items()]

@@ -81,7 +81,7 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
-def test_passes_are_whole_epochs_when_actions_are_random(actions):
+def test_sampler_passes_match_a_model_when_actions_are_random(actions):
     """A model of the sampler: a pass of `epoch` begins with batch `start` and has drawn `drawn`
     batches. None: no pass has begun."""
 
@@ -121,7 +121,7 @@ def test_passes_are_whole_epochs_when_actions_are_random(actions):
         ("drop_last", "max_clips"),  # no name is similar, so the message lists all options
     ],
 )
-def test_classes_suggest_an_option_when_unknown(argument, expected):
+def test_error_suggests_an_option_when_a_name_is_unknown(argument, expected):
     classes = {
         "LengthBatchSampler": (TWENTY, 3, "random"),
         "LengthBatches": (TWENTY, TWENTY, 3, "random"),
@@ -132,7 +132,7 @@ def test_classes_suggest_an_option_when_unknown(argument, expected):
             getattr(length_batching, name)(*arguments, **{argument: True})
 
 
-def test_iterator_raises_when_another_epoch_is_set():
+def test_iterator_raises_when_set_epoch_is_called_during_it():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     drawing = iter(loader_of(sampler, 1))  # a loader with a worker draws batches ahead of time
     sampler.set_epoch(3)
@@ -144,7 +144,7 @@ def test_iterator_raises_when_another_epoch_is_set():
 
 @every_strategy
 @pytest.mark.parametrize(("random_epochs", "capacity"), [(0, 90), (2, None), (2, 90)])
-def test_sampler_yields_the_plan_of_each_epoch(strategy, random_epochs, capacity):
+def test_sampler_yields_the_plan_for_each_epoch(strategy, random_epochs, capacity):
     """The first `random_epochs` epochs have random batches, within `batch_capacity`."""
     options = RECIPE | SMALL | {"batch_capacity": capacity}
     sampler = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=random_epochs, **options)
@@ -195,7 +195,7 @@ def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
     ],
     ids=str,
 )
-def test_load_raises_when_clips_or_options_differ(changed):
+def test_load_state_dict_raises_when_clips_or_options_differ(changed):
     arguments = {"lengths": TWENTY, "batch_size": 3, "strategy": "semi_sorted", **RECIPE}
     sampler = LengthBatchSampler(**arguments)
     sampler.set_epoch(3)
@@ -207,7 +207,7 @@ def test_load_raises_when_clips_or_options_differ(changed):
     assert len(list(other)) == len(other.plan)
 
 
-def test_load_raises_when_the_same_order_is_cut_differently():
+def test_load_state_dict_raises_when_batch_boundaries_differ():
     state = LengthBatchSampler(TWENTY, 4, "sorted").state_at(2)
     with pytest.raises(BatchingError, match=r"epoch 0 .*2 of"):
         LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)
@@ -291,7 +291,7 @@ def test_ranks_share_optimizer_steps_of_every_clip_once(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_cut_evenly_equals_the_best_of_all_cuts(seed):
+def test_cut_evenly_finds_the_best_of_all_cuts(seed):
     lengths = np.random.default_rng(seed).integers(1, 50, 9).astype(float)
     plan = plan_epoch(lengths, 3, "random")
     cuts = [np.split(lengths[plan.order], places) for places in combinations(range(1, 9), 3)]
@@ -318,7 +318,7 @@ def test_cut_evenly_equals_the_best_of_all_cuts(seed):
         ({"world_size": 2}, "rank=None: .*0 to 1"),
     ],
 )
-def test_sampler_reports_option_when_ranks_or_numbers_are_wrong(options, named):
+def test_sampler_error_contains_the_option_when_ranks_or_counts_are_invalid(options, named):
     with pytest.raises(BatchingError, match=named):
         LengthBatchSampler(TWENTY, 3, "random", **options)
     for trained in (-1, 1.5, 10_000):
@@ -344,7 +344,9 @@ def parts_of_ranks(world_size, *args, **options):
     mode=st.sampled_from(MODES),
     extra=st.sampled_from([None, "constant", 0, 3]),
 )
-def test_ranks_get_equally_many_batches(strategy, mode, data, world_size, batches_a_rank, extra):
+def test_ranks_get_the_same_number_of_batches(
+    strategy, mode, data, world_size, batches_a_rank, extra
+):
     """Every clip is trained once, and no batch exceeds the limits of the plan. With
     `batches_per_epoch`, every epoch has the same number of batches."""
     lengths, batch_size, options = draw_case(data, strategy, mode, True)
@@ -392,7 +394,7 @@ def test_constant_number_of_batches_adds_at_most_1_percent_of_steps():
     assert len(counts) == 1
 
 
-def test_pass_raises_when_several_processes_train_without_world_size(monkeypatch):
+def test_pass_raises_when_world_size_is_missing_in_several_processes(monkeypatch):
     distributed = torch.distributed
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
@@ -403,7 +405,7 @@ def test_pass_raises_when_several_processes_train_without_world_size(monkeypatch
 
 
 @pytest.mark.parametrize(("trained", "world_sizes"), [(6, (1, 2, 3)), (12, (1, 2, 3, 4))])
-def test_ranks_yield_the_rest_when_resumed_with_another_world_size(trained, world_sizes):
+def test_ranks_yield_the_remaining_batches_when_the_world_size_changes(trained, world_sizes):
     """The state is saved inside an optimizer step or at the start of an optimizer step."""
     options = {"strategy": "semi_sorted", "batches_per_update": 12} | RECIPE
     sampler = LengthBatchSampler(range(1, 81), 2, **options)
@@ -440,7 +442,7 @@ def test_state_dict_raises_when_count_is_missing_or_too_large():
 
 @pytest.mark.parametrize("world_size", [2, 4])
 @with_and_without_randomization
-def test_ranks_hardly_wait_for_each_other(randomize, world_size):
+def test_ranks_have_nearly_equal_work(randomize, world_size):
     """The slowest rank makes at most 1 % more decoder steps and padded frames than the mean. If
     four ranks took the batches in the order of the plan, 19 % more decoder steps would be
     needed."""

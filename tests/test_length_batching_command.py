@@ -76,7 +76,7 @@ def test_printed_call_keeps_the_sizes_of_the_command(tmp_path, capsys):
     assert max(map(len, plan)) <= 40
 
 
-def test_printed_call_works_when_fixed_sizes_are_best(tmp_path, capsys):
+def test_printed_call_runs_when_fixed_sizes_are_best(tmp_path, capsys):
     """A call with fixed sizes must have no batch_capacity, which limits dynamic batches only."""
     np.savetxt(tmp_path / "lengths", LENGTHS)
     options = printed_call(capsys, tmp_path / "lengths", "batch_capacity=100")
@@ -110,7 +110,9 @@ def test_command_lists_strategies(capsys):
         ("3\n4\n", ["batch_capacity=3"], "batch_capacity=3: expected at least 4"),
     ],
 )
-def test_command_reports_line_or_option_when_wrong(text, arguments, named, tmp_path, capsys):
+def test_error_contains_the_line_or_option_when_input_is_invalid(
+    text, arguments, named, tmp_path, capsys
+):
     (tmp_path / "lengths").write_text(text, encoding="latin-1")
     with pytest.raises(SystemExit) as stop:
         __main__.main([str(tmp_path / "lengths"), *arguments])

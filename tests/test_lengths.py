@@ -27,7 +27,7 @@ def write(path, text):
         ("a.wav|Go on.|1.000000\nb.npy | A dog. | 0.012517\nc.wav|x|0.001\n", [80, 2, 1]),
     ],
 )
-def test_every_format_gives_frames(tmp_path, content, frames):
+def test_lengths_are_read_in_every_format(tmp_path, content, frames):
     """A clip has 1 + samples // 276 frames. No audio file is opened."""
     assert read_lengths(write(tmp_path / "list", content), HPARAMS).tolist() == frames
 
@@ -50,14 +50,14 @@ def test_every_format_gives_frames(tmp_path, content, frames):
         ("a.wav|Go on.|x\n", ":1: 'a.wav|Go on.|x': seconds 'x', expected a number"),
     ],
 )
-def test_file_is_rejected_with_the_line_when_it_is_wrong(tmp_path, content, expected):
+def test_error_contains_the_line_when_a_length_is_invalid(tmp_path, content, expected):
     path = write(tmp_path / "list", content)
     with pytest.raises(UserError) as refusal:
         read_lengths(path, HPARAMS)
     assert f"{path}{expected}" in str(refusal.value)
 
 
-def test_filelist_cache_gives_frames(tmp_path):
+def test_lengths_come_from_the_filelist_cache(tmp_path):
     made = [Clip("x/a.wav", "Ah!", (1, 2, 3), 80, ""), Clip("b.npy", "", (1,), 2, "")]
     filelist = tmp_path / "list.txt"
     ClipTable.of(filelist, enumerate(made, 1)).write()

@@ -53,7 +53,7 @@ def test_whole_words_are_respelled(content, text, expected, tmp_path):
     assert respell(text, settings.pronunciations) == expected
 
 
-def test_phones_are_spoken_when_the_model_has_phones(tmp_path):
+def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
     settings = with_lexicon(PHONES, lexicon(tmp_path, "reading /ɹˈɛdɪŋ/"))
     assert respell("Reading's", settings.pronunciations) == "/ɹˈɛdɪŋ/'s"
     settings = replace(settings, symbol_table=tuple("_ dɛˈɹɪŋ.s'"), n_symbols=11)
@@ -73,20 +73,20 @@ def test_phones_are_spoken_when_the_model_has_phones(tmp_path):
         ("word ta5 shi3", "'ta5 shi3'"),
     ],
 )
-def test_error_contains_file_line_and_value_when_a_line_is_wrong(line, value, tmp_path):
+def test_error_contains_file_line_and_value_when_a_line_is_invalid(line, value, tmp_path):
     path = lexicon(tmp_path, f"Tom\ttomm\n\n{line}\n")
     message = refusal(with_lexicon, H, path)
     assert f"{path}:3: {value}" in message
     assert "1 of 2 lines" in message
 
 
-def test_error_lists_all_wrong_lines(tmp_path):
+def test_error_lists_all_invalid_lines(tmp_path):
     message = refusal(with_lexicon, H, lexicon(tmp_path, "a\nb\nc see\n"))
     assert "words.txt:1: 'a'" in message
     assert "words.txt:2: 'b'" in message
 
 
-def test_reading_rules_and_caches_depend_on_the_pronunciations():
+def test_reading_rules_and_cache_keys_depend_on_the_pronunciations():
     changed = replace(H, pronunciations=("tom\ttim",))
     assert rules_version() == version_of("sequences.py", "cleaners.py", "english/*.py")
     assert rules_version(changed.pronunciations) != rules_version()
@@ -103,7 +103,7 @@ def test_prepare_writes_the_pronunciations_for_training(tmp_path, no_plots):
     assert hparams.pronunciations == ("tom\ttim",)
 
 
-def test_resume_rejects_a_lexicon_with_other_pronunciations(tmp_path):
+def test_resume_rejects_a_lexicon_when_its_pronunciations_changed(tmp_path):
     path = lexicon(tmp_path, "Tom\ttim")
     base = with_lexicon(create_hparams(f"lexicon={path}"))
     check_lexicon(base, base)
@@ -116,7 +116,7 @@ def test_resume_rejects_a_lexicon_with_other_pronunciations(tmp_path):
     check_lexicon(base, base)  # the checkpoint contains them
 
 
-def test_checkpoint_speaks_with_its_pronunciations_and_notes_others(tmp_path, capsys):
+def test_checkpoint_uses_its_pronunciations_and_notes_a_different_lexicon(tmp_path, capsys):
     hparams = replace(create_hparams(SMALL_MODEL), pronunciations=("tom\ttim",))
     version = rules_version(hparams.pronunciations)
     path = save_small_model(tmp_path / "a.pt", hparams, text_rules=version)

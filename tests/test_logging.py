@@ -99,7 +99,7 @@ def test_tensorboard_contains_settings_curves_plots_audio(tmp_path):
         assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
 
 
-def test_plots_contain_the_text_and_the_end():
+def test_plots_show_the_text_and_the_end_of_speech():
     """Without free-running inference there are only the plots of teacher forcing."""
     figures = plots_of(example())
     titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}
@@ -144,7 +144,7 @@ def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
     assert found["epoch/train_loss"] == [(4, 7.0)]
 
 
-def test_state_includes_lines_that_are_still_in_buffers(tmp_path, monkeypatch):
+def test_log_state_includes_buffered_lines(tmp_path, monkeypatch):
     write = RecordWriter.write
     monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.01) or write(*args))
     logger = RunLogger(tmp_path, tmp_path / "logs")
@@ -155,7 +155,7 @@ def test_state_includes_lines_that_are_still_in_buffers(tmp_path, monkeypatch):
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
 
 
-def test_metrics_are_on_disk_before_their_size(tmp_path, monkeypatch):
+def test_metrics_are_written_to_disk_before_their_size_is_saved(tmp_path, monkeypatch):
     logger, synced = RunLogger(tmp_path, tmp_path / "logs"), []
     logger.log_run(RUN)
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file)))
@@ -165,7 +165,7 @@ def test_metrics_are_on_disk_before_their_size(tmp_path, monkeypatch):
     assert [(found.st_ino, found.st_size) for found in synced] == [(path.stat().st_ino, size)]
 
 
-def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
+def test_warning_is_issued_when_the_disk_of_the_logs_is_full(tmp_path, monkeypatch, capfd):
     """Waiting lines of metrics.jsonl are written later. TensorBoard loses its data."""
     logger = RunLogger(tmp_path, tmp_path / "logs")
     write, left = os.write, [20]
@@ -208,7 +208,7 @@ def event_files(directory) -> set[str]:
     return {path.name for path in (directory / "logs").iterdir()}
 
 
-def test_event_files_of_other_programs_do_not_change(tmp_path):
+def test_event_files_from_different_programs_do_not_change(tmp_path):
     logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_epoch(EPOCH)
     saved = logger.state()

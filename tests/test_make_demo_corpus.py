@@ -70,7 +70,7 @@ def in_a_process(log, options):
 
 
 @pytest.mark.thorough
-def test_same_seed_gives_the_same_bytes(tmp_path):
+def test_demo_corpus_has_the_same_bytes_when_the_seed_is_the_same(tmp_path):
     for name, seed in (("first", 5), ("second", 5), ("other", 6)):
         make_corpus(tmp_path / name, clips=8, seed=seed)
     options = [str(tmp_path / "fresh"), "--clips", "8", "--seed", "5"]
@@ -82,7 +82,7 @@ def test_same_seed_gives_the_same_bytes(tmp_path):
     assert read_lines(tmp_path / "first") != read_lines(tmp_path / "other")
 
 
-def test_existing_corpus_is_kept(corpus, capsys):
+def test_existing_demo_corpus_is_not_changed(corpus, capsys):
     before = {path: path.stat().st_mtime_ns for path in corpus.rglob("*")}
     make_demo_corpus.main([str(corpus), "--clips", "16"])
     assert "already" in capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_make_demo_corpus_is_rejected_when_the_folder_has_other_files(tmp_path, 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_run_leaves_no_files(tmp_path, number):
+def test_stopped_generation_leaves_no_files(tmp_path, number):
     log, folder = tmp_path / "log", tmp_path / "folder"
     folder.mkdir()
     process = in_a_process(log, [str(folder / "corpus"), "--clips", "5000"])
@@ -138,7 +138,7 @@ def test_corpus_records_the_language_and_its_voice(tmp_path):
         EspeakVoice("xx")
 
 
-def test_skip_gives_the_clips_after_a_shorter_corpus(corpus, tmp_path):
+def test_skip_continues_the_clips_of_a_shorter_corpus(corpus, tmp_path):
     make_corpus(tmp_path / "unseen", clips=3, seed=0, skip=16)
     rows = read_lines(corpus) + read_lines(tmp_path / "unseen")
     assert [name for name, _, _ in rows] == [f"DEMO-{number:04d}" for number in range(1, 20)]

@@ -44,7 +44,7 @@ def devices() -> list[torch.device]:
     factor=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
     seed=st.integers(0, 5),
 )
-def test_worst_case_bounds_every_batch_of_any_plan(
+def test_worst_case_bounds_every_batch_in_any_plan(
     corpus, batch_size, dynamic, capacity, strategy, factor, seed
 ):
     """No batch has more padded frames, clips, frames or symbols than the worst case."""
@@ -134,7 +134,7 @@ def state_of(trainer: Trainer) -> dict:
 
 @pytest.mark.parametrize("device", devices(), ids=str)
 @pytest.mark.parametrize("with_gradients", [False, True])
-def test_memory_check_leaves_no_trace(device, with_gradients):
+def test_memory_check_has_no_side_effects(device, with_gradients):
     trainer = WatchedTrainer(device=device)
     for parameter in trainer.model.parameters() if with_gradients else ():
         parameter.grad = torch.randn_like(parameter)
@@ -159,7 +159,7 @@ def test_memory_check_leaves_no_trace(device, with_gradients):
         RuntimeError("GET was unable to find an engine to execute this computation"),
     ],
 )
-def test_memory_check_leaves_no_trace_when_memory_runs_out(error, as_on_a_gpu):
+def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gpu):
     def fail(*_):
         raise error
 
@@ -204,7 +204,7 @@ FIXED = "batch_size=64,dynamic_batch_size=False"
         (DYNAMIC, "training", "batch_capacity"),
     ],
 )
-def test_memory_check_names_the_largest_setting_that_fits(
+def test_memory_check_suggests_the_largest_setting_that_fits(
     settings, kind, name, fitting, as_on_a_gpu
 ):
     message, tried = advice(100 * fitting + 99, [100] * 70, settings, kind)
@@ -223,7 +223,7 @@ def test_memory_check_names_the_largest_setting_that_fits(
         (450, [100] * 5, FIXED, "batch_size=4"),  # the corpus has only five clips
     ],
 )
-def test_memory_check_searches_below_the_given_setting(
+def test_memory_check_tries_only_values_below_the_given_setting(
     limit, frames, settings, expected, as_on_a_gpu
 ):
     message, _ = advice(limit, frames, settings)
@@ -241,7 +241,7 @@ def test_memory_check_searches_below_the_given_setting(
         ((16, 1500, 200), "decoder=fast"),
     ],
 )
-def test_cpu_estimate_is_near_the_measured_peak(shape, settings, one_thread):
+def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread):
     """Other work of the process also changes its memory, so the test allows a difference of 30 %.
     On an otherwise idle machine the estimates were 8 % too low to 15 % too high."""
     file = ROOT / "scripts" / "sentences_model.txt"
@@ -252,7 +252,7 @@ def test_cpu_estimate_is_near_the_measured_peak(shape, settings, one_thread):
     assert 0.7 < estimated / measured < 1.3
 
 
-def test_cpu_estimate_measures_few_clips():
+def test_cpu_estimate_runs_only_few_clips():
     trainer = WatchedTrainer()
     CpuEstimate(trainer, trainer.compute_gradients, [(640, 200, 5)])
     assert [mel[0] for mel, _ in trainer.shapes("training")] == [1, 40]
@@ -271,7 +271,9 @@ class OneBytePerFrame:
 @pytest.mark.parametrize(
     ("settings", "advised"), [(FIXED, "batch_size=24"), (DYNAMIC, "batch_capacity=9600")]
 )
-def test_memory_check_on_a_cpu_names_the_largest_setting_that_fits(settings, advised, monkeypatch):
+def test_memory_check_suggests_the_largest_setting_that_fits_on_a_cpu(
+    settings, advised, monkeypatch
+):
     training = clips([400] * 70, [50] * 70)
     monkeypatch.setattr(memory_check, "CpuEstimate", OneBytePerFrame)
     monkeypatch.setattr(memory_check, "can_estimate", lambda device: True)
@@ -298,7 +300,7 @@ def test_available_memory_respects_the_limit_of_a_control_group(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_advised_capacity_trains_on_a_gpu():
+def test_suggested_frame_budget_trains_on_a_gpu():
     """Train the full-size model in 4 GB, which is too little for 64 clips of 870 frames."""
     device, training = torch.device("cuda", 0), clips([870] * 70, [150] * 70)
     total = torch.cuda.get_device_properties(device).total_memory

@@ -111,7 +111,7 @@ def golden_batch(golden):
     return Batch(*(x.double() if x.is_floating_point() else x for x in inputs))
 
 
-def test_outputs_equal_nvidias_outputs(golden, golden_model, golden_batch):
+def test_outputs_equal_the_recorded_nvidia_outputs(golden, golden_model, golden_batch):
     for run, masked in (("output", True), ("output_unmasked", False)):
         golden_model.mask_padding = masked
         outputs = golden_model(golden_batch)
@@ -121,7 +121,7 @@ def test_outputs_equal_nvidias_outputs(golden, golden_model, golden_batch):
         assert_close(outputs.alignments, golden["output/alignments"], ALIGNMENTS)
 
 
-def test_losses_and_gradients_equal_nvidias_values(golden, golden_model, golden_batch):
+def test_losses_and_gradients_equal_the_recorded_nvidia_values(golden, golden_model, golden_batch):
     losses = Tacotron2Loss()(golden_model(golden_batch), golden_batch)
     for name in ("total", "mel", "mel_postnet", "gate"):
         expected = golden[f"loss/{name}"].item()
@@ -139,7 +139,9 @@ def test_losses_and_gradients_equal_nvidias_values(golden, golden_model, golden_
 @pytest.mark.parametrize(
     ("run", "gate_threshold", "frames"), [("inference", 0.5, 21), ("inference_nostop", 2.0, 60)]
 )
-def test_inference_equals_nvidias_inference(golden, golden_model, run, gate_threshold, frames):
+def test_inference_equals_the_recorded_nvidia_inference(
+    golden, golden_model, run, gate_threshold, frames
+):
     golden_model.gate_threshold = gate_threshold
     text = golden[f"{run}/text_ids"]
     outputs = golden_model.infer(text, torch.tensor([text.shape[1]]))
@@ -168,7 +170,7 @@ def test_default_model_has_the_published_tensors(golden):
     assert {(m.eps, m.momentum) for m in norms} == {(1e-5, 0.1)}
 
 
-def test_initial_weights_have_the_distribution_of_nvidias_recipe():
+def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
     """Weights are Xavier-uniform, gain * sqrt(6 / (fan in + fan out)). Biases and LSTMs have
     torch's defaults."""
     torch.manual_seed(0)
@@ -205,7 +207,7 @@ def test_initial_weights_have_the_distribution_of_nvidias_recipe():
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_outputs_beyond_the_end_are_masked(r):
+def test_outputs_after_the_end_of_a_clip_are_masked(r):
     batch = tiny_batch(((7, 9), (3, 4), (5, 13)), r)
     masked = tiny_model(n_frames_per_step=r, p_prenet_dropout=0.0)(batch)
     free = tiny_model(n_frames_per_step=r, p_prenet_dropout=0.0, mask_padding=False)(batch)
@@ -356,7 +358,7 @@ def naive_losses(outputs, batch, r):
     return [np.concatenate(parts, axis=None).mean() for parts in (*padded, *real)]
 
 
-def test_gate_weight_multiplies_the_error_at_stops():
+def test_gate_weight_multiplies_the_error_at_stop_frames():
     batch = tiny_batch(((7, 9), (3, 4)), 1, dtype=torch.float64)
     shapes = (batch.mel.shape, batch.mel.shape, batch.gate.shape)
     outputs = Outputs(*(torch.randn(shape, generator=seeded()).double() for shape in shapes), None)
@@ -366,7 +368,7 @@ def test_gate_weight_multiplies_the_error_at_stops():
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_losses_equal_a_naive_loop(r):
+def test_losses_equal_those_of_a_naive_loop(r):
     batch = tiny_batch(((7, 9), (3, 4), (5, 13)), r, dtype=torch.float64)
     shapes = (batch.mel.shape, batch.mel.shape, batch.gate.shape)
     outputs = Outputs(*(torch.randn(shape, generator=seeded()).double() for shape in shapes), None)
@@ -377,7 +379,7 @@ def test_losses_equal_a_naive_loop(r):
 
 
 @pytest.mark.parametrize("loss", ["total", "total_unpadded"])
-def test_gradient_is_right_when_padding_is_masked(loss):
+def test_gradient_equals_finite_differences_when_padding_is_masked(loss):
     """The test uses finite differences, because in-place masking that autograd does not record
     would make this gradient wrong."""
     model = tiny_model(p_prenet_dropout=0.0).double()
@@ -454,7 +456,7 @@ def make_stop(model, text, lengths, masks, wanted=at_three_steps):
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_texts_do_not_affect_each_other_when_in_one_batch(r):
+def test_texts_in_one_batch_do_not_affect_each_other(r):
     model = tiny_model(n_frames_per_step=r)
     text_lengths = torch.tensor([4, 9, 1, 6, 9])
     text = torch.randint(1, 20, (5, 9), generator=seeded())  # the padding has random symbols
@@ -494,7 +496,7 @@ def test_inference_equals_teacher_forcing_on_the_predicted_frames(r):
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_inference_ends_at_the_step_limit(r):
+def test_inference_stops_at_the_step_limit(r):
     model = tiny_model(n_frames_per_step=r, gate_threshold=2.0, max_decoder_steps=7)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     text, lengths = torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3])
@@ -515,7 +517,7 @@ def test_inference_ends_at_the_step_limit(r):
 # ---------------------------------------------------------------------------- precision
 
 
-def test_bfloat16_autocast_is_near_single_precision():
+def test_bfloat16_autocast_results_are_close_to_single_precision():
     batch, model = tiny_batch(), tiny_model(p_prenet_dropout=0.0)
     exact = model(batch)
     loss = Tacotron2Loss()(exact, batch)

@@ -51,7 +51,7 @@ def make(tmp_path: Path, *options: str) -> None:
     my_voice.main(["rec", "--name", "anna", "--out", str(tmp_path / "out"), *options])
 
 
-def test_stages_are_run_in_order_and_the_time_is_announced(commands, tmp_path, capsys):
+def test_stages_run_in_order_and_the_training_time_is_printed(commands, tmp_path, capsys):
     make(tmp_path, "--steps", "100")
     assert [words[0] for words in commands] == [
         "scripts/prepare.py",
@@ -71,7 +71,7 @@ def test_stages_are_run_in_order_and_the_time_is_announced(commands, tmp_path, c
     assert "about 2 minutes" in printed
 
 
-def test_second_call_resumes_the_training_and_keeps_the_rest(commands, tmp_path):
+def test_second_call_resumes_training_and_skips_finished_stages(commands, tmp_path):
     make(tmp_path)
     commands.clear()
     make(tmp_path)
@@ -81,7 +81,7 @@ def test_second_call_resumes_the_training_and_keeps_the_rest(commands, tmp_path)
     assert "scripts/export_voice.py" not in [words[0] for words in commands]
 
 
-def test_stopped_stage_ends_the_program(commands, tmp_path, monkeypatch):
+def test_program_ends_when_a_stage_is_stopped(commands, tmp_path, monkeypatch):
     def stop(*_, **__):
         raise UserError("stopped in scripts/prepare.py")
 
@@ -93,7 +93,7 @@ def test_stopped_stage_ends_the_program(commands, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("batches", "steps", "epochs", "every"), [(25, 1000, 40, 4), (1, 50, 50, 5), (1000, 1000, 1, 1)]
 )
-def test_epochs_follow_from_the_number_of_batches(batches, steps, epochs, every):
+def test_number_of_epochs_depends_on_the_number_of_batches(batches, steps, epochs, every):
     settings = dict(x.split("=") for x in my_voice.training_settings(steps, batches).split(","))
     assert settings["epochs"] == str(epochs)
     assert settings["epochs_per_validation"] == str(every)
@@ -102,7 +102,7 @@ def test_epochs_follow_from_the_number_of_batches(batches, steps, epochs, every)
     assert 5e-4 * 2**-halvings == pytest.approx(2e-5, rel=0.25)
 
 
-def test_page_shows_the_texts_with_the_recordings_and_the_speech(commands, tmp_path):
+def test_page_shows_each_text_with_its_recording_and_speech(commands, tmp_path):
     make(tmp_path)
     page = (tmp_path / "out" / "index.html").read_text()
     assert "It &lt;rains&gt;." in page
@@ -110,7 +110,7 @@ def test_page_shows_the_texts_with_the_recordings_and_the_speech(commands, tmp_p
     assert 'src="speech/0001.wav"' in page
 
 
-def test_texts_in_another_language_get_a_table_of_their_symbols(commands, tmp_path):
+def test_symbol_table_is_built_from_the_texts_when_the_language_is_not_english(commands, tmp_path):
     make(tmp_path, "--language", "nl")
     prepared = commands[0]
     assert "symbols=corpus" in prepared[prepared.index("--hparams") + 1]

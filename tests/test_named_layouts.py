@@ -172,13 +172,13 @@ def command_of(name: str) -> list[str]:
     return shlex.split(row.split("`")[1])
 
 
-def test_page_lists_the_tested_corpora():
+def test_corpora_page_lists_exactly_the_tested_corpora():
     rows = [line for line in PAGE.splitlines() if line.startswith("| ") and "`" in line]
     assert [row.split("|")[1].strip() for row in rows] == [*CORPORA]
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_corpus_is_prepared_with_the_command_of_its_row(name, tmp_path, monkeypatch, capsys):
+def test_corpus_is_prepared_with_the_options_in_its_row(name, tmp_path, monkeypatch, capsys):
     tree, speakers = CORPORA[name]
     tree(tmp_path / "corpus")
     monkeypatch.chdir(tmp_path)

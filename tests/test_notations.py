@@ -44,11 +44,11 @@ def test_notation_is_rejected_when_the_model_does_not_have_it(text, cleaners, ta
         ("pin1, pin2 and fan3", CORRECTED, ENGLISH),
     ],
 )
-def test_other_texts_are_accepted(text, cleaners, table):
+def test_text_is_accepted_when_it_only_resembles_a_notation(text, cleaners, table):
     check_notations(text, cleaners, table)
 
 
-def test_prepare_and_synthesis_reject_pinyin_that_is_read_as_english():
+def test_prepare_and_synthesis_reject_pinyin_when_the_model_reads_english():
     english = create_hparams()
     assert "'ta5 shi3'" in refusal(symbols_of, "ta5 shi3", english)
     assert "'ta5 shi3'" in refusal(prepare_utterance, "ta5 shi3", english)
@@ -62,7 +62,7 @@ def test_prepare_and_synthesis_reject_pinyin_that_is_read_as_english():
     ("trained", "phones"),
     [(None, ""), ([], "AH0 HH"), (["@HH"], "AH0"), (["@HH", "@AH0", "@T"], "")],
 )
-def test_phones_without_training_are_a_warning(trained, phones):
+def test_warning_is_issued_when_phones_were_not_trained(trained, phones):
     synthesizer = Scripted(GOOD)
     synthesizer.training = replace(synthesizer.training, trained_phones=trained)
     warnings = synthesizer.stream("One {HH AH0}.").warnings

@@ -36,7 +36,7 @@ def test_phones_keep_stress_and_punctuation(language, text, expected):
     assert found == unicodedata.normalize("NFC", expected)
 
 
-def test_phones_stay_the_same_when_empty_texts_are_between_texts():
+def test_phones_stay_the_same_when_some_texts_are_empty():
     texts = ["eins, zwei!", "", " ... ", "drei?"]
     assert to_phones(texts, "de") == ["ˈaɪns, tsvˈaɪ!", "", " ... ", "dɾˈaɪ?"]
     assert to_phones(texts, "de") == [to_phones([text], "de")[0] for text in texts]
@@ -196,7 +196,7 @@ def test_digits_of_all_scripts_are_read():
         ("en-us", "example.com"),
     ],
 )
-def test_words_with_marks_are_read_as_espeak_reads_the_whole_word(language, word):
+def test_words_with_inner_punctuation_are_read_like_espeak_reads_the_whole_word(language, word):
     [whole] = phones._espeak.ask(language=language, texts=[word])["phones"]
     whole = unicodedata.normalize("NFC", whole)
     assert to_phones([word, f"«{word}», {word}."], language) == [whole, f"«{whole}», {whole}."]
@@ -211,7 +211,7 @@ def test_words_with_marks_are_read_as_espeak_reads_the_whole_word(language, word
         ("hy", "Հա՞, այո։", "՞,։"),
     ],
 )
-def test_marks_between_words_stay_when_there_is_no_space(language, text, marks):
+def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text, marks):
     [found] = to_phones([text], language)
     assert "".join(x for x in found if unicodedata.category(x)[0] == "P") == marks
 
@@ -261,7 +261,7 @@ def test_letters_that_espeak_reads_are_accepted(language, text):
     assert to_phones([text], language)[0]
 
 
-def test_prepare_lists_the_lines_whose_letters_are_spelled(tmp_path, no_plots, capsys):
+def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, no_plots, capsys):
     texts = {"c03": (None, "私は学生です。"), "c07": (None, "東京")}
     corpus = write_corpus(tmp_path / "corpus", texts, text="わたしです。")
     hparams = "text_cleaners=[phones],language=ja"

@@ -15,7 +15,7 @@ SAMPLER = SimpleNamespace(
 )
 
 
-def test_step_has_batches_and_their_shares():
+def test_optimizer_step_contains_batches_and_their_weights():
     """With 2 frames per decoder step, the batches have 2 x 5 and 1 x 2 padded steps."""
     step = next_step(SAMPLER, 0, frames_per_step=2)
     assert step.numbers == [0, 1]
@@ -27,7 +27,7 @@ def test_step_has_batches_and_their_shares():
     assert second == pytest.approx((2 / 12, 4 / 21, 2 / 11))
 
 
-def test_last_step_ends_with_the_plan():
+def test_last_optimizer_step_ends_at_the_end_of_the_plan():
     step = next_step(SAMPLER, 2, frames_per_step=2)
     assert (step.numbers, step.end) == ([2], 3)
     assert step.weights == [(1.0, 1.0, 1.0)]

@@ -39,7 +39,7 @@ def labels_of(axes) -> list[str]:
     return [label.get_text() for label in axes.get_yticklabels()]
 
 
-def test_alignment_shows_every_chunk_at_its_position():
+def test_alignment_plot_shows_every_chunk_at_its_position():
     chunks = [diagonal(6, 3), 0.5 * diagonal(8, 4)]
     axes, _ = draw_alignment(*chunks).axes
     first, second = axes.images
@@ -51,7 +51,7 @@ def test_alignment_shows_every_chunk_at_its_position():
     assert (*axes.get_xlim(), *axes.get_ylim()) == (-0.5, 13.5, -0.5, 6.5)
 
 
-def test_alignment_labels_every_symbol_when_the_text_is_short():
+def test_alignment_plot_labels_every_symbol_when_the_text_is_short():
     axes, _ = drawn("go on.", title="free-running alignment")
     assert labels_of(axes) == ["g", "o", SPACE, "o", "n", "."]
     assert axes.get_yticks().tolist() == [0, 1, 2, 3, 4, 5]
@@ -60,7 +60,7 @@ def test_alignment_labels_every_symbol_when_the_text_is_short():
     assert labels_of(axes) == ["@HH", "@AY1", SPACE, "a"]
 
 
-def test_alignment_labels_words_when_the_text_is_long():
+def test_alignment_plot_labels_words_when_the_text_is_long():
     axes, _ = drawn(SENTENCE)
     labels = labels_of(axes)
     assert " ".join(labels) == SENTENCE
@@ -98,7 +98,7 @@ def test_labels_and_title_do_not_overlap(texts):
     assert bar.get_window_extent().x1 <= figure.x1
 
 
-def test_alignment_has_no_warnings_when_symbols_are_not_letters():
+def test_alignment_plot_has_no_warnings_when_symbols_are_not_letters():
     """Two dollar signs do not start a formula."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -106,7 +106,7 @@ def test_alignment_has_no_warnings_when_symbols_are_not_letters():
     assert labels_of(axes) == ["$", "^", "$", BOX]
 
 
-def test_mels_have_the_same_axes_and_colors_when_lengths_differ():
+def test_mel_plots_have_the_same_axes_and_colors_when_lengths_differ():
     rng = np.random.default_rng(0)
     spoken = rng.normal(0, 9, (10, 30))
     recording = rng.normal(-5, 1, (10, 20))

@@ -86,7 +86,7 @@ def test_prepare_lists_every_clip_once(corpus, tmp_path):
     assert train == sorted(train)  # the lists keep the order of metadata.csv
 
 
-def test_prepare_writes_the_same_when_it_runs_twice(corpus, tmp_path, monkeypatch):
+def test_prepare_writes_the_same_files_when_it_runs_twice(corpus, tmp_path, monkeypatch):
     monkeypatch.undo()  # from here on, plots are drawn
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
@@ -99,7 +99,7 @@ def test_prepare_writes_the_same_when_it_runs_twice(corpus, tmp_path, monkeypatc
         assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10
 
 
-def test_old_lists_stay_when_the_disk_is_full(corpus, tmp_path, monkeypatch):
+def test_old_filelists_are_kept_when_the_disk_is_full(corpus, tmp_path, monkeypatch):
     """The last file that is written finds no space."""
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
@@ -153,7 +153,7 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
         ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),
     ],
 )
-def test_filelist_has_relative_paths_when_clips_are_near(clip, out, listed):
+def test_filelist_has_relative_paths_when_clips_are_in_a_nearby_folder(clip, out, listed):
     assert preparation.listed_path(clip, Path(out)) == listed
 
 
@@ -224,7 +224,7 @@ def make_bad_corpus(folder):
     }
 
 
-def test_bad_lines_are_rejected_when_symbols_are_the_corpus_own(tmp_path):
+def test_bad_lines_are_rejected_when_symbols_come_from_the_corpus(tmp_path):
     """With symbols=corpus, no line remains to collect symbols from."""
     (tmp_path / "wavs").mkdir()
     (tmp_path / "metadata.csv").write_text("a b c\n" * 3)
@@ -260,7 +260,7 @@ def test_prepare_warns_when_texts_have_foreign_letters(corpus, tmp_path, capsys)
     assert "text '语言。' contains no English letter; set --hparams symbols=corpus" in message
 
 
-def test_lists_have_no_validation_when_the_fraction_is_0(corpus, tmp_path, capsys):
+def test_validation_filelist_is_omitted_when_the_fraction_is_0(corpus, tmp_path, capsys):
     """The settings that prepare writes contain this, also with cached mels."""
     for mels in (None, tmp_path / "mels"):
         prepare(Preparation(corpus, tmp_path / "lists", val_fraction=0, mels=mels))
@@ -323,7 +323,7 @@ def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
     assert ids_of(val) <= ids_of(fixed_val)
 
 
-def test_prepare_makes_the_same_caches_as_training(corpus, tmp_path):
+def test_prepare_writes_the_same_caches_as_training(corpus, tmp_path):
     add_line(corpus, "c10|raw|  Blanks, and a  {HH AY1}. ")
     write_tone(corpus / "wavs" / "c10.wav", 5000)
     prepare(Preparation(corpus, tmp_path / "lists", mels=tmp_path / "mels"))
@@ -337,7 +337,7 @@ def test_prepare_makes_the_same_caches_as_training(corpus, tmp_path):
             assert changed_clips(found).size == 0
 
 
-def test_max_seconds_leaves_out_long_clips(corpus, tmp_path, capsys):
+def test_long_clips_are_left_out_when_max_seconds_is_set(corpus, tmp_path, capsys):
     for name, seconds in (("speech", 3), ("chapter", 12.5)):
         write_tone(corpus / "wavs" / f"{name}.wav", int(seconds * RATE))
         add_line(corpus, f"{name}|raw|A text.")
@@ -357,7 +357,7 @@ def test_max_seconds_leaves_out_long_clips(corpus, tmp_path, capsys):
         assert fewer == [row for row in rows if "chapter" not in row[0]]
 
 
-def test_unlisted_audio_files_are_noted(corpus, tmp_path, capsys):
+def test_note_lists_audio_files_that_are_not_in_the_metadata(corpus, tmp_path, capsys):
     write_tone(corpus / "wavs" / "c00.flac", 9000)  # c00.wav is read, not c00.flac
     write_tone(corpus / "wavs" / "stray.wav", 5000)
     (corpus / "wavs" / "._c01.wav").touch()  # macOS leaves such files behind
@@ -482,7 +482,7 @@ def test_mels_are_made_when_missing_or_outdated(corpus, tmp_path, capsys):
     assert {name for name in after if after[name] != before[name]} == {"c03.npy"}
 
 
-def test_mel_folder_is_rejected_when_it_has_other_settings(corpus, tmp_path):
+def test_mel_folder_is_rejected_when_its_mel_settings_differ(corpus, tmp_path):
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     prepare(Preparation(corpus, lists, mels=mels))
     before = contents(mels)
@@ -567,7 +567,7 @@ def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsy
     assert (ROOT / SMALL_MODEL).is_file()
 
 
-def test_new_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
+def test_output_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
     """A link to the corpus is rejected too. Nothing in the corpus changes."""
     (tmp_path / "link").symlink_to(corpus)
     before = contents(corpus)
@@ -578,7 +578,7 @@ def test_new_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["Windows encoding", "semicolons", "named column"])
-def test_tables_of_any_form_give_the_same_lists(corpus, tmp_path, form):
+def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
     """This also works without --convert if training can use the audio."""
     add_line(corpus, "c10|No. ten|Number ten, naïve café and the crème brûlée of Zoë.")
     write_tone(corpus / "wavs" / "c10.wav", 9000)

@@ -77,7 +77,7 @@ def test_settings_list_existing_filelists_when_prepare_is_killed(corpus, tmp_pat
         assert not (lists / "settings.txt").exists()
 
 
-def test_prepare_fails_when_another_call_writes(corpus, tmp_path):
+def test_prepare_fails_when_a_second_call_is_running(corpus, tmp_path):
     lists = tmp_path / "lists"
     lists.mkdir()
     with folder_locked(lists, "busy"):
@@ -89,7 +89,7 @@ def test_prepare_fails_when_another_call_writes(corpus, tmp_path):
     prepare(Preparation(corpus, lists))
 
 
-def test_first_validation_clip_has_the_median_length_and_no_problem():
+def test_first_validation_clip_has_the_median_length_and_no_problems():
     clips = [
         Clip(f"{i}.wav", "Yes.", num_frames=n, where=f"m:{i}") for i, n in enumerate([9, 5, 7])
     ]

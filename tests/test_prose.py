@@ -43,7 +43,7 @@ H = create_hparams()
         (" \n\f\n", []),
     ],
 )
-def test_lines_become_paragraphs(text, expected):
+def test_lines_are_joined_into_paragraphs(text, expected):
     assert paragraphs_of("a.txt", text).paragraphs == expected
 
 
@@ -124,7 +124,7 @@ def texts_of(path, **options):
     return [(text.name, text.text) for text in texts]
 
 
-def test_text_file_is_read_by_paragraphs_or_by_lines(tmp_path, capsys):
+def test_text_file_is_split_into_paragraphs_or_lines(tmp_path, capsys):
     path = tmp_path / "a.txt"
     path.write_text("It was\nthir-\nteen.\n\nThe end.\n")
     assert texts_of(path) == [("0001", "It was thirteen."), ("0005", "The end.")]
@@ -135,7 +135,7 @@ def test_text_file_is_read_by_paragraphs_or_by_lines(tmp_path, capsys):
     assert [name for name, _ in texts_of(path, numbers=ENGLISH)] == ["0001", "0002"]
 
 
-def test_note_names_the_option_when_the_lines_of_a_file_are_sentences(tmp_path, capsys):
+def test_note_suggests_the_option_when_each_line_of_a_file_is_a_sentence(tmp_path, capsys):
     path = tmp_path / "a.txt"
     path.write_text("One.\nTwo!\nThree?\n")
     assert texts_of(path) == [("0001", "One. Two! Three?")]
@@ -145,7 +145,7 @@ def test_note_names_the_option_when_the_lines_of_a_file_are_sentences(tmp_path, 
     assert capsys.readouterr().err == ""
 
 
-def test_markdown_file_needs_the_parser_only_for_its_suffix(tmp_path, monkeypatch):
+def test_markdown_parser_is_needed_only_for_markdown_files(tmp_path, monkeypatch):
     path = tmp_path / "a.MD"
     path.write_text("# One\n\nTwo\n")
     assert texts_of(path) == [("0001", "One"), ("0003", "Two")]

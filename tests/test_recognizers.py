@@ -35,7 +35,7 @@ def whisper_model():
     return str(get_model_path())
 
 
-def test_whisper_transcribes_a_clip_the_same_each_time(whisper_model):
+def test_whisper_transcript_is_the_same_in_every_call(whisper_model):
     recognizer = make_recognizer("whisper", whisper_model, "en-us", [])
     samples, rate = clip("LJ001-0008")
     assert words_of(recognizer.transcribe(samples, rate)) == "has never been surpassed"
@@ -44,7 +44,7 @@ def test_whisper_transcribes_a_clip_the_same_each_time(whisper_model):
     assert recognizer.name == f"whisper {get_model_path().name}"
 
 
-def test_whisper_stops_repeating_when_audio_repeats(whisper_model):
+def test_whisper_transcript_stays_short_when_audio_repeats(whisper_model):
     """Without the limit, Whisper would write fourteen words for this audio."""
     samples, rate = clip("LJ001-0008")
     again = np.tile(samples[int(0.3 * rate) : int(0.8 * rate)], 20)
@@ -60,7 +60,7 @@ def test_whisper_rejects_unknown_models_and_languages(whisper_model, tmp_path):
 
 
 @pytest.mark.skipif(find_spec("distillmos") is None, reason=NO_MOS)
-def test_distillmos_rates_speech_above_noise():
+def test_distillmos_rates_speech_higher_than_noise():
     quality_model = DistillMos()
     samples, rate = clip("LJ001-0078")
     noise = np.random.default_rng(0).normal(0, 0.05, len(samples)).astype(np.float32)
@@ -87,7 +87,7 @@ def test_resemblyzer_identifies_three_speakers():
 
 
 @pytest.mark.skipif(find_spec("resemblyzer") is None, reason=NO_ENCODER)
-def test_resemblyzer_ignores_level_and_gives_zeros_for_silence():
+def test_resemblyzer_ignores_level_and_returns_zeros_for_silence():
     encoder = Resemblyzer()
     samples, rate = clip("LJ001-0078")
     loud = encoder.embed(samples, rate)

@@ -38,7 +38,7 @@ def textgrid(*names: str) -> str:
         ("a.TextGrid", textgrid("sentences")),
     ],
 )
-def test_segments_are_read_when_a_file_has_times(name, content, tmp_path):
+def test_segments_are_read_from_every_file_with_times(name, content, tmp_path):
     path = tmp_path / name
     path.write_text(content)
     entries = read_segments(path, "a")
@@ -92,7 +92,7 @@ def test_kaldi_directory_is_read_with_its_segments_and_speakers(tmp_path):
     ]
 
 
-def test_kaldi_directory_is_read_without_segments(tmp_path):
+def test_kaldi_directory_is_read_when_it_has_no_segments(tmp_path):
     write_kaldi(tmp_path, wav_scp="u1 one.wav\n", text="u1 good morning\n")
     [entry] = read_kaldi(tmp_path)
     assert (entry.name, entry.text, entry.segment) == ("one.wav", "good morning", None)
@@ -107,7 +107,7 @@ def test_kaldi_directory_is_read_without_segments(tmp_path):
         ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "v r 1 2\n"}, "text:1"),
     ],
 )
-def test_kaldi_directory_raises_when_its_files_disagree(files, place, tmp_path):
+def test_kaldi_directory_is_rejected_when_its_files_are_inconsistent(files, place, tmp_path):
     write_kaldi(tmp_path, **files)
     with pytest.raises(UserError) as raised:
         read_kaldi(tmp_path)
@@ -157,7 +157,7 @@ def test_padding_never_starts_before_the_recording():
     assert clip.segment.start == 0
 
 
-def test_segments_are_reported_when_they_overlap():
+def test_error_lists_segments_that_overlap():
     clips, problems = padded(segments_of((1.0, 3.0), (2.0, 4.0), (3.98, 5.0)), 0.1)
     assert [x.where for x in clips] == ["book.srt: 1.00 s", "book.srt: 3.98 s"]
     [problem] = problems

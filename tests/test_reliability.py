@@ -46,7 +46,9 @@ def test_failures_before_and_after_retries_are_counted(scripted, tmp_path, capsy
     assert "With retries, " in printed
 
 
-def test_audio_is_computed_and_rated_only_for_chosen_texts(scripted, tmp_path, monkeypatch, capsys):
+def test_audio_is_synthesized_and_rated_only_for_chosen_texts(
+    scripted, tmp_path, monkeypatch, capsys
+):
     class HalfDeaf:
         heard = 0
 
@@ -70,7 +72,7 @@ def test_audio_is_computed_and_rated_only_for_chosen_texts(scripted, tmp_path, m
     assert re.search(r"DistillMOS, 3 texts +\| +4\.00 ", printed)
 
 
-def test_vocoder_is_used_for_every_way_of_speaking(monkeypatch, tmp_path, capsys):
+def test_vocoder_is_used_for_every_synthesis_mode(monkeypatch, tmp_path, capsys):
     speakers = []
 
     def load(path, settings):

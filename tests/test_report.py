@@ -146,7 +146,7 @@ def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, 
 # ---------------------------------------------------------------------------- definitions
 
 
-def test_losses_are_means_around_the_published_epochs(tmp_path):
+def test_losses_are_averaged_around_the_published_epochs(tmp_path):
     """The mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2. The squares of 50 to 110 sum to
     409,310."""
     write_run(tmp_path / "a", epochs=222, loss=lambda epoch: (epoch / 100) ** 2)
@@ -167,7 +167,7 @@ def test_table_shows_a_dash_and_a_footnote_when_a_validation_is_missing(tmp_path
     assert any(note.startswith(str(folder)) for note in notes)
 
 
-def test_headings_are_thirds_of_the_epochs_when_runs_are_short(tmp_path):
+def test_column_headings_are_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     write_run(tmp_path / "a", epochs=12, step=2, loss=lambda epoch: epoch)
     measured = Measured(read_runs([tmp_path]))
     spans = ["epochs 1–4", "epochs 5–8", "epochs 9–12", "epochs 1–12"]
@@ -180,7 +180,7 @@ def test_headings_are_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     assert [headings[f"unpadded {key}"][0] for key in VL] == [*THIRDS]
 
 
-def test_published_reductions_follow_from_table_2():
+def test_published_reductions_equal_those_computed_from_table_2():
     for name, printed in published.TABLE_3.items():
         before = PAPER["minutes"]["RAND"]
         after = PAPER["minutes"][name]
@@ -227,7 +227,7 @@ def test_paired_change_has_no_p_value_when_there_is_one_seed():
     assert change({1: 1.0}, {2: 2.0})["runs"] == 0
 
 
-def test_paired_change_has_a_certain_p_value_when_all_seeds_agree_exactly():
+def test_paired_change_has_p_value_0_or_1_when_all_seeds_change_by_the_same_factor():
     for factor, p in ((1, 1.0), (3, 0.0)):
         assert change({1: 1.0, 2: 2.0}, {1: 1.0 * factor, 2: 2.0 * factor})["p"] == p
 
@@ -244,7 +244,7 @@ def test_loss_is_interpolated_between_two_validations(tmp_path):
 # ---------------------------------------------------------------------------- findings
 
 
-def test_finding_is_confirmed_contradicted_undecided_or_not_measured(tmp_path):
+def test_verdicts_include_confirmed_contradicted_undecided_and_not_measured(tmp_path):
     found = verdicts(write_study(tmp_path / "all"))
     assert found[CLAIMS[5][0]].startswith("confirmed (2 of 3 not measured)")
     assert found[CLAIMS[3][0]].startswith("undecided")
@@ -254,7 +254,7 @@ def test_finding_is_confirmed_contradicted_undecided_or_not_measured(tmp_path):
     assert one_seed[CLAIMS[5][0]].startswith("not tested, one seed: 1 of 1 as the paper finds")
 
 
-def test_verdict_counts_comparisons_when_they_disagree():
+def test_verdict_counts_comparisons_when_their_results_differ():
     def of(*pairs):
         columns = ["ours", "p"]
         return verdict("x", pd.DataFrame(pairs, columns=columns).assign(runs=3))

@@ -51,7 +51,7 @@ def facts(*speakers):
 # ---------------------------------------------------------------------------- table, warnings
 
 
-def test_table_measures_each_speaker():
+def test_table_has_a_row_for_each_speaker():
     anna, bert = clips_of("anna", 30), clips_of("bert|b", 60, 0.08, -26, silence=0.2)
     table = speaker_table(facts_of({"train": anna[5:] + bert, "val": anna[:5]}, HPARAMS))
     rows = [
@@ -92,7 +92,7 @@ def test_report_warns_when_speakers_have_few_minutes():
     assert "'p4' (0.4) and 2 more. Add recordings" in warning
 
 
-def test_clips_are_not_unusual_when_their_speaker_is_slow():
+def test_clips_of_a_slow_speaker_are_not_reported_as_unusual():
     """A clip is unusual if it differs from the other clips of its speaker."""
     slow = clips_of("slow", 20, pace=0.2)
     slow[3] = replace(slow[3], symbols=slow[3].symbols * 3)
@@ -124,7 +124,7 @@ def corpus(tmp_path, no_plots):
     return tmp_path / "corpus"
 
 
-def test_report_and_conversion_measure_the_same_level(corpus):
+def test_report_and_conversion_compute_the_same_level(corpus):
     for name, gain in (("anna", 1), ("bert", 1 / 3)):
         path = corpus / "wavs" / f"{name}-{REAL[0].name}"
         samples, _ = soundfile.read(REAL[0], dtype="float32")
@@ -135,7 +135,7 @@ def test_report_and_conversion_measure_the_same_level(corpus):
         assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
 
 
-def test_levels_are_equal_when_the_advised_conversion_was_made(corpus, tmp_path, capsys):
+def test_levels_are_equal_after_the_suggested_conversion(corpus, tmp_path, capsys):
     options = {"speakers": SpeakerSource("2")}
     prepare_with(corpus, tmp_path / "lists", **options)
     printed = capsys.readouterr().out

@@ -66,7 +66,7 @@ def test_resume_uses_an_earlier_checkpoint_when_the_newest_is_damaged(copied, wh
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
-def test_resume_fails_when_no_checkpoint_is_good(how, copied, capsys):
+def test_resume_fails_when_no_checkpoint_is_valid(how, copied, capsys):
     for path in copied.glob("*.pt"):
         path.unlink() if how == "gone" else path.write_bytes(b"nothing")
     before = snapshot(copied)
@@ -79,7 +79,7 @@ def test_resume_fails_when_no_checkpoint_is_good(how, copied, capsys):
 
 
 @pytest.mark.parametrize("which", ["newest", "best"])
-def test_resume_does_not_call_a_checkpoint_damaged_when_it_is_unreadable(
+def test_resume_reports_the_read_error_when_a_checkpoint_is_unreadable(
     which, copied, monkeypatch, capsys
 ):
     """`best.pt` is read too, to find out whether it is from a later step."""
@@ -100,7 +100,7 @@ def test_resume_does_not_call_a_checkpoint_damaged_when_it_is_unreadable(
 
 
 @pytest.mark.parametrize("how", ["missing", "changed"])
-def test_resume_renames_metrics_of_another_run(how, copied, capsys, monkeypatch):
+def test_resume_renames_the_metrics_file_of_a_different_run(how, copied, capsys, monkeypatch):
     """A new file is started, and the old file is kept under another name."""
     path = copied / "metrics.jsonl"
     if how == "missing":
@@ -147,7 +147,7 @@ def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monke
     assert load(copied / "best.pt")
 
 
-def test_resume_forgets_the_best_loss_when_best_is_deleted(copied):
+def test_resume_resets_the_best_loss_when_best_pt_is_deleted(copied):
     """If a run was killed before it marked the best checkpoint, resuming marks it."""
     state = load(newest(copied))
     state["loop"] |= {"best_validation_loss": 0.0, "best_iteration": 1}
@@ -170,7 +170,9 @@ def test_start_fails_when_the_folder_contains_a_run(copied, corpus, capsys):
     assert snapshot(copied) == before
 
 
-def test_resume_from_earlier_renames_later_checkpoints(corpus, whole, tmp_path, capsys):
+def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_one(
+    corpus, whole, tmp_path, capsys
+):
     out = tmp_path / "out"
     run(out, corpus, **LONG | {"keep_checkpoints": 20})
     steps = [int(path.stem.split("_")[1]) for path in out.glob("checkpoint_*.pt")]
@@ -199,7 +201,7 @@ def kill_when_renamed() -> None:
     act_at(checkpoint, "_set_aside", kill_self, 2, after=True)
 
 
-def test_resume_from_earlier_survives_kills(corpus, tmp_path):
+def test_resuming_from_an_earlier_checkpoint_continues_after_kills(corpus, tmp_path):
     """The checkpoint has another name. Both the same command and --resume continue afterwards."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
@@ -262,7 +264,7 @@ def reference_style(path: Path, corpus) -> dict:
     return weights
 
 
-def test_warm_start_keeps_ignored_layers_fresh(corpus, tmp_path, capsys):
+def test_warm_start_does_not_load_ignored_layers(corpus, tmp_path, capsys):
     path, out = tmp_path / "tacotron2.pt", tmp_path / "out"
     theirs = reference_style(path, corpus)
     ignored = {"ignore_layers": "[embedding.weight]"}
@@ -282,7 +284,7 @@ def test_warm_start_keeps_ignored_layers_fresh(corpus, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("change", ["seed=77", "prepare_trainset_per_epoch=False"])
-def test_resume_rejects_other_batches_when_inside_an_epoch(change, corpus, tmp_path, capsys):
+def test_resume_rejects_changed_batch_settings_inside_an_epoch(change, corpus, tmp_path, capsys):
     out = stopped_inside_an_epoch(corpus, tmp_path / "out")
     before = snapshot(out)
     message = refused(flags(out, change, "--resume"), capsys)
@@ -292,7 +294,7 @@ def test_resume_rejects_other_batches_when_inside_an_epoch(change, corpus, tmp_p
     assert snapshot(out) == before
 
 
-def test_resume_accepts_other_batches_when_between_epochs(copied, capsys):
+def test_resume_accepts_changed_batch_settings_between_epochs(copied, capsys):
     change = "epochs=5,batching_strategy=random,dynamic_batch_size=False,batch_size=7"
     change += ",precision=fp16"
     train.main(flags(copied, change, "--resume"))
@@ -374,7 +376,7 @@ def test_resume_warns_when_clips_moved_to_validation(copied, corpus, tmp_path, c
     assert "warning: 1 validation clips were training clips" in printed
 
 
-def test_resume_advises_new_clips_when_a_clip_is_missing(corpus, tmp_path, capsys):
+def test_resume_error_suggests_new_clips_when_a_clip_is_missing(corpus, tmp_path, capsys):
     out, filelist = tmp_path / "out", copied_corpus(corpus, tmp_path / "clips")
     run(out, corpus, epochs=1, training_files=filelist)
     (tmp_path / "clips" / "train05.wav").unlink()
@@ -437,7 +439,7 @@ def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_
     assert_same_run(out, whole)
 
 
-def test_resume_fails_when_the_run_still_trains(copied, monkeypatch, capsys):
+def test_resume_fails_when_the_run_is_still_training(copied, monkeypatch, capsys):
     """The checkpoint is not read, because the other process may still write a newer checkpoint."""
     monkeypatch.setattr(train, "find_start", None)
     before = snapshot(copied)
@@ -448,7 +450,7 @@ def test_resume_fails_when_the_run_still_trains(copied, monkeypatch, capsys):
     assert snapshot(copied) == before
 
 
-def test_start_fails_when_another_run_began_during_set_up(
+def test_start_fails_when_a_second_run_started_during_set_up(
     corpus, whole, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
@@ -478,7 +480,7 @@ def old_run(tmp_path, monkeypatch) -> Path:
 LISTS = {"training": "train", "validation": "val"}
 
 
-def test_run_of_0_4_0_resumes_with_its_own_losses(old_run):
+def test_run_of_version_0_4_0_resumes_with_the_same_losses(old_run):
     """The expected values were measured by resuming with version 0.4.0."""
     found = [record for record in metrics(old_run) if record["kind"] != "run"]
     expected = json_lines(OLD_RUN / "expected.jsonl")
@@ -490,7 +492,7 @@ def test_run_of_0_4_0_resumes_with_its_own_losses(old_run):
             )
 
 
-def test_checkpoint_of_0_4_0_speaks():
+def test_checkpoint_of_version_0_4_0_can_be_synthesized():
     speaker = load_checkpoint_synthesizer(OLD_RUN / "run" / "checkpoint_3.pt")
     assert speaker.settings.n_frames_per_step == 4
 
@@ -499,7 +501,7 @@ def test_checkpoint_of_0_4_0_speaks():
 
 
 @pytest.mark.parametrize("cleaners", ["english_cleaners", "basic_cleaners"])
-def test_resume_rejects_other_text_rules_when_texts_are_english(
+def test_resume_rejects_changed_text_rules_when_texts_are_english(
     cleaners, corpus, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
@@ -521,7 +523,7 @@ def test_resume_rejects_other_text_rules_when_texts_are_english(
 # ---------------------------------------------------------------------------- the planned batch
 
 
-def test_run_stops_when_a_batch_is_not_planned(corpus, tmp_path, monkeypatch, capsys):
+def test_run_stops_when_a_batch_differs_from_the_plan(corpus, tmp_path, monkeypatch, capsys):
     """The loader gives two clips in another order than the plan."""
     out = tmp_path / "out"
     next_batches = train.next_batches
@@ -539,7 +541,7 @@ def test_run_stops_when_a_batch_is_not_planned(corpus, tmp_path, monkeypatch, ca
 # ---------------------------------------------------------------------------- another optimizer
 
 
-def test_run_with_another_optimizer_resumes_bitwise(corpus, tmp_path, monkeypatch):
+def test_run_with_a_custom_optimizer_resumes_bitwise(corpus, tmp_path, monkeypatch):
     make = functools.partial(torch.optim.SGD, momentum=1)
     monkeypatch.setattr(
         optimizer,
@@ -553,7 +555,7 @@ def test_run_with_another_optimizer_resumes_bitwise(corpus, tmp_path, monkeypatc
     assert compare_runs(tmp_path / "out", tmp_path / "whole") == []
 
 
-def test_resume_rejects_the_state_of_another_optimizer(copied, monkeypatch, capsys):
+def test_resume_rejects_the_state_of_a_different_optimizer(copied, monkeypatch, capsys):
     make = functools.partial(torch.optim.SGD, momentum=0.9)
     monkeypatch.setattr(
         optimizer, "make_optimizer", lambda parameters, hparams: make(parameters, lr=1e-3)

@@ -260,7 +260,7 @@ def german():
     return with_table(create_hparams(basic), ("_", *" .aghnort", "ö", "ß"))
 
 
-def test_lines_without_words_are_skipped(german, tmp_path, capsys):
+def test_lines_are_skipped_when_they_contain_no_words(german, tmp_path, capsys):
     book = tmp_path / "book.txt"
     book.write_text("groß.\n* * *\n—\n...\nrot\n", encoding="utf-8")
     texts, skipped = texts_of(book, german)
@@ -278,7 +278,7 @@ def test_lines_without_words_are_skipped(german, tmp_path, capsys):
     assert [x.text for x in texts_of(book, numbers="en-us")[0]] == ["Seven.", "Eight."]
 
 
-def test_unknown_symbols_are_reported_together(german, tmp_path):
+def test_error_lists_unknown_symbols_of_all_lines(german, tmp_path):
     book = tmp_path / "book.txt"
     book.write_text("rot\n* * *\nRock\nПривет\n", encoding="utf-8")
     with pytest.raises(UserError) as stop:
@@ -336,7 +336,7 @@ def test_texts_are_read_when_the_file_is_a_pipe(tmp_path):
         (["--text", "a", "--voice", "b"], "--voice: not allowed with argument --checkpoint"),
     ],
 )
-def test_unlikely_arguments_are_rejected(arguments, message, capsys):
+def test_arguments_are_rejected_when_they_are_probably_mistakes(arguments, message, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "a.pt", *arguments])
     assert message in capsys.readouterr().err
@@ -367,7 +367,7 @@ def wav_output(path: Path, *names: str) -> WavOutput:
     return WavOutput(path, synthesizer, {}, {name: f"key of {name}" for name in names})
 
 
-def test_wav_keeps_its_texts_when_it_is_full(tmp_path, monkeypatch):
+def test_complete_texts_stay_in_the_wav_when_its_size_limit_is_reached(tmp_path, monkeypatch):
     monkeypatch.setattr(outputs, "MAX_WAV_BYTES", 44 + 8)
     path = tmp_path / "a.wav"
 
@@ -384,7 +384,7 @@ def test_wav_keeps_its_texts_when_it_is_full(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["a.part.jsonl", "a.part.wav"]
 
 
-def test_part_file_is_not_changed_when_another_program_wrote_it(tmp_path):
+def test_part_file_is_not_changed_when_a_different_program_wrote_it(tmp_path):
     (tmp_path / "a.part.wav").write_bytes(b"precious")
     with pytest.raises(UserError, match=r"a\.part\.wav: already exists, .*a\.part\.jsonl"):
         wav_output(tmp_path / "a.wav", "0001")
@@ -428,7 +428,7 @@ def test_folder_stays_empty_when_the_command_stops_before_the_first_text(tmp_pat
     assert os.listdir(tmp_path) == []
 
 
-def test_log_is_rejected_when_another_process_writes_it(tmp_path):
+def test_log_is_rejected_when_a_different_process_is_writing_it(tmp_path):
     script = "import sys, pathlib; from tacotron2_voice.resume_log import ResumeLog; ResumeLog(pathlib.Path(sys.argv[1]))"
     with ResumeLog(tmp_path / "spoken.jsonl"):
         command = [sys.executable, "-c", script, str(tmp_path / "spoken.jsonl")]
@@ -449,7 +449,7 @@ def test_log_ignores_an_incomplete_last_line(tmp_path):
         assert [entry.key for entry in log.entries] == ["a", "b"]
 
 
-def test_new_options_are_part_of_the_hash(tmp_path):
+def test_hash_depends_on_every_option_except_the_text(tmp_path):
     args = argparse.Namespace(text="a", seed=0)
     before = resume_log.options_hash(args, HParams(), [])
     args.text = "b"

@@ -103,14 +103,14 @@ def test_chunk_is_not_retried_when_the_model_is_untrained():
     assert speaker.seeds == [0]
 
 
-def test_seed_0_follows_the_last_seed():
+def test_next_seed_is_0_after_the_largest_seed():
     speaker = Scripted(SKIPS)
     speaker.synthesize(TEXT, seed=2**64 - 1, retries=1)
     assert speaker.seeds == [2**64 - 1, 0]
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_frames_are_yielded_early_only_without_retries(retries):
+def test_frames_are_yielded_early_only_when_retries_are_0(retries):
     """Frames that a stream has yielded cannot change any more."""
     speaker = Scripted(SKIPS, GOOD)
     next(speaker.stream_mels(TEXT, retries=retries))
@@ -130,7 +130,7 @@ GATES = st.lists(st.sampled_from([0.1, 0.9]), min_size=90, max_size=90)
 
 
 @given(LENGTHS, GATES, st.booleans())
-def test_log_mel_has_whole_decoder_steps_for_any_attempt(steps, gates, loud):
+def test_log_mel_contains_whole_decoder_steps_for_any_attempt(steps, gates, loud):
     """Some attempts yield their last step before their end is found."""
     alignment = diagonal(steps, LETTERS)
     speaker = Scripted((alignment, np.array(gates)[:steps]))

@@ -59,7 +59,7 @@ def test_plan_is_unchanged_when_all_costs_are_equal(lengths, batch_size, strateg
     assert after.starts.tolist() == before.starts.tolist()
 
 
-def test_batches_end_at_full_tiles_when_a_tile_costs_twice_as_much():
+def test_batches_fill_whole_tiles_when_a_second_tile_doubles_the_cost():
     plan = plan_epoch(
         np.full(500, 10), 21, "sorted", dynamic_batch_size=True, row_costs={16: 1, 32: 2}
     )
@@ -74,7 +74,7 @@ def test_large_batch_is_kept_when_its_step_costs_little_more():
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
-def test_epoch_of_ljspeech_costs_less_on_an_h100(epoch):
+def test_row_costs_make_an_ljspeech_epoch_cheaper_on_an_h100(epoch):
     options = DYNAMIC | {"local_randomization_factor": 0.1, "epoch": epoch}
     now = plan_epoch(FRAMES, 16, "semi_sorted", **options)
     planned = plan_epoch(FRAMES, 16, "semi_sorted", row_costs=H100, **options)
@@ -82,7 +82,7 @@ def test_epoch_of_ljspeech_costs_less_on_an_h100(epoch):
     assert ratio < 0.97
 
 
-def test_cost_between_and_beyond_the_sizes_of_the_table():
+def test_row_cost_rounds_up_to_the_next_size_and_is_extrapolated_beyond_the_table():
     costs = BatchCosts([1, 2], row_costs={16: 10.0, 32: 14.0})
     assert [costs.row_cost(x) for x in (1, 16, 17, 32, 48)] == [10, 10, 14, 14, 18]
 
@@ -90,20 +90,20 @@ def test_cost_between_and_beyond_the_sizes_of_the_table():
 @pytest.mark.parametrize(
     "row_costs", [{}, {16: 0}, {0: 1}, {16: "x"}, {1.5: 2}, [1, 2], {16: float("nan")}]
 )
-def test_wrong_table_is_rejected(row_costs):
+def test_cost_table_is_rejected_when_it_is_invalid(row_costs):
     with pytest.raises(BatchingError) as raised:
         plan_epoch([1, 2, 3], 2, "sorted", dynamic_batch_size=True, row_costs=row_costs)
     assert str(raised.value).startswith("row_costs")
 
 
-def test_table_is_rejected_with_a_size_multiple():
+def test_cost_table_is_rejected_when_a_size_multiple_is_given():
     with pytest.raises(BatchingError) as raised:
         plan_epoch([1, 2, 3], 2, "sorted", row_costs={16: 1}, size_multiple=2)
     assert "size_multiple=2" in str(raised.value)
 
 
 @pytest.mark.parametrize("batches_per_update", [1, 2, 4])
-def test_updates_are_the_same_when_the_default_multiple_is_given(batches_per_update):
+def test_optimizer_steps_stay_the_same_when_the_default_multiple_is_given(batches_per_update):
     """The recipe always passes all options. Its optimizer steps must not depend on that."""
     lengths = FRAMES[:300]
     plans = []

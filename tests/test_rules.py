@@ -18,14 +18,14 @@ from tacotron2_voice.voice import Voice
 RULE = 'RULES = [(r"\\bDr\\.", "doctor")]\n'
 
 
-def test_comments_docstrings_and_layout_do_not_change_the_code():
+def test_rule_code_excludes_comments_docstrings_and_layout():
     documented = f'"""Rules."""\n\n# titles\n{RULE}\ndef f(x):\n    """Return x."""\n    return x\n'
     bare = 'RULES = [\n    (r"\\bDr\\.",\n     "doctor")\n]\ndef f(x): return x'
     assert code_of(documented) == code_of(bare)
 
 
 @pytest.mark.parametrize("other", ["drive", "", "doctor "])
-def test_code_differs_when_words_change(other):
+def test_rule_code_changes_when_a_word_changes(other):
     assert code_of(RULE) != code_of(RULE.replace("doctor", other))
 
 
@@ -78,7 +78,7 @@ def test_note_about_reading_rules_is_printed_once(tmp_path, capsys):
     assert capsys.readouterr().err.count("note: ") == 1
 
 
-def test_exported_voice_keeps_the_rules_of_its_training(voices, tmp_path):
+def test_exported_voice_keeps_the_rules_version_of_its_training(voices, tmp_path):
     folder = shutil.copytree(voices.int8[0], tmp_path / "voice")
     assert Voice(folder).training.text_rules == ""
     path = folder / "voice.json"

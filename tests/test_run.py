@@ -116,7 +116,7 @@ def kill_a_worker() -> None:
     act_at(Trainer, "step", kill, 6)
 
 
-def test_run_ends_when_its_folder_is_moved(corpus, tmp_path, monkeypatch, capsys):
+def test_run_stops_when_its_folder_is_moved(corpus, tmp_path, monkeypatch, capsys):
     out, moved = tmp_path / "out", tmp_path / "moved"
     act_at_patched(monkeypatch, Trainer, "step", lambda: out.rename(moved), 5)
     message = refused(flags(out, corpus.hparams(**LONG)), capsys)
@@ -174,7 +174,7 @@ def test_run_saves_when_a_clip_is_deleted(corpus, whole, tmp_path):
         ([], {"n_symbols": 100}, "n_symbols=100: expected at least 148"),
     ],
 )
-def test_run_makes_no_folder_when_settings_are_wrong(
+def test_run_creates_no_folder_when_settings_are_invalid(
     more, hparams, message, corpus, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -194,7 +194,9 @@ def test_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_path, capsy
 @pytest.mark.parametrize("error", [ValueError, OSError, RuntimeError])
 # A failure in set-up, and a failure in the training loop.
 @pytest.mark.parametrize("place", ["Trainer", "schedule_at"])
-def test_bug_keeps_its_traceback(error, place, corpus, tmp_path, monkeypatch):
+def test_traceback_is_printed_when_the_program_has_a_bug(
+    error, place, corpus, tmp_path, monkeypatch
+):
     def fail(*_):
         raise error("a bug")
 
@@ -203,7 +205,7 @@ def test_bug_keeps_its_traceback(error, place, corpus, tmp_path, monkeypatch):
         run(tmp_path / "out", corpus)
 
 
-def test_run_saves_when_reading_has_a_bug(corpus, tmp_path, monkeypatch, capsys):
+def test_run_saves_when_the_dataset_code_has_a_bug(corpus, tmp_path, monkeypatch, capsys):
     def fail(self, path):
         if Path(path).name == "train05.wav":
             raise RuntimeError("a bug")

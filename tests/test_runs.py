@@ -30,7 +30,7 @@ VALIDATION = validation_line(1)
 # ---------------------------------------------------------------------------- one run
 
 
-def test_epochs_have_losses_hours_and_optimizer_steps(tmp_path):
+def test_epoch_table_contains_losses_hours_and_optimizer_steps(tmp_path):
     """Unknown entries and empty lines are accepted, and the newest settings apply."""
     folder = write_run(tmp_path / "a", minutes=lambda epoch: 30.0 * epoch, step=2, epochs=4)
     lines = metrics(folder)
@@ -102,7 +102,7 @@ def test_run_is_left_out_and_reported_when_it_is_broken(tmp_path, spoil, message
     assert message in problem
 
 
-def test_run_is_read_once_at_any_depth(tmp_path):
+def test_run_folders_are_found_once_at_any_depth(tmp_path):
     write_run(tmp_path / "out" / "rand" / "seed_0")
     write_run(tmp_path / "out" / "rand" / "seed_1", seed=1)
     runs = read_runs([tmp_path / folder for folder in ("out", "out/rand/seed_1", "empty")])
@@ -134,7 +134,7 @@ def test_rows_of_the_paper_come_first_in_its_order(tmp_path):
     assert labels(tmp_path) == [*published.TABLE_2, "BKT-width", "RAND-DBS"]
 
 
-def test_row_has_the_bare_name_when_its_settings_occur_in_most_rows(tmp_path):
+def test_row_name_omits_settings_when_most_rows_have_them(tmp_path):
     for name in ("SB", "SSB"):
         write_run(tmp_path / name, name, overrides="batch_size=8")
     for size in (4, 8, 16):
@@ -144,7 +144,7 @@ def test_row_has_the_bare_name_when_its_settings_occur_in_most_rows(tmp_path):
     assert "3" in warning
 
 
-def test_row_has_the_bare_name_when_its_settings_equal_the_paper(tmp_path):
+def test_row_name_omits_settings_when_they_equal_those_of_the_paper(tmp_path):
     write_run(tmp_path / "a", "SSB", overrides="local_randomization_factor=0.3")
     write_run(tmp_path / "b", "SSB", seed=1)
     assert labels(tmp_path) == ["SSB", "SSB (LRF 0.3)"]
@@ -159,7 +159,7 @@ def test_row_has_the_bare_name_when_its_settings_equal_the_paper(tmp_path):
         ({"overrides": "prenet_dim=64"}, "prenet_dim"),
     ],
 )
-def test_warning_lists_the_runs_when_they_differ(tmp_path, change, what):
+def test_warning_lists_the_runs_whose_settings_differ(tmp_path, change, what):
     """Runs that differ only in software versions are compared nevertheless."""
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "c", "SSB-DBS-BR", seed=1)
@@ -174,7 +174,7 @@ def test_warning_lists_the_runs_when_they_differ(tmp_path, change, what):
     assert runs.differing("RAND", "SB") == ([] if is_software else [what])
 
 
-def test_warning_lists_the_changes_when_a_run_was_resumed_with_changes(tmp_path):
+def test_warning_lists_the_settings_that_changed_when_a_run_was_resumed(tmp_path):
     folder = write_run(tmp_path / "a", epochs=12)
     lines = metrics(folder)
     again = json.loads(json.dumps(lines[0])) | {"iteration": 6, "epoch": 7, "commit": "b" * 40}

@@ -51,7 +51,7 @@ def test_novelty_is_nan_when_no_clips_share_a_batch():
     assert np.isnan(survey([10, 20, 30], 1, "random").novelty)
 
 
-def test_survey_of_four_clips_equals_hand_calculation():
+def test_survey_equals_values_calculated_by_hand_for_four_clips():
     # The batches are (10, 20) and (30, 40), and the capacity is 80.
     found = survey([40, 10, 30, 20], 2, "sorted")
     assert found.num_batches == 2
@@ -77,7 +77,7 @@ def test_survey_rounds_up_to_whole_decoder_steps():
     assert found.largest_batch_frames == 80
 
 
-def test_survey_has_means_of_costs_but_maxima_of_batches():
+def test_survey_averages_costs_and_keeps_maximum_batch_sizes():
     found = survey([10, 20, 40], 2, "random", epochs=9)
     assert 30 < found.decoder_steps < 60
     assert found.largest_batch_frames == 80
@@ -89,7 +89,7 @@ def test_survey_has_means_of_costs_but_maxima_of_batches():
     num_clips=st.integers(1, 90),
     batch_size=st.integers(1, 20),
 )
-def test_parameter_values_are_allowed(strategy, num_clips, batch_size):
+def test_parameter_values_to_try_are_in_the_allowed_range(strategy, num_clips, batch_size):
     values = parameter_values(strategy, num_clips, batch_size)
     assert len(values) == len(set(values)) > 0
     surveys = sweep(distinct_lengths(num_clips), batch_size, strategy, values, epochs=1)
@@ -97,7 +97,7 @@ def test_parameter_values_are_allowed(strategy, num_clips, batch_size):
 
 
 @pytest.mark.parametrize("strategy", PARAMETER_OF)
-def test_parameter_values_go_from_least_to_most_random(strategy):
+def test_parameter_values_are_ordered_from_least_to_most_random(strategy):
     values = parameter_values(strategy, 400, 8)
     least, most = sweep(distinct_lengths(400), 8, strategy, [values[0], values[-1]])
     assert least.novelty < most.novelty
@@ -126,7 +126,7 @@ def test_search_equals_an_exhaustive_search():
 
 
 @pytest.mark.parametrize("count", [1, 5, 20, 59])
-def test_search_is_never_slower_than_the_default(count):
+def test_found_options_never_need_more_steps_than_the_default(count):
     lengths = np.random.default_rng(count).integers(80, 800, count)
     advice = search(Surveyor(lengths, epochs=3), 4)
     assert advice.best.decoder_steps <= advice.default.decoder_steps
@@ -139,7 +139,7 @@ def test_search_finds_nothing_when_all_pairs_must_be_new():
     assert len(advice.tried) == 2 * len(STRATEGIES)
 
 
-def test_search_keeps_options_of_plans():
+def test_search_applies_frame_budget_and_max_clips():
     """`batch_capacity` limits dynamic sizes only."""
     lengths = np.random.default_rng(3).integers(80, 800, 90)
     surveyor = Surveyor(lengths, epochs=2)
@@ -191,6 +191,6 @@ def test_library_and_program_find_the_same_options(tmp_path, capsys, monkeypatch
     plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # the printed call works
 
 
-def test_defaults_are_those_of_hparams():
+def test_search_defaults_equal_those_in_hparams():
     assert value_in_words("bucket", 1024) == "buckets of 1,024"
     assert {p.name: getattr(HParams(), p.name) for p in PARAMETERS} == DEFAULTS

@@ -21,7 +21,7 @@ from length_batching import (
 
 @few
 @given(data=data, epoch=st.integers(0, 9))
-def test_groups_stay_together(data, epoch):
+def test_clips_of_a_group_stay_in_one_batch(data, epoch):
     labels = data.draw(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=40), "labels")
     lengths = np.array(data.draw(st.lists(st.integers(1, 60), min_size=len(labels))))
     groups, capacity = groups_of(labels), 5 * 60
@@ -45,7 +45,7 @@ def naive_segments(frames, longest, overlap, shortest):
 
 @few
 @given(data=data, longest=st.integers(1, 30))
-def test_segments_equal_a_naive_loop(data, longest):
+def test_segments_equal_those_of_a_naive_loop(data, longest):
     lengths = data.draw(st.lists(st.integers(1, 100), min_size=1, max_size=9), "lengths")
     overlap = data.draw(st.integers(0, longest - 1), "overlap")
     shortest = data.draw(st.integers(1, longest), "shortest")
@@ -117,7 +117,7 @@ def test_processes_and_workers_yield_every_item_once(world_size, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_stream_yields_the_rest_when_resumed(workers):
+def test_stream_yields_the_remaining_items_when_resumed(workers):
     """The number of processes and workers may change."""
     stream = stream_of(330, batches_per_update=2)
     whole = passed(stream, 5)
@@ -163,7 +163,7 @@ def test_stream_resumes_in_the_loader_of_torchdata():
                 assert trained_batches + list(second) == whole
 
 
-def test_stream_raises_when_items_would_repeat_or_options_are_wrong():
+def test_stream_raises_when_items_would_repeat_or_options_are_invalid():
     stream = stream_of(100)
     first = passed(stream)
     assert first

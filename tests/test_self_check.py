@@ -93,7 +93,7 @@ def is_plain(decoder):
 
 @interpreted
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
-def test_training_uses_the_kernels_when_they_are_right(autocast):
+def test_training_uses_the_kernels_when_the_check_passes(autocast):
     answer = check(autocast=autocast)
     assert answer.is_right, answer.text
     decoder, phrase = self_check.resolve(answer, warn=True)
@@ -146,7 +146,7 @@ FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_
 
 @interpreted
 @pytest.mark.parametrize("failure", FAILURES)
-def test_check_fails_when_kernels_are_wrong(failure, monkeypatch):
+def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch):
     """The answer contains the tensor's name, and the warning contains everything that a report
     needs."""
     failure(monkeypatch)
@@ -169,7 +169,7 @@ def test_check_fails_when_kernels_are_wrong(failure, monkeypatch):
 
 
 @interpreted
-def test_training_uses_plain_operations_when_one_part_is_wrong(monkeypatch):
+def test_training_uses_plain_operations_for_the_part_that_is_incorrect(monkeypatch):
     """The answer is cached."""
     wrong_encoder(monkeypatch)
     for _ in range(2):
@@ -189,7 +189,7 @@ def test_training_uses_plain_operations_when_one_part_is_wrong(monkeypatch):
         (graphs, "_attention_energies", "RuntimeError: cannot create CUDA graphs"),
     ],
 )
-def test_answer_contains_the_failure(owner, name, expected, monkeypatch):
+def test_check_result_contains_the_failure(owner, name, expected, monkeypatch):
     def broken(*_):
         raise RuntimeError("illegal access\nmore")
 
@@ -205,7 +205,7 @@ def test_check_fails_when_there_is_nothing_to_compare(monkeypatch):
     assert not check().is_right
 
 
-def test_sizes_contain_every_setting_that_a_decoder_reads():
+def test_check_sizes_include_every_setting_that_a_decoder_reads():
     class Noting:
         def __init__(self):
             self.read = set()
@@ -240,7 +240,7 @@ def test_check_fails_when_the_process_crashes_or_hangs(program, expected, monkey
 
 @gpu_only
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16, torch.float16], ids=str)
-def test_check_succeeds_when_a_gpu_runs_the_full_size(autocast, monkeypatch, tmp_path):
+def test_check_of_the_full_size_model_passes_when_on_a_gpu(autocast, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device = torch.device("cuda")
@@ -269,7 +269,7 @@ def test_process_survives_when_a_kernel_on_a_gpu_reads_illegal_memory(monkeypatc
 
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
-def test_answer_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
+def test_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
     """If the result is None, no process can be started."""
     if text is None:
         monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
@@ -358,7 +358,7 @@ class Several(Processes):
         return [value, Answer(False, "mel: 1", {})]
 
 
-def test_processes_use_the_worst_answer_of_all_machines(monkeypatch):
+def test_processes_use_the_worst_check_result_of_all_machines(monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT)
     with pytest.warns(UserWarning, match="failed their check"):
         decoder, _, phrase = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(0, 2))
@@ -371,7 +371,7 @@ def test_processes_use_the_worst_answer_of_all_machines(monkeypatch):
     assert len(tried) == 1
 
 
-def test_reference_decoder_and_cpu_need_no_check(monkeypatch):
+def test_check_is_skipped_for_the_reference_decoder_and_on_a_cpu(monkeypatch):
     tried = answers_in_turn(monkeypatch)
     reference = checked_decoder("reference", HPARAMS, ATTENTION, CPU, ALONE)
     assert reference.decoder is teacher_forced

@@ -104,7 +104,7 @@ def test_openai_client_gets_the_samples_of_the_voice(client, voice):
 
 
 @pytest.mark.parametrize("name", ["mp3", "opus", "wav", "pcm"])
-def test_streaming_starts_before_the_text_is_done(name, paused):
+def test_streaming_starts_before_the_whole_text_is_synthesized(name, paused):
     with running(paused) as server:
         client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="x")
         paused.allowed.release(8 if name == "opus" else 3)  # a page of Opus is a second long
@@ -124,7 +124,7 @@ def test_streaming_starts_before_the_text_is_done(name, paused):
         assert num_chunks < paused.num_chunks
 
 
-def test_openai_client_gets_events_of_the_speech_when_it_asks_for_events(client, voice):
+def test_openai_client_gets_events_when_it_requests_them(client, voice):
     response = client.audio.speech.create(
         model="small",
         voice={"id": "default"},
@@ -168,14 +168,16 @@ def test_models_and_voices_are_listed(client, server):
         ({"speed": 5}, openai.BadRequestError, "speed"),
     ],
 )
-def test_openai_client_raises_its_errors_when_a_request_is_wrong(fields, error, param, client):
+def test_openai_client_raises_the_matching_error_when_a_request_is_invalid(
+    fields, error, param, client
+):
     with pytest.raises(error) as raised:
         client.audio.speech.create(**body(**fields))
     assert raised.value.param == param
     assert raised.value.type == "invalid_request_error"
 
 
-def test_default_speaker_is_used_when_the_name_is_one_of_openai(voice):
+def test_default_speaker_is_used_when_the_name_is_an_openai_voice(voice):
     class Named:
         settings = type("", (), {"speakers": ("anna", "bert")})
 
@@ -228,7 +230,9 @@ def test_default_speaker_is_used_when_the_name_is_one_of_openai(voice):
         ("GET", "/health", {"headers": {"origin": "https://friend.org"}}, 200),
     ],
 )
-def test_server_rejects_wrong_requests_with_an_error_in_json(method, path, options, status, voice):
+def test_server_returns_a_json_error_when_a_request_is_invalid(
+    method, path, options, status, voice
+):
     access = Access(hosts=["studio.lan", "[fe80::1]"], origins=["https://friend.org"])
     response = web(voice, access).request(method, path, **options)
     assert response.status_code == status
@@ -237,7 +241,7 @@ def test_server_rejects_wrong_requests_with_an_error_in_json(method, path, optio
         assert len(response.text) < 6000
 
 
-def test_server_accepts_requests_only_with_the_key_when_it_has_a_key(voice):
+def test_server_rejects_requests_without_the_key_when_a_key_is_set(voice):
     client = web(voice, Access(api_key="secret"))
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
         for path in ("/v1/models", "/metrics", "/v1/audio/voices"):
@@ -249,7 +253,7 @@ def test_server_accepts_requests_only_with_the_key_when_it_has_a_key(voice):
     assert client.get("/").status_code == 200
 
 
-def test_scripts_of_a_website_may_use_the_api_when_it_is_allowed(voice):
+def test_scripts_on_a_website_can_use_the_api_when_its_origin_is_allowed(voice):
     client = web(voice, Access(origins=["https://friend.org"]))
     headers = {
         "origin": "https://friend.org",
@@ -263,7 +267,7 @@ def test_scripts_of_a_website_may_use_the_api_when_it_is_allowed(voice):
     assert client.options("/v1/audio/speech", headers=headers).status_code == 400
 
 
-def test_only_numbers_are_spoken_when_the_voice_speaks_only_numbers(voice):
+def test_texts_are_rejected_unless_they_are_numbers_when_numbers_is_set(voice):
     voices = Voices({"small": voice}, numbers="en-us")
     assert voices.prepare(voice, "4,072", Limits()).text == "Four thousand seventy two."
     with pytest.raises(UserError, match="hello"):
@@ -273,7 +277,7 @@ def test_only_numbers_are_spoken_when_the_voice_speaks_only_numbers(voice):
 # ---------------------------------------------------------------------------- the queue
 
 
-def test_replies_are_those_of_a_single_client_when_many_clients_speak(server, client, voice):
+def test_replies_equal_those_to_a_single_client_when_many_clients_connect(server, client, voice):
     def speak(seed):
         text = f"Sentence {seed}. " * (1 + seed % 4)
         response = client.audio.speech.create(
@@ -319,7 +323,7 @@ def test_synthesis_stops_when_the_client_hangs_up(paused):
         assert status_of(everything(server.post(input=SENTENCES))) == 200
 
 
-def test_other_clients_are_served_when_a_client_does_not_read(voice):
+def test_remaining_clients_are_served_when_a_client_does_not_read(voice):
     with running(voice, send_seconds=0.5) as server:
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -367,13 +371,13 @@ def test_connection_is_closed_when_the_client_does_not_send_a_request(
         b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 100_000,
     ],
 )
-def test_client_that_breaks_the_protocol_gets_an_error(content, server):
+def test_server_returns_an_error_when_a_client_violates_the_protocol(content, server):
     client = server.connect()
     client.sendall(content)
     assert 400 <= status_of(everything(client)) < 500
 
 
-def test_server_answers_when_there_are_many_idle_connections(server):
+def test_server_responds_when_there_are_many_idle_connections(server):
     clients = [server.connect() for _ in range(300)]
     for client in clients[::2]:
         client.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nhost: local")
@@ -399,7 +403,7 @@ def test_connection_is_closed_early_when_the_audio_is_broken(voice, monkeypatch,
     assert "NaN" in capsys.readouterr().out
 
 
-def test_metrics_count_texts_and_audio(voice):
+def test_metrics_contain_counts_of_texts_and_seconds_of_audio(voice):
     with running(voice) as server:
         everything(server.post(input="A dog came."))
         everything(server.post(input=""))
@@ -421,7 +425,7 @@ def test_metrics_count_texts_and_audio(voice):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_encoded_audio_is_complete_when_pieces_have_any_size(name):
+def test_encoded_audio_is_complete_for_any_piece_size(name):
     samples = 0.3 * np.sin(np.arange(22050) * 0.05).astype(np.float32)
     pieces = np.split(samples, [0, 1, 700, 15_000, 15_000])
     encoder = Encoder(name, 22050)
@@ -464,7 +468,7 @@ def start(*options: object, program: str = "-m tacotron2_voice serve") -> tuple:
     return process, line
 
 
-def test_program_fails_when_a_voice_is_missing_or_names_are_equal(voices, tmp_path):
+def test_program_fails_when_a_voice_is_missing_or_two_names_are_equal(voices, tmp_path):
     small = voices.int8[0]
     (tmp_path / small.name).symlink_to(small)
     used = connections.open_socket("127.0.0.1", 0)
@@ -482,7 +486,7 @@ def test_program_fails_when_a_voice_is_missing_or_names_are_equal(voices, tmp_pa
     used.close()
 
 
-def test_checkpoints_and_voices_are_served_together_by_their_names(
+def test_checkpoints_and_voices_are_served_together_under_their_names(
     voices, checkpoint_path, tmp_path
 ):
     run = tmp_path / "run"
@@ -513,11 +517,11 @@ def test_checkpoints_and_voices_are_served_together_by_their_names(
         ("runs/a/checkpoint_9000.pt", "checkpoint_9000"),
     ],
 )
-def test_name_of_a_model_is_the_name_of_its_folder_or_run(path, name):
+def test_model_name_is_the_name_of_its_folder_or_run(path, name):
     assert name_of(Path(path)) == name
 
 
-def test_program_stops_at_once_when_it_is_interrupted_during_synthesis(voices):
+def test_program_stops_immediately_when_interrupted_during_synthesis(voices):
     endless = "gate_threshold=2,attention_rest_time=0,max_decoder_steps=10000"
     process, line = start(voices.int8[0], "--hparams", endless, "--workers", "1")
     try:
@@ -540,7 +544,7 @@ def test_program_stops_at_once_when_it_is_interrupted_during_synthesis(voices):
         assert not response or status_of(response) in (200, 503)
 
 
-def test_program_names_the_extra_when_a_package_is_missing(voices):
+def test_error_suggests_the_extra_when_a_package_is_missing(voices):
     script = (
         "import sys; sys.modules['starlette'] = None; sys.argv = ['tacotron2-voice', 'serve', "
         f"{str(voices.int8[0])!r}]; from tacotron2_voice.__main__ import run; run()"
@@ -551,7 +555,7 @@ def test_program_names_the_extra_when_a_package_is_missing(voices):
     assert ended.stderr.count("\n") == 1
 
 
-def test_voice_is_shared_by_servers_in_two_threads(voice):
+def test_voice_can_be_shared_by_servers_in_two_threads(voice):
     found = {}
 
     def speak(seed):

@@ -90,7 +90,7 @@ def test_read_clips_warns_when_lists_share_clips(lists, tmp_path, capsys):
     assert f"{tmp_path}/train-b.wav" in printed
 
 
-def test_read_clips_accepts_no_validation_list(lists, opened):
+def test_read_clips_accepts_an_empty_validation_filelist(lists, opened):
     """An empty name of the training list is rejected."""
     training, validation = read_clips(replace(lists, validation_files=""), new_run=True)
     assert (len(training), len(validation)) == (2, 0)
@@ -134,7 +134,7 @@ def test_second_start_opens_no_clips(lists, opened, capsys, new_run):
     assert "reading every clip" not in capsys.readouterr().out
 
 
-def test_list_is_read_again_when_one_of_its_clips_changed(lists, tmp_path, opened, capsys):
+def test_filelist_is_read_again_when_a_clip_changed(lists, tmp_path, opened, capsys):
     read_clips(lists, new_run=True)
     opened.clear()
     write_audio(tmp_path / "val-b.wav", length=6000)
@@ -155,7 +155,9 @@ def test_list_is_read_again_when_one_of_its_clips_changed(lists, tmp_path, opene
 
 
 @pytest.mark.parametrize("changed", ["train.txt", "train-b.wav"])
-def test_read_clips_fails_when_a_file_changes_meanwhile(lists, tmp_path, monkeypatch, changed):
+def test_read_clips_fails_when_a_file_changes_while_it_is_read(
+    lists, tmp_path, monkeypatch, changed
+):
     before, check = (tmp_path / "train.txt").read_text(), filelists.read_checked
 
     def check_and_change(path, hparams):
@@ -174,7 +176,7 @@ def test_read_clips_fails_when_a_file_changes_meanwhile(lists, tmp_path, monkeyp
     assert len(training) == (1 if changed == "train.txt" else 2)
 
 
-def test_processes_compare_all_code_that_trains():
+def test_processes_compare_all_training_code():
     """Processes that run other code would give other results without a message."""
     compared = {name_of(path) for pattern in start_module.CODE for path in ROOT.glob(pattern)}
     left = {"train"}
@@ -247,7 +249,7 @@ def test_processes_ignore_an_outdated_cache(lists, tmp_path, opened, monkeypatch
     assert sorted(opened) == [("val-a", True)] * 2 + [("val-b", True)] * 2
 
 
-def test_processes_compare_contents_of_checkpoints(tmp_path):
+def test_processes_compare_the_contents_of_checkpoints(tmp_path):
     path, facts = tmp_path / "checkpoint_1.pt", []
     clips = SimpleNamespace(fingerprint="")
     processes = SimpleNamespace(check_same=facts.append)
@@ -259,14 +261,14 @@ def test_processes_compare_contents_of_checkpoints(tmp_path):
     assert [name for name in one if one[name] != other[name]] == ["the checkpoint"]
 
 
-def test_processes_report_a_rejected_list_once(lists, tmp_path):
+def test_processes_report_a_rejected_filelist_once(lists, tmp_path):
     write_audio(tmp_path / "val-b.wav", np.nan)
     first, second = read_in_two(lists)
     assert f"{lists.validation_files}:2: " in str(first)
     assert isinstance(second, AlreadyReported)
 
 
-def test_processes_wait_beyond_the_timeout_when_one_works(monkeypatch, capsys):
+def test_processes_wait_beyond_the_timeout_when_one_process_is_working(monkeypatch, capsys):
     for name in ("SECONDS_BETWEEN_HEARTBEATS", "SECONDS_BETWEEN_LINES"):
         monkeypatch.setattr(processes_module, name, 0.1)
 
@@ -310,7 +312,7 @@ def test_describe_costs_excludes_random_epochs():
     assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
 
 
-def test_few_updates_advises_a_smaller_capacity_when_it_limits_batches():
+def test_few_updates_warning_suggests_a_smaller_frame_budget_when_it_limits_batches():
     """batch_size then has no effect."""
     frames = np.full(380, 500)
     hparams = replace(HParams(), batch_capacity=60_000)
@@ -318,7 +320,7 @@ def test_few_updates_advises_a_smaller_capacity_when_it_limits_batches():
     assert re.search(r"batch_capacity=\d+ for", warning)
 
 
-def test_few_updates_warns_only_when_steps_are_few():
+def test_few_updates_warning_is_returned_only_when_optimizer_steps_are_few():
     frames = np.full(13_100, 500)
     assert few_updates(make_sampler(frames, HParams()), HParams()) is None
     warning = few_updates(make_sampler(frames[:320], HParams()), HParams())
@@ -329,7 +331,7 @@ def test_few_updates_warns_only_when_steps_are_few():
     assert "Add more clips" in few_updates(make_sampler(frames[:6], few), few)
 
 
-def test_short_limit_warns_when_the_longest_clip_exceeds_it(lists):
+def test_short_limit_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
     """The check includes both filelists. With the advised limit there is no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)

@@ -45,7 +45,7 @@ def test_error_is_one_line_when_a_process_has_died():
         raise RuntimeError(f"{said}\n\nAt:\n  trainer.py(155): step")
 
 
-def test_error_gives_the_cause_when_workers_fail():
+def test_error_contains_the_cause_when_workers_fail():
     with pytest.raises(SystemExit, match="143"), messages():
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated. ")
     with (
@@ -78,7 +78,7 @@ def print_into_terminal_with_nohup() -> None:
     print_into_terminal(4)
 
 
-def test_text_is_dropped_when_it_cannot_be_printed(corpus, whole, tmp_path):
+def test_output_is_dropped_when_it_cannot_be_printed(corpus, whole, tmp_path):
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), print_into_terminal_with_nohup).end()
     assert (ended.code, ended.output) == (0, "")
@@ -97,7 +97,7 @@ def print_into_full_file_until_terminated() -> None:
         (signal.SIGTERM, (print_into_full_file_until_terminated,)),
     ],
 )
-def test_signal_saves_a_checkpoint_when_nothing_can_be_printed(
+def test_signal_saves_a_checkpoint_even_when_output_cannot_be_printed(
     number, hook, corpus, whole, tmp_path
 ):
     out = tmp_path / "out"
@@ -108,7 +108,7 @@ def test_signal_saves_a_checkpoint_when_nothing_can_be_printed(
     assert_same_run(out, whole)
 
 
-def test_earlier_and_later_text_is_kept_when_the_disk_is_full(tmp_path):
+def test_text_before_and_after_a_failed_write_is_kept_when_the_disk_is_full(tmp_path):
     path = tmp_path / "log"
     full, log = os.open("/dev/full", os.O_WRONLY), os.open(path, os.O_WRONLY | os.O_CREAT)
     shown = os.dup(log)

@@ -56,7 +56,7 @@ def test_output_is_complete_when_the_disk_is_full(tmp_path):
     assert (tmp_path / "log").stat().st_size > 2000
 
 
-def test_comparison_finds_a_changed_bit_a_lost_line_and_a_lost_file(whole, copied):
+def test_comparison_detects_a_changed_bit_a_lost_line_and_a_lost_file(whole, copied):
     assert compare_runs(whole, copied) == []
     checkpoint = newest(copied)
     saved = torch.load(checkpoint, weights_only=True)
@@ -91,7 +91,7 @@ def test_comparison_finds_a_changed_bit_a_lost_line_and_a_lost_file(whole, copie
         (True, 1, "", "free some space", "the start ended by itself, with exit code 1"),
     ],
 )
-def test_end_of_a_start_is_a_failure_when_it_has_a_traceback_or_no_reason(
+def test_start_counts_as_failed_when_it_ends_with_a_traceback_or_without_a_reason(
     by_itself, code, printed, accepted_message, failure
 ):
     found = soak_runs.failure_of(by_itself, code, printed, accepted_message)

@@ -71,7 +71,7 @@ def lists_of(out, name="{}"):
         ("c{i}|Raw {i}.| {s} |Text {i}.", "3", "Text {i}."),
     ],
 )
-def test_any_field_can_contain_the_speaker(tmp_path, capsys, line, column, text):
+def test_speaker_can_be_in_any_field(tmp_path, capsys, line, column, text):
     lines = [line.format(i=i, s="ab"[i % 2]) for i in range(8)]
     clips, problems = read_metadata(write_metadata(tmp_path, *lines), column)
     assert [(x.id, x.text, x.speaker) for x in clips] == [
@@ -122,7 +122,7 @@ def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     assert create_hparams(f"@{out}/settings.txt").speaker_embedding_dim == 8
 
 
-def test_lists_differ_by_the_name_only_when_one_speaker_is_named(tmp_path):
+def test_filelists_differ_only_by_the_name_when_there_is_one_named_speaker(tmp_path):
     corpus = tmp_path / "corpus"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):
@@ -140,7 +140,7 @@ def test_lists_differ_by_the_name_only_when_one_speaker_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["Reader", "3"])
-def test_column_of_a_table_names_the_speaker(tmp_path, column):
+def test_speaker_column_of_a_table_contains_the_speaker(tmp_path, column):
     for i in range(4):
         write_tone(tmp_path / f"{i}.wav", 5000)
     rows = "".join(f"{i}.wav,Text {i}.,{'ab'[i % 2]}\n" for i in range(4))
@@ -186,7 +186,7 @@ def test_line_is_reported_when_its_speaker_name_is_not_valid(tmp_path, name, pro
 
 
 @pytest.mark.parametrize("other", ["ANNA", "\uff41nna", "an  na"])
-def test_names_are_rejected_when_they_look_alike(tmp_path, other):
+def test_speaker_names_are_rejected_when_they_look_alike(tmp_path, other):
     name = "an na" if " " in other else "anna"
     lines = [f"c{i}|{other if i == 6 else name}|Text {i}." for i in range(8)]
     message = refusal(read_metadata, write_metadata(tmp_path, *lines), "2")
@@ -195,7 +195,7 @@ def test_names_are_rejected_when_they_look_alike(tmp_path, other):
     assert f"{name!r} ({place}:1)" in message
 
 
-def test_names_are_equal_when_only_their_unicode_form_differs(tmp_path):
+def test_speaker_names_are_equal_when_only_their_unicode_form_differs(tmp_path):
     lines = [f"c{i}|{'Zoë' if i % 2 else 'Zoe' + chr(0x308)}|Text {i}." for i in range(8)]
     clips, _ = read_metadata(write_metadata(tmp_path, *lines), "2")
     assert {clip.speaker for clip in clips} == {"Zoë"}
@@ -204,7 +204,7 @@ def test_names_are_equal_when_only_their_unicode_form_differs(tmp_path):
 # ---------------------------------------------------------------------------- folders
 
 
-def test_folders_name_speakers_of_any_layout(readers, tmp_path):
+def test_speaker_folders_work_with_any_layout(readers, tmp_path):
     """The ids of two speakers that share a name begin with the speakers' names."""
     out = tmp_path / "lists"
     command = [str(readers), "--speaker-folders", "--out", str(out), "--val-fraction", "0.34"]
@@ -220,7 +220,7 @@ def test_folders_name_speakers_of_any_layout(readers, tmp_path):
     assert (out / "train.txt").read_text("utf-8") == before
 
 
-def test_folders_may_be_links(readers, tmp_path):
+def test_speaker_folders_can_be_links(readers, tmp_path):
     """The links lead to corpora in other places. Each folder is read once."""
     linked = tmp_path / "linked"
     (linked / "bert").mkdir(parents=True)
@@ -233,7 +233,7 @@ def test_folders_may_be_links(readers, tmp_path):
     assert len(audio_files(linked / "bert")) == 3
 
 
-def test_every_folder_is_named_when_several_are_bad(readers, tmp_path):
+def test_error_lists_every_bad_folder(readers, tmp_path):
     write_tone(readers / "loose.wav", 5000)
     (readers / "notes").mkdir()
     _, [problem] = read_layout(readers, None, FOLDERS)
@@ -258,7 +258,7 @@ def test_every_folder_is_named_when_several_are_bad(readers, tmp_path):
     assert str(tmp_path / "empty") in message
 
 
-def test_folder_is_left_out_when_it_is_hidden(readers):
+def test_hidden_folder_is_left_out(readers):
     (readers / "anna").rename(readers / ".anna")
     clips, _ = read_layout(readers, None, FOLDERS)
     assert {clip.speaker for clip in clips} == {"Zoë"}
@@ -273,7 +273,7 @@ def test_note_suggests_speakers_when_recordings_are_in_several_folders():
     assert note_of_folders([Clip("corpus/a.wav", ""), *clips[:2]], Path("corpus")) is None
 
 
-def test_folders_in_ids_become_speakers(readers, tmp_path):
+def test_folders_in_clip_ids_become_speakers(readers, tmp_path):
     corpus = tmp_path / "corpus"
     shutil.copytree(readers, corpus / "wavs")
     shutil.move(corpus / "wavs" / "anna" / "wavs", corpus / "wavs" / "bert")

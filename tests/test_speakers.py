@@ -53,7 +53,7 @@ def test_fourth_field_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
-def test_every_label_has_fields_and_settings():
+def test_every_label_is_a_field_and_has_settings():
     """Fields of a line have no names, so another order would mix them up without an error."""
     assert ListedClip._fields[3:] == LABELS
     assert all(
@@ -82,7 +82,7 @@ def test_fingerprint_changes_when_speakers_change():
     assert len({nobody, anna, fingerprint("anna", "bert"), fingerprint("bert", "anna")}) == 4
 
 
-def test_lines_without_speaker_are_counted(lists):
+def test_error_counts_lines_without_speaker(lists):
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.\n")
     message = refusal(read_filelist, lists / "train.txt", TINY_MODEL)
@@ -155,7 +155,7 @@ def test_output_of_every_decoder_step_changes_when_the_speaker_changes():
     assert not torch.allclose(one, other)
 
 
-def test_speakers_are_rejected_when_missing_or_not_expected():
+def test_model_raises_when_speakers_are_missing_or_unexpected():
     model, hparams = speakers_model()
     batch = synthetic_batch([6], [3], hparams)
     with pytest.raises(ValueError, match="labels"):
@@ -291,7 +291,7 @@ def test_speaker_stays_in_the_model_when_it_has_no_clips(lists, capsys):
     assert "carl       0.0 min in the latest filelists" in capsys.readouterr().out
 
 
-def test_resume_reports_a_change_when_a_clip_has_another_speaker(lists):
+def test_resume_reports_a_change_when_the_speaker_of_a_clip_changed(lists):
     train.main(flags(lists / "run", options(lists, epochs=1)))
     first, others = (lists / "train.txt").read_text().split("\n", 1)
     (lists / "train.txt").write_text(f"{first.replace('anna', 'bert')}\n{others}")
@@ -299,7 +299,7 @@ def test_resume_reports_a_change_when_a_clip_has_another_speaker(lists):
     assert "0 added, 0 gone, 1 changed" in message
 
 
-def test_warning_is_printed_when_several_speakers_train_as_one(lists, capsys):
+def test_warning_is_printed_when_several_speakers_are_trained_as_one(lists, capsys):
     train.main(flags(lists / "run", options(lists, speaker_embedding_dim=0, epochs=1)))
     printed = capsys.readouterr().out
     assert "has 3 speakers ('anna', 'bert', 'carl')" in printed

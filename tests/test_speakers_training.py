@@ -90,7 +90,7 @@ corpora = st.lists(st.tuples(st.integers(1, 90), st.integers(0, 3)), min_size=4,
 
 @few
 @given(corpus=corpora, balance=st.floats(0, 1))
-def test_time_of_speakers_follows_the_exponent(corpus, balance):
+def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
     """The mean frames per epoch are proportional to a speaker's frames to the power of 1 - b."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     weights = balancing_weights(frames, speakers, replace(SPEAKERS, speaker_balance=balance))
@@ -115,7 +115,7 @@ def test_time_of_speakers_follows_the_exponent(corpus, balance):
     epoch=st.integers(0, 3),
     update=st.integers(1, 2),
 )
-def test_epochs_keep_all_rules_when_speakers_are_balanced(corpus, balance, strategy, epoch, update):
+def test_balanced_epochs_follow_the_sampling_rules(corpus, balance, strategy, epoch, update):
     """An epoch draws as many clips as the corpus contains. Each clip's share is rounded down or up.
     Draws depend on seed and epoch only, batches keep the frame budget, processes share them, and
     runs resume inside an epoch."""
@@ -166,7 +166,7 @@ def test_balanced_draws_equal_values_computed_by_hand():
     assert draws[-1] * 10 == pytest.approx(200 / 3)
 
 
-def test_costs_are_relative_to_the_same_clips_when_epochs_are_balanced():
+def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
     """Costs are compared with random batches of the same drawn clips, so random batches save
     nothing."""
     same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
@@ -197,7 +197,9 @@ def test_balance_is_rejected_when_out_of_range(overrides, message):
 
 @few
 @given(corpus=corpora, balance=st.floats(0.01, 1), capacity=st.floats(1, 9), seed=st.integers(0, 9))
-def test_no_balanced_batch_costs_more_memory(corpus, balance, capacity, seed):
+def test_balanced_batches_never_need_more_memory_than_the_worst_case(
+    corpus, balance, capacity, seed
+):
     """A batch may contain a clip several times."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(
@@ -240,7 +242,7 @@ def test_memory_check_includes_speakers_and_repeated_draws():
     assert all("speaker" in batch.labels for batch in batches)
 
 
-def test_compare_batching_rejects_speaker_balance_of_lengths_alone(tmp_path):
+def test_compare_batching_rejects_speaker_balance_when_only_lengths_are_given(tmp_path):
     path, overrides = tmp_path / "lengths.csv", "speaker_embedding_dim=4,speaker_balance=0.5"
     path.write_text("id,frames\na,9\n")
     message = refusal(compare_batching.main, [str(path), "--hparams", overrides], error=UserError)
@@ -257,7 +259,7 @@ def noise(batch: Batch) -> Outputs:
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_sums_of_clips_leave_out_padding(r):
+def test_loss_sums_per_clip_exclude_padding(r):
     """The sums equal the losses of each clip alone."""
     batch = synthetic_batch([7, 2, 9], [3, 1, 2], create_hparams(tiny(n_frames_per_step=r)))
     outputs = noise(batch)
@@ -359,9 +361,7 @@ def test_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path
     assert not any("validation_loss_unpadded/" in tag for tag in curves(tmp_path / "out"))
 
 
-def test_only_one_speaker_has_no_example_when_an_example_fails(
-    corpus, tmp_path, monkeypatch, capsys
-):
+def test_only_the_failing_speaker_has_no_example(corpus, tmp_path, monkeypatch, capsys):
     speak = validation.speak
 
     def fail_for_b(run, ids, name):
@@ -426,7 +426,9 @@ def test_examples_are_the_first_clips_of_speakers(data):
     assert shown == sorted(counts, reverse=True)[:MAX_SHOWN]
 
 
-def test_curves_and_lines_are_limited_when_there_are_many_speakers(tmp_path, monkeypatch, capsys):
+def test_number_of_curves_and_lines_is_limited_when_there_are_many_speakers(
+    tmp_path, monkeypatch, capsys
+):
     """metrics.jsonl contains the losses of all speakers."""
     monkeypatch.setattr(validation, "MAX_SHOWN", 2)
     monkeypatch.setattr("training.speakers.MAX_SHOWN", 2)
@@ -451,7 +453,7 @@ def test_curves_and_lines_are_limited_when_there_are_many_speakers(tmp_path, mon
 # ---------------------------------------------------------------------------- runs
 
 
-def test_run_line_contains_the_speech_of_speakers(corpus, tmp_path, capsys):
+def test_run_line_contains_the_minutes_of_each_speaker(corpus, tmp_path, capsys):
     out = tmp_path / "out"
     run(out, corpus, **MANY, speaker_balance=1)
     [record] = metrics(out, "run")
@@ -470,7 +472,7 @@ def test_run_line_contains_the_speech_of_speakers(corpus, tmp_path, capsys):
     assert record["hparams"]["speaker_balance"] == 1
 
 
-def test_one_and_two_processes_agree(corpus, tmp_path):
+def test_results_of_one_and_two_processes_are_equal(corpus, tmp_path):
     """Weights, records of speakers and examples are bitwise the same with the fast decoder."""
     settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": 0.5, "decoder": "fast"}
     one, two = tmp_path / "one", tmp_path / "two"

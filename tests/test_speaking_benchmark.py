@@ -26,7 +26,7 @@ def missing(hparams):
     raise ModuleNotFoundError("No module named 'librosa'")
 
 
-def test_factors_are_medians_when_tasks_are_repeated(tmp_path, monkeypatch, capsys):
+def test_real_time_factors_are_medians_when_tasks_are_repeated(tmp_path, monkeypatch, capsys):
     """Without librosa, Griffin-Lim is not measured."""
     monkeypatch.setattr(synthesis, "mel_filters", missing)
     seconds = {"1 at once": [3.0, 1.0, 2.0], "2 at once": [8.0, 7.0, 5.0]}
@@ -73,7 +73,7 @@ def test_benchmark_is_rejected_when_the_model_has_several_speakers(capsys):
 
 
 @pytest.mark.thorough
-def test_benchmark_times_voices_when_asked(tmp_path):
+def test_benchmark_measures_voices_when_requested(tmp_path):
     options = [*OPTIONS, "--hparams", SMALL, "--voices", "--repeats", "1", "--json"]
     synthesis.main([*options, str(tmp_path / "a.json")])
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]

@@ -110,7 +110,7 @@ def test_voice_equals_its_checkpoint_for_every_speaker(made):
                     np.testing.assert_allclose(a, b, atol=tolerance)
 
 
-def test_compared_texts_alternate_between_speakers(made):
+def test_texts_for_the_export_comparison_alternate_between_speakers(made):
     texts = export_voice.read_texts_to_compare(several(), made.fp32.parent / "texts.txt")
     assert [text.speaker for text in texts] == ["anna", "bert", "carl", "anna"]
     assert "int8 compared with fp32 on 4 texts" in made.int8_printed
@@ -190,7 +190,7 @@ def test_texts_are_synthesized_again_when_the_speaker_changes(made, tmp_path, ca
     assert capsys.readouterr().out.count("1 of 1 texts were spoken before") == 1
 
 
-def test_programs_report_a_missing_speaker_before_other_work(made, tmp_path):
+def test_programs_report_a_missing_speaker_before_they_read_or_write_files(made, tmp_path):
     """The error comes before texts are read or files are written."""
     arguments = ["--text-file", str(tmp_path / "none.txt"), "-o", str(tmp_path / "out")]
     message = refusal(synthesize.main, ["--checkpoint", str(made.checkpoint), *arguments])
@@ -324,7 +324,7 @@ def test_statistics_contain_the_rate_of_each_speaker():
     assert slow.minutes == pytest.approx(frames[indices == 0].sum() * 0.02 / 60)
 
 
-def test_speaker_gets_the_rate_of_the_corpus_when_it_has_few_clips():
+def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
     """These clips do not change the range of other speakers."""
     whole, speakers = measured(0.12, 0.05, 0.3, few=MIN_CLIPS - 1)
     assert speakers[2].statistics == whole
@@ -333,7 +333,7 @@ def test_speaker_gets_the_rate_of_the_corpus_when_it_has_few_clips():
     assert enough[2].statistics.seconds_per_symbol == pytest.approx(0.3, rel=0.1)
 
 
-def test_long_texts_are_predicted_when_clips_have_similar_lengths():
+def test_duration_of_long_texts_is_predicted_when_clips_have_similar_lengths():
     """A line through these clips alone could have any slope, and long texts would be cut off."""
     frames, symbols, indices = corpus(0.06)
     for seed in range(20):
@@ -350,7 +350,7 @@ def test_long_texts_are_predicted_when_clips_have_similar_lengths():
             assert slow.statistics.seconds(150) == pytest.approx(0.3 + 0.09 * 150, rel=0.2)
 
 
-def test_speaker_without_clips_has_no_minutes():
+def test_minutes_are_missing_when_a_speaker_has_no_clips():
     """The filelists of a resumed run may lack the clips of a speaker."""
     frames, symbols, indices = corpus(0.1)
     whole = measure(frames, symbols, ["."] * len(frames), SETTINGS)

@@ -50,7 +50,7 @@ def through(gates=(), frames=(), after=()) -> list:
     return reading + [(frame, gate, at(len(WORDS) - 1)) for frame, gate in rest] + list(after)
 
 
-def test_speech_ends_at_once_when_the_stop_token_is_predicted():
+def test_speech_ends_immediately_when_the_stop_token_is_predicted():
     finder, told = run(through([0.1, 0.6, 0.1], [LOUD, QUIET, QUIET]))
     assert (finder.reason, finder.num_steps, told) == (StopReason.GATE, 9, 9)
     assert finder.is_quiet
@@ -92,12 +92,12 @@ def test_stop_probability_counts_inside_the_text_when_alignment_is_blurred(sharp
 
 
 @pytest.mark.parametrize(("decibels", "num_steps"), [(24, 8), (26, 9)])
-def test_audio_has_died_away_25_db_below_the_loud_frames(decibels, num_steps):
+def test_end_counts_as_quiet_25_db_below_the_loud_frames(decibels, num_steps):
     finder, _ = run(through([0.6] + [0.1] * 6, [LOUD] + [softer(decibels)] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, num_steps)
 
 
-def test_loud_frames_are_the_reference_when_most_frames_are_soft():
+def test_level_is_relative_to_loud_frames_when_most_frames_are_soft():
     reading = [(LOUD if n < 3 else softer(20), 0.01, at(n)) for n in range(len(WORDS) - 1)]
     last = at(len(WORDS) - 1)
     finder, _ = run([*reading, (softer(20), 0.6, last), (softer(26), 0.1, last)])
@@ -105,7 +105,7 @@ def test_loud_frames_are_the_reference_when_most_frames_are_soft():
 
 
 @pytest.mark.parametrize(("share", "reason"), [(0.45, StopReason.STUCK), (0.55, StopReason.REST)])
-def test_attention_rests_with_half_of_its_weight_on_the_last_symbols(share, reason):
+def test_attention_rests_when_half_of_its_weight_is_on_the_last_symbols(share, reason):
     weights = np.zeros(len(WORDS), np.float32)
     weights[7], weights[5] = share, 1 - share
     finder, _ = run([*through()[:6], *[(LOUD, 0.1, weights)] * 60])
@@ -119,7 +119,7 @@ def test_speech_ends_at_rest_within_3_db_of_the_quietest_step():
 
 
 @pytest.mark.parametrize(("symbol", "ends"), [(2, False), (1, True)])
-def test_attention_leaves_the_end_by_more_than_4_symbols(symbol, ends):
+def test_attention_leaves_the_end_when_it_moves_back_by_more_than_4_symbols(symbol, ends):
     finder = EndDetector(WORDS, H, ENGLISH, 100)
     steps = through([0.1, 0.3, 0.1], after=[(LOUD, 0.1, at(symbol))])
     ended = [finder.add(*step) for step in steps]
@@ -169,7 +169,7 @@ STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.fl
 
 
 @given(st.lists(STEPS, min_size=60, max_size=60))
-def test_speech_ends_within_the_limit_for_any_steps(steps):
+def test_speech_ends_within_the_limit_for_any_decoder_steps(steps):
     """`run` also checks that decoder steps are never removed from the speech after a stream has
     yielded them."""
     told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]

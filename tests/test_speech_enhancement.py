@@ -85,7 +85,7 @@ def test_room_has_the_given_reverberation_time(seconds, direct, seed):
     )  # the largest seen is 0.044
 
 
-def test_experiment_gives_finite_results_with_every_kind_of_batch(one_thread):
+def test_experiment_results_are_finite_for_every_batching(one_thread):
     for package in ("lightning", "pesq", "pystoi"):
         pytest.importorskip(package)
     experiment = Experiment(replace(QUICK, utterances=6, test_utterances=2, epochs=1))

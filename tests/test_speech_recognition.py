@@ -23,7 +23,7 @@ LEXICON = {"six": (1, 2, 3), "seven": (3, 4), "sixty": (1, 2, 3, 5), "no": (4, 4
 
 
 @given(st.lists(st.sampled_from(sorted(LEXICON)), max_size=5), st.randoms())
-def test_search_finds_the_spoken_words(spoken, random):
+def test_beam_search_finds_the_spoken_words(spoken, random):
     labels = [0]
     for phone in (phone for word in spoken for phone in LEXICON[word]):
         labels += [0] * (phone == labels[-1] or random.random() < 0.3) + [phone]
@@ -42,7 +42,7 @@ def test_output_does_not_change_when_a_clip_is_padded(one_thread):
     torch.testing.assert_close(together[0, :3], alone[0])
 
 
-def test_experiment_gives_finite_results_with_utterances_and_chunks(one_thread):
+def test_experiment_results_are_finite_for_utterances_and_chunks(one_thread):
     settings = replace(QUICK, utterances=8, test_utterances=4, epochs=1, cells=4)
     experiment = Experiment(settings)
     for clip in experiment.train:

@@ -31,7 +31,7 @@ def test_statistics_of_ljspeech_equal_the_constants(ljspeech_metadata):
         assert getattr(found, name) == pytest.approx(getattr(LJSPEECH, name), rel=0.02), name
 
 
-def test_rate_is_measured_when_the_corpus_is_known():
+def test_speaking_rate_equals_that_of_a_synthetic_corpus():
     """Each clip takes 0.3 s plus 60 ms per symbol, at a rate that varies by 10 %."""
     symbols = RNG.integers(5, 150, 4000)
     seconds = (0.3 + 0.06 * symbols) * RNG.uniform(0.9, 1.1, 4000)
@@ -44,7 +44,7 @@ def test_rate_is_measured_when_the_corpus_is_known():
     assert found.longest_time(50) == pytest.approx(found.slowest * MARGIN * found.seconds(50))
 
 
-def test_rate_is_measured_when_all_clips_have_one_length():
+def test_speaking_rate_is_computed_when_all_clips_have_the_same_length():
     found = measure(np.array([100, 120]), np.array([20, 20]), ["", ""], H)
     assert (found.offset, found.longest_text) == (0, 20)
     assert found.seconds_per_symbol == pytest.approx(0.11)
@@ -61,7 +61,7 @@ def test_rate_is_measured_when_all_clips_have_one_length():
         ([""] * 10, ""),
     ],
 )
-def test_final_mark_is_the_most_frequent_mark_when_most_texts_have_a_mark(last, mark):
+def test_final_punctuation_is_the_most_frequent_when_most_texts_have_one(last, mark):
     found = measure(RNG.integers(90, 110, 10), RNG.integers(10, 20, 10), last, H)
     assert found.final_mark == mark
 
@@ -69,7 +69,7 @@ def test_final_mark_is_the_most_frequent_mark_when_most_texts_have_a_mark(last, 
 @pytest.mark.parametrize(
     ("text", "last"), [("a.", "."), ('He said: "no?"', "?"), ("(so)", "o"), ("'", ""), ("", "")]
 )
-def test_final_mark_is_found_when_quotes_follow(text, last):
+def test_final_punctuation_is_found_when_quotes_follow(text, last):
     assert last_symbol(text) == last
 
 

@@ -15,7 +15,7 @@ def named(ids):
     return [Clip(f"wavs/{name}.wav", "") for name in ids]
 
 
-def test_split_follows_ids_fraction_and_seed():
+def test_split_depends_on_ids_fraction_and_seed():
     """LJSpeech's ids give the pinned split. All other ids follow the rule that made it."""
     pinned = read_split(SPLIT_FILE)
     order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
@@ -51,7 +51,7 @@ def test_split_of_a_speaker_does_not_depend_on_other_speakers(speakers, fraction
         assert len(held_out) == min(len(alone), most)
 
 
-def test_clips_of_a_text_are_in_one_set_when_several_speakers_read_it():
+def test_clips_of_a_text_are_in_the_same_set_when_several_speakers_read_it():
     """For example, all speakers read the same sentences. No speaker has fewer clips held out."""
     clips = [
         Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)
@@ -75,7 +75,7 @@ def test_clips_of_a_text_are_in_one_set_when_several_speakers_read_it():
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40), st.floats(0.05, 0.6))
-def test_clips_of_a_text_are_in_one_set_when_it_was_read_twice(letters, fraction):
+def test_clips_of_a_text_are_in_the_same_set_when_it_was_read_twice(letters, fraction):
     """Case and punctuation do not matter. The split holds out at least as many clips as without
     this option, and at most one text more."""
     texts = [f"{x.upper()} {x}!" if i % 2 else f"{x}, {x}" for i, x in enumerate(letters)]

@@ -137,13 +137,13 @@ W, C, S, INSIDE = Ending.WORD, Ending.CLAUSE, Ending.SENTENCE, Ending.INSIDE
         ),
     ],
 )
-def test_splits_equal_splits_by_hand(text, limit, parts, kinds):
+def test_chunks_equal_those_split_by_hand(text, limit, parts, kinds):
     assert split(text, limit) == parts
     assert endings(text, limit) == kinds
 
 
 @pytest.mark.parametrize("text", ["one," * 100, "x" * 401, "-" * 300 + "a" * 300, "a" + "-" * 300])
-def test_text_is_cut_when_it_is_longer_than_a_word(text):
+def test_text_without_spaces_is_cut_when_it_exceeds_the_limit(text):
     """Examples are lists and languages without spaces. A chunk of such a text would need
     gigabytes."""
     sequence = text_to_sequence(text, COMPATIBLE)

@@ -53,7 +53,7 @@ def grammar_pattern() -> str:
 
 
 @given(NUMBERS)
-def test_words_are_read_as_the_number(number):
+def test_number_words_are_read_as_the_number(number):
     words = in_words(number)
     assert value(words) == number
     assert set(words.split()) <= WORDS
@@ -69,7 +69,7 @@ def test_words_are_read_as_the_number(number):
         ("ko", "사만 이천칠."),
     ],
 )
-def test_other_languages_have_their_own_words(language, expected):
+def test_number_words_depend_on_the_language(language, expected):
     assert sentence_of("42,007", language) == expected
     with pytest.raises(UserError, match="expected a number in digits"):
         sentence_of(expected, language)
@@ -115,7 +115,7 @@ def test_sentence_is_the_same_for_digits_and_words(text):
         ("four score and seven", "unknown words score"),
     ],
 )
-def test_other_words_are_rejected(text, problem):
+def test_words_are_rejected_when_they_are_not_numbers(text, problem):
     with pytest.raises(UserError, match=re.escape(problem)):
         sentence_of(text)
 
@@ -126,5 +126,5 @@ def test_grammar_accepts_every_number(number):
 
 
 @pytest.mark.parametrize("words", ["hundred", "two two", "twenty ten", "one thousand thousand"])
-def test_grammar_accepts_nothing_else(words):
+def test_grammar_accepts_only_numbers(words):
     assert not re.fullmatch(grammar_pattern(), f" {words}")

@@ -114,7 +114,9 @@ def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float
         (signal.SIGTERM, "an epoch's end", 3),
     ],
 )
-def test_signal_saves_and_says_how_to_resume(number, place, call, corpus, whole, tmp_path):
+def test_signal_saves_a_checkpoint_and_prints_how_to_resume(
+    number, place, call, corpus, whole, tmp_path
+):
     out = tmp_path / "out"
     stopped = Child(flags(out, corpus.hparams(**LONG)), signal_at, number, place, call, False).end()
     assert stopped.code == 128 + number
@@ -137,7 +139,7 @@ def session_members(leader: int) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_group_leaves_no_orphan(number, corpus, whole, tmp_path):
+def test_signal_to_the_process_group_leaves_no_orphans(number, corpus, whole, tmp_path):
     out = tmp_path / "out"
     hparams = corpus.hparams(**LONG, num_workers=2)
     child = Child(flags(out, hparams), signal_at, number, "a step", 7, True, 0.5)
@@ -158,7 +160,7 @@ def signal_twice(number: int) -> None:
 
 
 @pytest.mark.parametrize(("number", "saved"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
-def test_second_ctrl_c_stops_at_once(number, saved, corpus, tmp_path):
+def test_second_ctrl_c_stops_the_run_immediately(number, saved, corpus, tmp_path):
     """A second SIGTERM, which make sends too, does not prevent the checkpoint."""
     out = tmp_path / "out"
     stopped = Child(flags(out, corpus.hparams(**LONG)), signal_twice, number).end()

@@ -54,7 +54,7 @@ def test_read_settings_reports_all_problems_in_one_message(tmp_path):
         study.remember(tmp_path / "study.json", "", settings)
 
 
-def test_remember_rejects_other_settings_for_a_name(tmp_path):
+def test_remember_rejects_changed_settings_for_a_name(tmp_path):
     path = tmp_path / "study.json"
     study.remember(path, "batch_size=4", {"a": "", "b": "seed=3"})
     study.remember(path, "batch_size=4", {"c": ""})
@@ -108,7 +108,7 @@ def make_study(tmp_path, monkeypatch):
     return make
 
 
-def test_study_trains_and_transcribes_every_run_once(make_study, capsys):
+def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
     """Finished points are not repeated, even if the run folders are gone."""
     made = make_study(train="echo $NAME $OVERRIDES", points=(1, 2))
     made.run([1], concurrent_runs=2)
@@ -133,7 +133,7 @@ def test_study_trains_and_transcribes_every_run_once(make_study, capsys):
     assert longer.values["word_error_rate"].tolist() == [0.25] * 9
 
 
-def test_values_are_sums_over_epochs_of_the_run(make_study):
+def test_values_are_summed_over_the_epochs_of_a_run(make_study):
     made = make_study()
     made.run([7], concurrent_runs=1)
     own = study.read_values(made.out / "values.csv").loc[("rand", 7)]
@@ -174,7 +174,7 @@ def test_study_continues_when_a_run_fails(make_study, capsys):
     assert re.findall(r"^\| (\w+) +\| +3.000", report, re.MULTILINE)[:2] == ["rand", "sb"]
 
 
-def test_stop_lets_running_programs_save_and_starts_no_program(make_study):
+def test_stopped_study_lets_running_programs_save_and_starts_no_program(make_study):
     made = make_study(train="trap 'echo saved; exit 143' TERM; echo up; sleep 30 & wait")
     thread = threading.Thread(target=made.run, args=([1], 2))
     thread.start()
@@ -191,7 +191,7 @@ def test_stop_lets_running_programs_save_and_starts_no_program(make_study):
     assert made.failed == []
 
 
-def test_study_keeps_ignoring_signals_when_they_were_ignored(tmp_path, monkeypatch):
+def test_study_ignores_signals_when_its_parent_ignored_them(tmp_path, monkeypatch):
     handlers = {}
     monkeypatch.setattr(study.Study, "run", lambda *_: None)
     monkeypatch.setattr(study, "read_recordings", lambda _: [])
@@ -229,7 +229,7 @@ def table_of(values, quantity, spent):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_budget_table_compares_at_equal_budgets(values):
+def test_budget_table_compares_strategies_at_equal_budgets(values):
     """By hand: after equal epochs RAND has twice the updates; after equal updates the factor is
     1.5. The cheapest run has half of RAND's updates."""
     titles, _, rand, ssb = table_of(values, study.LOSS, "updates")
@@ -254,12 +254,12 @@ def test_budget_table_has_a_dash_when_a_seed_is_behind(values):
     assert ssb[2].startswith("–")
 
 
-def test_budget_table_has_no_errors_for_one_seed(values):
+def test_budget_table_has_no_standard_errors_when_there_is_one_seed(values):
     *_, ssb = table_of(values[values["seed"] == 1], study.LOSS, "minutes")
     assert ssb[2] == "0.413 (+500 %)"
 
 
-def test_budget_table_counts_half_a_word_when_all_words_are_right(values):
+def test_budget_table_counts_half_an_error_when_all_words_are_correct(values):
     values.loc[values["name"] == "ssb", study.RATE] *= 0
     *_, ssb = table_of(values, study.RATE, "epoch")
     assert ssb[2].startswith("0.001 ± 0.000")

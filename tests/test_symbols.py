@@ -83,7 +83,7 @@ def test_symbol_table_is_rejected_when_it_is_damaged(symbols, message, tmp_path)
         ("soft\u00adhyphen\ufeff \x07bell", "softhyphen bell"),
     ],
 )
-def test_basic_cleaners_keep_every_alphabet(text, expected):
+def test_basic_cleaners_keep_letters_of_every_alphabet(text, expected):
     assert "".join(clean(text, BASIC)) == expected
     table = table_of(expected)
     assert sequence_to_text(text_to_sequence(text, BASIC, table), table) == expected
@@ -102,7 +102,7 @@ LETTERS = st.characters(exclude_categories=["Cs", "Cn", "Zl", "Zp"], exclude_cha
 
 
 @given(st.lists(st.text(LETTERS, min_size=1)))
-def test_table_of_texts_contains_every_character(texts):
+def test_symbol_table_built_from_texts_contains_every_character(texts):
     cleaned = [[x for x in clean(text, BASIC) if x != "_"] for text in texts]
     if any(cleaned):
         table = table_of(chain(*cleaned))
@@ -128,7 +128,7 @@ def test_message_suggests_the_nearest_symbol(symbol, known, expected):
     assert nearest(symbol, table_of(known)) == expected
 
 
-def test_underscore_is_the_padding_only_in_english():
+def test_underscore_is_the_padding_symbol_only_in_english():
     assert text_to_sequence("_", BASIC) == [0]
     assert unknown_symbols(clean("a_b", BASIC, table_of("ab")), table_of("ab")) == ["_"]
 
@@ -177,7 +177,7 @@ def espeak(monkeypatch):
     return fake
 
 
-def test_phones_in_a_text_stay_unchanged(espeak):
+def test_phones_written_in_a_text_stay_unchanged(espeak):
     found = "".join(clean("He said /ɡʊd ˈnaɪt/, and/or\nwent 1/2.", ["phones"], language="x1"))
     assert "/" in found
     assert "ɡʊd ˈnaɪt, " in found
@@ -198,7 +198,7 @@ def test_symbols_come_from_the_corpus_when_texts_become_phones(espeak):
     assert own.symbols == "own.json"
 
 
-def test_prepare_reports_characters_that_espeak_leaves_out(
+def test_prepare_reports_characters_that_espeak_ignores(
     espeak, tmp_path, no_plots, capsys, monkeypatch
 ):
     without = lambda texts, language: espeak.to_phones([x.replace("₿", "") for x in texts], "")  # noqa: E731
@@ -273,7 +273,7 @@ def trained(lists, english, tmp_path_factory):
     return out
 
 
-def test_prepare_writes_the_table_and_reports_rare_symbols(lists, capsys):
+def test_prepare_writes_the_symbol_table_and_reports_rare_symbols(lists, capsys):
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
     assert table == ["_", *sorted(set(" .,żółwgęś0123456789"))]
     hparams = read_symbols(create_hparams(f"@{lists / 'settings.txt'}"))
@@ -288,7 +288,7 @@ def test_prepare_writes_the_table_and_reports_rare_symbols(lists, capsys):
     assert preparation.rare_symbols(clips * 10, hparams) == ""
 
 
-def test_table_has_no_symbols_of_clips_that_are_left_out(lists, tmp_path, no_plots):
+def test_symbol_table_excludes_symbols_of_clips_that_are_left_out(lists, tmp_path, no_plots):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
     prepare(Preparation(corpus, tmp_path / "lists", OWN, skip_bad=True))
@@ -315,7 +315,7 @@ def test_training_is_rejected_when_symbols_are_unknown(lists, tmp_path, capsys):
         assert len(read_filelist(name, hparams))
 
 
-def test_warm_start_keeps_rows_of_shared_symbols(lists, english, trained, capsys):
+def test_warm_start_keeps_embedding_rows_of_shared_symbols(lists, english, trained, capsys):
     begun = load(trained / "checkpoint_0.pt")
     table, rows = begun["hparams"]["symbol_table"], begun["state_dict"]["embedding.weight"]
     theirs = load_checkpoint(english)["state_dict"]["module.embedding.weight"]
@@ -327,7 +327,7 @@ def test_warm_start_keeps_rows_of_shared_symbols(lists, english, trained, capsys
             assert torch.equal(rows[i], theirs[ENGLISH.symbols.index(symbol)])
 
 
-def test_new_rows_have_the_mean_and_spread_of_old_rows():
+def test_new_embedding_rows_have_the_mean_and_spread_of_old_rows():
     old = torch.randn(148, 3) * torch.tensor([1.0, 5.0, 0.1]) + torch.tensor([0.0, 50.0, -3.0])
     table = table_of(map(chr, range(0x4E00, 0x4E00 + 5000)))
     saved = Checkpoint("x.pt", {"state_dict": {"embedding.weight": old}})
@@ -356,7 +356,7 @@ def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "0001.wav").exists()
 
 
-def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
+def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, capsys):
     """Another table in the settings is rejected. A new table next to new filelists is not used."""
     out = shutil.copytree(trained, tmp_path / "run")
     again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"
@@ -376,7 +376,7 @@ def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
         (lambda table: ("x",) * 10**5, "100,000 symbols"),
     ],
 )
-def test_checkpoint_is_rejected_when_its_table_differs(change, message, trained, tmp_path):
+def test_checkpoint_is_rejected_when_its_symbol_table_differs(change, message, trained, tmp_path):
     state = load(newest(trained))
     table = change(state["hparams"]["symbol_table"])
     changed = state["hparams"] | {"symbol_table": table, "n_symbols": len(table) or 148}
@@ -386,7 +386,7 @@ def test_checkpoint_is_rejected_when_its_table_differs(change, message, trained,
     assert len(found) < 1000
 
 
-def test_checkpoint_uses_english_symbols_when_it_has_no_table(checkpoint_path):
+def test_checkpoint_uses_english_symbols_when_it_has_no_symbol_table(checkpoint_path):
     state = load(checkpoint_path)
     for name in ("symbol_table", "text_cleaners"):
         del state["hparams"][name]

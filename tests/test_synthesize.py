@@ -104,7 +104,7 @@ def file_size_limited(size):
     [(20, []), (3000, []), (6300, ["0001.wav"])],
     ids=["a wav's header", "a wav", "a picture"],
 )
-def test_complete_files_stay_when_the_disk_is_full(
+def test_complete_files_are_kept_when_the_disk_is_full(
     size, written, checkpoint_path, tmp_path, capsys
 ):
     out = tmp_path / "out"
@@ -119,7 +119,7 @@ def test_complete_files_stay_when_the_disk_is_full(
     assert capsys.readouterr().err == ""
 
 
-def test_files_of_each_text_are_written(checkpoint_path, tmp_path, capsys):
+def test_all_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("Hello there.\n\nGeneral remarks.\n", encoding="utf-8")
     out = tmp_path / "spoken words"
@@ -147,7 +147,7 @@ def test_files_of_each_text_are_written(checkpoint_path, tmp_path, capsys):
     assert np.array_equal(alone, mel)  # the other texts in the file have no effect
 
 
-def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
+def test_speech_can_consist_of_one_frame(checkpoint_path, tmp_path):
     saved = torch.load(checkpoint_path, weights_only=True)
     saved["state_dict"]["decoder.gate_layer.linear_layer.bias"] += 100
     torch.save(saved, checkpoint_path)
@@ -183,7 +183,7 @@ def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
         (["--text", "a", "--checkpoint", "missing.pt"], ["missing.pt"]),
     ],
 )
-def test_all_problems_are_in_one_message_when_input_is_bad(
+def test_error_lists_all_problems_of_the_input(
     checkpoint_path, arguments, messages, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

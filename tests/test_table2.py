@@ -141,7 +141,7 @@ def test_script_does_not_train_when_the_corpus_is_missing(run):
     assert trained(run) == []
 
 
-def test_script_does_not_train_when_the_corpus_is_another_one(run):
+def test_script_does_not_train_when_the_corpus_has_changed(run):
     assert run("rand.sh")[0] == 0
     (run.here / "other").mkdir()
     status, output = run("rand.sh", CORPUS="other")
@@ -163,7 +163,7 @@ def test_script_fails_in_one_line_when_python_is_missing_or_has_no_torch(run, tm
 
 
 @pytest.mark.parametrize("failing", [None, "sb"])
-def test_all_trains_ten_rows_and_reports_even_when_a_row_fails(run, failing):
+def test_all_script_trains_ten_rows_and_reports_even_when_a_row_fails(run, failing):
     out = run.here / "out"
     out.mkdir()
     (out / f"status.{failing}").write_text("1")
@@ -176,7 +176,7 @@ def test_all_trains_ten_rows_and_reports_even_when_a_row_fails(run, failing):
     assert last_line.endswith(": sb") == bool(failing)
 
 
-def test_all_rejects_arguments(run):
+def test_all_script_rejects_arguments(run):
     status, output = run("all.sh", "--small")
     assert status == 2
     assert "--small" in output
@@ -184,7 +184,7 @@ def test_all_rejects_arguments(run):
 
 
 @pytest.mark.parametrize("status", [2, 130])  # exit codes of wrong settings and of Ctrl-C
-def test_all_stops_when_settings_are_wrong_or_a_run_is_interrupted(run, status):
+def test_all_script_stops_when_settings_are_invalid_or_a_run_is_interrupted(run, status):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.ssb_br").write_text(str(status))
     assert run("all.sh")[0] == status
@@ -192,7 +192,7 @@ def test_all_stops_when_settings_are_wrong_or_a_run_is_interrupted(run, status):
     assert calls(run, "-m scripts.table2.report") == []
 
 
-def test_all_stops_when_it_gets_ctrl_c(run):
+def test_all_script_stops_on_ctrl_c(run):
     process = run("all.sh", wait=False, SECONDS_PER_RUN=30)
     deadline = time.monotonic() + 60
     while not calls(run, "train.py") and time.monotonic() < deadline:

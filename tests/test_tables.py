@@ -65,7 +65,7 @@ def test_table_is_read_with_every_delimiter(path, line, end, mark):
         "client_id\tpath\tsentence\tup_votes\n" + rows("x\tc{i}\t{text}\t2"),
     ],
 )
-def test_columns_are_found_when_their_titles_are_usual(path, text):
+def test_columns_are_found_by_common_titles(path, text):
     assert read(path, text) == expected()
 
 
@@ -84,7 +84,7 @@ def test_columns_are_read_when_the_user_sets_them(path, text, options):
     assert read(path, text, **options) == expected()
 
 
-def test_table_may_be_json_lines(path):
+def test_table_can_be_json_lines(path):
     objects = [
         {"text": text, "duration": 1.5, "audio_filepath": f"c{i}"} for i, text in enumerate(TEXTS)
     ]
@@ -103,7 +103,7 @@ def test_lines_are_numbered_as_in_the_file(path):
     assert entries == [Entry("c0", "One.", f"{path}:4"), Entry("c1", "Two.", f"{path}:5")]
 
 
-def test_usual_table_is_read_without_a_note(path, capsys):
+def test_table_with_id_raw_and_normalized_text_is_read_without_a_note(path, capsys):
     read(path, rows("c{i}|raw|{text}"))
     assert capsys.readouterr().out == ""
 
@@ -146,7 +146,7 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
         (json.dumps({"path": "a", "said": "b"}), "--text-column"),
     ],
 )
-def test_table_is_rejected_when_a_column_is_not_certain(path, text, option):
+def test_table_is_rejected_when_a_column_is_ambiguous(path, text, option):
     """Without this check, the header would be read as a clip whose audio is missing."""
     if option is None:
         entries, _ = read(path, text)
@@ -177,7 +177,7 @@ def test_three_columns_are_read_when_the_second_contains_no_speakers(path, secon
     assert read(path, rows(f"c{{i}}|{second}|{{text}}", texts)) == expected(texts)
 
 
-def test_written_numbers_may_have_other_words_than_spoken_ones(path):
+def test_table_is_accepted_when_written_numbers_differ_from_spoken_numbers(path):
     lines = "".join(f"c{i}|{i},234|{'one thousand two hundred' * (i + 1)}\n" for i in range(9))
     assert len(read(path, lines)[0]) == 9
 
@@ -186,7 +186,7 @@ def test_written_numbers_may_have_other_words_than_spoken_ones(path):
     "options",
     [{"path_column": "sound"}, {"path_column": "4"}, {"text_column": "0"}, {"speaker": "who"}],
 )
-def test_column_is_rejected_when_the_table_does_not_contain_it(path, options):
+def test_chosen_column_is_rejected_when_the_table_does_not_contain_it(path, options):
     message = refusal(read, path, "path,text,n\n" + rows('c{i},"{text}",2'), **options)
     [(option, value)] = options.items()
     assert f"--{option.partition('_')[0]}-column {value}: " in message
@@ -208,7 +208,7 @@ def test_column_is_rejected_when_the_table_does_not_contain_it(path, options):
         ("a|Go on.\nb|No.\n", "c|Yes.|Yes, sir.\n"),
     ],
 )
-def test_line_is_a_problem_when_it_has_other_fields(path, header, row):
+def test_line_is_reported_when_its_number_of_fields_differs(path, header, row):
     _, [problem] = read(path, header + row)
     assert problem.startswith(f"{path}:{header.count(chr(10)) + 1}: ")
     assert "fields, expected" in problem
@@ -219,13 +219,13 @@ def test_quoted_commas_belong_to_the_text(path):
     assert read(path, text) == ([("c0", "Yes, sir, yes."), ("c1", '"Go," he said.')], [])
 
 
-def test_quotation_mark_is_a_problem_when_it_swallows_lines(path):
+def test_quotation_mark_is_reported_when_it_swallows_lines(path):
     entries, [problem] = read(path, 'path,text\nc0,"Go on.\nc1,"No."\nc2,Yes.\n')
     assert entries == [("c2", "Yes.")]
     assert problem.startswith(f"{path}:2: ")
 
 
-def test_quotation_mark_belongs_to_the_text_when_pipes_divide(path):
+def test_quotation_mark_belongs_to_the_text_when_the_delimiter_is_a_pipe(path):
     """LJSpeech has 523 lines with a lone quotation mark."""
     texts = ['"He said', 'so, they say "and', "then."]
     assert read(path, rows("c{i}|{text}", texts)) == expected(texts)
@@ -236,7 +236,7 @@ def test_quotation_mark_belongs_to_the_text_when_pipes_divide(path):
     ['{"path": "b"', "[1]", "b,Two."],
     ids=["cut short", "a list", "of a CSV"],
 )
-def test_json_line_is_reported_when_it_is_bad(path, line):
+def test_json_line_is_reported_when_it_is_invalid(path, line):
     message = refusal(read, path, '{"path": "a", "text": "One."}\n' + line)
     assert f"{path}:2: " in message
 
@@ -249,7 +249,7 @@ def test_table_is_rejected_when_it_has_no_lines(path, content):
 # ---------------------------------------------------------------------------- segments
 
 
-def test_offset_and_duration_are_a_part_of_the_recording(path):
+def test_offset_and_duration_select_a_part_of_the_recording(path):
     """NeMo's manifests have this form. Without an offset, the line transcribes the whole file."""
     lines = [
         {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},

@@ -55,7 +55,7 @@ def test_error_contains_the_tag_when_it_is_unknown(text, message):
         split_tags(text)
 
 
-def test_tag_in_the_error_message_is_accepted():
+def test_tag_suggested_by_the_error_is_accepted():
     assert split_tags("Wait [pause 0.5] now")[1] == Pause(0.5)
     assert split_tags("He stopped (pause). (Silence)") == ["He stopped (pause). (Silence)"]
 
@@ -91,7 +91,7 @@ def test_stretched_ramp_keeps_its_ends_and_slope():
     st.floats(0.7, 1.5),
     st.integers(0, 2**32 - 1),
 )
-def test_stretched_frames_do_not_depend_on_pieces(sizes, speed, seed):
+def test_stretched_frames_do_not_depend_on_the_piece_size(sizes, speed, seed):
     mel = np.random.default_rng(seed).standard_normal((3, sum(sizes))).astype(np.float32)
     pieces = np.split(mel, np.cumsum(sizes)[:-1], axis=1)
     whole, joined = (np.concatenate([*stretched(x, speed)], axis=1) for x in ([mel], pieces))
@@ -133,7 +133,7 @@ def test_each_chunk_is_decoded_with_its_own_speaker():
     ("settings", "parts"),
     [(TWO, ["'carla'", "'anna', 'bert'"]), (H, ["[speaker carla]", "one speaker"])],
 )
-def test_error_names_the_speakers_when_a_tag_has_an_unknown_one(settings, parts):
+def test_error_lists_the_speakers_when_a_tag_contains_an_unknown_speaker(settings, parts):
     with pytest.raises(UserError) as error:
         prepare_utterance("One. [speaker carla] Two.", settings)
     assert all(part in str(error.value) for part in parts)

@@ -24,7 +24,9 @@ def filelist(request, tmp_path, no_plots):
     return tmp_path / "lists" / f"train{request.param}.txt"
 
 
-def test_mels_are_as_long_as_the_recordings_and_depend_on_them(filelist, tmp_path, capsys):
+def test_teacher_forced_mels_match_the_recordings_in_length_and_depend_on_them(
+    filelist, tmp_path, capsys
+):
     hparams = create_hparams(f"{SMALL_MODEL},n_frames_per_step=2")
     checkpoint = save_small_model(tmp_path / "best.pt", hparams)
     out = tmp_path / "forced"

@@ -25,7 +25,7 @@ def spoken(text, cleaner_names=COMPATIBLE):
     return sequence_to_text(text_to_sequence(text, cleaner_names))
 
 
-def test_symbols_equal_nvidias():
+def test_symbols_equal_those_of_nvidia():
     assert symbols == json.loads((GOLDEN / "symbols.json").read_text(encoding="utf-8"))
 
 
@@ -78,7 +78,7 @@ def test_compatible_cleaners_read_text_like_nvidia(text, expected):
     assert spoken(text) == expected
 
 
-def test_years_equal_inflect_in_pairs_of_digits():
+def test_years_are_read_in_pairs_of_digits_like_inflect():
     engine = inflect.engine()
     for year in range(1001, 3000):
         if year % 100 and not 2000 < year < 2010:
@@ -141,7 +141,7 @@ def test_braces_contain_arpabet_phones(text, expected):
         ("", ""),
     ],
 )
-def test_corrected_cleaners_read_example_texts(text, expected):
+def test_corrected_cleaners_return_the_expected_words(text, expected):
     assert spoken(text, CORRECTED) == expected
 
 
@@ -151,7 +151,7 @@ TABLE = [  # a person wrote the expected values; they do not come from the code
 
 
 @pytest.mark.parametrize(("written", "expected", "kind"), TABLE)
-def test_english_equals_the_words_of_a_human_reader(written, expected, kind):
+def test_english_cleaners_return_the_words_of_a_human_reader(written, expected, kind):
     assert spoken(written, CORRECTED) == expected
 
 
@@ -187,7 +187,7 @@ awkward_text = st.one_of(
 
 @settings(max_examples=300)
 @given(awkward_text, st.sampled_from(sorted(CLEANERS.keys() - {"phones"})))
-def test_any_text_gives_ids_in_range(text, cleaner):
+def test_ids_are_in_range_for_any_text(text, cleaner):
     sequence = text_to_sequence(text, [cleaner])
     assert all(0 <= i < 148 for i in sequence)
     if "_" not in clean_text(text, [cleaner]):
@@ -209,7 +209,7 @@ def test_ids_stay_the_same_when_converted_to_text_and_back(sequence):
     assert text_to_sequence(sequence_to_text(sequence), []) == sequence
 
 
-def test_sequences_equal_nvidias_sequences():
+def test_symbol_ids_equal_those_of_nvidia():
     items = json.loads((GOLDEN / "text_dev.json").read_text(encoding="utf-8"))
     assert len(items) == 217
     different = {
@@ -241,5 +241,5 @@ def test_only_letters_digits_and_phones_can_be_spoken(text):
         ("<. >. end", ". . end"),
     ],
 )
-def test_pronoun_in_capitals_and_signs_without_a_number_are_read(text, expected):
+def test_pronoun_in_capitals_and_signs_without_a_number_are_spoken(text, expected):
     assert spoken(text, CORRECTED) == expected

@@ -32,7 +32,7 @@ def test_utf8_is_read_without_a_note_when_it_has_a_byte_order_mark(tmp_path, cap
 
 
 @pytest.mark.parametrize("encoding", LINES)
-def test_other_encoding_is_read_with_one_note_when_it_is_clear(tmp_path, capsys, encoding):
+def test_text_is_decoded_with_one_note_when_its_encoding_is_unambiguous(tmp_path, capsys, encoding):
     path = tmp_path / "a list.csv"
     text = table_of(encoding)
     path.write_bytes(text.encode(encoding))
@@ -44,14 +44,14 @@ def test_other_encoding_is_read_with_one_note_when_it_is_clear(tmp_path, capsys,
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_wide_encoding_is_read_when_all_letters_are_english(tmp_path, encoding):
+def test_utf_16_and_utf_32_are_read_when_all_letters_are_english(tmp_path, encoding):
     path = tmp_path / "a.csv"
     text = "".join(f"c{i}|The old man sat by the river.\n" for i in range(40))
     path.write_bytes(text.encode(encoding))
     assert read_text(path) == text
 
 
-def test_text_is_rejected_until_the_encoding_is_set_when_ambiguous(tmp_path):
+def test_text_is_rejected_when_its_encoding_is_ambiguous_and_not_set(tmp_path):
     """French in Latin-1 is also likely Baltic text."""
     text = "".join(f"c{i}|Où est le château, l'été à la forêt déjà passé ?\n" for i in range(50))
     path = tmp_path / "a.csv"
@@ -63,7 +63,7 @@ def test_text_is_rejected_until_the_encoding_is_set_when_ambiguous(tmp_path):
     assert read_text(path, "cp1252") == text
 
 
-def test_damaged_utf8_is_rejected_with_its_line(tmp_path):
+def test_error_contains_the_line_when_utf8_is_damaged(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("1|Größe, für alle\n2|Über".encode() + b"\xff\n" + "3|Öl, schön\n".encode())
     message = refusal(read_text, path)
@@ -71,7 +71,7 @@ def test_damaged_utf8_is_rejected_with_its_line(tmp_path):
     assert "\\xff" in message
 
 
-def test_line_is_reported_when_the_given_encoding_does_not_fit(tmp_path):
+def test_error_contains_the_line_when_the_chosen_encoding_does_not_fit(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"1|One.\n2|\x81\n")
     assert f"{path}:2: " in refusal(read_text, path, "cp1252")

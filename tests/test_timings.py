@@ -49,7 +49,7 @@ def test_words_have_the_times_of_their_symbols(voice):
         ("In 1999 it rained 12 times.", ["In", "1999", "it", "rained", "12", "times."]),
     ],
 )
-def test_words_have_the_spelling_of_the_text(text, words, voice):
+def test_word_timings_have_the_spelling_of_the_text(text, words, voice):
     chunk = chunk_of(text.replace("[pause 1] ", ""))
     timings = timings_of([chunk], text, voice.settings)
     assert [word.text for word in timings.words] == words
@@ -58,7 +58,7 @@ def test_words_have_the_spelling_of_the_text(text, words, voice):
     assert timings.words[-1].end <= chunk.seconds
 
 
-def test_words_are_joined_when_their_times_are_unknown(voice):
+def test_words_are_joined_when_their_boundary_is_unknown(voice):
     timings = timings_of([chunk_of("one two three four")], "one 2 x y z four", voice.settings)
     assert [word.text for word in timings.words] == ["one", "2", "x y z", "four"]
 
@@ -72,7 +72,7 @@ def test_word_has_a_time_when_attention_skips_its_only_symbol(voice):
     assert timings.words[2].end > timings.words[2].start
 
 
-def test_path_never_moves_back_when_attention_glances_back():
+def test_path_never_moves_backward_when_attention_briefly_moves_backward():
     alignment = np.array([[9, 1, 0], [2, 8, 0], [9, 1, 0], [0, 9, 1], [0, 1, 9]]) / 10
     assert best_path(alignment).tolist() == [0, 0, 0, 1, 2]
     rng = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def test_times_end_with_the_audio_when_there_are_several_chunks(speed, voice):
     assert speech.chunks[1].start == pytest.approx(first.start + first.seconds + 0.5, abs=pause)
 
 
-def test_subtitles_are_read_by_another_program():
+def test_subtitles_can_be_read_by_a_subtitle_parser():
     words = [
         Timing("Dr.", 0, 0.4),
         Timing("<Smith>", 0.4, 1),
@@ -125,7 +125,9 @@ def speak(voices, *options):
     program.main(["speak", str(voices.int8[0]), *map(str, options)])
 
 
-def test_times_of_a_wav_are_the_same_after_a_stop(voices, tmp_path, monkeypatch):
+def test_times_of_a_wav_are_the_same_when_synthesis_was_stopped_and_resumed(
+    voices, tmp_path, monkeypatch
+):
     texts = tmp_path / "book.txt"
     texts.write_text("A dog came.\nIt sat down.\nNobody knew.\n")
     options = ["--text-file", texts, "--lines", "--timings", "json", "-o"]
@@ -168,7 +170,7 @@ def test_times_include_the_pause_between_texts(options, voices, tmp_path):
     assert symbols[len("a dog came.")]["start"] == pytest.approx(both - second, abs=0.001)
 
 
-def test_times_of_each_text_are_written_into_a_folder(voices, tmp_path):
+def test_times_are_written_to_a_folder_for_each_text(voices, tmp_path):
     speak(voices, "--text", "A dog came.", "--timings", "srt", "-o", tmp_path / "out")
     content = (tmp_path / "out" / "0001.srt").read_text()
     assert pysubs2.SSAFile.from_string(content)[0].plaintext == "A dog came."

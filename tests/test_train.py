@@ -76,7 +76,7 @@ class Steps:
         watch_steps(monkeypatch, record)
 
 
-def test_epoch_record_agrees_with_the_trained_batches(corpus, tmp_path, monkeypatch):
+def test_epoch_record_matches_the_trained_batches(corpus, tmp_path, monkeypatch):
     steps, out = Steps(monkeypatch), tmp_path / "out"
     run(out, corpus, epochs=1)
     [record] = metrics(out, "epoch")
@@ -166,7 +166,7 @@ def test_learning_rate_equals_values_computed_by_hand(settings, rates):
         assert learning_rate_at(iteration, hparams) == pytest.approx(rate)
 
 
-def test_learning_rate_follows_its_schedule(corpus, tmp_path, monkeypatch):
+def test_optimizer_uses_the_learning_rate_of_the_schedule(corpus, tmp_path, monkeypatch):
     steps = Steps(monkeypatch)
     run(tmp_path / "out", corpus, epochs=1, learning_rate_warmup_steps=4, log_interval=1)
     assert steps.rates[:4] == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3])
@@ -175,7 +175,7 @@ def test_learning_rate_follows_its_schedule(corpus, tmp_path, monkeypatch):
     assert [rate for _, rate in drawn] == pytest.approx(steps.rates)
 
 
-def test_each_epoch_has_its_plan_and_dropout(corpus, tmp_path, monkeypatch):
+def test_plan_and_dropout_of_each_epoch_follow_the_settings(corpus, tmp_path, monkeypatch):
     plans, masks = {}, []
     draw = model_module.Decoder.draw_masks
 
@@ -235,7 +235,7 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
         {"n_frames_per_step": 2, "mask_padding": False, "batch_size": 64},
     ],
 )
-def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
+def test_loss_decreases_with_each_setting(settings, corpus, tmp_path):
     out = tmp_path / "out"
     options = {"learning_rate": 0.01, "epochs": 4, "epochs_per_validation": 4}
     run(out, corpus, **options | settings)
@@ -251,7 +251,7 @@ def test_loss_falls_with_each_setting(settings, corpus, tmp_path):
         {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2, "decoder": "fast"},
     ],
 )
-def test_training_accepts_batches_of_one_short_clip(settings, tmp_path):
+def test_training_accepts_batches_with_one_short_clip(settings, tmp_path):
     """Any clip may be alone in a batch by chance, and no clip may stop the run."""
     one_frame = (HOP - 1) / SAMPLING_RATE
     corpus = make_corpus(
@@ -290,7 +290,7 @@ class Reads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_training_step_never_reads_the_device(precision, corpus, tmp_path, monkeypatch):
+def test_training_step_never_reads_values_from_the_device(precision, corpus, tmp_path, monkeypatch):
     counts, tolists, tolist = [], [], torch.Tensor.tolist
 
     def watched(_trainer, _batch, make_step):
@@ -316,7 +316,7 @@ def test_training_step_never_reads_the_device(precision, corpus, tmp_path, monke
     assert reads.count == 2
 
 
-def test_losses_are_read_one_step_late(corpus, tmp_path, monkeypatch, capsys):
+def test_losses_are_read_one_step_later(corpus, tmp_path, monkeypatch, capsys):
     """This imitates a GPU. Values are ready after the wait for their event and for all earlier
     steps, so the device always works on the newest step."""
     read = train.read_pending
@@ -368,7 +368,7 @@ def poison_mel(monkeypatch, clip_name: str) -> None:
     monkeypatch.setattr(TextMelDataset, "_mel", poisoned)
 
 
-def test_run_names_the_clips_when_the_loss_is_not_finite(copied, corpus, monkeypatch, capsys):
+def test_error_lists_the_clips_when_the_loss_is_not_finite(copied, corpus, monkeypatch, capsys):
     poison_mel(monkeypatch, "train09.wav")
     steps = Steps(monkeypatch)
     message = refused(flags(copied, "epochs=9,log_interval=1000", "--resume"), capsys)
@@ -406,7 +406,7 @@ def test_run_resumes_at_a_lower_rate_when_it_diverged(more, corpus, tmp_path, ca
     assert load(newest(out))["loop"]["epoch"] == 3
 
 
-def test_losses_below_one_never_diverge():
+def test_losses_below_one_never_count_as_diverged():
     state = LoopState(lowest_loss=1e-3)
     assert [state.diverges(loss) for loss in (0.9, 1.1, math.nan)] == [False, True, True]
 
@@ -468,7 +468,7 @@ def test_run_stops_after_20_skipped_steps_in_a_row(corpus, tmp_path, monkeypatch
     assert f"{corpus.train}:" in message
 
 
-def test_scale_falls_when_fp16_overflows(corpus, tmp_path, monkeypatch):
+def test_loss_scale_decreases_when_fp16_overflows(corpus, tmp_path, monkeypatch):
     """The test starts from a scale at which only the infinite value overflows."""
     states = poison_gradients(monkeypatch, {1})
     scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)

@@ -30,7 +30,7 @@ def small(**settings):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_products_are_rounded_only_when_precision_is_tf32(precision):
+def test_matrix_products_are_rounded_only_when_precision_is_tf32(precision):
     torch.backends.cuda.matmul.allow_tf32 = precision != "tf32"
     torch.backends.cudnn.allow_tf32 = precision != "tf32"
     trainer = Trainer(small(precision=precision), CPU)
@@ -56,7 +56,7 @@ def test_products_are_rounded_only_when_precision_is_tf32(precision):
         ("bf16", (8, 0), ""),
     ],
 )
-def test_warning_says_why_when_a_precision_has_a_disadvantage(
+def test_warning_contains_the_reason_when_a_precision_has_a_disadvantage(
     precision, capability, meaning, monkeypatch
 ):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
@@ -70,7 +70,7 @@ def test_bf16_gives_no_warning_when_the_cpu_multiplies_in_bfloat16(monkeypatch):
     assert "has no effect" in describe_precision("tf32", None)
 
 
-def test_setting_decides_which_decoder_trains():
+def test_decoder_setting_selects_the_decoder_for_training():
     pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
     import fast_decoder
 
@@ -140,7 +140,7 @@ def test_each_loss_has_its_own_weight():
     torch.testing.assert_close(found[1] / found[0], torch.tensor([2.0, 5.0]))
 
 
-def test_gradient_is_that_of_the_masked_loss_when_loss_is_unpadded():
+def test_gradient_equals_that_of_the_masked_loss_when_loss_is_unpadded():
     """The test compares with autograd on the explicit loss."""
     settings = {"loss": "unpadded", "guided_attention_weight": 0, "gate_positive_weight": 3}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
@@ -221,7 +221,7 @@ def test_running_statistics_are_means_over_batches():
         torch.testing.assert_close(found.double(), (made[0][name].double() + made[1][name]) / 2)
 
 
-def test_guided_attention_weight_falls_to_0():
+def test_guided_attention_weight_decreases_to_0():
     hparams = small(guided_attention_weight=5, guided_attention_steps=100)
     weights = [guided_attention_weight_at(i, hparams) for i in (0, 1, 50, 99, 100, 10**6)]
     assert weights == pytest.approx([5, 4.95, 2.5, 0.05, 0, 0])
@@ -229,7 +229,7 @@ def test_guided_attention_weight_falls_to_0():
 
 
 @pytest.mark.parametrize(("by_user", "expected"), [(None, "64"), ("7", "7")])
-def test_onednn_keeps_few_programs_by_default(by_user, expected, monkeypatch):
+def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
         monkeypatch.setenv(name, by_user or "")  # so that monkeypatch restores the variable
@@ -289,7 +289,7 @@ def test_weights_do_not_change_when_a_step_is_skipped_with_any_optimizer(make, m
     assert not trainer.optimizer.state
 
 
-def test_fused_and_other_optimizers_give_the_same_weights(monkeypatch):
+def test_fused_and_plain_optimizers_give_the_same_weights(monkeypatch):
     """Fused Adam clips and skips on the device, other optimizers in `apply_gradients`."""
     weights = []
     for fused in (True, False):
@@ -301,7 +301,7 @@ def test_fused_and_other_optimizers_give_the_same_weights(monkeypatch):
     torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
 
 
-def test_state_entries_name_the_optimizers_state(monkeypatch):
+def test_optimizer_state_entries_contain_all_state_names(monkeypatch):
     adam = {"step": False, "exp_avg": True, "exp_avg_sq": True}
     assert optimizer.state_entries(small()) == adam
     use_optimizer(monkeypatch, functools.partial(torch.optim.SGD, momentum=0.9))
@@ -332,7 +332,7 @@ class ScaledAttention(layers.LocationSensitiveAttention):
 
 
 @pytest.mark.parametrize("attention", [ContentAttention, ScaledAttention])
-def test_another_attention_trains_with_the_reference_decoder(attention, monkeypatch):
+def test_custom_attention_trains_with_the_reference_decoder(attention, monkeypatch):
     pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
     monkeypatch.setattr(layers, "make_attention", attention)
     trainer = Trainer(small(n_mel_channels=MELS, decoder="fast"), CPU)

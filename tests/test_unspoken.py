@@ -31,7 +31,7 @@ from tacotron2_voice.text.unspoken import dropped_symbols, left_out
         ("½ of x², € and 5 €, ٣ or Ⅷ; and/or", "english_cleaners_corrected", {}),
     ],
 )
-def test_dropped_symbols_are_found_with_columns(text, cleaners, dropped):
+def test_dropped_symbols_are_found_with_their_columns(text, cleaners, dropped):
     found = dropped_symbols(text, [cleaners])
     assert (found, list(found)) == (dropped, list(dropped))
 
@@ -85,7 +85,7 @@ def test_few_characters_are_checked_when_many_are_left_out(cleaners, table, most
     assert len(cleanings) < most
 
 
-def test_characters_are_reported_when_espeak_leaves_them_out():
+def test_characters_are_reported_when_espeak_ignores_them():
     """Letters that only change other phones, such as the hard sign, and phones in the text are not
     reported."""
     facts = ["phones"], table_of("абвꜰəɪɛnʌbjkt⅛ ")

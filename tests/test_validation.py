@@ -52,7 +52,7 @@ def recorded_validation(monkeypatch) -> list[tuple]:
     return seen
 
 
-def test_every_run_has_the_same_validation(corpus, tmp_path, monkeypatch):
+def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "check_memory", lambda *_: 0)  # it also runs validation batches
     seen = recorded_validation(monkeypatch)
     run(tmp_path / "one", corpus, epochs=2, epochs_per_validation=1)
@@ -155,7 +155,7 @@ def test_validation_warns_once_when_attention_ignores_the_text(
     assert "ignores the text" not in capsys.readouterr().out
 
 
-def test_run_trains_and_resumes_when_there_is_no_validation(corpus, tmp_path, capsys):
+def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsys):
     """The run is interrupted, resumed and reported, and has the same weights as with validation."""
     with_list, out = tmp_path / "with", tmp_path / "out"
     settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}

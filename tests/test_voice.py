@@ -42,7 +42,7 @@ def speak(*arguments: object) -> None:
     synthesize.main([str(argument) for argument in arguments])
 
 
-def test_chunks_have_the_mels_of_torch(voices, monkeypatch):
+def test_voice_chunks_have_the_same_mels_as_torch(voices, monkeypatch):
     monkeypatch.setattr(speaker, "FADE", 0)  # no fade-out for speech that does not end
     exact = Voice(voices.fp32[0], "gate_threshold=2")
     sequence = text_to_ids(TEXT, exact.settings)
@@ -82,7 +82,7 @@ def test_attention_window_equals_the_window_in_torch(voices):
     assert (next(free).alignments > 0).all()
 
 
-def test_int8_voice_is_smaller_and_reports_its_differences(voices):
+def test_int8_voice_is_smaller_and_its_export_prints_the_differences(voices):
     sizes = [(x[0] / "decoder.onnx").stat().st_size for x in (voices.int8, voices.fp32)]
     assert sizes[0] < 0.5 * sizes[1]
     assert "int8 compared with fp32 on 2 texts" in voices.int8[1]
@@ -116,7 +116,7 @@ def test_8_bit_weights_are_rounded_to_the_nearest_integer(voices):
         assert in_float32 <= {"model.embedding.weight"}
 
 
-def test_packed_voice_is_smaller_and_speaks(voices):
+def test_compressed_voice_is_smaller_and_speaks(voices):
     sizes = [
         sum(file.stat().st_size for file in x[0].iterdir() if ".onnx" in file.name)
         for x in (voices.packed, voices.int8)
@@ -162,14 +162,14 @@ def test_voice_of_the_repository_speaks_and_stops():
     ],
     ids=["cut off", "another file"],
 )
-def test_damaged_packed_graphs_are_rejected(voices, tmp_path, change, answer):
+def test_compressed_graph_is_rejected_when_it_is_damaged(voices, tmp_path, change, answer):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
     path = folder / "postnet.onnx.xz"
     path.write_bytes(change(path.read_bytes()))
     assert f"postnet.onnx.xz: {answer}" in refusal(Voice, folder)
 
 
-def test_packed_decoder_weights_equal_rounded_int8_weights(voices):
+def test_compressed_decoder_weights_equal_rounded_int8_weights(voices):
     packed = lzma.decompress((voices.packed[0] / "decoder.onnx.xz").read_bytes())
     graphs = onnx.load_from_string(packed).graph, onnx.load(voices.int8[0] / "decoder.onnx").graph
     rounded, exact = ({x.name: numpy_helper.to_array(x) for x in g.initializer} for g in graphs)
@@ -195,7 +195,7 @@ def test_audio_has_the_same_bytes_when_the_seed_is_the_same(voices):
     assert sound.tobytes() != one.synthesize(TEXT, seed=2).audio.tobytes()
 
 
-def test_stream_yields_audio_before_the_decoder_ends(voices, monkeypatch):
+def test_stream_yields_audio_before_the_decoder_finishes(voices, monkeypatch):
     long, steps = Voice(voices.fp32[0], "gate_threshold=2,max_decoder_steps=2000"), []
     run = long.graphs["decoder"].run
     monkeypatch.setattr(long.graphs["decoder"], "run", lambda *x: steps.append(1) or run(*x))
@@ -216,7 +216,7 @@ def test_voice_streams_the_same_audio_without_torch(voices, tmp_path):
     assert b"first audio after" in run.stderr
 
 
-def test_voice_has_the_symbols_of_its_language(tmp_path):
+def test_voice_contains_the_symbols_of_its_language(tmp_path):
     table, basic = ("_", *" .aghnort", "ö", "ß"), "text_cleaners=[basic_cleaners],language=de"
     hparams = with_table(create_hparams(f"{SMALL_MODEL},symbols=corpus,{basic}"), table)
     save_small_model(tmp_path / "de.pt", hparams)
@@ -310,7 +310,7 @@ def test_voice_is_rejected_when_its_folder_is_damaged(damage, voices, tmp_path, 
     assert len(str(stop.value)) < 900
 
 
-def test_audio_is_rejected_when_a_graph_gives_nan(voices, tmp_path):
+def test_audio_is_rejected_when_a_graph_returns_nan(voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     weight = numpy_helper.from_array(np.array(np.nan, np.float32), "nan")
     postnet(folder, helper.make_node("Mul", ["mel", "nan"], ["refined"]), weights=[weight])
@@ -338,14 +338,14 @@ def test_graph_is_rejected_when_it_has_the_format_of_onnx_runtime(voices, tmp_pa
         ("nonsense", "'nonsense': expected name=value"),
     ],
 )
-def test_wrong_settings_are_not_reported_as_a_damaged_voice(overrides, message, voices):
+def test_invalid_overrides_are_not_reported_as_a_damaged_voice(overrides, message, voices):
     refused = refusal(Voice, voices.fp32[0], overrides)
     assert message in refused
     assert "voice.json" not in refused
     assert "export" not in refused
 
 
-def test_voice_opens_no_paths_from_its_settings(voices, tmp_path, monkeypatch):
+def test_voice_does_not_open_paths_from_its_settings(voices, tmp_path, monkeypatch):
     folder, opened = shutil.copytree(voices.fp32[0], tmp_path / "voice"), []
     settings(folder, symbols="/dev/zero", training_files="/dev/zero")
     really = files.open_file
@@ -402,7 +402,7 @@ def write_vocoder(path, **settings: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
-def test_custom_vocoder_makes_audio(voices, tmp_path):
+def test_custom_vocoder_is_used_for_audio(voices, tmp_path):
     write_vocoder(tmp_path / "hold.onnx")
     spoken = "--text", TEXT, "--vocoder", tmp_path / "hold.onnx"
     speak("--checkpoint", voices.checkpoint[0], *spoken, "-o", tmp_path, "--save-mel")

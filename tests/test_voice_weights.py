@@ -38,7 +38,7 @@ def forced_steps(synthesizer, count: int):
 
 
 @pytest.mark.parametrize("kind", ["fp32", "int8", "packed"])
-def test_model_of_a_voice_has_the_weights_of_the_checkpoint(voices, kind):
+def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kind):
     """Batch norms are part of the convolutions, so outputs are compared too."""
     folder = getattr(voices, kind)[0]
     trained = torch.load(voices.checkpoint[0], weights_only=True)["state_dict"]
@@ -55,7 +55,7 @@ def test_model_of_a_voice_has_the_weights_of_the_checkpoint(voices, kind):
 
 
 @pytest.mark.parametrize("kind", ["fp32", "packed"])
-def test_model_of_a_voice_has_the_mels_of_the_voice(voices, kind):
+def test_model_loaded_from_a_voice_has_the_mels_of_the_voice(voices, kind):
     """A compressed voice also rounds the inputs of its LSTMs to 8 bits, and the model does not."""
     folder = getattr(voices, kind)[0]
     found = forced_steps(synthesizer_of(folder), 5)
@@ -65,7 +65,7 @@ def test_model_of_a_voice_has_the_mels_of_the_voice(voices, kind):
         np.testing.assert_allclose(ours, theirs, atol=largest * (1e-4 if kind == "fp32" else 0.02))
 
 
-def test_refined_mel_of_the_model_equals_that_of_the_voice(voices):
+def test_postnet_output_of_the_model_equals_that_of_the_voice(voices):
     mel = np.random.default_rng(0).normal(-5, 1, (80, 30)).astype(np.float32)
     found = synthesizer_of(voices.fp32[0]).refine(mel)
     np.testing.assert_allclose(found, Voice(voices.fp32[0]).refine(mel), atol=1e-4)
@@ -80,7 +80,7 @@ def test_voice_of_the_repository_becomes_a_model():
     assert np.abs(alignments - expected_alignments).mean() < 0.01
 
 
-def test_training_rejects_a_voice_without_warm_start(tmp_path):
+def test_training_rejects_a_voice_when_warm_start_is_not_given(tmp_path):
     with pytest.raises(SystemExit) as raised:
         train.main(["-o", str(tmp_path / "run"), "-c", str(ENGLISH)])
     message = str(raised.value.code)
@@ -88,7 +88,7 @@ def test_training_rejects_a_voice_without_warm_start(tmp_path):
     assert "--warm_start" in message
 
 
-def test_folder_is_a_voice_when_it_has_a_description(voices, tmp_path):
+def test_folder_counts_as_a_voice_when_it_has_a_description(voices, tmp_path):
     assert is_voice(voices.fp32[0])
     assert not is_voice(tmp_path)
     shutil.copytree(voices.fp32[0], tmp_path / "voice")
@@ -96,7 +96,7 @@ def test_folder_is_a_voice_when_it_has_a_description(voices, tmp_path):
     assert not is_voice(tmp_path / "voice")
 
 
-def test_different_audio_settings_are_listed(voices):
+def test_error_lists_the_audio_settings_that_differ(voices):
     source = read_weights(voices.int8[0])
     hparams = hparams_from_dict(source.state["hparams"])
     assert different_audio(source, hparams) == []

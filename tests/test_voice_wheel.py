@@ -82,7 +82,7 @@ def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_console_command_writes_the_bytes_of_synthesize(python, voices, tmp_path):
+def test_console_command_writes_the_same_bytes_as_synthesize_py(python, voices, tmp_path):
     options = voices.int8[0], "--text", TEXT, "--seed", 3
     name, _, function = PROJECT["project"]["scripts"]["tacotron2-voice"].partition(":")
     program = f"from {name} import {function}; {function}()"
@@ -93,9 +93,7 @@ def test_console_command_writes_the_bytes_of_synthesize(python, voices, tmp_path
     assert (tmp_path / "wheel.wav").read_bytes() == (tmp_path / "recipe.wav").read_bytes()
 
 
-def test_wheel_speaks_when_files_of_the_user_have_the_names_of_its_modules(
-    python, voices, tmp_path
-):
+def test_wheel_works_when_user_files_have_the_names_of_its_modules(python, voices, tmp_path):
     """A user's own modules must not replace the library's, and torch is not imported."""
     for name in COLLIDING:
         (tmp_path / name).write_text("raise ImportError('a file of the user')\n")
@@ -104,7 +102,7 @@ def test_wheel_speaks_when_files_of_the_user_have_the_names_of_its_modules(
     assert re.fullmatch(r"\d{4,} False\n", spoken.stdout), spoken.stderr
 
 
-def test_wheel_reports_what_it_cannot_load(python, voices, tmp_path):
+def test_wheel_error_contains_the_checkpoint_or_the_missing_package(python, voices, tmp_path):
     """One line names the missing package, for a checkpoint and for plots."""
     checkpoint, voice = voices.checkpoint[0], voices.int8[0]
     for path, out, message in (
@@ -119,7 +117,7 @@ def test_wheel_reports_what_it_cannot_load(python, voices, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_wheel_speaks_without_the_packages_of_the_server(python, voices, tmp_path):
+def test_wheel_works_when_the_server_packages_are_missing(python, voices, tmp_path):
     """The error of `serve` names the extra with these packages."""
     served = run(python, "-m", "tacotron2_voice", "serve", voices.int8[0], folder=tmp_path)
     assert served.returncode == 1
@@ -136,7 +134,7 @@ def test_extras_equal_the_pinned_packages():
         assert found == expected
 
 
-def test_archives_contain_the_whole_package_and_nothing_else(wheel, tmp_path):
+def test_archives_contain_exactly_the_package(wheel, tmp_path):
     paths = [path for pattern in ("*.py", "*.html") for path in FOLDER.rglob(pattern)]
     modules = {str(path.relative_to(FOLDER)) for path in paths} | {"py.typed"}
     with zipfile.ZipFile(wheel) as archive:
@@ -157,7 +155,7 @@ def test_dependencies_equal_the_pinned_dependencies():
     assert dependencies == names
 
 
-def test_voices_are_shared_by_threads(voices):
+def test_voice_can_be_shared_by_threads(voices):
     """Two streams that alternate give the same bytes as two consecutive streams."""
     voice = Voice(voices.int8[0])
     texts = [TEXT, "It sat down, and it ate. A dog came."]

@@ -127,7 +127,7 @@ def test_flat_tops_below_full_scale_are_clipping(dtype):
             assert count_clipped((np.rint(gain * real + dither) / scale).astype(dtype)) == 0
 
 
-def test_usual_rates_follow_the_spread():
+def test_range_of_usual_rates_depends_on_the_spread():
     spread = 15 * np.exp(0.1 * np.random.default_rng(0).standard_normal(5000))
     low, median, high = usual_rates(np.append(spread, [1, 2, 99]))
     assert median == pytest.approx(15, rel=0.01)
@@ -186,7 +186,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_problem_has_its_own_warning(tmp_path, capsys, fault):
+def test_each_kind_of_problem_has_a_separate_warning(tmp_path, capsys, fault):
     changes, problem, expected = FAULTS[fault]
     prepare(Preparation(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists"))
     found = warnings(capsys.readouterr().out)
@@ -212,7 +212,7 @@ def quiet_corpus(folder: Path, clips: int = 12) -> Path:
     return write_corpus(folder, changes, clips)
 
 
-def test_trimmed_clips_keep_a_little_silence(tmp_path, capsys):
+def test_trimmed_clips_keep_a_short_silence(tmp_path, capsys):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "l", tmp_path / "t"
     before = contents(corpus)
     main([str(corpus), "--out", str(lists), "--trim-silence", str(trimmed)])
@@ -267,7 +267,7 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
     assert np.array_equal(whole[start - KEPT :], short)
 
 
-def test_prepare_warns_when_texts_have_codes_of_html(tmp_path, capsys):
+def test_prepare_warns_when_texts_contain_html_codes(tmp_path, capsys):
     """It&#39;s would be spoken as "it and number thirty-nine; s"."""
     texts = {"c01": "It&#39;s &amp; <b>go</b> on.", "c02": "R&D; at AT&T", "c03": "A <sil> b."}
     corpus = write_corpus(tmp_path / "a corpus", {name: (None, x) for name, x in texts.items()})
@@ -320,7 +320,7 @@ def test_clip_too_short_to_trim_is_copied(tmp_path):
     assert soundfile.info(tmp_path / "t" / "c03.wav").frames == round(0.52 * RATE)
 
 
-def test_trimmed_mels_do_not_mix_with_others(tmp_path):
+def test_trimmed_mels_are_rejected_when_trimming_or_corpus_differs(tmp_path):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus", 6), tmp_path / "l", tmp_path / "t"
     prepare(Preparation(corpus, lists, mels=tmp_path / "m", trim=trimmed))
     mel = log_mel_spectrogram(read_audio(trimmed / "c00.wav", HPARAMS), HPARAMS)
@@ -338,7 +338,7 @@ def test_trimmed_mels_do_not_mix_with_others(tmp_path):
     assert before.items() <= contents(tmp_path).items()
 
 
-def test_second_run_trims_only_changed_clips(tmp_path, capsys):
+def test_second_call_trims_only_changed_clips(tmp_path, capsys):
     corpus, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "t"
     prepare(Preparation(corpus, tmp_path / "l", trim=trimmed))
     before = contents(trimmed)
@@ -374,14 +374,14 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
         (["Über die Straße."] * 9 + ["The flow."], "warning: 9 of 10 texts"),
     ],
 )
-def test_other_language_is_found_by_letters_or_words(texts, warning):
+def test_language_mismatch_is_detected_by_letters_or_words(texts, warning):
     clips = [Clip("a.wav", text, symbols_of(text, HPARAMS)) for text in texts]
     message = other_language(clips, HPARAMS)
     assert message is None if warning is None else message.startswith(warning)
 
 
 @pytest.mark.parametrize("text", ["Ã la carte", "Ângela é", "plain", "naïve Â", "Дом и сад"])
-def test_usual_letters_are_not_reported_as_wrongly_decoded_text(text):
+def test_common_letters_are_not_reported_as_wrongly_decoded_text(text):
     assert not TWICE_ENCODED.search(text)
 
 

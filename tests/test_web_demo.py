@@ -40,7 +40,7 @@ def voice(voices):
     return Voice(voices.int8[0])
 
 
-def test_text_is_spoken_when_only_the_keyboard_is_used(page, voice, tmp_path):
+def test_text_can_be_spoken_with_the_keyboard_alone(page, voice, tmp_path):
     with running(voice) as server:
         page.goto(server.address)
         page.wait_for_selector("option", state="attached")
@@ -85,7 +85,7 @@ def test_synthesis_stops_when_the_stop_button_is_pressed(page, voices):
         assert page.get_by_role("button", name="Synthesize").is_enabled()
 
 
-def test_problem_is_shown_when_the_text_is_wrong(page, voice):
+def test_error_is_shown_when_the_text_cannot_be_spoken(page, voice):
     with running(voice) as server:
         page.goto(server.address)
         page.get_by_label("Text").fill("...")

@@ -89,7 +89,7 @@ def wheel(folder, sdist):
     return build("wheel", project, folder)
 
 
-def test_wheel_contains_the_library_alone(wheel):
+def test_wheel_contains_only_the_library(wheel):
     files = {path.name for path in PROJECT.iterdir() if path.suffix == ".py"} | {"py.typed"}
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -169,7 +169,7 @@ def mypy_errors(folder, wheel, code):
     return {code.splitlines()[int(line) - 1]: message for line, message in found}
 
 
-def test_mypy_reports_only_wrong_names_and_types(folder, wheel):
+def test_mypy_reports_exactly_the_incorrect_lines(folder, wheel):
     errors = mypy_errors(folder, wheel, WRONG_USE + CORRECT_USE)
     _, _, wrong_lines = WRONG_USE.partition("lengths = [3, 1, 2]\n")
     assert list(errors) == wrong_lines.splitlines()
@@ -188,7 +188,7 @@ def test_examples_of_the_readme_run(example, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out
 
 
-def test_classes_for_lightning_in_the_readme_are_those_of_the_example():
+def test_lightning_classes_in_the_readme_equal_those_in_the_example():
     [classes] = re.findall(
         r"\n```py\nimport lightning\n.*?\n(class .*?)\n\n\ndevices = ", README, re.DOTALL
     )

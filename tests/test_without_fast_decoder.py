@@ -65,7 +65,7 @@ def test_benchmark_is_rejected_when_the_folder_is_missing(project):
 
 
 @pytest.mark.thorough
-def test_other_tests_pass_when_the_folder_is_missing(project):
+def test_remaining_tests_pass_when_the_folder_is_missing(project):
     """Tests that use the fast decoder are collected, and the tests of the model pass."""
     chosen = "test_trainer.py or test_model.py and (shapes or numpy)"
     naming = [path for path in (project / "tests").glob("test_*.py") if "fast_" in path.read_text()]
@@ -77,7 +77,7 @@ def test_other_tests_pass_when_the_folder_is_missing(project):
     assert " passed" in printed  # an error while collecting a module would fail the run
 
 
-def test_fast_decoder_is_missing_when_only_compiled_files_exist(trained, project, corpus):
+def test_fast_decoder_counts_as_missing_when_only_compiled_files_exist(trained, project, corpus):
     """Python treats a folder that contains only __pycache__ as an empty package."""
     directory, _ = trained
     (project / "fast_decoder" / "__pycache__").mkdir(parents=True)

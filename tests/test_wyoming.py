@@ -73,7 +73,7 @@ def audio_of(events):
     return b"".join(AudioChunk.from_event(x).audio for x in events if AudioChunk.is_type(x.type))
 
 
-def test_voices_are_described(server, port):
+def test_description_lists_every_speaker_as_a_voice(server, port):
     [answer] = talk(port, Describe(), until=Info)
     [program] = Info.from_event(answer).tts
     assert program.supports_synthesize_streaming
@@ -88,7 +88,7 @@ def test_client_gets_the_samples_of_the_voice(server, port, voice):
     assert audio_of(answers) == to_int16(np.concatenate([*voice.stream(SENTENCES)]))
 
 
-def test_sentences_are_spoken_when_the_text_is_still_being_written(server, port, voice):
+def test_sentences_are_spoken_while_the_text_is_still_being_written(server, port, voice):
     async def run():
         async with AsyncTcpClient("127.0.0.1", port, read_timeout=20) as client:
             await client.write_event(SynthesizeStart().event())
@@ -112,7 +112,7 @@ def test_sentences_are_spoken_when_the_text_is_still_being_written(server, port,
 
 
 @pytest.mark.parametrize("text", ["", "...", " "])
-def test_audio_is_empty_when_there_is_nothing_to_speak(text, server, port):
+def test_client_gets_empty_audio_when_there_is_nothing_to_speak(text, server, port):
     answers = talk(port, Synthesize(text))
     assert AudioStart.is_type(answers[0].type)
     assert audio_of(answers) == b""
@@ -123,7 +123,7 @@ def test_audio_is_empty_when_there_is_nothing_to_speak(text, server, port):
 @pytest.mark.parametrize(
     "event", [Synthesize("A", voice=SynthesizeVoice(name="bob")), Synthesize("a" * 501)]
 )
-def test_client_gets_an_error_when_the_request_is_wrong(event, server, port):
+def test_client_gets_an_error_when_the_request_is_invalid(event, server, port):
     answers = talk(port, event)
     assert Error.from_event(answers[0]).code == "bad-request"
     assert AudioStop.is_type(answers[-1].type)
@@ -151,7 +151,7 @@ def test_connection_is_closed_when_a_streamed_text_is_too_long(server, port):
         b"a" * 600_000,
     ],
 )
-def test_connection_is_closed_when_a_client_breaks_the_protocol(content, server, port):
+def test_connection_is_closed_when_a_client_violates_the_protocol(content, server, port):
     client = socket.create_connection(("127.0.0.1", port), timeout=20)
     client.sendall(content)
     assert everything(client) == b""

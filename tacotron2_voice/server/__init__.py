@@ -2,16 +2,18 @@
 
     tacotron2-voice serve voices/english
 
-- command: options, and the start of the servers
-- options, limits: the options, and the limits of a server
-- connections: sockets, and timeouts of connections
-- app: routes, checks of requests, the web demo (page.html)
-- openai_api: OpenAI's API for speech
-- speakers: the voice and the speaker of a request
-- wyoming_server: the protocol of Home Assistant
-- workers: the threads that synthesize, and the limited queue
+- command: loads the voices and starts the servers
+- options: command-line options
+- limits: limits on queue length, text length and waiting times
+- connections: sockets and connection timeouts
+- app: routes, access checks and the web demo (page.html)
+- openai_api: the OpenAI speech API
+- speakers: selects the voice and the speaker for a request
+- wyoming_server: the Wyoming protocol, which Home Assistant uses
+- workers: synthesis threads and the bounded queue
 - encoding: audio formats
-- metrics: counters for Prometheus
+- metrics: Prometheus metrics
 
-The extra `server` installs the packages for HTTP, and the extra `wyoming` the package for Wyoming.
+The extra `server` installs the packages for HTTP, and the extra `wyoming` installs the packages for
+the Wyoming protocol.
 """

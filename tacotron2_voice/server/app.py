@@ -1,6 +1,6 @@
-"""Make the web application: OpenAI's API, the web demo, /health and /metrics.
+"""Build the web application: the OpenAI API, the web demo, /health and /metrics.
 
-app = make_app(voices, limits, Access(hosts=["studio.lan"], api_key="secret"))
+app = make_app(voices, workers, Access(hosts=["studio.lan"], api_key="secret"))
 """
 
 import hmac
@@ -25,8 +25,8 @@ from tacotron2_voice.server.workers import Workers
 
 PAGE = Path(__file__).parent / "page.html"
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-PUBLIC_PATHS = ("/", "/health")  # these paths need no API key
-# Browsers load nothing from other sites, and other sites cannot embed the web demo.
+PUBLIC_PATHS = ("/", "/health")  # paths that do not require an API key
+# With these headers, browsers load nothing from other sites, and other sites cannot embed the demo.
 HEADERS = [
     (
         "content-security-policy",
@@ -41,13 +41,13 @@ HEADERS = [
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use the server.
+    """Define which clients may use the server.
 
     Args:
-        hosts: names and addresses of this machine that clients use. Other names are rejected,
-            because a website could make its own name point to this machine. "*" accepts every name.
+        hosts: host names and addresses that clients may use in URLs. The server rejects all other
+            host names, because an attacker's domain could point to this machine. "*": allow all.
         origins: websites whose scripts may use the API, such as https://example.org.
-        api_key: clients send this key as `Authorization: Bearer KEY`; "": no key.
+        api_key: key that clients must send as `Authorization: Bearer KEY`; "": no key required.
     """
 
     hosts: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Access:
 
 
 class AccessMiddleware:
-    """Reject requests with another host, from other websites, or without the API key."""
+    """Reject requests that have an unknown host, an unknown origin, or no valid API key."""
 
     def __init__(self, app: ASGIApp, access: Access):
         self.app = app
@@ -93,7 +93,7 @@ class AccessMiddleware:
 
 
 def host_name(host: str) -> str:
-    """Return the host of a Host header, without the port."""
+    """Return the host name from a Host header, without the port."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -110,7 +110,8 @@ def make_app(
     """Return the web application.
 
     Args:
-        background: another server that runs as long as the application.
+        background: a function that returns a context, in which the application runs, such as
+            `wyoming_server.listen(...)`.
     """
     api = OpenAIApi(voices, workers)
     page = PAGE.read_text(encoding="utf-8")

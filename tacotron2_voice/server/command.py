@@ -1,6 +1,6 @@
-"""Implement the command `serve`: options, and the start of the servers.
+"""Implement the command `serve`: load the voices and start the servers.
 
-`tacotron2-voice serve` serves exported voices, and scripts/serve.py serves checkpoints too.
+`tacotron2-voice serve` serves exported voices. scripts/serve.py also serves checkpoints.
 """
 
 import argparse
@@ -33,19 +33,19 @@ from tacotron2_voice.utterance import prepare_utterance
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE
 
-GRACE_SECONDS = 2  # time to finish responses after Ctrl-C
+GRACE_SECONDS = 2  # time that responses get to finish after Ctrl-C
 
 
 def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Synthesizer]) -> None:
-    """Serve voices until the process gets SIGINT or SIGTERM.
+    """Serve voices until the process receives SIGINT or SIGTERM.
 
     Args:
-        args: the options of `add_serve_options`.
+        args: options from `add_serve_options`.
         paths: paths of the models.
-        load: a function that loads the model of a path.
+        load: a function that loads the model at a path.
 
     Raises:
-        UserError: if the address is in use, or a voice cannot be loaded.
+        UserError: if the server cannot listen on the address, or if a voice cannot be loaded.
     """
     background = None
     with open_socket(args.host, args.port) as opened:
@@ -80,10 +80,12 @@ def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Sy
             logging.getLogger(logger).addFilter(Shorten())
         address = f"http://{in_address(args.host)}:{opened.getsockname()[1]}"
         if not is_local(args.host) and not args.api_key:
-            print(f"note: --host {args.host}: everybody who can reach this machine can speak")
+            print(
+                f"note: --host {args.host}: everybody who can reach this machine can use the server"
+            )
         print(f"Web demo: {address}", flush=True)
-        print(f"OpenAI's API: {address}/v1", flush=True)
-        with threadpool_limits(1):  # each worker uses one core
+        print(f"OpenAI API: {address}/v1", flush=True)
+        with threadpool_limits(1):  # limit numpy to one thread, because each worker uses one core
             server = uvicorn.Server(config)
             try:
                 server.run([opened])
@@ -98,16 +100,18 @@ def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Sy
 def load_all(
     args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Synthesizer]
 ) -> dict[str, Synthesizer]:
-    """Return the voices by name.
+    """Load the voices, and return them by name.
 
     Raises:
-        UserError: if two voices have the same name, or a voice cannot be loaded.
+        UserError: if two voices have the same name, or if a voice cannot be loaded.
     """
     synthesizers: dict[str, Synthesizer] = {}
     for path in paths:
         name = name_of(path)
         if name in synthesizers:
-            raise UserError(f"{path}: another voice has the name {name!r} (expected other names)")
+            raise UserError(
+                f"{path}: another voice is also called {name!r}. Rename the folder or file."
+            )
         synthesizer = load(path)
         if args.vocoder:
             synthesizer.vocoder = load_vocoder(args.vocoder, synthesizer.settings)
@@ -119,10 +123,10 @@ def load_all(
 
 
 def warm_up(synthesizer: Synthesizer) -> None:
-    """Speak a short text, so that the first request does not wait for tables of words to load.
+    """Synthesize a short text to load the word tables, so that the first request is not slow.
 
     Raises:
-        UserError: if the audio of the model is broken.
+        UserError: if the model or the vocoder returns invalid audio.
     """
     settings = synthesizer.settings
     try:

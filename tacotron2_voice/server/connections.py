@@ -1,4 +1,4 @@
-"""Open sockets, close idle connections, and shorten messages about connections.
+"""Open sockets, close idle connections, and shorten log messages about connections.
 
 with open_socket("127.0.0.1", 8000) as opened:
     uvicorn.Server(uvicorn.Config(app, http=Connection)).run([opened])
@@ -14,12 +14,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tacotron2_voice.utils.errors import UserError
 
-HEADER_SECONDS = 10.0  # time until the headers of a request are complete
+HEADER_SECONDS = 10.0  # time limit for receiving the headers of a request
 
 
 class Connection(H11Protocol):
-    """Close a connection whose client does not send a request in time. uvicorn itself would wait
-    for an incomplete request forever."""
+    """Close the connection if the client does not send a complete request header in time.
+
+    By default, uvicorn waits forever for an incomplete request.
+    """
 
     timer: asyncio.TimerHandle | None = None
 
@@ -42,13 +44,16 @@ class Connection(H11Protocol):
         self.timer = self.loop.call_later(HEADER_SECONDS, self._close_if_waiting)
 
     def _close_if_waiting(self) -> None:
-        """Close the connection, except while a request is answered."""
+        """Close the connection, unless a response is in progress."""
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
 
 
 def open_socket(host: str, port: int, option: str = "--port") -> socket.socket:
-    """Return a listening socket. `option` is the name of the port's option in the message.
+    """Return a listening socket.
+
+    Args:
+        option: command-line option that set the port, for the error message.
 
     Raises:
         UserError: if the address does not belong to this machine, or if the port is in use.
@@ -58,7 +63,7 @@ def open_socket(host: str, port: int, option: str = "--port") -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
-        expected = f"a free port; {option} 0 chooses one"
+        expected = f"a free port; {option} 0 chooses a free port"
         if error.errno != errno.EADDRINUSE:
             expected = "an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all addresses"
         raise UserError(f"--host {host} {option} {port}: {reason} (expected {expected})") from None
@@ -74,29 +79,29 @@ def in_address(host: str) -> str:
 
 
 def raise_file_limit() -> None:
-    """Allow as many open connections as the system permits."""
+    """Raise the limit on open files to the maximum that the system allows."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
         return
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 class Shorten(logging.Filter):
-    """Keep the log short when a client breaks the protocol or opens too many connections."""
+    """Keep the log short when a client sends invalid requests or opens too many connections."""
 
-    last = 0.0  # time of the last message about too many connections
+    last = 0.0  # time of the last error about too many connections
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, asyncio.CancelledError):  # Ctrl-C cancels requests
+        if isinstance(error, asyncio.CancelledError):  # a request that Ctrl-C canceled
             return False
         if isinstance(error, h11.ProtocolError):
             record.msg = f"warning: a client sent an invalid request: {error}"
             record.exc_info = None
-        if isinstance(error, OSError):  # accept() then fails thousands of times per second
-            record.msg = f"warning: new connections wait until old ones close: {error}"
+        if isinstance(error, OSError):  # without file descriptors, accept() fails again and again
+            record.msg = f"warning: new connections wait until open connections close: {error}"
             record.exc_info = None
             is_new = record.created > self.last + 10
             self.last = record.created

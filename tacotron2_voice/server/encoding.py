@@ -1,10 +1,10 @@
-"""Encode audio piece by piece in the formats of OpenAI's API.
+"""Encode audio piece by piece in the formats of the OpenAI API.
 
     encoder = Encoder("mp3", sampling_rate=22050)
     content = encoder.add(samples) + encoder.add(samples) + encoder.finish()
 
-libsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) have 24,000 Hz, because Opus does
-not have 22,050 Hz and clients of OpenAI's API expect 24,000 Hz.
+libsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) use a sampling rate of 24,000 Hz:
+Opus does not support 22,050 Hz, and clients of the OpenAI API expect raw samples at 24,000 Hz.
 """
 
 import io
@@ -21,8 +21,8 @@ OPENAI_RATE = 24_000  # Hz
 
 class Format(NamedTuple):
     media_type: str
-    sampling_rate: int | None = None  # Hz; None: the sampling rate of the voice
-    libsndfile: tuple[str, str] | None = None  # names of the container and of the encoding
+    sampling_rate: int | None = None  # in Hz; None: the sampling rate of the voice
+    libsndfile: tuple[str, str] | None = None  # libsndfile's names for container and encoding
 
 
 FORMATS = {
@@ -37,8 +37,9 @@ FORMATS = {
 class Encoder:
     """Encode samples in one of FORMATS.
 
-    MP3, Opus, WAV and raw samples are returned as soon as they are encoded. FLAC is returned at the
-    end, because its header contains the length and a checksum of all samples.
+    `add` returns MP3, Opus, WAV and raw samples as soon as they are encoded. FLAC is complete only
+    at the end, because its header contains the length and a checksum of all samples. Therefore
+    `finish` returns the whole FLAC file.
     """
 
     def __init__(self, name: str, sampling_rate: int):
@@ -54,14 +55,14 @@ class Encoder:
             container, encoding = self.format.libsndfile
             self.content = _Content()
             options: dict[str, Any] = {}
-            if name == "mp3":  # players estimate the length of an MP3 from its first bit rate
+            if name == "mp3":  # players estimate an MP3's length from the bit rate of its start
                 options = {"bitrate_mode": "CONSTANT", "compression_level": 0.5}
             self.file = soundfile.SoundFile(
                 self.content, "w", rate, 1, encoding, format=container, **options
             )
 
     def add(self, samples: np.ndarray) -> bytes:
-        """Return the next bytes of the file, after samples [N] in [-1, 1]."""
+        """Encode samples [N] in the range [-1, 1], and return the next bytes of the file."""
         return self._encode(samples, is_last=False)
 
     def finish(self) -> bytes:
@@ -85,12 +86,15 @@ class Encoder:
 
 
 class _Content(io.BytesIO):
-    """Hold a file that libsndfile writes. At the end, libsndfile writes the header again."""
+    """A buffer that libsndfile writes to.
+
+    When libsndfile closes the file, it goes back and rewrites the header.
+    """
 
     num_taken = 0
 
     def take(self) -> bytes:
-        """Return the bytes that were not returned before."""
+        """Return the bytes that were added since the last call."""
         new = bytes(self.getbuffer()[self.num_taken :])
         self.num_taken += len(new)
         return new

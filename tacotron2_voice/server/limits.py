@@ -7,12 +7,12 @@ from tacotron2_voice.utils.arguments import processors
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server."""
+    """The limits of a server. Every limit is a maximum."""
 
-    workers: int = processors()  # threads that synthesize
-    queue: int = 64  # texts that may wait in addition to one text per worker
-    characters: int = 5000  # per text, before cleaning
-    pause_seconds: float = 60.0  # total time of the pause tags in a text
-    body_bytes: int = 2**18  # of a request
-    body_seconds: float = 10.0  # time to receive a request
+    workers: int = processors()  # number of synthesis threads
+    queue: int = 64  # number of waiting texts, in addition to one text per worker
+    characters: int = 5000  # number of characters per text, before cleaning
+    pause_seconds: float = 60.0  # total length of the pause tags in a text
+    body_bytes: int = 2**18  # size of a request body
+    body_seconds: float = 10.0  # time to receive a request body
     send_seconds: float = 60.0  # time until a client accepts the next piece of a response

@@ -20,23 +20,25 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self.requests = Counter(
             f"{PREFIX}_requests",
-            "Requests by protocol and result.",
+            "Number of requests, by protocol and result.",
             ["protocol", "result"],
             registry=self.registry,
         )
         self.texts = Gauge(
-            f"{PREFIX}_texts", "Texts that are synthesized or wait.", registry=self.registry
+            f"{PREFIX}_texts",
+            "Number of texts that are waiting or being synthesized.",
+            registry=self.registry,
         )
         self.audio_seconds = Counter(
             f"{PREFIX}_audio_seconds", "Seconds of synthesized audio.", registry=self.registry
         )
         self.first_audio = Histogram(
             f"{PREFIX}_first_audio_seconds",
-            "Seconds from the request to the first audio.",
+            "Seconds from a request to its first audio.",
             buckets=SECONDS,
             registry=self.registry,
         )
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)

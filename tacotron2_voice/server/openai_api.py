@@ -1,11 +1,11 @@
-"""Answer OpenAI's API for speech.
+"""Implement the OpenAI speech API.
 
     POST /v1/audio/speech      {"model": "english", "voice": "linda", "input": "Good morning."}
     GET  /v1/models
     GET  /v1/audio/voices
 
-Fields that OpenAI's API does not have: `seed`, `pause`, `retries` and `include`. Errors have
-OpenAI's form: {"error": {"message", "type", "param", "code"}}.
+This server adds the fields `seed`, `pause`, `retries` and `include` to the OpenAI API. Errors have
+the same form as in the OpenAI API: {"error": {"message", "type", "param", "code"}}.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class VoiceId(BaseModel):
 
 
 class SpeechRequest(BaseModel):
-    """The body of POST /v1/audio/speech. Other fields, such as `instructions`, are ignored."""
+    """The body of POST /v1/audio/speech. Unknown fields, such as `instructions`, are ignored."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -49,14 +49,14 @@ class SpeechRequest(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     pause: Annotated[float, Field(ge=0, le=10)] = PAUSE
     retries: Annotated[int, Field(ge=0, le=10)] = RETRIES
-    # facts for the last server-sent event
+    # data to include in the last server-sent event
     include: Annotated[list[Literal["timings", "alignment", "mel"]], Field(max_length=3)] = []
 
 
 def problem(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> JSONResponse:
-    """Return an error in OpenAI's form."""
+    """Return an error response in the form of the OpenAI API."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     if status == 429:
         kind = "rate_limit_error"
@@ -65,22 +65,24 @@ def problem(
     return JSONResponse({"error": error}, status, headers)
 
 
-async def read_body(request: Request, most: int) -> bytes:
+async def read_body(request: Request, max_bytes: int) -> bytes:
     """Return the body of a request.
 
     Raises:
-        HTTPException: with the status 413 if the body has more than `most` bytes.
+        HTTPException: with status 413 if the body is longer than `max_bytes`.
     """
     content = bytearray()
     async for piece in request.stream():
         content += piece
-        if len(content) > most:
-            raise HTTPException(413, f"the body is too long (expected at most {most:,} bytes)")
+        if len(content) > max_bytes:
+            raise HTTPException(
+                413, f"the request body is too long (expected at most {max_bytes:,} bytes)"
+            )
     return bytes(content)
 
 
 class Speaking:
-    """A text that is being synthesized: the audio, and the facts for the last event."""
+    """A text that is being synthesized: its audio, and the data for the last event."""
 
     def __init__(self, synthesizer: Synthesizer, request: SpeechRequest, options: dict[str, Any]):
         """Prepare the text.
@@ -97,11 +99,11 @@ class Speaking:
 
     @property
     def seconds(self) -> float:
-        """Return the length of the audio so far."""
+        """Return the length of the audio that was synthesized so far."""
         return self.num_samples / self.synthesizer.settings.sampling_rate
 
     def encoded(self) -> Iterator[bytes]:
-        """Yield the bytes of the audio file. Some pieces are empty."""
+        """Yield the audio file in pieces. A piece may be empty."""
         encoder = Encoder(self.request.response_format, self.synthesizer.settings.sampling_rate)
         for samples in self.synthesizer.audio_pieces(self._kept(self.stream)):
             self.num_samples += len(samples)
@@ -115,7 +117,7 @@ class Speaking:
             yield mel
 
     def facts(self) -> dict[str, Any]:
-        """Return the last event of the text."""
+        """Return the data of the last event."""
         chunks = self.stream.chunks
         num_symbols = sum(len(chunk.ids) for chunk in chunks)
         num_steps = sum(len(chunk.alignment) for chunk in chunks)
@@ -143,7 +145,7 @@ class Speaking:
 
 
 def _as_image(values: np.ndarray, low: float, high: float) -> dict[str, Any]:
-    """Return a matrix as JSON: its size, and its values from 0 to 255 as base64."""
+    """Return a matrix for JSON: its size, and its values scaled to 0 ... 255, in base64."""
     scaled = 255 * np.clip((values - low) / (high - low), 0, 1)
     content = base64.b64encode(np.rint(scaled).astype(np.uint8).tobytes()).decode()
     rows, columns = values.shape
@@ -156,7 +158,7 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 class OpenAIApi:
-    """The handlers of the API."""
+    """The request handlers of the API."""
 
     def __init__(self, voices: Voices, workers: Workers):
         self.voices = voices
@@ -193,7 +195,7 @@ class OpenAIApi:
                 content = await read_body(request, limits.body_bytes)
             inputs = SpeechRequest.model_validate_json(content)
         except TimeoutError:
-            return problem(408, f"the request is incomplete after {limits.body_seconds:g} s")
+            return problem(408, f"the request body did not arrive within {limits.body_seconds:g} s")
         except ClientDisconnect:
             return Response(status_code=499)
         except ValidationError as error:
@@ -232,8 +234,10 @@ class OpenAIApi:
 
 
 class SpeechResponse(StreamingResponse):
-    """Send speech while it is synthesized. The synthesis stops if the client hangs up or does not
-    read."""
+    """Send speech while it is being synthesized.
+
+    Synthesis stops if the client disconnects or does not read the response.
+    """
 
     def __init__(
         self, speaking: Speaking, workers: Workers, began: float, place: contextlib.ExitStack
@@ -241,7 +245,7 @@ class SpeechResponse(StreamingResponse):
         self.speaking = speaking
         self.workers = workers
         self.began = began
-        self.place = place  # frees the text's place in the queue
+        self.place = place  # closing it frees the text's place in the queue
         is_events = speaking.request.stream_format == "sse"
         media_type = FORMATS[speaking.request.response_format].media_type
         super().__init__(
@@ -262,7 +266,7 @@ class SpeechResponse(StreamingResponse):
             result = "complete" if self.is_complete else "disconnected"
         except TimeoutError:
             result = "stalled"
-        except UserError as error:  # the server closes the connection, so that clients notice it
+        except UserError as error:  # the response ends early, so clients notice the failure
             print(f"error: {error}", flush=True)
             result = "failed"
         finally:
@@ -273,7 +277,7 @@ class SpeechResponse(StreamingResponse):
     is_complete = False
 
     async def _audio(self) -> AsyncIterator[bytes]:
-        """Yield the pieces of the audio file that are not empty."""
+        """Yield the non-empty pieces of the audio file."""
         is_first = True
         async for piece in self.workers.pieces(self.speaking.encoded()):
             if is_first and self.speaking.num_samples:
@@ -284,7 +288,7 @@ class SpeechResponse(StreamingResponse):
         self.is_complete = True
 
     async def _events(self) -> AsyncIterator[bytes]:
-        """Yield server-sent events."""
+        """Yield the audio as server-sent events, then an event with the data about the speech."""
         try:
             async for piece in self._audio():
                 audio = base64.b64encode(piece).decode()

@@ -1,4 +1,7 @@
-"""Define the options of the programs that serve voices. The module needs no server packages."""
+"""Define the options of the programs that serve voices.
+
+This module does not import the server packages, so `--help` works without them.
+"""
 
 import argparse
 import os
@@ -12,16 +15,18 @@ KEY_VARIABLE = "TACOTRON2_VOICE_API_KEY"
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of server.command.serve, except the paths of the models."""
+    """Add the options of `server.command.serve`, except the paths of the models."""
     add = parser.add_argument
     host = checked(str, "a host name or address", lambda name: name and name.encode("idna"))
     port = whole_number(0, 65_535)
-    add("--host", type=host, default="127.0.0.1", help="listen here (default: %(default)s)")
+    add(
+        "--host", type=host, default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
     add(
         "--port",
         type=port,
         default=8000,
-        help="listen on this port; 0: any free port (default: %(default)s)",
+        help="port to listen on; 0: any free port (default: %(default)s)",
     )
     add(
         "--allow-host",
@@ -29,41 +34,43 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="accept these names of this machine in URLs; *: every name",
+        help="accept URLs with these host names; *: all host names (default: only local names)",
     )
     add(
         "--cors",
         nargs="+",
         default=[],
         metavar="ORIGIN",
-        help="let scripts of these websites use the API, such as https://example.org",
+        help="let scripts on these websites use the API, such as https://example.org",
     )
     add(
         "--api-key",
         default=os.environ.get(KEY_VARIABLE, ""),
         metavar="KEY",
-        help=f"clients must send this key (default: the environment variable {KEY_VARIABLE})",
+        help="key that clients must send (default: value of the environment variable "
+        f"{KEY_VARIABLE})",
     )
     add(
         "--workers",
         type=at_least_one,
         default=Limits.workers,
         metavar="N",
-        help="number of texts that are synthesized at the same time (default: number of CPU cores)",
+        help="number of texts to synthesize at the same time (default: number of CPU cores)",
     )
     add(
         "--queue",
         type=whole_number(0),
         default=Limits.queue,
         metavar="N",
-        help="number of texts that may wait; further texts are rejected (default: %(default)s)",
+        help="maximum number of waiting texts; the server rejects further texts "
+        "(default: %(default)s)",
     )
     add(
         "--max-characters",
         type=at_least_one,
         default=Limits.characters,
         metavar="N",
-        help="largest number of characters per text (default: %(default)s)",
+        help="maximum number of characters per text (default: %(default)s)",
     )
     add(
         "--speaker",
@@ -83,13 +90,15 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=10200,
         metavar="PORT",
-        help="also serve the Wyoming protocol of Home Assistant (port without a value: 10200)",
+        help="also serve the Wyoming protocol, for Home Assistant, on this port "
+        "(default port: 10200)",
     )
     add(
         "--numbers",
         nargs="?",
         const=ENGLISH,
         metavar="LANGUAGE",
-        help=f"accept only numbers, for the model of the demo (default language: {ENGLISH})",
+        help="accept only numbers, because the demo model speaks only numbers; LANGUAGE is the "
+        f"language of the number words (default: {ENGLISH})",
     )
     add("--hparams", default="", help="change settings, such as gate_threshold=0.4")

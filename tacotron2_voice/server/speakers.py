@@ -1,4 +1,4 @@
-"""Find the voice and the speaker of a request, and check its text.
+"""Find the voice and the speaker for a request, and check its text.
 
 voices = Voices({"english": Voice("voices/english")}, speaker="linda")
 synthesizer, speaker = voices.find("english", "kathleen")
@@ -12,19 +12,19 @@ from tacotron2_voice.text.spoken_numbers import sentence_of
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utterance import Utterance, prepare_utterance
 
-# Many clients can only send the names of OpenAI's models and voices. These names select the first
-# voice and its default speaker.
+# Many clients can send only the names of OpenAI's models and voices. These model names select the
+# first voice, and these voice names select the default speaker.
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_VOICES = "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()
-ONE_SPEAKER = "default"  # name of the speaker of a voice without names
+ONE_SPEAKER = "default"  # speaker name for voices without named speakers
 
 
 class UnknownModel(UserError):
-    """Report a model that is not served."""
+    """Raised when the server has no model with the requested name."""
 
 
 class UnknownVoice(UserError):
-    """Report a speaker that the model does not have."""
+    """Raised when the model has no speaker with the requested name."""
 
 
 class Voices:
@@ -32,8 +32,8 @@ class Voices:
 
     Args:
         synthesizers: voices by name; the first voice is the default.
-        speaker: default speaker; "": the first speaker.
-        numbers: language of the numbers, if the voices speak only numbers.
+        speaker: default speaker; "": the first speaker of each voice.
+        numbers: language of the number words, if the voices speak only numbers.
 
     Raises:
         UserError: if no voice has the default speaker.
@@ -76,14 +76,17 @@ class Voices:
         raise UnknownVoice(f"voice {voice[:60]!r}: {name} does not have it ({expected})")
 
     def model_of(self, speaker: str) -> str:
-        """Return the name of the first voice with this speaker, or of the first voice."""
+        """Return the name of the first voice that has this speaker.
+
+        If no voice has this speaker, return the name of the first voice.
+        """
         for name, synthesizer in self.synthesizers.items():
             if speaker in synthesizer.settings.speakers:
                 return name
         return next(iter(self.synthesizers))
 
     def described(self) -> list[dict[str, str]]:
-        """Return the speakers of all voices, the default speaker first."""
+        """Return the speakers of each voice, with the voice's default speaker first."""
         found = []
         for name, synthesizer in self.synthesizers.items():
             default = self.default_speakers[name]
@@ -93,12 +96,12 @@ class Voices:
         return found
 
     def prepare(self, synthesizer: Synthesizer, text: str, limits: Limits) -> Utterance:
-        """Return a text that is ready to be spoken.
+        """Return the text in the form that the synthesizer needs.
 
         Raises:
-            UserError: if the text is empty or too long, or cannot be spoken.
+            UserError: if the text is empty, too long, or cannot be spoken.
         """
-        # The length is checked before cleaning, which is slow for long texts.
+        # The length is checked before cleaning, because cleaning long texts is slow.
         if len(text) > limits.characters:
             expected = f"expected at most {limits.characters:,}"
             raise UserError(f"input: {len(text):,} characters ({expected})")

@@ -1,12 +1,13 @@
-"""Synthesize texts of many clients with a few threads.
+"""Synthesize the texts of many clients with a few threads.
 
     workers = Workers(Limits(workers=2), metrics)
     with workers.place():                     # raises Busy if too many texts wait
         async for piece in workers.pieces(voice.stream(text)):
             ...
 
-A thread computes one piece at a time, and the clients take turns. The next piece is computed when
-the client has received the piece before, so a client that reads slowly or hangs up uses no thread.
+Each thread computes one piece at a time, and the texts take turns. The next piece of a text is
+computed only after its client has received the previous piece. Therefore clients that read slowly
+or hang up do not block a thread.
 """
 
 import asyncio
@@ -20,18 +21,18 @@ from tacotron2_voice.server.limits import Limits
 from tacotron2_voice.server.metrics import Metrics
 
 Piece = TypeVar("Piece")
-RETRY_SECONDS = 5  # clients that were rejected should wait for this time
+RETRY_SECONDS = 5  # time that rejected clients should wait before they try again
 
 
 class Busy(Exception):
-    """Report that too many texts are waiting."""
+    """Raised when too many texts are waiting."""
 
 
 class Workers:
     """Limit the number of texts, and compute their pieces in threads.
 
     Attributes:
-        num_texts: number of texts that are synthesized or wait.
+        num_texts: number of texts that are waiting or being synthesized.
     """
 
     def __init__(self, limits: Limits, metrics: Metrics):
@@ -42,7 +43,7 @@ class Workers:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """Count a text as long as the block runs.
+        """Reserve a place for one text until the `with` block ends.
 
         Raises:
             Busy: if the queue is full.
@@ -58,10 +59,10 @@ class Workers:
             self.metrics.texts.set(self.num_texts)
 
     async def pieces(self, iterator: Iterator[Piece]) -> AsyncGenerator[Piece, None]:
-        """Yield the pieces of an iterator, which are computed in the threads.
+        """Yield the pieces of an iterator. The threads compute the pieces.
 
-        If the task is cancelled, a piece that waits for a thread is dropped. A piece that is being
-        computed is finished, and no further piece is computed.
+        If the task is canceled while a piece waits for a thread, the piece is not computed. If a
+        thread is already computing a piece, it finishes this piece, but computes no further piece.
         """
         loop = asyncio.get_running_loop()
         ended = object()
@@ -73,5 +74,5 @@ class Workers:
             yield piece  # type: ignore[misc]
 
     def close(self) -> None:
-        """Drop the waiting pieces. Pieces that are being computed are finished."""
+        """Drop the waiting pieces. The threads finish the pieces that they are computing."""
         self.threads.shutdown(wait=False, cancel_futures=True)

@@ -1,12 +1,12 @@
-"""Serve the Wyoming protocol, with which Home Assistant speaks.
+"""Serve the Wyoming protocol, which Home Assistant uses for speech.
 
     async with listen(open_socket("127.0.0.1", 10200), voices, workers)():
         ...
 
-A client may send a whole text (synthesize), or the pieces of a text that is still being written
-(synthesize-start, synthesize-chunk, synthesize-stop). In the second case each sentence is spoken as
-soon as it is complete. Every speaker is a voice of its own, because Home Assistant shows voices in
-its menus, but not speakers.
+A client can send a whole text (`synthesize`), or a text in pieces while it is being written
+(`synthesize-start`, `synthesize-chunk`, `synthesize-stop`). If the text comes in pieces, the server
+speaks each sentence as soon as it is complete. The server offers every speaker as a separate voice,
+because the menus of Home Assistant list voices, but not speakers.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ from tacotron2_voice.version import __version__
 Background = Callable[[], AbstractAsyncContextManager[None]]
 MAX_EVENT_BYTES = 2**18
 MAX_CONNECTIONS = 100
-IDLE_SECONDS = 600.0  # time until a client sends its next event
+IDLE_SECONDS = 600.0  # time limit for the next event from a client
 
 
 def listen(opened: socket.socket, voices: Voices, workers: Workers) -> Background:
-    """Return a function that returns a context in which the server runs.
+    """Return a function that returns an async context. The server runs inside this context.
 
     Args:
-        opened: a listening socket, which is closed at the end of the context.
+        opened: a listening socket. It is closed at the end of the context.
     """
 
     @asynccontextmanager
@@ -108,8 +108,10 @@ def described(voices: Voices) -> Info:
 
 
 class LimitedReader:
-    """Read from a stream, but reject events that are too long. Wyoming's own reader would keep an
-    event of any length in memory."""
+    """Read from a stream, and reject events that are too long.
+
+    By default, the wyoming package reads events of any length into memory.
+    """
 
     def __init__(self, reader: asyncio.StreamReader):
         self.reader = reader
@@ -124,7 +126,7 @@ class LimitedReader:
 
 
 class Handler(AsyncEventHandler):
-    """Answer the events of one client, one after another."""
+    """Answer the events from one client, one after another."""
 
     def __init__(
         self,
@@ -137,14 +139,14 @@ class Handler(AsyncEventHandler):
         self.limited_reader: Any = LimitedReader(reader)
         self.voices = voices
         self.workers = workers
-        # set between synthesize-start and synthesize-stop
+        # None except between synthesize-start and synthesize-stop
         self.sentences: SentenceBoundaryDetector | None = None
         self.voice: SynthesizeVoice | None = None
         self.num_characters = 0
-        self.rate: int | None = None  # sampling rate of the audio that was started
+        self.rate: int | None = None  # sampling rate; None: no audio was sent for this text yet
 
     async def run(self) -> None:
-        """Answer events until the client hangs up or breaks the protocol."""
+        """Answer events until the client disconnects or violates the protocol."""
         try:
             while True:
                 async with asyncio.timeout(IDLE_SECONDS):
@@ -152,7 +154,7 @@ class Handler(AsyncEventHandler):
                 if event is None or not await self.handle_event(event):
                     break
         except (AttributeError, EOFError, KeyError, OSError, RecursionError, TypeError):
-            pass  # half an event, an event of another form, a closed or an idle connection
+            pass  # an incomplete or invalid event, a closed connection, or an idle connection
         finally:
             self.writer.close()
 
@@ -183,7 +185,8 @@ class Handler(AsyncEventHandler):
             await self._end_audio()
             await self.write_event(SynthesizeStopped().event())
         elif Synthesize.is_type(event.type) and self.sentences is None:
-            # Between start and stop, clients send the whole text again for older servers.
+            # Between start and stop, clients also send the whole text, for servers that do not
+            # support pieces. Such an event is ignored here.
             whole = Synthesize.from_event(event)
             self.voice = whole.voice
             await self._speak(whole.text)
@@ -195,7 +198,7 @@ class Handler(AsyncEventHandler):
         await self.write_event(Error(text=message, code=code).event())
 
     async def _speak(self, text: str) -> None:
-        """Send the audio of a text or a sentence."""
+        """Send the audio of a text or of one sentence."""
         if not text.strip():
             return
         began = time.perf_counter()
@@ -226,7 +229,7 @@ class Handler(AsyncEventHandler):
                 if is_first:
                     metrics.first_audio.observe(time.perf_counter() - began)
                 metrics.audio_seconds.inc(len(samples) / rate)
-                if is_first and self.rate is not None:  # not the first sentence of the text
+                if is_first and self.rate is not None:  # an earlier sentence was sent
                     await self._write_audio(silence(PAUSE, rate), rate)
                 is_first = False
                 await self._write_audio(to_int16(samples), rate)
@@ -239,7 +242,8 @@ class Handler(AsyncEventHandler):
         await self.write_event(AudioChunk(rate=rate, width=2, channels=1, audio=content).event())
 
     async def _end_audio(self) -> None:
-        """End the audio of a text. Clients wait for the end, even if there is nothing to speak."""
+        """End the audio of a text, even if there was nothing to speak, because clients wait for
+        the end."""
         if self.rate is None:
             first = next(iter(self.voices.synthesizers.values()))
             await self._write_audio(b"", first.settings.sampling_rate)
