@@ -153,10 +153,9 @@ def ends_with_last_page(content: bytes) -> bool:
     page = content[content.rfind(b"OggS") :]
     if len(page) < 27 or not page.startswith(b"OggS"):
         return False
-    is_last = page[5] & 4
     num_segments = page[26]
     lengths = page[27 : 27 + num_segments]
-    return bool(is_last) and len(page) >= 27 + num_segments + sum(lengths)
+    return num_segments == len(lengths) and len(page) >= 27 + num_segments + sum(lengths)
 
 
 def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarray:

@@ -42,6 +42,7 @@ MAX_PEAK = 0.95  # audio with high peaks is scaled to this peak, so its level is
 # If the mean of all channels is quieter than this fraction of the loudest channel, the channels
 # cancel each other out.
 MIN_MIXED = 0.5
+MIN_SECONDS = 0.05  # minimum length of a recording or segment
 MAX_SECONDS = 600  # maximum length of a recording, limited because it is read into memory
 SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
 MAX_MISSING_SECONDS = 0.5  # a segment may end this many seconds after its recording
@@ -91,6 +92,11 @@ def convert(
     }
     copies = DerivedFolder(wavs, "--convert", SETTINGS_FILE, made_with)
     copies.check_settings()
+    if (folder / METADATA).exists() and not (wavs / SETTINGS_FILE).exists():
+        raise UserError(
+            f"--convert {folder}: contains a {METADATA} that this program did not write. Choose a "
+            "new folder"
+        )
     clips, problems = recordings_of(corpus, table, speakers, texts)
     total = len(clips) + len(problems)
     clips, overlapping = padded(clips, padding)
@@ -224,6 +230,8 @@ def converted(
     """
     channels, rate = read_channels(path, segment)
     samples = mixed(channels)
+    if len(samples) < MIN_SECONDS * rate:
+        raise UserError(f"{len(samples)} samples, expected at least {MIN_SECONDS} s of audio")
     if rate != sampling_rate:
         import soxr  # installed with librosa
 
@@ -270,13 +278,25 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     total = audio.frames / rate
     seconds = total - segment.start if segment.seconds is None else segment.seconds
     end = segment.start + seconds
-    if not 0 < seconds <= MAX_SECONDS or end > total + MAX_MISSING_SECONDS:
+    is_inside = segment.start < total and end <= total + MAX_MISSING_SECONDS
+    if not 0 < seconds <= MAX_SECONDS or not is_inside:
         raise UserError(
             f"offset {segment.start:g} s, duration {seconds:g} s: expected a segment of at most "
             f"{MAX_SECONDS} s inside the file, which is {total:.2f} s long"
         )
-    audio.seek(round(segment.start * rate))
-    return audio.read(round(seconds * rate), dtype="float32", always_2d=True)
+    first = round(segment.start * rate)
+    count = min(round(seconds * rate), audio.frames - first)
+    import soundfile
+
+    try:
+        audio.seek(first)
+        samples = audio.read(count, dtype="float32", always_2d=True)
+    except soundfile.SoundFileError as error:
+        raise UserError(f"truncated or damaged inside ({error}); copy it again") from None
+    if len(samples) < count:
+        counts = f"{len(samples):,} of {count:,} samples at {segment.start:g} s"
+        raise UserError(f"truncated or damaged: {counts}; copy it again")
+    return samples
 
 
 def mixed(channels: np.ndarray) -> np.ndarray:

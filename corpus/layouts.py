@@ -71,6 +71,7 @@ class TextSource:
     """
 
     folder: Path | None = None
+    suffix: str = ""
     tier: str = ""
 
     def files(self) -> list[Path]:
@@ -207,22 +208,36 @@ def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> 
 def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
     """Read the audio files that have a text, and report audio files that have none."""
     by_name = {path.with_suffix(""): path for path in reversed(readable_first(audio_files(corpus)))}
-    in_folder = {path.stem: path for path in texts.files()}
+    in_folder = defaultdict[str, list[Path]](list)
+    for path in texts.files():
+        in_folder[path.stem].append(path)
     contents = dict[Path, Path]()
     problems = list[str]()
     for name in sorted(by_name):
         if texts.folder and name.name.endswith(OTHER_MICROPHONE):
             continue
-        if path := in_folder.get(name.name.removesuffix(MICROPHONE)) or text_next_to(name):
-            contents[name] = path
+        if texts.folder:
+            same_name = in_folder.get(name.name.removesuffix(MICROPHONE), [])
+            found = [
+                x for x in same_name if x.parent in (texts.folder, texts.folder / name.parent.name)
+            ]
+        else:
+            found = texts_next_to(name, texts.suffix)
+        if len(found) == 1:
+            contents[name] = found[0]
+        elif found:
+            listed = " and ".join(str(path) for path in found)
+            problems.append(
+                f"{by_name[name]}: several transcripts, {listed}; choose with --transcripts"
+            )
         else:
             problems.append(f"{by_name[name]}: no text file, expected {name.name}.txt next to it")
-    if not contents and not texts.folder:
+    if not contents and not texts.folder and not any("--transcripts" in x for x in problems):
         raise UserError(
             f"{corpus}: {len(by_name):,} audio files but no text files, expected {METADATA}, or a "
             f"text file next to each audio file (a.wav, a.txt){advice_on_tables(corpus)}"
         )
-    if unused := sorted({*corpus_texts(corpus), *in_folder.values()} - {*contents.values()}):
+    if unused := sorted({*corpus_texts(corpus), *texts.files()} - {*contents.values()}):
         example = os.path.relpath(unused[0], corpus)
         print(f"note: {len(unused):,} text files have no audio file, such as {example}")
     plain = {path for path in contents.values() if path.suffix not in SEGMENT_SUFFIXES}
@@ -256,13 +271,20 @@ def _has_audio(path: Path) -> bool:
     return any((path.parent / f"{stem}{suffix}").is_file() for suffix in AUDIO_SUFFIXES)
 
 
-def text_next_to(name: Path) -> Path | None:
-    """Return the file that contains an audio file's text or segments, or None if there is none.
+def texts_next_to(name: Path, suffix: str = "") -> list[Path]:
+    """Return the transcripts of an audio file: a text, and files with segments.
 
-    `name` is the path of the audio file without its extension.
+    Args:
+        name: the path of the audio file without its extension.
+        suffix: only files with this extension; "": all.
     """
-    candidates = (Path(f"{name}{suffix}") for suffix in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
-    return next((path for path in candidates if path.is_file()), None)
+    files = [Path(f"{name}{x}") for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES)]
+    files = [path for path in files if path.is_file()]
+    if suffix:
+        return [path for path in files if path.suffix.lower() == f".{suffix.lower().lstrip('.')}"]
+    plain = [path for path in files if path.suffix not in SEGMENT_SUFFIXES]
+    segments = [path for path in files if path.suffix in SEGMENT_SUFFIXES]
+    return plain[:1] + segments
 
 
 # ---------------------------------------------------------------------------- tables
@@ -404,6 +426,9 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     for entry, name in zip(entries, names, strict=True):
         if not entry.name:
             problems.append(f"{entry.where}: no path or id, expected the name of an audio file")
+            continue
+        if re.search("[\0\ud800-\udfff]", entry.name):
+            problems.append(f"{entry.where}: {entry.name!r}, expected the name of an audio file")
             continue
         found = exact_file(entry.name, folders)
         if not found:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,7 +51,8 @@ from tacotron2_voice.utils.files import (
 
 SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt if the corpus has several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
-# Captions of the plots in the report.
+FIRST_FILE = "lengths.png"  # file that is written first; settings.txt is written last
+HEADER = "# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."
 PLOTS = {
     "lengths.png": "Lengths of the clips",
     "corpus.png": "Symbols per second, and silence at the ends",
@@ -95,7 +96,7 @@ def settings(
     }
     if has_lexicon:
         ours["lexicon"] = LEXICON_FILE
-    lines = ["# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."]
+    lines = [HEADER]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
     names = {line.partition("=")[0].strip() for line in lines}
     if several_speakers and "speaker_embedding_dim" not in names:
@@ -385,7 +386,9 @@ def write_lists(
         several_speakers=len({clip.speaker for clip in sets["train"]}) > 1,
         has_lexicon=bool(hparams.pronunciations),
     ).encode()
-    if hparams.pronunciations:
+    given = asked.lexicon or hparams.lexicon
+    is_given = bool(given) and os.path.realpath(given) == os.path.realpath(out / LEXICON_FILE)
+    if hparams.pronunciations and not is_given:  # the user's own file keeps its comments
         contents[LEXICON_FILE] = "".join(f"{one}\n" for one in hparams.pronunciations).encode()
     if hparams.symbols == "corpus":
         table = json.dumps(hparams.symbol_table, ensure_ascii=False, indent=0)
@@ -414,6 +417,7 @@ def write_lists(
     contents["settings.txt"] = contents.pop("settings.txt")
     busy = "another process is writing to it; wait, or choose a different --out"
     with folder_locked(out, busy):
+        check_is_ours(out, contents)
         replaced = put_into(out, contents)
         renamed = rename_earlier_lists(out, {*contents}, hparams)
         if replaced or renamed:
@@ -424,6 +428,21 @@ def write_lists(
             cache_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
     written = [path for name in contents for path in (out / name, cache_path(out / name))]
     return sorted(path for path in written if path.exists())
+
+
+def check_is_ours(out: Path, names: Iterable[str]) -> None:
+    """Raise UserError if a folder has files with these names that `prepare` did not write."""
+    settings_file = out / "settings.txt"
+    if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
+        return
+    if (out / FIRST_FILE).exists():  # an earlier call was killed before it wrote settings.txt
+        return
+    found = sorted(name for name in names if (out / name).exists())
+    if found:
+        raise UserError(
+            f"--out {out}: contains {', '.join(found)}, which this program did not write. Choose a "
+            "new folder"
+        )
 
 
 def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[str]) -> str:

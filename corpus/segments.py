@@ -11,7 +11,9 @@ that the text transcribes. `convert` writes each segment to a separate file.
 
 import gzip
 import json
+import math
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,8 +25,13 @@ from corpus.text_files import read_text
 from tacotron2_voice.utils.errors import UserError
 
 SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
-# A line of Audacity labels: start in seconds, end in seconds, and text, separated by tabs.
-LABEL = re.compile(r"(\d+(?:\.\d+)?)\t(\d+(?:\.\d+)?)\t(.+)")
+NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
+DECIMAL = r"-?\d+[.,]\d+"
+# A line of Audacity labels: start and end in seconds, and a text, separated by tabs or spaces.
+LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
+TIMES = re.compile(r"(\d+:)?\d?\d:\d\d[.,]\d{1,3}\s*-->\s*(\d+:)?\d?\d:\d\d[.,]\d{1,3}(\s|$)")
+TAG = re.compile(r"<[^>]*>|\{\\[^}]*\}")  # formatting in SRT
+MIN_ROLLING_SHARE = 0.3  # share of subtitles that repeat a line in automatic captions
 MAX_OVERLAP = 0.05  # consecutive subtitles may overlap by this many seconds
 KALDI_FILES = ("wav.scp", "text")
 
@@ -60,16 +67,82 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
     return entries
 
 
-def _read_subtitles(path: Path, encoding: str) -> Iterator[tuple[float, float, str]]:
-    import pysubs2
+def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]:
+    """Read SRT or WebVTT. Raises UserError at the first line whose times cannot be read."""
+    text = read_text(path, encoding).replace("\r\n", "\n").replace("\r", "\n")
+    num_cues = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if "-->" not in line:
+            continue
+        num_cues += 1
+        if not TIMES.match(line.strip()):
+            raise UserError(
+                f"{path}:{number}: {line[:60]!r}, expected times such as 00:00:01.000 --> "
+                "00:00:02.500"
+            )
+    cues = _vtt_cues(path, text) if text.lstrip().startswith("WEBVTT") else _srt_cues(path, text)
+    if len(cues) != num_cues:
+        raise UserError(f"{path}: {num_cues:,} lines with times, but {len(cues):,} subtitles")
+    return without_rolling_lines(path, cues)
 
-    text = read_text(path, encoding)
+
+def _vtt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
+    import webvtt
+
     try:
-        subtitles = pysubs2.SSAFile.from_string(text, format_=path.suffix[1:].lower())
-    except (pysubs2.exceptions.Pysubs2Error, ValueError) as error:
-        raise UserError(f"{path}: {error}, expected subtitles") from None
-    for event in subtitles:
-        yield event.start / 1000, event.end / 1000, event.plaintext
+        captions = webvtt.from_string(text).captions
+    except webvtt.errors.MalformedFileError as error:
+        raise UserError(f"{path}: {error}, expected WebVTT subtitles") from None
+    return [(_seconds_of_time(x.start), _seconds_of_time(x.end), x.text) for x in captions]
+
+
+def _srt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
+    import srt
+
+    try:
+        subtitles = list(srt.parse(text))
+    except srt.SRTParseError as error:
+        unmatched = error.unmatched_content.strip()
+        number = text[: error.actual_start].count("\n") + 1
+        raise UserError(
+            f"{path}: before line {number}: {unmatched[:60]!r}, expected a subtitle"
+        ) from None
+    return [
+        (x.start.total_seconds(), x.end.total_seconds(), TAG.sub("", x.content)) for x in subtitles
+    ]
+
+
+def _seconds_of_time(time: str) -> float:
+    """Return the seconds of a time such as 01:02:03.500."""
+    seconds = 0.0
+    for part in time.split(":"):
+        seconds = 60 * seconds + float(part)
+    return seconds
+
+
+def without_rolling_lines(
+    path: Path, cues: list[tuple[float, float, str]]
+) -> list[tuple[float, float, str]]:
+    """Remove lines that are repeated from the subtitle before, if many subtitles repeat a line.
+
+    Automatic captions show each line twice: first alone, then above the next line.
+    """
+    kept = []
+    num_repeated = 0
+    previous = ""
+    for start, end, text in cues:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        last = lines[-1] if lines else previous
+        if lines and lines[0] == previous:
+            num_repeated += 1
+            lines = lines[1:]
+        if lines:
+            kept.append((start, end, "\n".join(lines)))
+        previous = last
+    if num_repeated < MIN_ROLLING_SHARE * len(cues):
+        return cues
+    print(f"note: {path}: removed {num_repeated:,} lines that repeat the subtitle before")
+    return kept
 
 
 def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
@@ -92,9 +165,10 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
 
 
 def are_labels(text: str) -> bool:
-    """Return whether a text file contains Audacity labels instead of a plain text."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return bool(lines) and bool(LABEL.fullmatch(lines[0].strip()))
+    """Return whether a text file contains Audacity labels instead of a plain text: its first line
+    begins with two numbers between tabs, or with two decimal numbers."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return bool(re.match(rf"{NUMBER}\t{NUMBER}(\t|$)|{DECIMAL}\s+{DECIMAL}(\s|$)", first))
 
 
 def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
@@ -105,8 +179,10 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
         match = LABEL.fullmatch(line.strip())
         if not match:
             raise UserError(f"{path}:{number}: {line[:60]!r}, expected start, end and text")
-        start, end, words = match.groups()
-        yield float(start), float(end), words
+        start, end = (float(x.replace(",", ".")) for x in match.group(1, 2))
+        if start < 0:
+            raise UserError(f"{path}:{number}: start {match[1]}, expected a time from 0 on")
+        yield start, end, match[3] or ""
 
 
 def is_kaldi(folder: Path) -> bool:
@@ -144,8 +220,10 @@ def read_kaldi(folder: Path) -> list[Entry]:
                 found = f"{utterance!r} is not in {folder / 'segments'}"
                 raise UserError(f"{where}: {found}, expected a recording, a start and an end")
             recording = values[0]
-            start, end = (_seconds(value, where) for value in values[1:])
-            segment = Segment(start, end - start)
+            start = _seconds(values[1], where)
+            # In Kaldi, -1 is the end of the recording.
+            seconds = None if values[2] == "-1" else _seconds(values[2], where) - start
+            segment = Segment(start, seconds)
         if recording not in recordings:
             raise UserError(f"{where}: {recording!r} is not in {folder / 'wav.scp'}")
         path = recordings[recording]
@@ -155,9 +233,15 @@ def read_kaldi(folder: Path) -> list[Entry]:
 
 def _read_map(path: Path) -> dict[str, str]:
     """Read a file in which each line contains a key, a space and a value."""
-    lines = (line.strip() for line in read_text(path).splitlines())
-    pairs = (line.partition(" ") for line in lines if line)
-    return {key: value.strip() for key, _, value in pairs}
+    values = dict[str, str]()
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        key, *rest = line.split(maxsplit=1)
+        if key in values:
+            raise UserError(f"{path}:{number}: {key!r} occurs twice, expected unique ids")
+        values[key] = rest[0].strip() if rest else ""
+    return values
 
 
 def _seconds(value: str, where: str) -> float:
@@ -182,19 +266,26 @@ def read_lhotse(path: Path) -> list[Entry]:
     recordings_path = path.with_name(path.name.replace("supervisions", "recordings"))
     sources = {}
     for where, recording in _json_lines(recordings_path):
-        files = [x["source"] for x in recording.get("sources", ()) if x.get("type") == "file"]
-        if len(files) != 1:
-            raise UserError(f"{where}: {len(files)} files, expected one file per recording")
-        sources[recording["id"]] = files[0]
+        try:
+            files = [x["source"] for x in recording["sources"] if x.get("type") == "file"]
+            [sources[str(recording["id"])]] = files
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UserError(f"{where}: expected an id and one source of the type file") from None
     entries = []
     for where, supervision in _json_lines(path):
-        recording_id = supervision.get("recording_id")
+        recording_id = str(supervision.get("recording_id"))
         if recording_id not in sources:
             raise UserError(f"{where}: recording {recording_id!r} is not in {recordings_path}")
-        segment = Segment(float(supervision["start"]), float(supervision["duration"]))
+        try:
+            start, seconds = (float(supervision[name]) for name in ("start", "duration"))
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{where}: expected start and duration in seconds") from None
+        if not (0 <= start < math.inf and 0 < seconds < math.inf):
+            raise UserError(f"{where}: start {start:g} and duration {seconds:g}, expected seconds")
         text = " ".join(str(supervision.get("text") or "").split())
         speaker = str(supervision.get("speaker") or "")
-        entries.append(Entry(sources[recording_id], text, where, speaker, segment))
+        segment = Segment(start, seconds)
+        entries.append(Entry(str(sources[recording_id]), text, where, speaker, segment))
     return entries
 
 
@@ -202,9 +293,11 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
     try:
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise UserError(f"{path}: {error}, expected a lhotse manifest") from None
     for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
         try:
             value = dict(json.loads(line))
         except (ValueError, TypeError):
@@ -233,7 +326,7 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
         bounds = [_bounds(clips[i]) for i in indices]
         for rank, i in enumerate(indices):
             start, end = bounds[rank]
-            before = bounds[rank - 1][1] if rank else 0.0
+            before = max((end for _, end in bounds[:rank]), default=0.0)
             if before - start > MAX_OVERLAP:
                 other = clips[indices[rank - 1]].where
                 problems[i] = (

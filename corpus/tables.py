@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ MIN_SHARE = 0.9  # minimum fraction of lines that must contain the delimiter
 MIN_LINES = 5  # with fewer lines, values may repeat by chance
 # A column with at most this many distinct values per line may contain speaker names, which repeat.
 MAX_REPEATING_SHARE = 0.2
-MIN_WORDS = 3  # shorter texts are not compared
+IS_NUMBER = re.compile(r"-?[\d.,: ]*\d[\d.,: ]*")  # also a time such as 1:02
+MIN_WORDS = 2  # shorter texts are not compared
 EXPECTED_JSON = 'expected a JSON object such as {"path": "a.wav", "text": "Yes."}'
 
 
@@ -327,6 +329,11 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
     texts, normalized = zip(*pairs, strict=True)
+    if sum(IS_NUMBER.fullmatch(x) is not None for x in normalized) > len(normalized) / 2:
+        raise UserError(
+            f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r}, expected "
+            "texts. Set the column that contains the spoken texts with --text-column"
+        )
     is_empty = len({*texts}) == 1  # empty, or the same title in all lines
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
@@ -343,29 +350,43 @@ def repeats(values: Sequence[str]) -> bool:
 
 
 def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Return whether, in most lines, the two texts have no word in common."""
+    """Return whether, in most lines, the two texts have no word in common, or no script."""
     words = [[{*re.findall(r"[^\W\d_]+", text.casefold())} for text in pair] for pair in pairs]
     long = [pair for pair in words if min(map(len, pair)) >= MIN_WORDS]
-    return sum(a.isdisjoint(b) for a, b in long) > len(long) / 2
+    if sum(a.isdisjoint(b) for a, b in long) > len(long) / 2:
+        return True
+    scripts = [[scripts_of(text) for text in pair] for pair in pairs]
+    with_letters = [pair for pair in scripts if all(pair)]
+    return sum(a.isdisjoint(b) for a, b in with_letters) > len(with_letters) / 2
+
+
+def scripts_of(text: str) -> set[str]:
+    """Return the scripts of the letters in a text, as in their Unicode names, such as LATIN."""
+    return {unicodedata.name(x, "").partition(" ")[0] for x in text if x.isalpha()}
 
 
 def segment_of(titles: list[str] | None, fields: Sequence[str]) -> Segment | None:
-    """Return the segment of the recording that a row transcribes, from `offset` and `duration`.
-
-    NeMo uses these columns, in seconds.
+    """Return the segment of the recording that a row transcribes, in seconds: from `offset` and
+    `duration`, as in NeMo manifests, or from `start` and `end`.
 
     Raises:
         ValueError: if a value is not a valid number.
     """
     row = dict(zip(titles or (), fields, strict=False))
-    values = {}
-    for name in ("offset", "duration"):
-        value = row.get(name, "")
-        if value and row.get("offset"):
-            values[name] = float(value) if re.fullmatch(r"[\d.]+(e-?\d+)?", value) else -1.0
-            if values[name] < 0:
-                raise ValueError(f"{name} {value!r}, expected a number of seconds, at least 0")
-    return Segment(values["offset"], values.get("duration")) if values else None
+    if row.get("offset"):
+        duration = row.get("duration")
+        length = _number("duration", duration) if duration else None
+        return Segment(_number("offset", row["offset"]), length)
+    if row.get("start") and row.get("end"):
+        start = _number("start", row["start"])
+        return Segment(start, _number("end", row["end"]) - start)
+    return None
+
+
+def _number(name: str, value: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value):
+        raise ValueError(f"{name} {value!r}, expected a number of seconds, at least 0")
+    return float(value)
 
 
 def print_assumptions(

@@ -17,7 +17,7 @@ import torch
 
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes, read_json
-from tacotron2_voice.voice import COMPRESSED_SUFFIX, DESCRIPTION_FILE, GRAPHS
+from tacotron2_voice.voice import COMPRESSED_SUFFIX, DESCRIPTION_FILE, GRAPHS, Voice
 
 NORM_EPSILON = torch.nn.BatchNorm1d(1).eps
 OWN_NAME = re.compile(r"model\.(.+?)(_Transposed)?(_quantized)?")
@@ -45,6 +45,7 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
             f"{folder}: to read the weights of a voice, install the packages in "
             "requirements/onnx.txt"
         ) from None
+    Voice(folder)  # checks the checksums, the graphs and the settings
     description = read_json(folder / DESCRIPTION_FILE)
     weights = dict[str, np.ndarray]()
     for name in GRAPHS:
@@ -57,6 +58,9 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
         weights |= weights_of_graph(onnx.load_from_string(content).graph, name)
     settings = dict(description["hparams"])
     settings["speakers"] = tuple(settings.get("speakers", ()))
+    for name, values in weights.items():
+        if not np.isfinite(values).all():
+            raise UserError(f"{folder}: {name} contains NaN or infinity. Export the voice again")
     state = {name: torch.from_numpy(np.array(x, np.float32)) for name, x in weights.items()}
     return {"state_dict": state, "hparams": settings}
 

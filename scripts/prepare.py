@@ -121,6 +121,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     folder_help = "search this folder and its subfolders for the texts (default: next to the audio)"
     texts("--text-folder", metavar="DIR", type=Path, help=folder_help)
     tier_help = "read this tier of TextGrids with several tiers"
+    texts(
+        "--transcripts",
+        metavar="EXTENSION",
+        default="",
+        help="read only transcripts with this extension, such as srt (default: all)",
+    )
     texts("--tier", metavar="NAME", default="", help=tier_help)
     not_negative = checked(float, "a number of at least 0", lambda value: 0 <= value < math.inf)
     padding_help = (
@@ -196,7 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
         speakers = SpeakerSource(
             args.speaker_column or "", args.speaker_folders, args.speaker or ""
         )
-        texts = TextSource(args.text_folder, args.tier)
+        texts = TextSource(args.text_folder, args.transcripts, args.tier)
         asked = Preparation(**options, table=table_of(args), speakers=speakers, texts=texts)
         written = prepare(asked)
     except KeyboardInterrupt:

@@ -299,3 +299,23 @@ def test_recording_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     path.write_bytes(content[: round(share * len(content))])
     message = refusal(converted, path, RATE)
     assert "truncated" in message or "cannot read" in message
+
+
+@pytest.mark.parametrize("kind", ["flac", "mp3"])
+def test_segment_of_a_truncated_recording_is_rejected(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    soundfile.write(path, np.concatenate([speech()] * 4), RATE)
+    seconds = soundfile.info(path).duration
+    content = path.read_bytes()
+    path.write_bytes(content[: round(0.6 * len(content))])
+    message = refusal(converted, path, RATE, Segment(0.5 * seconds, 0.3 * seconds))
+    assert "truncated" in message or "not readable" in message
+
+
+def test_conversion_keeps_a_table_that_it_did_not_write(recordings, tmp_path, no_plots):
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "metadata.csv").write_text("mine|more|columns\n")
+    message = refusal(convert, recordings, folder, None, create_hparams())
+    assert str(folder) in message
+    assert (folder / "metadata.csv").read_text() == "mine|more|columns\n"

@@ -33,7 +33,8 @@ OWNERS = {
     "unidecode": "tacotron2_voice/text/cleaners.py",
     "phonemizer": "tacotron2_voice/text/espeak.py",
     "triton": "fast_decoder/kernels.py",
-    "pysubs2": "corpus/segments.py",
+    "srt": "corpus/segments.py",
+    "webvtt": "corpus/segments.py",
     "praatio": "corpus/segments.py",
     "jinja2": "corpus/report_page.py",
 }

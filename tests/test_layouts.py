@@ -11,7 +11,13 @@ import soundfile
 from corpora import refusal, write_tone
 
 from corpus.clips import Clip, Segment
-from corpus.layouts import note_of_unused_audio, problem_of_missing, read_layout, unique_ids
+from corpus.layouts import (
+    TextSource,
+    note_of_unused_audio,
+    problem_of_missing,
+    read_layout,
+    unique_ids,
+)
 from corpus.speaker_names import SpeakerSource
 from corpus.tables import Table
 
@@ -249,3 +255,34 @@ def test_note_counts_texts_without_audio(tmp_path, capsys):
     [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
     assert "2 text files" in note
     assert "b.txt" in note
+
+
+def test_audio_with_several_transcripts_is_a_problem_until_one_is_chosen(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
+    (tmp_path / "a.txt").write_text("One. Two.")
+    (tmp_path / "a.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nOne.\n")
+    clips, problems = read_layout(tmp_path)
+    assert clips == []
+    assert all(name in problems[0] for name in ("a.txt", "a.srt", "--transcripts"))
+    [clip], _ = read_layout(tmp_path, texts=TextSource(suffix="srt"))
+    assert (clip.text, clip.segment) == ("One.", Segment(0.0, 1.0))
+    [clip], _ = read_layout(tmp_path, texts=TextSource(suffix="txt"))
+    assert (clip.text, clip.segment) == ("One. Two.", None)
+
+
+def test_text_folder_is_searched_in_the_folder_of_the_speaker(tmp_path):
+    """Texts of another speaker with the same file name were once used."""
+    for speaker in ("p1", "p2"):
+        path = tmp_path / "audio" / speaker / "1.wav"
+        path.parent.mkdir(parents=True)
+        soundfile.write(path, np.zeros(100), 22050)
+        text = tmp_path / "texts" / speaker / "1.txt"
+        text.parent.mkdir(parents=True)
+        text.write_text(f"I am {speaker}.")
+    texts = TextSource(tmp_path / "texts")
+    clips, _ = read_layout(tmp_path / "audio", None, SpeakerSource(folders=True), texts)
+    assert [(clip.speaker, clip.text) for clip in clips] == [("p1", "I am p1."), ("p2", "I am p2.")]
+    (tmp_path / "texts" / "p1" / "1.txt").unlink()
+    clips, problems = read_layout(tmp_path / "audio", None, SpeakerSource(folders=True), texts)
+    assert [clip.speaker for clip in clips] == ["p2"]
+    assert str(tmp_path / "audio" / "p1" / "1.wav") in problems[0]

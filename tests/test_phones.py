@@ -220,6 +220,8 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
     ("language", "text", "spelled"),
     [
         ("ja", "私は学生です。", "私学生"),
+        ("ja", "彼はここにいます。", "彼"),
+        ("ja", "水をのむ。", "水"),
         ("de", "Guten Tag, 你好!", "你好"),
         ("en-us", "in 東京.", "東京"),
         ("en-us", "カタカナ", "カタナ"),

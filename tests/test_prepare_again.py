@@ -98,3 +98,13 @@ def test_first_validation_clip_has_the_median_length_and_no_problems():
     assert [x.num_frames for x in with_examples_first(clips, findings)] == [5, 9, 7]
     named = [replace(clip, speaker=name) for clip, name in zip(clips, "bab", strict=True)]
     assert [x.num_frames for x in with_examples_first(named, [])] == [5, 9, 7]
+
+
+def test_prepare_keeps_files_that_it_did_not_write(corpus, tmp_path):
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "train.txt").write_text("the text of a clip named train")
+    message = refusal(prepare_with, corpus, lists)
+    assert "train.txt" in message
+    assert contents(lists).keys() == {"train.txt"}
+    assert (lists / "train.txt").read_text() == "the text of a clip named train"

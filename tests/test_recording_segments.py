@@ -6,7 +6,7 @@ import json
 import pytest
 
 from corpus.clips import Clip, Segment
-from corpus.segments import is_kaldi, padded, read_kaldi, read_lhotse, read_segments
+from corpus.segments import are_labels, is_kaldi, padded, read_kaldi, read_lhotse, read_segments
 from tacotron2_voice.utils.errors import UserError
 
 SRT = "1\n00:00:01,000 --> 00:00:02,500\nGood <i>morning</i>,\nLinda.\n\n2\n00:01:03,000 --> 00:01:04,250\nYes.\n"
@@ -105,6 +105,7 @@ def test_kaldi_directory_is_read_when_it_has_no_segments(tmp_path):
         ({"wav_scp": "rec1 a.wav\n", "text": "rec1 yes\nrec2 no\n"}, "text:2"),
         ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "u r 1 x\n"}, "text:1"),
         ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "v r 1 2\n"}, "text:1"),
+        ({"wav_scp": "u a.wav\n", "text": "u yes\nu no\n"}, "text:2"),
     ],
 )
 def test_kaldi_directory_is_rejected_when_its_files_are_inconsistent(files, place, tmp_path):
@@ -164,3 +165,107 @@ def test_error_lists_segments_that_overlap():
     assert problem.startswith("book.srt: 2.00 s: ")
     assert "book.srt: 1.00 s" in problem
     assert "1.00 s" in problem
+
+
+VTT_OF_TEAMS = """WEBVTT
+
+NOTE by Ann
+
+Scene 1
+00:00:01.000 --> 00:00:02.500
+<v Anna>Good morning,
+Linda.
+
+NOTE
+of the editor
+
+5f0c2e/12-0
+00:01:03.000 --> 00:01:04.250 align:start
+Yes.
+
+NOTE end
+"""
+ROLLING = """WEBVTT
+
+00:00:01.000 --> 00:00:02.500
+Good <00:00:01.500><c>morning</c>
+
+00:00:02.500 --> 00:00:02.510
+Good morning
+
+00:00:02.510 --> 00:00:04.000
+Good morning
+it rains <00:00:03.000><c>now</c>
+
+00:00:04.000 --> 00:00:04.010
+it rains now
+"""
+
+
+def texts_of(path, content: str, **options) -> list[str]:
+    path.write_text(content, "utf-8")
+    return [entry.text for entry in read_segments(path, "a", **options)]
+
+
+def test_webvtt_identifiers_and_notes_are_no_text(tmp_path):
+    assert texts_of(tmp_path / "a.vtt", VTT_OF_TEAMS) == ["Good morning, Linda.", "Yes."]
+
+
+def test_lines_that_automatic_captions_repeat_are_removed(tmp_path, capsys):
+    assert texts_of(tmp_path / "a.vtt", ROLLING) == ["Good morning", "it rains now"]
+    assert "3 lines" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("time", ["00:00:03 --> xx", "00:00:03 -->", "3 --> 4"])
+def test_subtitle_with_wrong_times_is_reported_with_its_line(time, tmp_path):
+    content = f"1\n00:00:01,000 --> 00:00:02,000\nOne.\n\n2\n{time}\nTwo.\n"
+    with pytest.raises(UserError) as raised:
+        texts_of(tmp_path / "a.srt", content)
+    assert str(raised.value).startswith(f"{tmp_path / 'a.srt'}:6: ")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "1,0\t2,5\tGood morning.\n3,0\t4,0\tYes.\n",
+        "0.5\t0.5\n1.0\t2.5\tGood morning.\n3.0\t4.0\tYes.\n",
+        "1.000000 2.500000 Good morning.\n3.000000 4.000000 Yes.\n",
+        "1e0\t2.5\tGood morning.\n3.0\t4.0\tYes.\n",
+    ],
+)
+def test_labels_are_recognized_in_other_forms(labels, tmp_path):
+    assert are_labels(labels)
+    assert texts_of(tmp_path / "a.txt", labels) == ["Good morning.", "Yes."]
+
+
+@pytest.mark.parametrize("text", ["One, two.", "1 2 buckle my shoe", "3 o'clock\tand more", ""])
+def test_texts_are_no_labels(text):
+    assert not are_labels(text)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"start": None}, {"duration": "abc"}, {"start": float("nan")}, {"duration": -1}]
+)
+def test_lhotse_supervision_with_wrong_times_is_rejected_with_its_line(changes, tmp_path):
+    recording = {"id": "r1", "sources": [{"type": "file", "source": "one.wav"}]}
+    supervision = {"id": "s", "recording_id": "r1", "start": 1.0, "duration": 1.5, "text": "yes"}
+    for name, value in (("recordings", recording), ("supervisions", supervision | changes)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(value))
+    with pytest.raises(UserError) as raised:
+        read_lhotse(tmp_path / "supervisions.jsonl")
+    assert str(raised.value).startswith(f"{tmp_path / 'supervisions.jsonl'}:1: ")
+
+
+@pytest.mark.parametrize("sources", [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}]])
+def test_lhotse_recording_without_one_file_is_rejected_with_its_line(sources, tmp_path):
+    (tmp_path / "recordings.jsonl").write_text(json.dumps({"id": "r1", "sources": sources}))
+    (tmp_path / "supervisions.jsonl").write_text("")
+    with pytest.raises(UserError) as raised:
+        read_lhotse(tmp_path / "supervisions.jsonl")
+    assert str(raised.value).startswith(f"{tmp_path / 'recordings.jsonl'}:1: ")
+
+
+def test_segments_inside_another_segment_are_problems():
+    clips, problems = padded(segments_of((0.0, 12.0), (2.0, 3.0), (5.0, 8.0)), 0.1)
+    assert [x.where for x in clips] == ["book.srt: 0.00 s"]
+    assert len(problems) == 2

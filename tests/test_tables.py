@@ -7,6 +7,7 @@ from corpora import refusal
 
 from corpus.clips import Segment
 from corpus.tables import Entry, Table, read_table
+from tacotron2_voice.utils.errors import UserError
 
 TEXTS = ["One, or two of them.", "Nobody knew; it rained.", "He paid for the map."]
 
@@ -267,3 +268,26 @@ def test_offset_is_reported_when_it_is_not_a_number_of_seconds(path, offset):
     line = {"path": "a", "offset": offset, "duration": 2, "text": "One."}
     _, [problem] = read(path, json.dumps(line))
     assert problem.startswith(f"{path}:1: ")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["0|我喜欢吃苹果|I like eating apples.", "1|今天下雨|It rains today."],
+        ["0|Good morning.|1.90", "1|It rains now.|1.78"],
+    ],
+)
+def test_table_raises_when_its_last_column_is_no_normalized_text(lines, tmp_path):
+    """English translations and seconds were once trained as texts."""
+    path = tmp_path / "metadata.csv"
+    path.write_text("\n".join(lines), "utf-8")
+    with pytest.raises(UserError) as raised:
+        read_table(Table(path))
+    assert "--text-column" in str(raised.value)
+
+
+def test_columns_start_and_end_make_segments(tmp_path):
+    path = tmp_path / "segments.tsv"
+    path.write_text("file\tstart\tend\ttext\na.wav\t1.5\t3.5\tYes.\n")
+    [entry], _ = read_table(Table(path))
+    assert entry.segment == Segment(1.5, 2.0)

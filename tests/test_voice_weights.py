@@ -13,6 +13,7 @@ from export.checkpoint_synthesizer import CheckpointSynthesizer
 from export.voice_weights import is_voice, state_of_voice
 from hparams import hparams_from_dict
 from model import Tacotron2
+from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.voice import Voice
 from training.start import read_weights
 from training.warm_start import different_audio
@@ -103,3 +104,14 @@ def test_error_lists_the_audio_settings_that_differ(voices):
     other = replace(hparams, sampling_rate=16000)
     [line] = different_audio(source, other)
     assert {"22050", "16000"} <= {word.strip(",)").rpartition("=")[2] for word in line.split()}
+
+
+@pytest.mark.parametrize("damage", [lambda x: x[:-100], lambda x: x[:500] + b"?" + x[501:]])
+def test_damaged_voice_is_rejected(voices, tmp_path, damage):
+    for kind in ("fp32", "packed"):
+        folder = tmp_path / kind
+        shutil.copytree(getattr(voices, kind)[0], folder)
+        path = next(folder.glob("postnet.onnx*"))
+        path.write_bytes(damage(path.read_bytes()))
+        with pytest.raises(UserError):
+            state_of_voice(folder)

@@ -252,6 +252,9 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     """Return the letters in `words` that eSpeak spells by name. `phones`: the phones of `words`."""
     spelled = []
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
+        if language == "ja" and _script(letter) == "CJK":  # eSpeak skips kanji before kana
+            spelled.append(letter)
+            continue
         name = _letter_name(_script(letter), language)
         own_phones = STRESS.sub("", _phones_of_word(letter, language))
         if name and name in STRESS.sub("", phones) and own_phones.startswith(name):
