@@ -69,7 +69,8 @@ def write_corpus(
         samples, own_text = (changes or {}).get(name, (None, None))
         samples = quiet_at_ends(seed=i) if samples is None else samples
         soundfile.write(folder / "wavs" / f"{name}.wav", samples, RATE)
-        lines.append(f"{name}|raw|{own_text or text}\n")
+        spoken = own_text or text
+        lines.append(f"{name}|{spoken}|{spoken}\n")
     (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
     return folder
 
