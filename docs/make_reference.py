@@ -1,11 +1,11 @@
-"""Write the reference pages that follow from the code.
+"""Generate the reference pages from the code.
 
     python docs/make_reference.py            # write docs/reference/*.md
-    python docs/make_reference.py --check    # exit with 1 if a page is not current
+    python docs/make_reference.py --check    # exit with code 1 if a page is out of date
 
-- settings.md: the settings and comments of hparams.py
-- commands.md: the --help of every program
-- length-batching-api.md: the docstrings of the public names of length_batching
+- settings.md: the settings and their comments in hparams.py
+- commands.md: the --help output of every program
+- length-batching-api.md: the docstrings of the public names in length_batching
 """
 
 import argparse
@@ -46,7 +46,7 @@ PROGRAMS = (
     "-m benchmarks.serve",
     "-m benchmarks.word_times",
 )
-# Units in the comments of settings.
+# Units that are recognized in the comments of settings.
 UNITS = (
     "optimizer steps",
     "decoder steps",
@@ -71,7 +71,7 @@ class Setting(NamedTuple):
 
 
 def read_settings(path: Path) -> list[Setting]:
-    """Return the fields of the dataclass HParams with their comments."""
+    """Read the fields of the dataclass HParams, with their comments."""
     source = path.read_text(encoding="utf-8")
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
@@ -107,7 +107,7 @@ def read_settings(path: Path) -> list[Setting]:
 
 
 def type_in_words(annotation: str, aliases: dict[str, str]) -> str:
-    """Return the type of a setting as users know it: int, float, a list, or the allowed values."""
+    """Describe the type of a setting for users: int, float, a list, or the allowed values."""
     import tacotron2_voice.settings as library
 
     optional = annotation.endswith(" | None")
@@ -127,7 +127,7 @@ def settings_page() -> Iterator[str]:
     yield "# Settings\n"
     yield (
         "Set them with `--hparams name=value,name=[a,b]`, or with a file: `--hparams @FILE`. "
-        "Programs print all settings when they start, with `*` in front of changed ones.\n"
+        "Programs print all settings when they start, and mark changed settings with `*`.\n"
     )
     section = None
     for setting in read_settings(ROOT / "hparams.py"):
@@ -144,8 +144,8 @@ def settings_page() -> Iterator[str]:
 
 def commands_page() -> Iterator[str]:
     yield "# Commands\n"
-    yield "The output of `--help` of every program. Programs run from the root of the repository.\n"
-    # The same width and default number of threads on every machine.
+    yield "The `--help` output of every program. Run programs from the root of the repository.\n"
+    # Use the same width and default number of threads on every machine.
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "OMP_NUM_THREADS": "2"}
     for program in PROGRAMS:
         command = [sys.executable, *program.split(), "--help"]
@@ -160,7 +160,7 @@ def api_page() -> Iterator[str]:
     import length_batching
 
     yield "# length_batching API\n"
-    yield "The public names of the package, from their docstrings.\n"
+    yield "The docstrings of the package's public names.\n"
     names = [name for name in length_batching.__all__ if not name.startswith("__")]
     for name in names:
         thing = getattr(length_batching, name)
@@ -202,7 +202,7 @@ def signature_of(name: str, thing: object) -> str:
     if len(text) <= 96:
         return text
     arguments, _, result = text[len(name) + 1 :].rpartition(")")
-    # A comma inside brackets does not separate arguments.
+    # Do not split at commas inside brackets, which do not separate arguments.
     lines = re.split(r", (?![^\[]*\])", arguments)
     return f"{name}(\n    " + ",\n    ".join(lines) + f",\n){result}"
 
@@ -216,8 +216,10 @@ PAGES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only check that pages are current")
-    parser.add_argument("pages", nargs="*", help="only these pages, such as settings.md")
+    parser.add_argument(
+        "--check", action="store_true", help="only check that the pages are up to date"
+    )
+    parser.add_argument("pages", nargs="*", help="only write these pages, such as settings.md")
     args = parser.parse_args()
     outdated = []
     for name in args.pages or PAGES:
@@ -231,7 +233,7 @@ def main() -> None:
             path.write_text(text, encoding="utf-8")
             print(f"wrote {path.relative_to(ROOT)}")
     if args.check and outdated:
-        sys.exit(f"error: not current: {', '.join(outdated)}. Run python docs/make_reference.py.")
+        sys.exit(f"error: out of date: {', '.join(outdated)}. Run python docs/make_reference.py.")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
     speech = voice.synthesize("It was a quiet evening.", speaker="linda")
     speech.audio, speech.sampling_rate    # float32 [N] in [-1, 1], Hz
 
-`import tacotron2_voice` loads no other modules; each name is loaded on first use.
+`import tacotron2_voice` loads no other modules. Each name is loaded when it is first used.
 """
 
 import importlib

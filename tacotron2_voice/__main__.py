@@ -1,4 +1,4 @@
-"""Speak texts with an exported voice, or serve voices, without PyTorch.
+"""Synthesize speech with an exported voice, or serve voices, without PyTorch.
 
 tacotron2-voice speak voices/english --speaker linda --text "It was a quiet evening." -o out.wav
 tacotron2-voice speak voices/english --speaker linda --text-file book.txt -o book.wav --time
@@ -19,14 +19,13 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import Voice
 
-SPEAK = """Speak texts with an exported voice.
+SPEAK = """Synthesize speech with an exported voice.
 
--o NAME.wav writes the texts one after another, with pauses. Until the last text is complete, the
-file is called NAME.part.wav. If you stop the command, the same command continues after the last
-complete line. -o FOLDER writes a WAV
-and a plot of the alignment for each text, and needs matplotlib. --stream writes 16-bit samples to
-standard output as soon as they are computed: `wav` with a header of unknown length, `raw` without a
-header.
+-o NAME.wav writes all texts to one file, separated by pauses. Until the last text is complete, the
+file is called NAME.part.wav. If you stop the program, run the same command again to continue after
+the last complete text. -o FOLDER writes a WAV and a plot of the alignment for each text; this needs
+matplotlib. --stream writes 16-bit samples to standard output as soon as they are computed: `wav`
+starts with a header that contains no length, `raw` has no header.
 """
 
 SERVE = """Serve voices over HTTP until Ctrl-C, with OpenAI's API for speech and a web demo.
@@ -44,11 +43,11 @@ def main(arguments: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     speak = commands.add_parser(
         "speak",
-        help="speak texts",
+        help="synthesize speech",
         description=SPEAK,
         formatter_class=parser.formatter_class,
     )
-    speak.add_argument("voice", type=Path, help="folder of an exported voice")
+    speak.add_argument("voice", type=Path, help="use the exported voice in this folder")
     add_options(speak)
     serve = commands.add_parser(
         "serve",
@@ -56,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=SERVE,
         formatter_class=parser.formatter_class,
     )
-    serve.add_argument("voices", type=Path, nargs="+", help="folders of exported voices")
+    serve.add_argument("voices", type=Path, nargs="+", help="serve the exported voices in these folders")
     add_serve_options(serve)
     args = parser.parse_args(arguments)
     if args.command == "serve":
@@ -69,7 +68,7 @@ def serve_voices(args: argparse.Namespace) -> None:
     """Serve exported voices.
 
     Raises:
-        UserError: if a package for the server is missing, or as server.command.serve.
+        UserError: if a package for the server is missing; also see `server.command.serve`.
     """
     try:
         from tacotron2_voice.server.command import serve

@@ -1,11 +1,10 @@
-"""Find the failures of a spoken chunk from its attention weights.
+"""Detect failures in a synthesized chunk from its attention weights.
 
     failures = find_failures(alignment, ids, reason, settings, table, statistics)
     for failure in failures: print(failure.message)
     best = min(attempts, key=lambda attempt: severity(attempt.failures))
 
-Missing stops, skipped words and repeated words are the failures that users of Tacotron 2 report
-most.
+Users of Tacotron 2 most often report missing stops, skipped words and repeated words.
 """
 
 from collections.abc import Sequence
@@ -20,8 +19,8 @@ from tacotron2_voice.speech_statistics import SpeechStatistics
 from tacotron2_voice.text import SymbolTable, sequence_to_text
 from tacotron2_voice.text.words import word_spans
 
-ATTENDED = 0.5  # a spoken word has at least this attention weight in one decoder step
-MAX_SHOWN = 3  # most skipped words that a message lists
+ATTENDED = 0.5  # a word counts as spoken if its attention weight reaches this in any decoder step
+MAX_SHOWN = 3  # maximum number of skipped words to list in a message
 ADVICE = "Train longer, or try another seed."
 
 Kind = Literal["blurred", "no stop", "stuck", "missing", "skipped", "repeated", "fast", "slow"]
@@ -30,7 +29,7 @@ Kind = Literal["blurred", "no stop", "stuck", "missing", "skipped", "repeated", 
 @dataclass(frozen=True)
 class Failure:
     kind: Kind
-    count: int  # number of affected words, or 1
+    count: int  # number of affected words, or 1 if the failure does not affect single words
     message: str
 
 
@@ -42,20 +41,22 @@ def find_failures(
     table: SymbolTable,
     statistics: SpeechStatistics | None = None,
 ) -> list[Failure]:
-    """Return the failures of a spoken chunk, or [] if its attention looks correct.
+    """Return the failures of a synthesized chunk, or [] if its attention looks correct.
 
     A word counts as reached when attention reaches its middle, because attention often skips silent
-    letters at its end and the punctuation after it.
+    letters at the end of the word and the punctuation after it.
 
     Args:
         alignment: attention weights [steps, symbols].
-        ids: ids of the symbols.
-        reason: why speech ended.
+        ids: symbol ids of the chunk.
+        reason: the reason why speech ended.
+        settings: settings of the model.
+        table: symbol table of the model.
         statistics: statistics of the training clips. Without them, the speaking rate is not
             checked.
     """
     focus_rate = float(alignment.max(axis=1).mean())
-    focus = alignment.argmax(axis=1)  # the symbol with the largest weight in each decoder step
+    focus = alignment.argmax(axis=1)  # symbol with the largest weight in each decoder step
     spans = word_spans(ids, table)
     failures = []
     if focus_rate < FORMED:
@@ -65,7 +66,7 @@ def find_failures(
         failures.append(_no_stop(len(alignment), len(ids), settings))
     if reason is StopReason.STUCK:
         position = f"symbol {focus[-1] + 1} of {len(ids)}"
-        problem = f"attention rested on {position} for {STUCK_SECONDS:g} s, so speech was ended"
+        problem = f"attention stayed at {position} for {STUCK_SECONDS:g} s, so speech was ended"
         failures.append(Failure("stuck", 1, f"{problem}. {ADVICE}"))
 
     reached = [(start, stop) for start, stop in spans if focus.max() >= (start + stop - 1) // 2]
@@ -73,7 +74,7 @@ def find_failures(
         position = f"word {len(reached)} of {len(spans)} (symbol {focus.max() + 1} of {len(ids)})"
         problem = f"words are missing at the end: attention reached {position}"
         failures.append(Failure("missing", len(spans) - len(reached), f"{problem}. {ADVICE}"))
-    if focus_rate >= FORMED:  # blurred attention does not point at any word
+    if focus_rate >= FORMED:  # a blurred alignment does not show which words were skipped
         skipped = _skipped_words(alignment, ids, reached, table)
         if skipped:
             shown = ", ".join(skipped[:MAX_SHOWN])
@@ -95,8 +96,9 @@ def find_failures(
 
 
 def severity(failures: Sequence[Failure]) -> tuple[int, int, int]:
-    """Return a sort key for attempts; the best attempt has the smallest key. A missing end is the
-    worst failure, followed by wrong words and a wrong speaking rate.
+    """Return a sort key for attempts; the best attempt has the smallest key.
+
+    A missing end is the worst failure, followed by wrong words and a wrong speaking rate.
     """
     counts = {failure.kind: failure.count for failure in failures}
     without_end = ("no stop" in counts) + ("stuck" in counts)
@@ -111,8 +113,7 @@ def _seconds(num_steps: int, settings: VoiceSettings) -> float:
 
 
 def _no_stop(num_steps: int, num_symbols: int, settings: VoiceSettings) -> Failure:
-    """Return the failure of speech that reached its limit. The message contains the setting or the
-    length of the text that set the limit."""
+    """Return the failure of speech that reached the limit of decoder steps."""
     problem = f"no stop within {_seconds(num_steps, settings):.1f} s"
     if num_steps == settings.max_decoder_steps:
         limit = f"the limit max_decoder_steps={settings.max_decoder_steps}"
@@ -127,7 +128,7 @@ def _skipped_words(
     spans: Sequence[tuple[int, int]],
     table: SymbolTable,
 ) -> list[str]:
-    """Return the words of `spans`, in quotes, that attention never reached."""
+    """Return the words in `spans` that attention never reached, in quotes."""
     skipped = []
     for start, stop in spans:
         weight = alignment[:, _symbols_of_word(start, stop)].sum(axis=1).max()
@@ -137,9 +138,10 @@ def _skipped_words(
 
 
 def _symbols_of_word(start: int, stop: int) -> slice:
-    """Return the symbols whose attention counts for a word. For a word of one letter, the
-    neighboring symbols count too, because half of the attention may be on the spaces around the
-    letter.
+    """Return the range of symbols whose attention counts for a word.
+
+    For one-letter words, this includes the neighboring symbols, because half of the attention may
+    be on the spaces around the letter.
     """
     if stop - start > 1:
         return slice(start, stop)
@@ -147,7 +149,7 @@ def _symbols_of_word(start: int, stop: int) -> slice:
 
 
 def _rate_failures(seconds: float, num_symbols: int, statistics: SpeechStatistics) -> list[Failure]:
-    """Return the failure of speech that is faster or slower than the training clips."""
+    """Return a failure if speech is much faster or slower than the training clips, or []."""
     spoken = f"{num_symbols} symbols in {seconds:.1f} s"
     shortest = statistics.shortest_time(num_symbols)
     longest = statistics.longest_time(num_symbols)

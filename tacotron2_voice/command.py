@@ -1,6 +1,7 @@
-"""Implement the command `speak`: options, texts, output and messages.
+"""Implement the `speak` command: options, texts, output and messages.
 
-synthesize.py runs it with a checkpoint or a voice, `tacotron2-voice speak` with a voice.
+synthesize.py uses this module with a checkpoint or an exported voice; `tacotron2-voice speak` uses
+it with an exported voice.
 """
 
 import argparse
@@ -31,24 +32,27 @@ from tacotron2_voice.utils.files import check_is_folder
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE
 
-# names with this suffix are files, not folders
+# Names with these suffixes are rejected, because they look like files of unsupported formats.
 OTHER_FORMATS = (".mp3", ".flac", ".ogg", ".opus", ".m4a")
 PARAGRAPH_PAUSE = 2.5  # pause between paragraphs, as a multiple of the pause after a sentence
-SHOWN_LETTERS = 60  # most characters of a text that a message shows
+SHOWN_LETTERS = 60  # maximum number of characters of a text to show in a message
 
 
 def output_path(text: str) -> Path:
-    """Convert the argument of -o: a WAV or a folder."""
+    """Convert the argument of -o, which is a WAV file or a folder."""
     if Path(text).suffix.lower() == ".wav":
         return output_file(text)
     if not text or text.lower().endswith(OTHER_FORMATS):
-        raise argparse.ArgumentTypeError(f"{text!r} (expected a folder, or a name.wav)")
+        raise argparse.ArgumentTypeError(f"{text!r} (expected a folder, or a file name.wav)")
     return Path(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> Any:
-    """Add the options of `speak_texts`, except the path of the model. Returns the group of the
-    options that say what to speak."""
+    """Add the options of `speak_texts`, except the path of the model.
+
+    Returns:
+        The group of options that select what to speak.
+    """
     source = add_text_options(parser)
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
@@ -57,7 +61,8 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
         "--output_directory",
         type=output_path,
         metavar="OUT",
-        help="write all texts into this WAV, or the files of each text into this folder (default: out)",
+        help="write all speech to this WAV file, or one set of files per text to this folder "
+        "(default: out)",
     )
     target.add_argument(
         "--stream",
@@ -67,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
     parser.add_argument(
         "--save-mel",
         action="store_true",
-        help="also write log-mels as .npy; only if -o is a folder",
+        help="also write log-mels as .npy files (only if -o is a folder)",
     )
     parser.add_argument(
         "--timings",
@@ -78,18 +83,22 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
         "--threads",
         type=thread_count,
         metavar="N",
-        help="number of CPU threads (default: 1 for a voice, PyTorch's for a checkpoint)",
+        help="number of CPU threads (default: 1 for a voice, PyTorch's default for a checkpoint)",
     )
-    parser.add_argument("--time", action="store_true", help="print the times and the RTF")
+    parser.add_argument(
+        "--time", action="store_true", help="print how long loading and speaking took, and the RTF"
+    )
     return source
 
 
 def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthesizer]) -> None:
-    """Speak the texts of the command line.
+    """Speak the texts that the command line selects.
 
-    Standard output gets the names of the files, or the audio. Standard error gets the warnings.
+    File names, or the audio with --stream, are written to standard output. Warnings are written to
+    standard error.
 
     Args:
+        args: the parsed options.
         path: path of the model.
         load: a function that loads the model.
     """
@@ -97,7 +106,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         print(list_speakers(load()))
         return
     if not args.stream:
-        print_without_failing()  # `| head` must not stop the writing of files
+        print_without_failing()  # so that a closed pipe, such as `| head`, does not stop the work
     _check_output_options(args)
     timer = Timer()
     synthesizer = load()
@@ -107,7 +116,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     except UserError as error:
         raise UserError(f"--speaker: {error}") from None
     if index is not None:
-        args.speaker = settings.speakers[index]  # the name in the spelling of the model
+        args.speaker = settings.speakers[index]  # the model's spelling of the name
     if args.lexicon:
         note = synthesizer.use_lexicon(args.lexicon)
         settings = synthesizer.settings
@@ -123,7 +132,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     timer.stop_loading()
     num_before = sum(output.is_complete(text.name) for text in texts)
     if num_before:
-        print(f"{num_before:,} of {len(texts):,} texts were spoken before", flush=True)
+        print(f"{num_before:,} of {len(texts):,} texts are already complete", flush=True)
     try:
         with output:
             _speak_rest(output, texts, args, timer)
@@ -142,8 +151,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
 def _speak_rest(
     output: Output, texts: list[InputText], args: argparse.Namespace, timer: "Timer"
 ) -> None:
-    """Speak the incomplete texts, with a progress bar over the texts, or over the chunks of a
-    single text."""
+    """Speak the incomplete texts, and show progress in texts or, for a single text, in chunks."""
     rest = [text for text in texts if not output.is_complete(text.name)]
     has_one_text = len(texts) == 1
     bar = progress_bar(
@@ -169,7 +177,7 @@ def _speak_rest(
 
 
 def list_speakers(synthesizer: Synthesizer) -> str:
-    """Return one line per speaker: the name and, if they are known, the minutes of speech."""
+    """Return one line per speaker, with the name and, if known, the minutes of training speech."""
     names = synthesizer.settings.speakers
     statistics = synthesizer.training.speaker_statistics
     if not names:
@@ -192,14 +200,17 @@ def print_report(
     *,
     numbered: bool,
 ) -> None:
-    """Print the files of a text, its notes and its warnings.
+    """Print the files, notes and warnings of a text.
 
     Args:
+        text: the text.
+        written: a phrase about the files, or "".
+        stream: the speech of the text.
         write: a function that prints a line, by default to standard output.
-        numbered: whether messages name the text's line.
+        numbered: whether messages contain the line number of the text.
     """
     if written:
-        # A text may contain control characters, which a terminal would obey.
+        # Replace control characters, which a terminal would execute.
         line = "".join(x if x.isprintable() else " " for x in text.text)
         write(f"{written}  {textwrap.shorten(line, SHOWN_LETTERS, placeholder='...')}")
     line_number = f"line {int(text.name)}, " if numbered else ""
@@ -211,10 +222,10 @@ def print_report(
 
 
 def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
-    """Return the end of the last line, which counts skipped lines and warnings."""
+    """Return the end of the final message, with the numbers of skipped lines and warnings."""
     phrases = []
     if num_before:
-        phrases.append(f"{num_before:,} spoken before")
+        phrases.append(f"{num_before:,} already complete")
     if num_skipped:
         phrases.append(f"{num_skipped:,} line{'s' * (num_skipped > 1)} skipped")
     if num_warnings:
@@ -223,7 +234,7 @@ def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
 
 
 def _check_output_options(args: argparse.Namespace) -> None:
-    """Set the default output, and check the output before a model is loaded."""
+    """Set the default output, and check the output options before a model is loaded."""
     if not args.stream and args.out is None:
         args.out = Path("out")
     writes_folder = args.out is not None and args.out.suffix.lower() != ".wav"
@@ -265,8 +276,8 @@ class Timer:
     def __init__(self) -> None:
         self.began = time.perf_counter()
         self.loaded = self.began
-        self.first = 0.0  # time of the first audio
-        self.seconds = 0.0  # of audio
+        self.first = 0.0  # time at which the first audio was ready
+        self.seconds = 0.0  # total seconds of audio
 
     def stop_loading(self) -> None:
         self.loaded = time.perf_counter()

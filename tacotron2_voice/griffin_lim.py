@@ -1,8 +1,8 @@
-"""Reconstruct audio from log-mels, with numpy and scipy alone.
+"""Reconstruct audio from log-mels, using only numpy and scipy.
 
 griffin_lim = GriffinLim(settings, filters)
-griffin_lim.samples(log_mel)                       # of a whole log-mel [n_mels, frames]
-for samples in griffin_lim.stream(log_mels): ...   # piece by piece, before the last frame exists
+griffin_lim.samples(log_mel)                       # audio of a whole log-mel [n_mels, frames]
+for samples in griffin_lim.stream(log_mels): ...   # audio in pieces, as log-mels become available
 """
 
 import itertools
@@ -18,21 +18,21 @@ from tacotron2_voice.utils.errors import UserError
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 MAX_LOG_MEL = 20  # log-mels of audio in [-1, 1] reach about 3
 MOMENTUM = 0.99  # momentum of fast Griffin-Lim
-ITERATIONS = 30  # iterations; more iterations hardly change the audio (docs/guides/deploy.md)
+ITERATIONS = 30  # more iterations hardly change the audio (docs/guides/deploy.md)
 MAGNITUDE_ITERATIONS = 30
 TINY = np.float32(1e-8)
-SILENT_PIECE = 128  # frames of silence in a piece; longer silence is cut
+SILENT_PIECE = 128  # maximum number of frames in a piece of silence
 
 
 def is_silence(log_mel: np.ndarray) -> bool:
-    """Return whether a log-mel [n_mels, frames] is digital silence, as in a pause."""
+    """Return whether a log-mel [n_mels, frames] contains only digital silence, as in a pause."""
     return bool((log_mel <= np.float32(SILENCE)).all())
 
 
 def cut_silence(log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield log-mels [n_mels, frames], with long silence in pieces of its own.
+    """Yield log-mels [n_mels, frames] in which long silence is cut into separate pieces.
 
-    A vocoder needs no computation for these pieces, so a long pause takes neither time nor memory.
+    The vocoder skips these pieces, so a long pause takes neither time nor memory.
     """
     for log_mel in log_mels:
         is_silent = (log_mel <= np.float32(SILENCE)).all(axis=0)
@@ -52,13 +52,16 @@ def windowed(
     context: int,
     scale: int = 1,
 ) -> Iterator[np.ndarray]:
-    """Apply `function` to pieces of an array [channels, frames], and yield the result in pieces.
+    """Apply `function` to an array [channels, frames] in pieces, and yield the result in pieces.
 
     Args:
+        pieces: consecutive pieces of the array.
         function: returns `scale` columns per frame. Each column depends on at most `context` frames
             on each side.
+        context: number of frames.
+        scale: number of columns per frame.
     """
-    # waiting frames; the first `done` frames are only context
+    # Frames that are still needed. The first `done` of them only serve as context.
     waiting = np.empty((0, 0), np.float32)
     done = 0
     for piece in itertools.chain(pieces, [None]):
@@ -73,10 +76,16 @@ def windowed(
 
 
 class GriffinLim:
-    """Run fast Griffin-Lim (Perraudin, Balazs, Søndergaard 2013) on pieces of a log-mel."""
+    """Compute audio from log-mels by fast Griffin-Lim (Perraudin, Balazs, Søndergaard 2013)."""
 
     def __init__(self, settings: VoiceSettings, filters: np.ndarray, iterations: int = ITERATIONS):
-        """`filters` [n_mels, filter_length / 2 + 1] are the mel filters of the training."""
+        """Set up the window and the inverse of the mel filters.
+
+        Args:
+            settings: settings of the model.
+            filters: the mel filters used in training, [n_mels, filter_length / 2 + 1].
+            iterations: number of iterations.
+        """
         self.size = settings.filter_length
         self.hop = settings.hop_length
         self.iterations = iterations
@@ -88,11 +97,13 @@ class GriffinLim:
         self.inverse = np.linalg.pinv(filters.astype(np.float64)).astype(np.float32)
 
     def magnitudes(self, log_mel: np.ndarray) -> np.ndarray:
-        """Return linear magnitudes [frames, bins], at least 0, whose log-mel is close to `log_mel`
-        [n_mels, frames]. They are found by multiplicative updates (Lee and Seung 2001).
+        """Return non-negative linear magnitudes [frames, bins] that approximate a log-mel.
+
+        The magnitudes are computed by multiplicative updates (Lee and Seung 2001). `log_mel` has
+        the shape [n_mels, frames].
 
         Raises:
-            UserError: if the log-mel is NaN or far above that of any audio.
+            UserError: if the log-mel contains NaN, or values far above those of any audio.
         """
         peak = log_mel.max(initial=-np.inf)
         if not peak <= MAX_LOG_MEL:  # the condition is also true for NaN
@@ -108,20 +119,18 @@ class GriffinLim:
         return magnitudes
 
     def samples(self, log_mel: np.ndarray) -> np.ndarray:
-        """Return float32 samples [hop_length * frames - 1] whose log-mel is close to `log_mel`
-        [n_mels, frames].
+        """Return float32 samples [hop_length * frames - 1] for a log-mel [n_mels, frames].
 
         Raises:
-            UserError: as `magnitudes`.
+            UserError: see `magnitudes`.
         """
         return np.concatenate([*self.stream([log_mel])])
 
     def stream(self, log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield float32 samples [N] for consecutive log-mels [n_mels, frames]. The total is
-        hop_length * frames - 1 samples.
+        """Yield float32 samples [N] for consecutive log-mels [n_mels, frames].
 
-        Earlier samples stay fixed, so that the phases of each piece continue those of the piece
-        before.
+        In total, this yields hop_length * frames - 1 samples. While a piece is computed, the
+        samples of the previous piece stay fixed, so that the phases are continuous.
         """
         rng = np.random.default_rng(0)
         known = np.empty(0, np.float32)
@@ -136,7 +145,7 @@ class GriffinLim:
                 samples[: len(known)] = known
             else:
                 samples = self._invert(self.magnitudes(log_mel), known, rng)
-            ready = log_mel.shape[1] - context  # like in `windowed`, if more frames follow
+            ready = log_mel.shape[1] - context  # the same as in `windowed` if more frames follow
             known = samples[max(0, ready - context) * self.hop : max(0, ready) * self.hop + half]
             return samples[half : half + log_mel.shape[1] * self.hop - 1]
 
@@ -145,8 +154,11 @@ class GriffinLim:
     def _invert(
         self, magnitudes: np.ndarray, known: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return samples from the start of the first frame's window, which is filter_length / 2
-        before its center. The samples begin with `known`."""
+        """Return samples for `magnitudes` that begin with the samples `known`.
+
+        The first sample is at the start of the first frame's window, filter_length / 2 before its
+        center.
+        """
         turns = rng.random(magnitudes.shape, dtype=np.float32) * np.float32(2 * np.pi)
         angles = np.exp(1j * turns).astype(np.complex64)
         weight = self._overlap(np.broadcast_to(self.window**2, (len(magnitudes), self.size)))
@@ -165,8 +177,7 @@ class GriffinLim:
         return samples
 
     def _overlap(self, frames: np.ndarray) -> np.ndarray:
-        """Return the sum of overlapping frames [n, size]. Each frame starts one hop after the frame
-        before."""
+        """Add overlapping frames [n, size]; each frame starts one hop after the previous frame."""
         blocks = -(-self.size // self.hop)
         total = np.zeros((len(frames) + blocks, self.hop), np.float32)
         for block in range(blocks):

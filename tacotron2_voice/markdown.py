@@ -1,9 +1,9 @@
-"""Read a Markdown file as prose: headings, paragraphs and list items, without their marks.
+"""Read headings, paragraphs and list items from a Markdown file, without the Markdown syntax.
 
     read_markdown("a.md", "# Title\\n\\nSee [the *docs*](x.md).").paragraphs
     # [(1, "Title"), (3, "See the docs.")]
 
-Code blocks, tables, HTML and images are not read. This module needs the package markdown-it-py.
+Code blocks, tables, HTML and images are skipped. This module needs the package markdown-it-py.
 """
 
 import re
@@ -18,9 +18,9 @@ SKIPPED = {
     "fence": "code block",
     "code_block": "code block",
     "table_open": "table",
-    "html_block": "block of HTML",
+    "html_block": "HTML block",
 }
-# YAML between lines of hyphens at the beginning of a file.
+# Front matter: YAML between two lines of hyphens at the start of a file.
 _FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?=\r?\n|\Z)", re.DOTALL)
 _TASK = re.compile(r"\[[ xX]\]\s+")
 
@@ -30,8 +30,9 @@ def read_markdown(source: str, text: str) -> Prose:
 
     Args:
         source: the name of the file, for the notes.
+        text: the Markdown text.
     """
-    # Blank lines instead of the front matter keep the numbers of lines.
+    # Replace the front matter with blank lines, so that line numbers stay correct.
     text = _FRONT_MATTER.sub(lambda match: "\n" * match[0].count("\n"), text)
     paragraphs: list[tuple[int, str]] = []
     joined: list[str] = []
@@ -57,7 +58,7 @@ def read_markdown(source: str, text: str) -> Prose:
 
 
 def _text_of(tokens: list[Token]) -> str:
-    """Return the text of inline tokens. Images and tags of HTML have no text."""
+    """Return the text of inline tokens; images and HTML tags have no text."""
     texts = []
     for token in tokens:
         if token.type in ("text", "text_special", "code_inline"):

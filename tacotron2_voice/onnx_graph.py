@@ -13,14 +13,14 @@ import numpy as np
 
 from tacotron2_voice.utils.errors import UserError
 
-MAX_GRAPH_BYTES = 2**30  # the decoder step of the full-size model has 72 MB
+MAX_GRAPH_BYTES = 2**30  # the decoder step of the full-size model is 72 MB
 
 
 class OnnxGraph:
-    """Load an ONNX graph that uses no other files, and run it.
+    """Load and run an ONNX graph that does not use other files.
 
     Raises:
-        UserError: if the content is not such a graph.
+        UserError: if the content is not an ONNX graph, or if the graph uses other files.
     """
 
     def __init__(self, content: bytes, threads: int):
@@ -28,18 +28,18 @@ class OnnxGraph:
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
-        # A tensor whose data is in another file has this key in its protobuf message.
+        # The protobuf message of a tensor contains this key if its data is in another file.
         if re.search(rb"(?:\x08|\x88\x80*\x00)location", content):
-            raise UserError("the graph has weights in other files (expected all in this file)")
+            raise UserError("the graph stores weights in other files (expected a single file)")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
-        options.log_severity_level = 4  # errors are raised
-        # `operators` cannot read ONNX Runtime's own format.
+        options.log_severity_level = 4  # do not log errors, because they are raised
+        # Only accept the ONNX format, because `operators` cannot read ONNX Runtime's own format.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         try:
-            # Without constant folding, weights of 8 bits stay small in memory.
+            # Disable constant folding, so that int8 weights are not expanded in memory.
             self.session = onnxruntime.InferenceSession(
                 content,
                 options,
@@ -47,12 +47,12 @@ class OnnxGraph:
                 disabled_optimizers=["ConstantFolding"],
             )
         except Exception as error:  # ONNX Runtime raises many types of errors
-            raise UserError(f"not an ONNX graph that runs here ({_reason(error)})") from None
+            raise UserError(f"not an ONNX graph that can run here ({_reason(error)})") from None
         self.inputs = self.session.get_inputs()
         self.outputs = self.session.get_outputs()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs. Raise UserError if the graph cannot run with these inputs."""
+        """Run the graph and return its outputs, or raise UserError if it cannot run."""
         try:
             return self.session.run(None, inputs)
         except Exception as error:  # ONNX Runtime raises many types of errors
@@ -60,42 +60,44 @@ class OnnxGraph:
 
 
 def _reason(error: Exception) -> str:
-    """Return the beginning of ONNX Runtime's message, without the location in its source."""
+    """Return the beginning of ONNX Runtime's message, without the source location."""
     return " ".join(str(error).rpartition("Status Message:")[2].split())[:120]
 
 
 def check_operators(content: bytes, known: Set[str], kind: str) -> None:
-    """Check that an ONNX graph consists of the `known` operators.
+    """Check that an ONNX graph contains only `known` operators.
 
     Args:
-        kind: the expected kind of graph in the message, such as "a voice".
+        content: the ONNX file.
+        known: names of the allowed operators.
+        kind: the expected kind of graph, for the message, such as "a voice".
 
     Raises:
-        UserError: if the graph has other operators, such as loops, or is not an ONNX graph.
+        UserError: if the graph contains other operators, such as loops, or is not an ONNX graph.
     """
     unknown = operators(content) - known
     if unknown:
         names = ", ".join(sorted(unknown))
-        raise UserError(f"operators that {kind} cannot have: {names:.200}")
+        raise UserError(f"contains operators that {kind} cannot have: {names:.200}")
 
 
 def operators(content: bytes) -> set[str]:
-    """Return the names of an ONNX graph's operators.
+    """Return the names of the operators in an ONNX graph.
 
-    The set contains "function" or "subgraph" if the graph has any. Operators outside ONNX's own
-    domain are "DOMAIN.NAME". This function replaces the package onnx, because voices work without
-    that package.
+    The set also contains "function" or "subgraph" if the graph has functions or subgraphs.
+    Operators outside ONNX's own domain are written as "DOMAIN.NAME". This function parses the file
+    itself, because voices must work without the package onnx.
 
     Raises:
         UserError: if the content is not an ONNX graph.
     """
-    # an empty message type, so that every field is unknown
+    # Parsing as an empty message makes every field an unknown field, which can be listed.
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     def fields(messages: Sequence[bytes], number: int) -> list[bytes]:
-        """Return the messages and texts in the field with this number of onnx.proto."""
+        """Return the messages and strings in the field with this number in onnx.proto."""
         all_fields = [x for y in messages for x in UnknownFieldSet(Empty.FromString(y))]
         return [x.data for x in all_fields if (x.field_number, x.wire_type) == (number, 2)]
 

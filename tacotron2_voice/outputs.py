@@ -1,4 +1,4 @@
-"""Write speech: files for each text in a folder, one WAV for all texts, or standard output.
+"""Write speech to files in a folder, to one WAV file, or to standard output.
 
 with output:
     for text in texts:
@@ -28,21 +28,22 @@ from tacotron2_voice.utils.audio_files import encode, write_mel, write_wav
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, remove_leftovers, write_atomically, write_bytes
 
-MAX_WAV_BYTES = 2**32 + 7  # the header counts the bytes after the first eight with 32 bits
+MAX_WAV_BYTES = 2**32 + 7  # the header stores the size without the first 8 bytes in 32 bits
 
 
 class Output(ABC):
-    """Synthesize texts one after another and write them. Texts that an earlier call of the same
-    command completed are skipped.
+    """Synthesize texts one after another and write the speech.
+
+    Texts that an earlier run of the same command has completed are skipped.
 
     Args:
         synthesizer: the synthesizer for the texts.
-        options: options of Synthesizer.stream.
+        options: options for Synthesizer.stream.
 
     Attributes:
-        num_warnings: number of warnings for all complete texts.
-        written: a phrase about the last text, or "".
-        pause: seconds between two texts, if they become one stream or file.
+        num_warnings: total number of warnings for all complete texts.
+        written: a phrase about the files of the last text, or "".
+        pause: seconds of silence between two texts in the same stream or file.
     """
 
     num_warnings = 0
@@ -55,25 +56,29 @@ class Output(ABC):
         self.sampling_rate = synthesizer.settings.sampling_rate
 
     def is_complete(self, name: str) -> bool:
-        """Return whether an earlier call has written the text with this name."""
+        """Return whether the text with this name is already complete."""
         return False
 
     def start(self, text: InputText) -> SpeechStream:
-        """Return the speech of a text as a stream that `write` reads."""
+        """Start to synthesize a text, and return a stream for `write`."""
         return self.synthesizer.stream(text.utterance, **self.options)
 
     @abstractmethod
     def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
-        """Write a text. Write the speech of a text, and yield the number of samples of each piece.
-        The text is complete after the last piece."""
+        """Write the speech for a text, and yield the number of samples after each piece.
+
+        The text is complete after the last piece.
+        """
 
     def describe_stop(self, num_texts: int) -> str:
-        """Describe the texts that are kept after a stop, or return ""."""
+        """Return a phrase about the texts that are kept when the program is stopped, or ""."""
         return ""
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        """Describe the files, or return "". `num_before` is the number of texts of earlier
-        calls."""
+        """Return a phrase about the written files, or "".
+
+        `num_before` is the number of texts that earlier runs have completed.
+        """
         return ""
 
     def __enter__(self) -> "Output":
@@ -87,12 +92,17 @@ class Output(ABC):
 
 
 class FolderOutput(Output):
-    """Write a WAV, a plot of the alignment and, with `save_mel`, the log-mel of each text. The
-    number of the text's line is the name of the files. The folder exists.
+    """Write a WAV, a plot of the alignment and, with `save_mel`, the log-mel for each text.
+
+    The files are named after the line number of the text.
 
     Args:
-        keys: hash of each text and its options, by the name of the text.
-        timings: also write the times of the words, in this format of timings.FORMATS.
+        folder: an existing folder.
+        synthesizer: the synthesizer for the texts.
+        options: options for Synthesizer.stream.
+        keys: maps the name of each text to a hash of the text and its options.
+        save_mel: whether to write log-mels.
+        timings: also write the times of the words, in this format from timings.FORMATS.
     """
 
     def __init__(
@@ -166,10 +176,13 @@ def write_speech(base: Path, speech: Speech, table: SymbolTable, *, save_mel: bo
     """Write `base`.wav, a plot of the alignment as `base`.png and, with `save_mel`, `base`.npy.
 
     Args:
-        table: the symbols of the model, for the plot.
+        base: path of the files without extension.
+        speech: the speech.
+        table: symbol table of the model, for the plot.
+        save_mel: whether to write the log-mel.
 
     Raises:
-        UserError: if a file cannot be written. A file never exists incomplete.
+        UserError: if a file cannot be written. Incomplete files are never left behind.
     """
     from tacotron2_voice.utils.plots import draw_alignment
 
@@ -192,7 +205,7 @@ def _write_timings(path: Path, timings: Timings, kind: str) -> None:
 
 
 def to_int16(samples: np.ndarray) -> bytes:
-    """Return samples in [-1, 1] as 16-bit integers."""
+    """Encode samples in [-1, 1] as 16-bit little-endian integers."""
     return np.rint(32767 * samples).astype("<i2").tobytes()
 
 
@@ -201,8 +214,10 @@ def silence(seconds: float, sampling_rate: int) -> bytes:
 
 
 class StreamOutput(Output):
-    """Write 16-bit samples to standard output: "wav" with a header of unknown length, "raw" without
-    a header. A pause separates the texts."""
+    """Write 16-bit samples to standard output, with a pause between texts.
+
+    "wav" starts with a header that contains no length; "raw" has no header.
+    """
 
     def __init__(
         self, kind: Literal["wav", "raw"], synthesizer: Synthesizer, options: dict[str, Any]
@@ -226,8 +241,10 @@ class StreamOutput(Output):
 
 
 def wav_header(sampling_rate: int, num_bytes: int | None = None) -> bytes:
-    """Return the header of a WAV of 16-bit samples. Without `num_bytes`, the header contains no
-    length, and players read to the end of the file."""
+    """Return the header of a 16-bit WAV file.
+
+    Without `num_bytes`, the header contains no length, and players read to the end of the file.
+    """
     header = bytes(encode(np.zeros(0), sampling_rate))
     rest = 2**32 - 1
     size = 2**32 - 1
@@ -241,20 +258,25 @@ def wav_header(sampling_rate: int, num_bytes: int | None = None) -> bytes:
 
 
 class WavOutput(Output):
-    """Write all texts into one WAV of 16-bit samples, with a pause between them.
+    """Write all texts to one 16-bit WAV file, with a pause between texts.
 
-    Each text is appended to `NAME.part.wav`, which players can already read. At the end of a `with`
-    block, this file becomes `NAME.wav`. After an error it keeps the complete texts, and the next
-    call continues after these texts. If a text has changed, this text and all later texts are
-    synthesized again.
+    Each text is appended to `NAME.part.wav`, which players can read at any time. At the end of a
+    `with` block, this file is renamed to `NAME.wav`. After an error, the file keeps the complete
+    texts, and the next run continues after them. If a text has changed, this text and all later
+    texts are synthesized again.
 
     Args:
-        keys: hash of each text and its options, by the name of the text.
-        timings: also write the times of the words of all texts, in this format of timings.FORMATS.
+        path: path of the WAV file.
+        synthesizer: the synthesizer for the texts.
+        options: options for Synthesizer.stream.
+        keys: maps the name of each text to a hash of the text and its options.
+        timings: also write the times of the words of all texts, in this format from
+            timings.FORMATS.
 
     Raises:
-        BlockingIOError: if another process writes the same WAV.
-        UserError: if NAME.part.wav is not a file of this program, or the WAV is full.
+        BlockingIOError: if another process writes to the same WAV file.
+        UserError: if this program did not write NAME.part.wav, or if the WAV file would exceed its
+            maximum size.
     """
 
     def __init__(
@@ -275,12 +297,12 @@ class WavOutput(Output):
         self.part = path.with_name(f"{path.stem}.part{path.suffix}")
         log = path.with_name(f"{path.stem}.part.jsonl")
         if self.part.exists() and not log.exists():
-            raise UserError(f"{self.part}: already exists, but not {log.name} (expected both)")
+            raise UserError(f"{self.part}: exists without {log.name} (expected both or neither)")
         self.log = ResumeLog(log)
         header = wav_header(self.sampling_rate)
         self.num_complete = 0
-        self.end = len(header)  # bytes of the complete texts
-        self.size = 0  # bytes of the current text
+        self.end = len(header)  # number of bytes of the header and all complete texts
+        self.size = 0  # number of bytes of the current text
         part_size = self.part.stat().st_size if self.part.exists() else 0
         for (name, key), entry in zip(self.keys, self.log.entries, strict=False):
             if entry.key != key or self.end + entry.files[name] > part_size:
@@ -299,7 +321,7 @@ class WavOutput(Output):
 
     @property
     def seconds(self) -> float:
-        """Return the total time of the complete texts and of the pauses between them."""
+        """Return the total duration of the complete texts, including pauses."""
         num_bytes = self.end - len(wav_header(self.sampling_rate))
         return num_bytes / 2 / self.sampling_rate
 
@@ -333,7 +355,7 @@ class WavOutput(Output):
         return f"wrote {self.path}, {self.seconds:.2f} s{of_texts}"
 
     def add_samples(self, samples: bytes) -> None:
-        """Append samples of the next text."""
+        """Append samples to the current text."""
         if self.end + self.size + len(samples) > MAX_WAV_BYTES:
             line = int(self.keys[self.num_complete][0])
             problem = f"line {line} does not fit (expected at most 4 GiB per WAV)"
@@ -344,7 +366,7 @@ class WavOutput(Output):
         self.size += len(samples)
 
     def end_text(self, warnings: list[str], timings: Timings | None = None) -> None:
-        """Record that the next text is complete."""
+        """Record that the current text is complete."""
         name, key = self.keys[self.num_complete]
         as_dict = None
         if timings is not None:
@@ -361,7 +383,7 @@ class WavOutput(Output):
 
     def __exit__(self, *error: object) -> None:
         with self.log:
-            # the disk is full, and the writing has already failed
+            # Closing can fail if the disk is full. In that case, writing has already failed.
             with contextlib.suppress(OSError):
                 self.file.close()
             os.truncate(self.part, self.end)
@@ -371,7 +393,7 @@ class WavOutput(Output):
                 self.part.unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        """Write the lengths into the header, and rename NAME.part.wav."""
+        """Write the lengths to the header, and rename NAME.part.wav to NAME.wav."""
         header = wav_header(self.sampling_rate)
         with naming(self.part), open(self.part, "rb+") as file:
             file.write(wav_header(self.sampling_rate, self.end - len(header)))
@@ -382,4 +404,4 @@ class WavOutput(Output):
             _write_timings(timings_path, self.timings, self.timings_format)
         with naming(self.path):
             os.replace(self.part, self.path)
-        self.log.keep(0)  # closing removes an empty log
+        self.log.keep(0)  # empties the log, so that closing removes it

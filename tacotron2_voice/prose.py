@@ -4,15 +4,15 @@ prose = paragraphs_of("book.txt", "It was\\nthir-\\nteen.\\n\\nThe end.")
 prose.paragraphs  # [(1, "It was thirteen."), (5, "The end.")]
 prose.notes       # ["book.txt: joined 1 word at the ends of lines: 'thirteen'"]
 
-Line breaks inside a paragraph are spaces, and blank lines separate paragraphs. Words with a hyphen
-at the end of a line are joined, and page numbers are dropped.
+Blank lines separate paragraphs. Line breaks inside a paragraph become spaces. Words that are
+hyphenated at the end of a line are joined, and page numbers are removed.
 """
 
 import re
 import unicodedata
 from typing import NamedTuple
 
-# A page number in a line of its own, such as "12" and "- 12 -".
+# A line that contains only a page number, such as "12" or "- 12 -".
 _PAGE_NUMBER = re.compile(r"[-–— ]*\d{1,4}[-–— ]*")
 _SENTENCE_END = re.compile(r"[.!?…:。！？।։؟]['\")\]»”’」』]*$")
 _BROKEN_WORD = re.compile(r"[^\W\d_][-‐]")
@@ -23,14 +23,14 @@ _WITHOUT_SPACES = (
     "FULLWIDTH",
     "IDEOGRAPHIC",
 )  # scripts without spaces between words
-MAX_SHOWN = 5  # words or lines in a note
+MAX_SHOWN = 5  # maximum number of words or lines to list in a note
 
 
 class Prose(NamedTuple):
     """The paragraphs of a file."""
 
-    paragraphs: list[tuple[int, str]]  # the number of its first line, and the text
-    notes: list[str]  # what was joined, dropped or skipped
+    paragraphs: list[tuple[int, str]]  # number of the first line, and text
+    notes: list[str]  # notes about joined words, dropped lines and skipped blocks
 
 
 class _Line(NamedTuple):
@@ -44,6 +44,7 @@ def paragraphs_of(source: str, text: str) -> Prose:
 
     Args:
         source: the name of the file, for the notes.
+        text: the content of the file.
     """
     written = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     lines = [
@@ -85,14 +86,14 @@ def paragraphs_of(source: str, text: str) -> Prose:
 
 
 def join_lines(lines: list[str], joined: list[str]) -> str:
-    """Return the lines of a paragraph as one line. Append words that were broken to `joined`."""
+    """Join the lines of a paragraph, and append words that were hyphenated to the list `joined`."""
     pieces = lines[:1]
     for line in lines[1:]:
         before = pieces[-1]
         is_broken = _BROKEN_WORD.fullmatch(before[-2:]) and line[:1].isalpha()
         if before.endswith("\xad"):
             pieces[-1] = before[:-1]
-        elif is_broken and line[0].islower():  # "Anglo-Saxon" keeps its hyphen
+        elif is_broken and line[0].islower():  # "Anglo-Saxon" keeps its hyphen because of the S
             pieces[-1] = before[:-1]
             joined.append(_joined_word(before[:-1], line))
         elif not is_broken and not (_has_no_spaces(before[-1]) and _has_no_spaces(line[0])):
@@ -112,10 +113,10 @@ def joined_note(source: str, joined: list[str]) -> list[str]:
 
 
 def _page_numbers(lines: list[_Line]) -> set[int]:
-    """Return the numbers of lines that contain only a page number.
+    """Return the line numbers of page numbers.
 
-    Such a line is between blank lines, or the first or last line of a page. If the file contains
-    nothing else, it is a list of numbers.
+    A page number is between blank lines, or in the first or last line of a page. If the file
+    contains nothing but numbers, they are not page numbers.
     """
     found = set()
     for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False):
@@ -133,7 +134,7 @@ def _continues(before: str, line: str) -> bool:
 
 
 def _joined_word(before: str, line: str) -> str:
-    """Return the last word of `before` with the first word of `line`."""
+    """Join the last word of `before` and the first word of `line`."""
     rest = re.findall(r"^\w*", line)[0]
     return (before.split()[-1] + rest).lstrip("([{\"'“„‘«")
 

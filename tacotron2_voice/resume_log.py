@@ -1,13 +1,13 @@
-"""Record which texts of a file were spoken, so that the same command resumes after a stop.
+"""Record which texts are complete, so that the same command can resume after it was stopped.
 
 with ResumeLog(folder / "spoken.jsonl") as log:
     if not log.find(key, paths):
         ...                                      # write the files
         log.add(key, sizes_of(paths), warnings)
 
-The log has one JSON line for each text whose files are complete: a hash of all inputs that change
-the audio, and the sizes of the files. If a text, an option or the size of a file changes, the text
-is synthesized again.
+The log contains one JSON line for each complete text: a hash of all inputs that affect the audio,
+and the sizes of the files. If a text, an option or the size of a file changes, the text is
+synthesized again.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ from tacotron2_voice.settings import VoiceSettings, values_of
 from tacotron2_voice.utils.files import json_lines, lock_path, naming, write_bytes
 from tacotron2_voice.version import __version__
 
-# Options that do not change the audio of a text. Settings and the contents of files are hashed.
+# Options that are not hashed: options that do not affect the audio, and options whose effect is
+# covered by the settings or by the contents of files, which are hashed separately.
 OTHER_OPTIONS = set(
     "command text text_file list_speakers out save_mel stream time lexicon hparams checkpoint voice vocoder".split()
 )
@@ -32,14 +33,14 @@ OTHER_OPTIONS = set(
 class Entry:
     """A text whose files are complete."""
 
-    key: str  # hash of all inputs that change the audio
-    files: dict[str, int]  # bytes by name
+    key: str  # hash of all inputs that affect the audio
+    files: dict[str, int]  # size of each file in bytes, by name
     warnings: list[str]
     timings: dict[str, Any] | None = None  # times of the words, from the start of the text
 
 
 class ResumeLog:
-    """Read and extend a log, and lock it until it is closed. Closing removes an empty log.
+    """Open a log and lock it until it is closed. If the log is empty, closing removes it.
 
     Raises:
         BlockingIOError: if another process uses the log.
@@ -67,7 +68,7 @@ class ResumeLog:
         self.lock.release()
 
     def find(self, key: str, paths: Iterable[Path]) -> Entry | None:
-        """Return the entry with this key, if the sizes of these files have not changed."""
+        """Return the entry with this key, or None if there is none or a file's size has changed."""
         entry = self.by_key.get(key)
         if entry is None:
             return None
@@ -80,7 +81,7 @@ class ResumeLog:
         warnings: list[str],
         timings: dict[str, Any] | None = None,
     ) -> None:
-        """Add the entry of a text whose files are complete."""
+        """Add an entry for a text whose files are complete."""
         with naming(self.path), open(self.path, "ab") as file:
             file.write(_line_of(Entry(key, files, warnings, timings)))
 
@@ -100,8 +101,10 @@ def hash_of(*values: object) -> str:
 
 
 def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path | None]) -> str:
-    """Return a hash of all inputs that change the audio, except the text: the version, settings,
-    options and the content of `files`."""
+    """Return a hash of all inputs other than the text that affect the audio.
+
+    These inputs are the version, the settings, the options and the contents of `files`.
+    """
     options = {name: value for name, value in vars(args).items() if name not in OTHER_OPTIONS}
     contents = []
     for path in files:
@@ -112,5 +115,5 @@ def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path 
 
 
 def sizes_of(paths: Iterable[Path]) -> dict[str, int]:
-    """Return the sizes of files by name. The size of a missing file is -1."""
+    """Return the size of each file by name; -1 for missing files."""
     return {path.name: path.stat().st_size if path.is_file() else -1 for path in paths}

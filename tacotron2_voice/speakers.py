@@ -1,4 +1,4 @@
-"""Find speakers of a model by name.
+"""Look up the speakers of a model by name.
 
 index = chosen_index("kathleen", settings.speakers, "voice/")  # None for one unnamed speaker
 index = speaker_index("kathleen", ("kathleen", "linda"), "voice/")
@@ -11,16 +11,17 @@ from collections.abc import Sequence
 
 from tacotron2_voice.utils.errors import UserError
 
-MAX_LISTED = 10  # names in a message
-MAX_NAME = 128  # characters per name; a client_id of Common Voice has 128
-MIN_SIMILARITY = 0.5  # least similarity of an unknown name and a suggested name
+MAX_LISTED = 10  # maximum number of names to list in a message
+MAX_NAME = 128  # maximum number of characters per name; Common Voice's client_ids have 128
+MIN_SIMILARITY = 0.5  # minimum similarity between an unknown name and a suggestion
 
 
 def speaker_name(text: str, label: str = "speaker") -> str:
-    """Return a name in Unicode's composed form, so that equal names compare equal.
+    """Normalize a name to Unicode's composed form, so that equal names compare equal.
 
     Args:
-        label: the kind of the name in messages.
+        text: the name.
+        label: what the name denotes, for messages.
 
     Raises:
         UserError: if the name is longer than MAX_NAME or contains control characters.
@@ -35,11 +36,13 @@ def speaker_name(text: str, label: str = "speaker") -> str:
 
 
 def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "speaker") -> int:
-    """Return the index of the speaker `name` in `speakers`.
+    """Return the index of the speaker `name` in `speakers`, ignoring spaces at its ends.
 
     Args:
-        where: the file or folder with these speakers, for messages.
-        label: the kind of the name in messages.
+        name: the name.
+        speakers: the names of all speakers.
+        where: the file or folder of the model, for messages.
+        label: what the name denotes, for messages.
 
     Raises:
         UserError: if `speakers` does not contain the name. The message suggests a similar name.
@@ -55,13 +58,13 @@ def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "
 
 
 def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int | None:
-    """Return the index of the speaker to synthesize, or None for a model without names.
+    """Return the index of the speaker to use, or None if the model's speaker has no name.
 
-    If `name` is missing, a model with one speaker uses that speaker.
+    If `name` is None and the model has one named speaker, return the index of this speaker.
 
     Raises:
-        UserError: if the name is unknown, the model has no names but `name` is given, or the model
-            has several speakers and `name` is missing.
+        UserError: if the name is unknown, if a name is given but the model's speaker has no name,
+            or if no name is given and the model has several speakers.
     """
     if not speakers:
         if name is None:
@@ -76,16 +79,16 @@ def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int |
 
 
 def speaker_option(name: str) -> str:
-    """Return the command line option that chooses the speaker `name`."""
-    # "=" is needed because a name with a hyphen at its start would be parsed as an option.
+    """Return the command-line option that selects the speaker `name`."""
+    # "=" is required because a name that starts with a hyphen would be parsed as an option.
     separator = "=" if name.startswith("-") else " "
     return f"--speaker{separator}{shlex.quote(name)}"
 
 
 def problem_of_names(speakers: Sequence[str]) -> str:
-    """Return the problem of the speaker names in a file, or "".
+    """Return a message about the first invalid speaker name, or "" if all names are valid.
 
-    Names are valid if they are printable, in Unicode's composed form, and different.
+    Names must be unique, printable and in Unicode's composed form.
     """
     known = set[str]()
     for name in speakers:
@@ -100,7 +103,7 @@ def problem_of_names(speakers: Sequence[str]) -> str:
 
 
 def listed(speakers: Sequence[str]) -> str:
-    """List at most MAX_LISTED names for a message."""
+    """Format up to MAX_LISTED names for a message."""
     names = ", ".join(repr(name) for name in speakers[:MAX_LISTED])
     more = len(speakers) - MAX_LISTED
     return f"{names} and {more:,} more" if more > 0 else names

@@ -1,13 +1,13 @@
-"""Detect where speech ends: by the stop-token predictor, or by attention that rests at the end.
+"""Detect the end of speech, from the stop-token predictor or from attention at the end of the text.
 
     detector = EndDetector(ids, settings, table, max_steps)
     while not detector.add(frame, gate, weights):    # of the next decoder step
         ...
-    detector.num_steps, detector.reason              # how many steps are speech, and why it ended
+    detector.num_steps, detector.reason              # number of steps of speech, and why it ended
 
-The stop-token predictor ("gate") is not enough: it is trained on one stop frame per clip, so its
-probability may peak below the threshold. The model then hums until the limit, or reads the text
-again (docs/background/end-of-speech.md has figures).
+The stop-token predictor ("gate") alone is not reliable. It is trained on only one stop frame per
+clip, so its probability may peak below the threshold. The model then hums until the limit, or reads
+the text again (see docs/background/end-of-speech.md for measurements).
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.text.words import word_spans
 
-FORMED = 0.3  # with at least this largest weight, a decoder step counts as aligned
-JUMP_BACK = 4  # symbols; attention that moves back further repeats words
-RESTING_SHARE = 0.5  # attention rests if at least this share is on the last symbols
-# Levels in dB, relative to the loud frames of a chunk (95th percentile). At the stop token, the
-# demo's numbers had levels from -46 to -25.9.
+FORMED = 0.3  # a decoder step counts as aligned if its largest attention weight is at least this
+JUMP_BACK = 4  # if attention moves back by more symbols than this, words are repeated
+RESTING_SHARE = 0.5  # attention rests if the last symbols have at least this fraction of it
+# The audio has died away at this level, in dB relative to the loud frames of a chunk (95th
+# percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
 DIED_AWAY = -25.0
-NEARLY_QUIETEST = 3.0  # dB above the quietest decoder step at rest
-DYING_SECONDS = 0.25  # time after the stop token in which the audio may die away
-STUCK_SECONDS = 2.0  # longest time without progress through the text; the demo's longest was 0.19
+NEARLY_QUIETEST = 3.0  # dB above the quietest decoder step at rest that still count as quiet
+DYING_SECONDS = 0.25  # seconds after the stop token within which the audio may die away
+STUCK_SECONDS = 2.0  # maximum seconds without progress in the text; the demo's maximum was 0.19
 DECIBELS = 20 / np.log(10)
 
 
@@ -42,34 +42,34 @@ class StopReason(Enum):
 
     @property
     def is_found(self) -> bool:
-        """Return whether this is the end of the text."""
+        """Return whether speech ended at the end of the text."""
         return self in (StopReason.GATE, StopReason.REST)
 
 
 class EndDetector:
     """Decide after every decoder step whether the speech of a chunk has ended.
 
-    The end is the first of these events:
+    Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred. If the audio dies away within DYING_SECONDS, speech ends
-      there.
-    - Attention has been on the last symbols for `attention_rest_time`, or has moved from them back
-      into the text. Speech then ends at the quiet step at rest with the highest stop probability.
-      This probability peaks at the right step even if it stays below its threshold.
+      while the alignment is blurred. If the audio dies away within DYING_SECONDS, speech ends at
+      that point instead.
+    - Attention has rested on the last symbols for `attention_rest_time`, or has moved from there
+      back into the text. Among the quiet decoder steps at rest, speech ends at the step with the
+      highest stop probability. Its peak is at the correct step even if it is below the threshold.
     - Attention has made no progress for STUCK_SECONDS, or the chunk has `max_steps` decoder steps.
 
     Attributes:
         reason: why speech ended, or None if it has not ended.
-        num_steps: steps of speech. After StopReason.REST, this is less than the number of added
-            steps.
-        gates: the stop probabilities of all steps that were added.
+        num_steps: number of decoder steps that are speech. After StopReason.REST, this is less than
+            the number of added steps.
+        gates: the stop probabilities of all added steps.
         is_quiet: whether the audio has died away at the last step of speech.
     """
 
     def __init__(
         self, ids: Sequence[int], settings: VoiceSettings, table: SymbolTable, max_steps: int
     ):
-        """`ids`: ids of the chunk's symbols. At least one symbol can be spoken."""
+        """Prepare for a chunk with these symbol ids, which must include a letter or phone."""
         frame_time = settings.hop_length / settings.sampling_rate
         self._step_time = settings.n_frames_per_step * frame_time
         self._gate_threshold = settings.gate_threshold
@@ -77,16 +77,16 @@ class EndDetector:
         self._rest_steps = settings.attention_rest_time / 1000 / self._step_time
         spans = word_spans(ids, table) or [(0, len(ids))]
         start, end = spans[-1]
-        # Attention often skips silent letters at the end of a word, so its middle counts.
+        # The middle of the last word, because attention often skips silent letters at its end.
         self._last_word = (start + end - 1) // 2
         self._last_symbols = max(0, min(end - 1, len(ids) - 2))
         self._levels: list[float] = []
         self.gates: list[float] = []
-        self._furthest = -1  # furthest symbol attended so far
-        self._progress = 0  # step at which attention reached that symbol
-        self._rest_began: int | None = None  # first step on the last symbols
-        self._rested = 0  # steps on the last symbols
-        self._fired: int | None = None  # step at which the stop probability exceeded its threshold
+        self._furthest = -1  # furthest symbol that attention has reached
+        self._progress = 0  # step at which attention reached this symbol
+        self._rest_began: int | None = None  # first step with attention on the last symbols
+        self._rested = 0  # number of steps with attention on the last symbols
+        self._fired: int | None = None  # step at which the stop probability exceeded the threshold
         self.reason: StopReason | None = None
         self.num_steps = 0
 
@@ -99,7 +99,7 @@ class EndDetector:
             weights: the attention weights [symbols].
         """
         step = len(self.gates)
-        # limited because Griffin-Lim rejects louder frames later
+        # Limit the values to avoid overflow; Griffin-Lim later rejects louder frames.
         bounded = np.minimum(frame, MAX_LOG_MEL)
         self._levels.append(DECIBELS * float(np.log(np.exp(bounded).sum())))
         self.gates.append(gate)
@@ -135,8 +135,7 @@ class EndDetector:
 
     @property
     def num_certain(self) -> int:
-        """Return the number of first steps that are certainly speech. A stream may send these
-        steps."""
+        """Return how many steps from the start are certainly speech, so that they can be sent."""
         if self.reason is not None:
             return self.num_steps
         count = len(self.gates)

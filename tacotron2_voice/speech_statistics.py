@@ -1,12 +1,12 @@
-"""Measure the speech of a corpus: speaking rate, longest text, final punctuation mark.
+"""Measure the speech of a corpus: speaking rate, longest text and final punctuation mark.
 
     statistics = measure(num_frames, num_symbols, last_symbols, settings)
-    statistics.seconds(40)          # the usual time of 40 symbols
-    statistics.longest_time(40)     # the longest plausible time of 40 symbols
-    measure_speakers(...)           # the same for each speaker, who may be slow or fast
+    statistics.seconds(40)          # typical duration of 40 symbols
+    statistics.longest_time(40)     # longest plausible duration of 40 symbols
+    measure_speakers(...)           # statistics per speaker, because speaking rates differ
 
-Training saves the statistics in every checkpoint. Synthesis uses the statistics to limit the time
-of a text, to detect a wrong speaking rate, and to add a missing end punctuation mark.
+Training stores the statistics in every checkpoint. Synthesis uses them to limit the duration of a
+text, to detect a wrong speaking rate, and to add a missing final punctuation mark.
 """
 
 from collections import Counter
@@ -21,11 +21,11 @@ from tacotron2_voice.speakers import MAX_NAME
 
 MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end a text, in several scripts
 CLOSING = "'\")]»”’」』 "  # characters that may follow the mark
-MARKED_SHARE = 0.8  # a corpus has a final mark if this share of its texts ends with a mark
-USUAL_SHARE = 0.999  # the share of clips between `fastest` and 1, and between 1 and `slowest`
+MARKED_SHARE = 0.8  # a corpus has a final mark if this fraction of its texts ends with a mark
+USUAL_SHARE = 0.999  # `slowest` is this quantile of the relative durations, `fastest` is 1 minus it
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the corpus
-MAX_ERROR = 0.1  # largest standard error of a speaker's slope, as a share of the slope
-MARGIN = 1.25  # speech fails if it is faster or slower than usual clips by this factor
+MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
+MARGIN = 1.25  # speech is a failure if it is this many times faster or slower than usual clips
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]
 Minutes = Annotated[float, limits(ge=0, le=1e9, allow_inf_nan=False)]
@@ -35,58 +35,63 @@ EXACTLY = {"extra": "forbid"}  # pydantic then rejects unknown names
 
 @dataclass(frozen=True)
 class SpeechStatistics:
-    """Describe the training clips.
+    """Statistics of the training clips.
 
-    A text of n symbols takes offset + n * seconds_per_symbol, by the least squares of relative
-    errors. The relative duration of a clip is its time divided by that time.
+    The typical duration of n symbols is offset + n * seconds_per_symbol, fitted by least squares of
+    relative errors. The relative duration of a clip is its duration divided by this duration.
     """
 
     __pydantic_config__ = EXACTLY
-    longest_text: Annotated[int, limits(ge=1, le=2**53)]  # in symbols
+    longest_text: Annotated[int, limits(ge=1, le=2**53)]  # number of symbols
     offset: Seconds
     seconds_per_symbol: Annotated[float, limits(gt=0, le=3600, allow_inf_nan=False)]
     fastest: Ratio  # relative duration of the fastest usual clip, at most 1
     slowest: Ratio  # relative duration of the slowest usual clip, at least 1
-    final_mark: Annotated[str, limits(max_length=1)]  # the mark that nearly all texts end with
+    final_mark: Annotated[str, limits(max_length=1)]  # mark at the end of nearly all texts, or ""
 
     def describe(self) -> str:
-        """Describe the statistics in two lines, which prepare.py prints."""
+        """Return two lines that describe the statistics, for prepare.py."""
         usual = f"{1000 * self.seconds_per_symbol:.0f} ms per symbol"
-        usual_range = f"{self.fastest:.2f} to {self.slowest:.2f} times that"
+        usual_range = f"{self.fastest:.2f} to {self.slowest:.2f} times as long"
         rate = f"Speaking rate: {usual}; usual clips take {usual_range}"
         if not self.final_mark:
-            ending = f"Final mark: none; fewer than {MARKED_SHARE:.0%} of the texts end with one"
+            share = f"{100 * MARKED_SHARE:.0f} %"
+            ending = (
+                f"Final mark: none; fewer than {share} of the texts end with a punctuation mark"
+            )
         else:
-            ending = f"Final mark: {self.final_mark!r}; synthesis adds it to texts without one"
+            ending = f"Final mark: {self.final_mark!r}; synthesis adds it to texts without a mark"
         return f"{rate}\n{ending}"
 
     def seconds(self, num_symbols: int) -> float:
-        """Return the usual time of a text."""
+        """Return the typical duration of a text."""
         return self.offset + num_symbols * self.seconds_per_symbol
 
     def shortest_time(self, num_symbols: int) -> float:
-        """Return the shortest plausible time of a text; faster speech lacks words. The offset is
-        not included, because it is mostly silence, which a text of one syllable may lack.
+        """Return the shortest plausible duration of a text; shorter speech lacks words.
+
+        The offset is not included, because it is mostly silence, and texts of one syllable may have
+        no silence.
         """
         return self.fastest / MARGIN * num_symbols * self.seconds_per_symbol
 
     def longest_time(self, num_symbols: int) -> float:
-        """Return the longest plausible time of a text; longer speech has missed its end."""
+        """Return the longest plausible duration of a text; longer speech has missed its end."""
         return self.slowest * MARGIN * self.seconds(num_symbols)
 
 
 @dataclass(frozen=True)
 class SpeakerStatistics:
-    """Describe the training clips of one speaker."""
+    """Statistics of one speaker's training clips."""
 
     __pydantic_config__ = EXACTLY
     name: Annotated[str, limits(min_length=1, max_length=MAX_NAME)]
-    minutes: Minutes  # total time of the speaker's clips
-    statistics: SpeechStatistics  # statistics of the corpus, with the rate of the speaker
+    minutes: Minutes  # total duration of the speaker's clips
+    statistics: SpeechStatistics  # statistics of the corpus, with the speaker's own speaking rate
 
 
-# The statistics of LJSpeech's 13,100 clips with english_cleaners, for NVIDIA's checkpoints, which
-# contain no statistics. tests/test_speech_statistics.py checks these numbers.
+# Statistics of LJSpeech's 13,100 clips with english_cleaners. They are used for NVIDIA's
+# checkpoints, which contain no statistics. tests/test_speech_statistics.py checks these numbers.
 LJSPEECH = SpeechStatistics(
     longest_text=188,
     offset=0.163,
@@ -103,12 +108,13 @@ def measure(
     last: Iterable[str],
     settings: VoiceSettings,
 ) -> SpeechStatistics:
-    """Return the statistics of clips.
+    """Compute the statistics of clips.
 
     Args:
         num_frames: [clips] lengths of the log-mels.
         num_symbols: [clips] lengths of the texts.
         last: the result of `last_symbol` for each text.
+        settings: audio settings.
     """
     seconds = np.asarray(num_frames) * (settings.hop_length / settings.sampling_rate)
     symbols = np.asarray(num_symbols, np.float64)
@@ -137,18 +143,20 @@ def measure_speakers(
     corpus: SpeechStatistics,
     settings: VoiceSettings,
 ) -> list[SpeakerStatistics]:
-    """Return the statistics of each speaker, in the order of `names`.
+    """Compute the statistics of each speaker, in the order of `names`.
 
-    A speaker with at least MIN_CLIPS clips gets a rate of their own (`_fit_speaker`). `fastest` and
-    `slowest` are computed from the clips of all such speakers, because a single speaker has too few
-    clips for extremes. Each clip counts relative to the rate of its speaker. A speaker with fewer
-    clips gets the statistics of the corpus.
+    Speakers with at least MIN_CLIPS clips get their own speaking rate (`_fit_speaker`). `fastest`
+    and `slowest` are computed from the clips of all these speakers together, each relative to its
+    speaker's rate, because a single speaker has too few clips to measure extremes. Speakers with
+    fewer clips get the statistics of the corpus.
 
     Args:
         num_frames: [clips] lengths of the log-mels.
         num_symbols: [clips] lengths of the texts.
-        indices: [clips] each clip's speaker, as an index into `names`.
-        corpus: the statistics of all clips together.
+        indices: [clips] the speaker of each clip, as an index into `names`.
+        names: names of the speakers.
+        corpus: statistics of all clips.
+        settings: audio settings.
     """
     seconds = np.asarray(num_frames) * (settings.hop_length / settings.sampling_rate)
     symbols = np.asarray(num_symbols, np.float64)
@@ -178,9 +186,9 @@ def measure_speakers(
 
 
 def _fit_line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Fit a line by the least squares of relative errors, and return its offset and slope.
+    """Fit a line by least squares of relative errors, and return its offset and slope.
 
-    The offset is 0 if it would be negative, or if all clips have the same length.
+    The offset is 0 if the fitted offset is negative, or if all texts have the same length.
     """
     slope = float(np.mean(seconds / symbols))
     if len(np.unique(symbols)) < 2:
@@ -195,10 +203,10 @@ def _fit_line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 def _fit_speaker(
     symbols: np.ndarray, seconds: np.ndarray, corpus: SpeechStatistics
 ) -> tuple[float, float]:
-    """Return the offset and slope of the line for a speaker.
+    """Return the offset and slope of a speaker's line.
 
-    If the clips' lengths are too similar to determine the slope, the result is the corpus's line,
-    scaled by the mean relative duration of the clips.
+    If the lengths of the clips are too similar to determine the slope, return the line of the
+    corpus, scaled by the mean relative duration of the speaker's clips.
     """
     offset, slope = _fit_line(symbols, seconds)
     if len(np.unique(symbols)) > 2:
@@ -212,7 +220,7 @@ def _fit_speaker(
 
 
 def last_symbol(text: Iterable[str]) -> str:
-    """Return the last symbol of a cleaned text, without closing quotation marks and brackets."""
+    """Return the last symbol of a cleaned text, ignoring closing quotation marks and brackets."""
     for symbol in reversed(list(text)):
         if symbol not in CLOSING:
             return symbol

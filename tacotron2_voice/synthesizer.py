@@ -6,13 +6,13 @@
     speech.sampling_rate, speech.mel, speech.alignments, speech.failures, speech.warnings
 
     stream = voice.stream("A long text.", speaker="linda")
-    for audio in stream: ...                               # the first before the text is finished
+    for audio in stream: ...                               # pieces, as soon as they are computed
     stream.warnings, stream.chunks                         # complete after the loop
 
-A text is synthesized in chunks. Each chunk ends where its speech ends (speech_end.py). A chunk that
-went wrong is synthesized again with another seed (alignment_failures.py).
+A text is synthesized in chunks. speech_end.py detects where the speech of a chunk ends. If
+alignment_failures.py detects a failure, the chunk is synthesized again with a different seed.
 
-A synthesizer writes no files and prints nothing; outputs.py writes files.
+A synthesizer does not write files or print messages; outputs.py writes the files.
 """
 
 import itertools
@@ -56,77 +56,79 @@ from tacotron2_voice.utterance import (
     split_into_chunks,
 )
 
-RETRIES = 3  # most retries per chunk
-MAX_CHUNK_SECONDS = 120.0  # longest audio of a chunk, for all settings and statistics
-PAUSE = 0.3  # seconds after a sentence
-FIRST_PIECE = 16  # frames in the first piece of a chunk; each further piece is twice as long
-MAX_PIECE = 128  # frames in a piece
-FADE = 0.1  # seconds of the fade-out, if the audio has not died away
-MAX_VOCODER_FRAMES = 1024  # most frames per call, because HiFi-GAN needs about 0.3 MB per frame
-VOCODER_CONTEXT = 32  # a sample of a vocoder may depend on this many frames on each side
+RETRIES = 3  # maximum number of retries per chunk
+MAX_CHUNK_SECONDS = 120.0  # upper limit for the audio of a chunk, whatever the settings allow
+PAUSE = 0.3  # default pause after a sentence, in seconds
+FIRST_PIECE = 16  # number of frames in a chunk's first piece; each later piece is twice as long
+MAX_PIECE = 128  # maximum number of frames in a piece
+FADE = 0.1  # duration of the fade-out in seconds, if the audio has not died away
+# Maximum number of frames per call of a vocoder. HiFi-GAN needs about 0.3 MB per frame.
+MAX_VOCODER_FRAMES = 1024
+VOCODER_CONTEXT = 32  # an audio sample may depend on this many frames on each side
 
-Vocoder = Callable[[np.ndarray], np.ndarray]  # from log-mel [n_mels, T] to audio [T * hop_length]
-Text = str | Utterance | Sequence[int]  # a text, a prepared text, or ids of symbols
+Vocoder = Callable[[np.ndarray], np.ndarray]  # maps log-mel [n_mels, T] to audio [T * hop_length]
+Text = str | Utterance | Sequence[int]  # a text, a prepared text, or symbol ids
 
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """The facts about the training of a model that synthesis uses."""
+    """Facts about a model's training that affect synthesis."""
 
-    statistics: SpeechStatistics | None = None  # of the training clips
-    speaker_statistics: Sequence[SpeakerStatistics] = ()  # of each speaker
-    longest_text: int | None = None  # of the training clips, in symbols
-    epochs: int = 0  # 0: unknown
+    statistics: SpeechStatistics | None = None  # statistics of the training clips
+    speaker_statistics: Sequence[SpeakerStatistics] = ()  # statistics of each speaker
+    longest_text: int | None = None  # number of symbols in the longest training text
+    epochs: int = 0  # number of epochs; 0: unknown
     text_rules: str = ""  # version of the reading rules for English; "": unknown
-    # phones of the ARPAbet in the training texts, such as "@HH"; None: unknown
+    # ARPAbet phones in the training texts, such as "@HH"; None: unknown.
     trained_phones: list[str] | None = None
 
 
 class DecoderSteps(NamedTuple):
     """The output of consecutive decoder steps for one text."""
 
-    frames: np.ndarray  # [steps, n_frames_per_step, n_mels], before the postnet
-    gate: np.ndarray  # [steps], the stop probabilities
-    alignments: np.ndarray  # [steps, symbols]
+    frames: np.ndarray  # log-mel before the postnet [steps, n_frames_per_step, n_mels]
+    gate: np.ndarray  # stop probabilities [steps]
+    alignments: np.ndarray  # attention weights [steps, symbols]
 
 
 @dataclass(frozen=True)
 class SpokenChunk:
-    """Describe how a chunk was synthesized."""
+    """How a chunk was synthesized, and with what result."""
 
-    ids: list[int]  # of its symbols
-    seed: int  # of the prenet dropout
-    alignment: np.ndarray  # [steps, symbols]
+    ids: list[int]  # symbol ids
+    seed: int  # seed of the prenet dropout
+    alignment: np.ndarray  # attention weights [steps, symbols]
     stop_reason: StopReason
     failures: list[Failure]
     died_away: bool  # whether the audio died away at the end without a fade-out
-    gates: list[float]  # stop probabilities of all decoder steps, including those after the end
-    start: float = 0.0  # seconds from the start of the audio
-    seconds: float = 0.0  # length of its audio, without the pause after it
-    attempts: int = 1  # number of times that the chunk was synthesized
-    causes: Sequence[str] = ()  # the kinds of failures in all attempts, if there were several
+    gates: list[float]  # stop probabilities of all decoder steps, even after the end of speech
+    start: float = 0.0  # start of the chunk's audio, in seconds from the start of all audio
+    seconds: float = 0.0  # length of the chunk's audio in seconds, without the following pause
+    attempts: int = 1  # how many times the chunk was synthesized
+    causes: Sequence[str] = ()  # kinds of failures in all attempts, if there were several attempts
 
     @property
     def can_improve(self) -> bool:
-        """Return whether another seed may give better speech. If the model has not learned to
-        align, it cannot."""
+        """Return whether a different seed may produce better speech.
+
+        A different seed does not help if the model has not learned alignments.
+        """
         is_blurred = any(failure.kind == "blurred" for failure in self.failures)
         return any(severity(self.failures)) and not is_blurred
 
 
 @dataclass
 class Report:
-    """Describe how a text was synthesized. The report of a stream grows while the stream is
-    read."""
+    """How a text was synthesized. The report of a stream grows while the stream is read."""
 
-    num_chunks: int = 0  # about the whole text, known from the start
-    chunks: list[SpokenChunk] = field(default_factory=list)  # finished
+    num_chunks: int = 0  # number of chunks in the whole text, known from the start
+    chunks: list[SpokenChunk] = field(default_factory=list)  # the finished chunks
     warnings: list[str] = field(default_factory=list)  # possible mistakes in the speech
     notes: list[str] = field(default_factory=list)  # other facts, such as retries
 
 
 class _Reported:
-    """Give access to the fields of a report."""
+    """Provide the fields of a report as properties."""
 
     report: Report
 
@@ -168,9 +170,9 @@ class Speech(_Reported):
 
 
 class SpeechStream(_Reported):
-    """Iterate over pieces of speech as soon as they are computed: audio [N] or log-mels.
+    """Iterate over pieces of audio [N] or of log-mels, as soon as they are computed.
 
-    `chunks`, `warnings` and `notes` grow during the iteration, and are complete after the last
+    `chunks`, `warnings` and `notes` grow during the iteration. They are complete after the last
     piece.
     """
 
@@ -186,17 +188,17 @@ class SpeechStream(_Reported):
 
 
 class Synthesizer(ABC):
-    """Synthesize texts.
+    """Synthesize speech from texts.
 
-    A synthesizer keeps no state between texts, so threads can share an exported voice, or a
-    checkpoint on a CPU. Use a checkpoint on a GPU in one thread at a time, because it captures CUDA
-    graphs.
+    A synthesizer keeps no state between texts, so several threads can share an exported voice or a
+    checkpoint on a CPU. Use a checkpoint on a GPU in only one thread at a time, because it captures
+    CUDA graphs.
 
     Attributes:
         settings: settings of the model.
-        training: known facts about the training of the model.
+        training: known facts about the model's training.
         source: the file or folder of the model, for messages.
-        vocoder: replaces Griffin-Lim, if it is set.
+        vocoder: a vocoder to use instead of Griffin-Lim, or None.
     """
 
     vocoder: Vocoder | None = None
@@ -208,7 +210,14 @@ class Synthesizer(ABC):
         training: TrainingFacts | None = None,
         source: str | Path = "the model",
     ):
-        """`filters` [n_mels, filter_length / 2 + 1] are the mel filters of the training."""
+        """Set up the synthesizer.
+
+        Args:
+            settings: settings of the model.
+            filters: the mel filters used in training, [n_mels, filter_length / 2 + 1].
+            training: known facts about the model's training.
+            source: the file or folder of the model, for messages.
+        """
         self.settings = settings
         self.training = training or TrainingFacts()
         self.source = source
@@ -219,23 +228,27 @@ class Synthesizer(ABC):
     def decode(
         self, ids: Sequence[int], seed: int, max_steps: int, speaker: int | None = None
     ) -> Iterator[DecoderSteps]:
-        """Compute and yield the decoder steps for ids of symbols, one after another.
+        """Compute and yield decoder steps for a sequence of symbol ids.
 
         Args:
+            ids: symbol ids.
             seed: seed of the prenet dropout.
-            speaker: index in settings.speakers; None if there are no names.
+            max_steps: maximum number of decoder steps.
+            speaker: index into settings.speakers; None if the model's speaker has no name.
         """
 
     @abstractmethod
     def refine(self, mel: np.ndarray) -> np.ndarray:
-        """Return the log-mel [n_mels, frames] after the postnet."""
+        """Apply the postnet to a log-mel [n_mels, frames]."""
 
     def use_lexicon(self, path: Path) -> str:
-        """Use the pronunciations in a file in addition to those of the model. Return a note about
-        the difference from the training, or "".
+        """Use the pronunciations in a file in addition to the model's pronunciations.
+
+        Returns:
+            A note about pronunciations that were not used in training, or "".
 
         Raises:
-            UserError: if `with_lexicon` raises it.
+            UserError: see `with_lexicon`.
         """
         trained = set(self.settings.pronunciations)
         self.settings = with_lexicon(self.settings, path)
@@ -243,24 +256,29 @@ class Synthesizer(ABC):
         if not added:
             return ""
         words = f"{added:,} word{'s' * (added > 1)}"
-        return f"note: {path}: other pronunciations than in the training of {self.source}: {words}"
+        return f"note: {path}: changes the pronunciation of {words} since {self.source} was trained"
 
     # ------------------------------------------------------------------------ speak
 
     def synthesize(self, text: Text, **options: Any) -> Speech:
-        """Return the speech of a text. `options`: see `stream_mels`. The audio is computed from the
-        whole log-mel. With Griffin-Lim, the samples differ slightly from the samples of `stream`,
-        which computes the audio piece by piece.
+        """Return speech for a text.
+
+        The audio is computed from the whole log-mel. With Griffin-Lim, the samples differ slightly
+        from those of `stream`, which computes the audio in pieces.
+
+        Args:
+            text: the text.
+            options: see `stream_mels`.
 
         Raises:
-            UserError: as `stream`.
+            UserError: see `stream`.
         """
         stream = self.stream_mels(text, **options)
         mel = np.concatenate([*stream], axis=1)
         return self.speech_of(mel, stream.report)
 
     def speech_of(self, mel: np.ndarray, report: Report) -> Speech:
-        """Return a log-mel [n_mels, frames] as speech. Audio louder than 1 is scaled down."""
+        """Convert a log-mel [n_mels, frames] to speech; audio that exceeds 1 is scaled down."""
         audio = self.audio_of(mel)
         self._check_audio(audio)
         peak = float(np.abs(audio).max(initial=1.0))
@@ -269,11 +287,12 @@ class Synthesizer(ABC):
     def stream(self, text: Text, **options: Any) -> SpeechStream:
         """Return a stream of audio pieces, float32 [N] in [-1, 1], of up to two seconds each.
 
-        The same text with the same options gives the same bytes. `options`: see `stream_mels`.
+        The same text with the same options always produces the same samples. For `options`, see
+        `stream_mels`.
 
         Raises:
-            UserError: if there is nothing to speak. The stream raises it if the model or its audio
-                is broken.
+            UserError: if there is nothing to speak. The returned stream also raises UserError if
+                the audio contains NaN or infinity.
         """
         stream = self.stream_mels(text, **options)
         return SpeechStream(self.audio_pieces(stream), stream.report)
@@ -291,23 +310,25 @@ class Synthesizer(ABC):
     ) -> SpeechStream:
         """Return a stream of consecutive log-mels [n_mels, frames].
 
-        Chunks are synthesized separately and joined by silence, so that Griffin-Lim smooths the
-        joins. A chunk whose alignment shows a failure is synthesized again with the next seed, and
-        the best attempt is kept. Therefore the first frames of a chunk are yielded after its last
-        decoder step. Without retries, frames are yielded while the decoder runs.
+        Chunks are synthesized separately and joined with silence, so that Griffin-Lim smooths the
+        joins. If a chunk's alignment shows a failure, the chunk is synthesized again with the next
+        seed, and the best attempt is used. Therefore no frames of a chunk are yielded before its
+        last decoder step. If `retries` is 0, frames are yielded while the decoder runs.
 
         Args:
+            text: a text, a prepared text, or symbol ids.
             speaker: a name from settings.speakers; required if there are several speakers. Tags
-                such as [speaker anna] change the speaker inside the text.
+                such as [speaker anna] change the speaker within the text.
             seed: seed of the prenet dropout.
-            speed: factor of the speaking rate; pauses keep their length.
-            pause: seconds after a sentence. Other endings have shorter pauses, and a pause tag sets
-                its own time.
-            retries: most retries per chunk.
-            max_symbols: longest chunk, by default the longest training text, if it is known.
+            speed: factor by which to change the speaking rate. Pauses keep their length.
+            pause: pause after a sentence, in seconds. Pauses after other endings are shorter. Pause
+                tags set their own duration.
+            retries: maximum number of retries per chunk.
+            max_symbols: maximum number of symbols per chunk. Default: the longest training text, if
+                its length is known.
 
         Raises:
-            UserError: for a text that cannot be spoken, or a wrong speaker.
+            UserError: if the text cannot be spoken, or if the speaker is missing or unknown.
         """
         settings = self.settings
         index = chosen_index(speaker, settings.speakers, str(self.source))
@@ -345,16 +366,15 @@ class Synthesizer(ABC):
             yield np.clip(samples, -1, 1)
 
     def audio_of(self, mel: np.ndarray) -> np.ndarray:
-        """Return samples [N] of a log-mel [n_mels, frames], by the vocoder or Griffin-Lim."""
+        """Convert a log-mel [n_mels, frames] to samples [N] with the vocoder or Griffin-Lim."""
         return np.concatenate([*self._audio_of_mels([mel])])
 
     # ------------------------------------------------------------------------ limits of a text
 
     def with_final_mark(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids of a chunk, with a final mark like that of the training texts.
+        """Add a final punctuation mark to a chunk if it has none but the training texts have one.
 
-        If nearly all training texts end with a mark but the chunk does not, the most frequent mark
-        is added.
+        The added mark is the most frequent final mark of the training texts.
         """
         table = self.settings.table
         ids = list(ids)
@@ -366,16 +386,16 @@ class Synthesizer(ABC):
         return [*ids, table.ids[mark]]
 
     def statistics_of(self, speaker: int | None) -> SpeechStatistics | None:
-        """Return the statistics of a speaker's clips. If they are unknown, return the statistics of
-        all clips."""
+        """Return the statistics of a speaker, or of all clips if the speaker's are unknown."""
         if speaker is None or not self.training.speaker_statistics:
             return self.training.statistics
         return self.training.speaker_statistics[speaker].statistics
 
     def max_steps(self, num_symbols: int, speaker: int | None = None) -> int:
-        """Return the largest number of decoder steps for a chunk. The limit is the time of the
-        slowest speech of the speaker, plus the rest of attention at the end, but at most
-        MAX_CHUNK_SECONDS.
+        """Return the maximum number of decoder steps for a chunk.
+
+        The limit is the longest plausible duration for the speaker plus `attention_rest_time`, but
+        at most MAX_CHUNK_SECONDS and at most `max_decoder_steps`.
         """
         settings = self.settings
         seconds = MAX_CHUNK_SECONDS
@@ -388,17 +408,17 @@ class Synthesizer(ABC):
         return min(steps, settings.max_decoder_steps)
 
     def rules_note(self) -> str:
-        """Return a note if the model was trained with other reading rules for English, or ""."""
+        """Return a note if the model was trained with different English reading rules, or ""."""
         trained = self.training.text_rules
         if trained in ("", self.rules) or not uses_english_rules(self.settings.text_cleaners):
             return ""
         return (
-            f"note: {self.source} was trained with other reading rules for English ({trained}, "
-            f"here {self.rules}), so it may pronounce some words differently"
+            f"note: {self.source} was trained with different reading rules for English ({trained}, "
+            f"now {self.rules}), so it may pronounce some words differently"
         )
 
     def _untrained_phones(self, utterance: Utterance) -> list[str]:
-        """Return a list with a warning about phones of the ARPAbet without training, or []."""
+        """Return a list with a warning about ARPAbet phones that were not in the training texts."""
         trained = self.training.trained_phones
         if trained is None:
             return []
@@ -407,7 +427,7 @@ class Synthesizer(ABC):
         if not phones:
             return []
         listed = " ".join(sorted(phone[1:] for phone in phones))
-        return [f"no training text contained these phones of the ARPAbet: {listed}"]
+        return [f"no training text contained these ARPAbet phones: {listed}"]
 
     # ------------------------------------------------------------------------ chunks
 
@@ -420,7 +440,7 @@ class Synthesizer(ABC):
         retries: int,
         speed: float,
     ) -> Iterator[np.ndarray]:
-        """Yield the log-mels of chunks and of the silence after each chunk."""
+        """Yield the log-mel of each chunk, followed by silence."""
         settings = self.settings
         seconds_per_frame = settings.hop_length / settings.sampling_rate
         num_frames = 0  # number of frames before the chunk
@@ -456,7 +476,7 @@ class Synthesizer(ABC):
     def _speak_chunk(
         self, ids: list[int], speaker: int | None, seed: int, retries: int, speed: float
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield the log-mels of the best attempt, and return a description of this attempt."""
+        """Yield the log-mel of the best attempt in pieces, and return how it was synthesized."""
         settings = self.settings
         context = settings.postnet_n_convolutions * (settings.postnet_kernel_size // 2)
         if retries == 0:
@@ -480,13 +500,15 @@ class Synthesizer(ABC):
     def _attempt(
         self, ids: list[int], speaker: int | None, seed: int
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield log-mels [n_mels, frames] before the postnet, as they are computed, and return a
-        description of the chunk. Frames that may be after the end of speech wait until the end is
-        found."""
+        """Yield log-mels [n_mels, frames] before the postnet as soon as they are computed.
+
+        Frames that may come after the end of speech are held back until the end is detected. Return
+        how the chunk was synthesized.
+        """
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
         detector = EndDetector(ids, settings, settings.table, max_steps)
-        waiting: list[np.ndarray] = []  # frames of steps that were not yielded yet
+        waiting: list[np.ndarray] = []  # frames of the steps that have not been yielded
         weights: list[np.ndarray] = []  # attention weights of all steps
         num_sent = 0
         size = FIRST_PIECE
@@ -509,8 +531,7 @@ class Synthesizer(ABC):
         rest = waiting[: detector.num_steps - num_sent]
         if rest:
             mel = np.concatenate(rest).T
-            # At the stop token, speech may be loud, because training clips can be loud at their
-            # end.
+            # Do not fade out at the stop token: training clips may also be loud at their end.
             ends_well = detector.is_quiet or reason is StopReason.GATE
             yield mel if ends_well else self._faded_out(mel)
         alignment = np.array(weights[: detector.num_steps])
@@ -521,8 +542,7 @@ class Synthesizer(ABC):
         )
 
     def _faded_out(self, mel: np.ndarray) -> np.ndarray:
-        """Return a mel whose last frames fade to silence, so that the audio does not end with a
-        click."""
+        """Fade the last frames of a log-mel to silence, so that the audio does not end in a click."""
         mel = mel.copy()
         frames_per_second = self.settings.sampling_rate / self.settings.hop_length
         count = min(mel.shape[1], round(FADE * frames_per_second))
@@ -542,7 +562,7 @@ class Synthesizer(ABC):
             )
 
     def _audio_of_mels(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield samples [N] of consecutive log-mels [n_mels, frames]."""
+        """Convert consecutive log-mels [n_mels, frames] to samples [N] in pieces."""
         vocoder = self.vocoder
         if vocoder is None:
             return self.griffin_lim.stream(mels)
@@ -560,7 +580,7 @@ class Synthesizer(ABC):
 
 
 class _ResultKeeper:
-    """Iterate over a generator, and keep the value that it returns in `result`."""
+    """Iterate over a generator, and store its return value in `result`."""
 
     result: SpokenChunk
 
@@ -578,10 +598,10 @@ def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) 
 
 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
-    """Yield the log-mels [n_mels, frames] with a speaking rate that is `speed` times as fast.
+    """Change the speaking rate of consecutive log-mels [n_mels, frames] by the factor `speed`.
 
-    Each new frame is interpolated linearly between two old frames. The sizes of the pieces do not
-    change the result.
+    Each new frame is a linear interpolation of two old frames. The result does not depend on the
+    sizes of the pieces.
     """
     if speed == 1:
         yield from mels

@@ -1,4 +1,4 @@
-"""Define the options of the speaking programs, and read the texts to speak."""
+"""Define the options of programs that synthesize speech, and read the texts."""
 
 import argparse
 import sys
@@ -25,43 +25,46 @@ from tacotron2_voice.utterance import (
     prepare_utterance,
 )
 
-MAX_FILE_BYTES = 2**26  # most bytes of a text file or a pipe (about a hundred books)
+MAX_FILE_BYTES = 2**26  # maximum size of a text file or a pipe (about a hundred books)
 
 
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 
 
 class InputText(NamedTuple):
-    name: str  # the number of its first line, with leading zeros so that file names sort correctly
+    name: str  # number of the first line, zero-padded so that file names are sorted correctly
     text: str
     utterance: Utterance
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> Any:
-    """Add the options that `read_texts` and `speaking_options` use. Returns the group of the options
-    that say what to speak."""
+    """Add the options that `read_texts` and `speaking_options` use.
+
+    Returns:
+        The group of options that select what to speak.
+    """
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", help="speak this text")
     source.add_argument(
         "--text-file",
         metavar="FILE",
-        help="speak the paragraphs of this UTF-8 text file or Markdown file (.md); - is standard input",
+        help="speak the paragraphs of this UTF-8 text file or Markdown file (-: standard input)",
     )
     source.add_argument(
         "--list-speakers",
         action="store_true",
         help="print the speakers of the model, with the minutes of their training speech",
     )
-    add("--lines", action="store_true", help="speak each line of --text-file as a text of its own")
-    add("--speaker", metavar="NAME", help="speak as this speaker, if the model has several")
+    add("--lines", action="store_true", help="speak each line of --text-file as a separate text")
+    add("--speaker", metavar="NAME", help="use this speaker, if the model has several speakers")
     seed = checked(int, "an integer from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
-    add("--seed", type=seed, default=0, help="draw the prenet dropout from this seed (default: 0)")
+    add("--seed", type=seed, default=0, help="seed of the prenet dropout (default: %(default)s)")
     add(
         "--max-symbols",
         type=at_least_one,
         metavar="N",
-        help="split longer texts into chunks (default: length of the longest training text)",
+        help="split texts with more symbols into chunks (default: the longest training text)",
     )
     seconds = checked(float, "seconds from 0 to 60", lambda value: 0 <= value <= 60)
     add(
@@ -69,14 +72,14 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         type=seconds,
         default=PAUSE,
         metavar="SECONDS",
-        help="pause after a sentence; after a clause it is shorter (default: %(default)s)",
+        help="pause after a sentence in seconds; shorter after clauses (default: %(default)s)",
     )
     add(
         "--retries",
         type=whole_number(0, 100),
         default=RETRIES,
         metavar="N",
-        help="largest number of retries for a failed chunk (default: %(default)s)",
+        help="maximum number of retries for a failed chunk (default: %(default)s)",
     )
     speed = checked(float, "a number from 0.7 to 1.5", lambda value: 0.7 <= value <= 1.5)
     add(
@@ -90,19 +93,19 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         "--lexicon",
         type=Path,
         metavar="FILE",
-        help="pronounce words as in this file, with a word and its respelling per line",
+        help="read pronunciations from this file: one word and its respelling per line",
     )
     add(
         "--drop-unknown",
         action="store_true",
-        help="leave out symbols that the model does not have",
+        help="leave out symbols that are not in the model's symbol table",
     )
     add(
         "--numbers",
         nargs="?",
         const=ENGLISH,
         metavar="LANGUAGE",
-        help=f"accept only numbers, for the model of the demo (default language: {ENGLISH})",
+        help=f"only accept numbers, for the demo's model (default language: {ENGLISH})",
     )
     add(
         "--vocoder",
@@ -115,7 +118,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
 
 
 def speaking_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_text_options` that `Synthesizer.stream` accepts."""
+    """Return the options from `add_text_options` that `Synthesizer.stream` accepts."""
     names = ("seed", "max_symbols", "pause", "retries", "speed", "speaker")
     return {name: getattr(args, name) for name in names}
 
@@ -123,15 +126,15 @@ def speaking_options(args: argparse.Namespace) -> dict[str, Any]:
 def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[InputText], int]:
     """Return the texts to speak, and the number of skipped lines.
 
-    Lines with nothing to speak are skipped with a warning.
+    Lines that contain nothing to speak are skipped with a warning.
 
     Raises:
-        UserError: if lines have other problems, which the message lists, or if no line can be
-            spoken.
+        UserError: if lines have other problems, or if no line can be spoken. The message lists
+            these lines.
     """
     source, lines = _read_lines(args)
     texts: list[InputText] = []
-    silent: list[str] = []  # problems of lines with nothing to speak
+    silent: list[str] = []  # messages about lines that contain nothing to speak
     problems: list[str] = []
     digits = max(4, len(str(lines[-1][0])))
     for number, line in lines:
@@ -146,7 +149,7 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
         except NothingToSpeak as error:
             silent.append(f"{place}: {error}")
         except UnknownSymbols as error:
-            problems.append(f"{place}: {error}; --drop-unknown leaves it out")
+            problems.append(f"{place}: {error}; add --drop-unknown to leave it out")
         except UserError as error:
             problems.append(f"{place}: {error}")
     rejected = problems or ([] if texts else silent)
@@ -161,7 +164,7 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
 
 
 def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
-    """Return the name of the source for messages, and its numbered lines or paragraphs."""
+    """Return the name of the source (for messages), and its numbered lines or paragraphs."""
     if args.text is not None:
         return "--text", [(1, args.text.replace("\n", " "))]
     content = read_stream(args.text_file, MAX_FILE_BYTES)
@@ -173,19 +176,20 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
         notes = prose.notes
         if len(prose.paragraphs) == 1 < len(lines) and all(map(_is_sentence, lines)):
             notes.append(
-                f"{source}: {len(lines):,} lines are one text; --lines reads each by itself"
+                f"{source}: {len(lines):,} lines are read as one text; add --lines to read each "
+                "line as a separate text"
             )
         for note in notes:
             print(f"note: {note}", file=sys.stderr, flush=True)
         lines = prose.paragraphs
     if not lines:
-        expected = "one per line" if reads_lines(args) else "paragraphs"
-        raise UserError(f"{source}: no text (expected {expected})")
+        expected = "one text per line" if reads_lines(args) else "paragraphs"
+        raise UserError(f"{source}: contains no text (expected {expected})")
     return source, lines
 
 
 def reads_lines(args: argparse.Namespace) -> bool:
-    """Return whether each line of the file is a text. Numbers are always one per line."""
+    """Return whether each line of the file is a separate text, as with --lines and --numbers."""
     return args.lines or bool(args.numbers)
 
 
@@ -202,5 +206,5 @@ def _read_prose(source: str, text: str) -> Prose:
 
 
 def _is_sentence(line: tuple[int, str]) -> bool:
-    """Return whether a line ends like a sentence."""
+    """Return whether a line ends with the final punctuation of a sentence."""
     return line[1].endswith((".", "!", "?"))

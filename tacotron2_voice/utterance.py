@@ -1,4 +1,4 @@
-"""Prepare a text for synthesis: symbol ids, pauses, chunks.
+"""Prepare a text for synthesis: convert it to symbol ids, pauses and chunks.
 
 utterance = prepare_utterance("Wait. [pause 0.5] Now.", settings)
 chunks = split_into_chunks(utterance, 188, settings.table, pause=0.3)
@@ -16,25 +16,25 @@ from tacotron2_voice.text.tags import Pause, SpeakerTag, split_tags
 from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
 from tacotron2_voice.utils.errors import UserError
 
-# most characters per text: about 20 minutes of speech, which must fit into memory
+# Maximum number of characters per text (about 20 minutes of speech, which must fit into memory).
 MAX_CHARACTERS = 20_000
-MAX_PAUSES = 1200  # most seconds of pause tags per text, as long as the longest speech
+MAX_PAUSES = 1200  # maximum total seconds of pause tags per text, about as long as the speech
 # Pause after each kind of ending, as a fraction of the pause after a sentence.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The symbols before the next tag of the text."""
+    """The part of a text up to the next tag, as symbols."""
 
-    ids: list[int]  # ids of the symbols; [] if the segment is only a pause
-    pause: float | None = None  # seconds after the segment; None: the usual pause for its ending
-    speaker: int | None = None  # index of its speaker; None: the speaker of the text
+    ids: list[int]  # symbol ids; [] if the segment is only a pause
+    pause: float | None = None  # pause after the segment in seconds; None: depends on its ending
+    speaker: int | None = None  # index of the speaker; None: the speaker of the whole text
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """A text that is ready to be spoken."""
+    """A text that is prepared for synthesis."""
 
     segments: list[Segment]
     text: str = ""  # the original text, for warnings about unknown symbols
@@ -45,38 +45,38 @@ class Utterance:
 
     @property
     def pause_seconds(self) -> float:
-        """Return the total time of the pause tags in the text."""
+        """Return the total seconds of all pause tags in the text."""
         return sum(segment.pause or 0 for segment in self.segments)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Symbols that are synthesized together."""
+    """A sequence of symbols that are synthesized together."""
 
-    ids: list[int]  # [] if the chunk is a pause only
-    pause: float  # seconds of silence after it
-    speaker: int | None = None  # index of its speaker; None: the speaker of the text
+    ids: list[int]  # symbol ids; [] if the chunk is only a pause
+    pause: float  # seconds of silence after the chunk
+    speaker: int | None = None  # index of the speaker; None: the speaker of the whole text
 
 
 class NothingToSpeak(UserError):
-    """Report a text without any letter, phone or digit after cleaning, such as "* * *"."""
+    """Raised when a cleaned text contains no letter, phone or digit, such as "* * *"."""
 
     def __init__(self, text: str):
         super().__init__(f"{_quoted(text)}: nothing to speak after cleaning")
 
 
 class UnknownSymbols(UserError):
-    """Report a text with symbols that the voice does not have."""
+    """Raised when a text contains symbols that are not in the voice's symbol table."""
 
 
 def prepare_utterance(
     text: str, settings: VoiceSettings, *, drop_unknown: bool = False
 ) -> Utterance:
-    """Return a text with tags for pauses and speakers (text/tags.py) as an utterance.
+    """Convert a text with tags for pauses and speakers (text/tags.py) to an utterance.
 
     Raises:
-        UserError: if the text or its pauses are too long, or if it contains other tags, names an unknown speaker, has
-            nothing to speak, or contains unknown symbols (see `text_to_ids`).
+        UserError: if the text or its pauses are too long, if it contains unknown tags, speakers or
+            symbols (see `text_to_ids`), or if there is nothing to speak.
     """
     _check_length(text)
     segments: list[Segment] = []
@@ -101,7 +101,7 @@ def prepare_utterance(
 
 
 def _speaker_of(tag: SpeakerTag, settings: VoiceSettings) -> int:
-    """Return the index of the speaker of a tag. UserError if the model does not have it."""
+    """Return the index of a tag's speaker, or raise UserError if the model does not have it."""
     if not settings.speakers:
         problem = "the model has one speaker without a name"
         raise UserError(f"[speaker {tag.name[:60]}]: {problem} (expected no speaker tag)")
@@ -109,12 +109,14 @@ def _speaker_of(tag: SpeakerTag, settings: VoiceSettings) -> int:
 
 
 def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:
-    """Return the symbol ids of a text without tags.
+    """Convert a text without tags to symbol ids.
 
-    Unknown symbols are dropped in English, and in other languages if `drop_unknown` is set.
+    Unknown symbols are always dropped in English. In other languages, they are dropped only if
+    `drop_unknown` is set.
 
     Raises:
-        UserError: if there is nothing to speak, or the text contains unknown symbols.
+        UserError: if there is nothing to speak, or if the text contains unknown symbols that are
+            not dropped.
     """
     ids = _ids_of(text, settings, drop_unknown)
     if not can_be_spoken(ids, settings.table):
@@ -125,10 +127,10 @@ def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = Fals
 def split_into_chunks(
     utterance: Utterance, limit: float, table: SymbolTable, pause: float
 ) -> list[Chunk]:
-    """Split an utterance into chunks of at most `limit` symbols. `pause`: seconds after a sentence.
+    """Split an utterance into chunks of at most `limit` symbols.
 
-    A chunk exceeds the limit only if a single word does. No pause follows the last chunk, unless
-    the text asks for it.
+    A chunk exceeds the limit only if a single word exceeds it. No pause follows the last chunk,
+    unless the text ends with a pause tag. `pause` is the pause after a sentence, in seconds.
     """
     chunks: list[Chunk] = []
     for segment in utterance.segments:
@@ -156,7 +158,7 @@ def _check_length(text: str) -> None:
 
 
 def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]:
-    _check_length(text)  # checked first, because cleaning a long text is slow
+    _check_length(text)  # check before cleaning, because cleaning long texts is slow
     text = respell(text, settings.pronunciations)
     table = settings.table
     check_notations(text, settings.text_cleaners, table)

@@ -1,4 +1,4 @@
-"""Load a neural vocoder from an ONNX file. It replaces Griffin-Lim (docs/guides/deploy.md).
+"""Load a neural vocoder from an ONNX file, to replace Griffin-Lim (docs/guides/deploy.md).
 
 voice.vocoder = load_vocoder("vocoder.onnx", voice.settings)
 """
@@ -17,7 +17,7 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_bytes
 from tacotron2_voice.voice import OPERATORS as VOICE_OPERATORS
 
-ONNX_START = b"\x08"  # version of the file format
+ONNX_START = b"\x08"  # first byte of ONNX files, the key of the field for the format version
 EXPORT = "scripts/export_vocoder.py exports HiFi-GAN (docs/guides/deploy.md)"
 TRIAL_FRAMES = 16
 # Operators of voices and of common vocoders. Loops, random numbers and nested graphs are excluded.
@@ -34,25 +34,26 @@ OPERATORS = VOICE_OPERATORS | set(
 
 
 def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) -> Vocoder:
-    """Return the vocoder in an ONNX file: a function from log-mel [n_mels, T] to audio [T *
-    hop_length].
+    """Load a vocoder, and return a function from log-mel [n_mels, T] to audio [T * hop_length].
 
-    The graph has one input, a log-mel [1, n_mels, T], and gives audio [1, 1, T * hop_length]. If
-    its metadata contains settings of MEL_SETTINGS, they must equal the settings of the voice.
+    The graph must have one input, a log-mel [1, n_mels, T], and return audio [1, 1, T *
+    hop_length]. If its metadata contains settings from MEL_SETTINGS, they must equal the settings
+    of the voice.
 
     Args:
+        path: the ONNX file.
         settings: settings of the voice.
-        threads: CPU threads.
+        threads: number of CPU threads.
 
     Raises:
-        UserError: if the file is not such a vocoder, or, when the vocoder is used, if its audio has
-            a wrong shape or is not finite.
+        UserError: if the file is not such a vocoder. The returned function also raises UserError if
+            the audio has the wrong shape or is not finite.
     """
     with naming(path):
         content = read_bytes(path, MAX_GRAPH_BYTES)
-        # Files of torch can contain code, so they are never loaded here.
+        # Reject PyTorch files here, because they can contain code and must never be loaded.
         if not content.startswith(ONNX_START):
-            raise UserError(f"not an ONNX file; {EXPORT}")
+            raise UserError(f"not an ONNX file. {EXPORT}")
         check_operators(content, OPERATORS, "a vocoder")
         graph = OnnxGraph(content, threads)
         _check_input(graph, settings.n_mel_channels)
@@ -68,15 +69,17 @@ def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) ->
 def check_mel_settings(
     path: str | Path, vocoder_settings: Mapping[str, Any], settings: VoiceSettings
 ) -> None:
-    """Check that a vocoder was trained on the log-mels of the voice. Unknown settings are not
-    checked.
+    """Check that a vocoder was trained with the log-mel settings of the voice.
+
+    Settings that the vocoder does not contain are not checked.
 
     Args:
-        path: the file for the message.
-        vocoder_settings: values (numbers or texts) by their names in MEL_SETTINGS.
+        path: the file, for the message.
+        vocoder_settings: values (numbers or strings) by their names in MEL_SETTINGS.
+        settings: settings of the voice.
 
     Raises:
-        UserError: if settings differ; the message lists them.
+        UserError: if settings differ. The message lists them.
     """
     different = []
     for name in MEL_SETTINGS:
@@ -90,16 +93,18 @@ def check_mel_settings(
             if not equal:
                 different.append(f"{name}={value!s:.30} (expected {expected})")
     if different:
-        problem = "the vocoder was trained on other log-mels than the voice"
+        problem = "the vocoder and the voice were trained with different log-mel settings"
         raise UserError(f"{path}: {problem}: {', '.join(different)}")
 
 
 def checked_vocoder(path: str | Path, run: Vocoder, settings: VoiceSettings) -> Vocoder:
-    """Wrap `run`, which returns audio [1, 1, T * hop_length], in a function that returns audio [T *
-    hop_length] and checks its shape and values. It is first tested with silence.
+    """Wrap `run` in a function that checks the shape and the values of the audio.
+
+    `run` returns audio [1, 1, T * hop_length]; the new function returns audio [T * hop_length]. The
+    function is tested with silence before it is returned.
 
     Raises:
-        UserError: if the audio has a wrong shape or type, or is not finite.
+        UserError: if the audio has the wrong shape or type, or if it is not finite.
     """
 
     def checked(mel: np.ndarray) -> np.ndarray:
@@ -107,7 +112,7 @@ def checked_vocoder(path: str | Path, run: Vocoder, settings: VoiceSettings) -> 
             audio = run(mel)
         frames = mel.shape[1]
         expected = (1, 1, frames * settings.hop_length)
-        # some graphs return a list instead of an array
+        # Some graphs return a list instead of an array.
         shape = getattr(audio, "shape", type(audio))
         if shape != expected:
             problem = f"the vocoder returns {shape} for {frames} frames (expected {expected})"
@@ -124,7 +129,7 @@ def checked_vocoder(path: str | Path, run: Vocoder, settings: VoiceSettings) -> 
 
 
 def _check_input(graph: OnnxGraph, n_mels: int) -> None:
-    """Check that the only input is a log-mel of any length."""
+    """Check that the graph has one input, a log-mel of any length."""
     shapes = []
     for one in graph.inputs:
         sizes = [size if type(size) is int else None for size in one.shape]

@@ -1,14 +1,14 @@
-"""Synthesize speech with an exported voice: a folder that needs ONNX Runtime, not PyTorch.
+"""Synthesize speech with an exported voice, which needs ONNX Runtime instead of PyTorch.
 
     voice = Voice("voices/english")
-    voice.settings.speakers                                # names, if there are several speakers
+    voice.settings.speakers                                # names of the speakers
     speech = voice.synthesize("It was a quiet evening.", speaker="linda")
-    for audio in voice.stream(text, speaker="linda"): ...  # the first before the text is finished
+    for audio in voice.stream(text, speaker="linda"): ...  # pieces, as soon as they are computed
 
-The folder contains `voice.json` (`VoiceDescription`), the mel filters, and ONNX graphs of the
-encoder, the decoder step and the postnet, which may be compressed by LZMA. Before a graph is used,
-this module checks its checksum, operators and shapes. It also checks that the graph reads no other
-files.
+An exported voice is a folder that contains `voice.json` (`VoiceDescription`), the mel filters, and
+ONNX graphs of the encoder, the decoder step and the postnet. The graphs may be compressed with
+LZMA. Before a graph is used, this module checks its checksum, operators and shapes, and that it
+reads no other files.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ DESCRIPTION_FILE = "voice.json"
 FILTERS_FILE = "mel_filters.f32"  # float32 [n_mels, filter_length / 2 + 1]
 MEMORY = ["memory", "processed_memory"]
 STATE = ["frames", "state", "alignments"]
-GRAPHS = {  # inputs and outputs in their order; `inputs_of` adds the speaker
+GRAPHS = {  # inputs and outputs of each graph, in order; `inputs_of` adds the speaker
     "encoder": (["symbols"], MEMORY),
     "decoder": (
         [*MEMORY, "outside", "keep", *STATE],
@@ -50,8 +50,8 @@ GRAPHS = {  # inputs and outputs in their order; `inputs_of` adds the speaker
 }
 FILES = {FILTERS_FILE, *(f"{name}.onnx" for name in GRAPHS)}
 COMPRESSED_SUFFIX = ".xz"  # suffix of compressed graphs
-MAX_LZMA_BYTES = 2**27  # most bytes of memory; voices of scripts/export_voice.py need 9 MB
-# Operators that scripts/export_voice.py writes. Loops and nested graphs are excluded.
+MAX_LZMA_BYTES = 2**27  # memory limit for decompression; scripts/export_voice.py's files need 9 MB
+# Operators that scripts/export_voice.py produces. They do not include loops or nested graphs.
 OPERATORS = set(
     "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
     "Gemm LSTM MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze "
@@ -63,38 +63,39 @@ COPY_AGAIN = "Copy the voice again."
 
 @dataclass(frozen=True)
 class VoiceDescription:
-    """The values of voice.json."""
+    """The contents of voice.json."""
 
     format: Literal[2]
-    weights: Literal["int8", "fp32", "packed"]  # packed: int8, with compressed graphs
+    weights: Literal["int8", "fp32", "packed"]  # packed: int8 weights in compressed graphs
     checkpoint: str  # file name of the checkpoint
-    epochs: int  # optimizer steps of the training; 0: unknown
-    longest_text: Annotated[int, limits(ge=1)] | None  # of the training, in symbols
-    statistics: SpeechStatistics | None  # of the training clips
-    symbols: list[str]  # in the order of their ids
+    epochs: int  # number of training epochs; 0: unknown
+    longest_text: Annotated[int, limits(ge=1)] | None  # number of symbols in the longest text
+    statistics: SpeechStatistics | None  # statistics of the training clips
+    symbols: list[str]  # all symbols, in the order of their ids
     hparams: dict[str, Any]  # all settings of the run
-    recipe: str  # version of the recipe
+    recipe: str  # version of this project
     versions: dict[str, str]  # versions of the packages that exported the voice
-    files: dict[str, str]  # SHA-256 by name
+    files: dict[str, str]  # SHA-256 checksum of each file, by name
     speaker_statistics: list[SpeakerStatistics] = field(default_factory=list)
     text_rules: str = ""  # version of the reading rules for the training texts; "": unknown
-    # phones of the ARPAbet in the training texts; None: unknown
+    # ARPAbet phones in the training texts; None: unknown.
     trained_phones: list[str] | None = None
 
 
 class Voice(Synthesizer):
-    """Synthesize texts with the graphs in a folder."""
+    """Synthesize speech with the exported voice in a folder."""
 
     def __init__(self, folder: str | Path, overrides: str = "", threads: int = 1):
         """Load and check a voice.
 
         Args:
-            folder: the folder, or the voice.json in it.
-            overrides: settings such as "gate_threshold=0.4,attention_window=6".
-            threads: CPU threads per graph. One thread is fastest for 8-bit weights on two cores.
+            folder: the folder of the voice, or its voice.json.
+            overrides: changes of settings, such as "gate_threshold=0.4,attention_window=6".
+            threads: number of CPU threads per graph. With int8 weights on two cores, one thread is
+                fastest.
 
         Raises:
-            UserError: if a file is missing, damaged, or does not fit voice.json.
+            UserError: if a file is missing or damaged, or does not match voice.json.
         """
         folder = Path(folder)
         self.folder = folder.parent if folder.name == DESCRIPTION_FILE else folder
@@ -142,11 +143,11 @@ class Voice(Synthesizer):
             shape = [size or length for size in shape_of(name, settings)]
             state.append(np.zeros(shape, np.float32))
         outside = np.zeros((1, length), np.float32)
-        furthest = 0  # furthest symbol attended so far
+        furthest = 0  # furthest symbol that attention has reached
         for _ in range(max_steps):
             kept = rng.random((2, settings.prenet_dim)) >= p
             keep = kept.astype(np.float32) / np.float32(1 - p)
-            if settings.attention_window:  # the window must equal that of model.outside_window
+            if settings.attention_window:  # this window must be the same as in model.outside_window
                 first = max(0, furthest - WINDOW_BACK)
                 outside[:] = 1
                 outside[:, first : furthest + settings.attention_window + 1] = 0
@@ -165,8 +166,7 @@ class Voice(Synthesizer):
             return self.graphs[name].run(inputs)
 
     def _check_description(self) -> VoiceSettings:
-        """Return the settings of voice.json. Raise UserError if its values contradict each
-        other."""
+        """Return the settings in voice.json, or raise UserError if values contradict each other."""
         description = self.description
         settings = settings_from_dict(VoiceSettings, description.hparams)
         speakers = settings.speakers
@@ -187,13 +187,13 @@ class Voice(Synthesizer):
         return settings
 
     def _path_of(self, name: str) -> Path:
-        """Return the path of a file, which may be compressed."""
+        """Return the path of a file, with the suffix of compressed files if it is compressed."""
         if self.description.weights == "packed" and name != FILTERS_FILE:
             return self.folder / f"{name}{COMPRESSED_SUFFIX}"
         return self.folder / name
 
     def _read(self, name: str) -> bytes:
-        """Return the content of a file. Raise UserError if its checksum differs from voice.json."""
+        """Return a file's content, or raise UserError if its checksum differs from voice.json."""
         path = self._path_of(name)
         content = read_bytes(path, MAX_GRAPH_BYTES, f"no such file. {COPY_AGAIN}")
         if path.suffix == COMPRESSED_SUFFIX:
@@ -220,7 +220,7 @@ class Voice(Synthesizer):
 
 
 def inputs_of(graph: str, settings: VoiceSettings) -> list[str]:
-    """Return the names of a graph's inputs, in order."""
+    """Return the names of a graph's inputs, including the speaker, in order."""
     inputs = GRAPHS[graph][0]
     return [*inputs, *settings.labels] if graph == "encoder" else [*inputs]
 
@@ -228,22 +228,22 @@ def inputs_of(graph: str, settings: VoiceSettings) -> list[str]:
 def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
     """Return the shape of a graph's input or output for one text.
 
-    None stands for the number of symbols or frames. All types are float32, except the int64 ids of
-    symbols.
+    None stands for the number of symbols or frames. All types are float32, except for the symbol
+    ids, which are int64.
     """
     rnns = 2 * settings.attention_rnn_dim + 2 * settings.decoder_rnn_dim
     shapes: dict[str, list[int | None]] = {
         "symbols": [1, None],
-        # One-hot vector of the speaker, so that the shape of the graph's input contains the number
-        # of speakers.
+        # The speaker is a one-hot vector, so that the shape of the input contains the number of
+        # speakers.
         "speaker": [1, len(settings.speakers)],
         "memory": [1, None, settings.memory_dim],
         "processed_memory": [1, None, settings.attention_dim],
         "outside": [1, None],  # 1 outside the attention window
         "keep": [2, settings.prenet_dim],  # dropout of two prenet layers: 0, or 1 / (1 - p)
         "frames": [1, settings.n_mel_channels * settings.n_frames_per_step],
-        "state": [1, rnns + settings.memory_dim],  # states of the LSTMs, and the attention context
-        "alignments": [2, None],  # attention of the last step, and the sum over all steps
+        "state": [1, rnns + settings.memory_dim],  # LSTM states and attention context
+        "alignments": [2, None],  # attention weights of the last step, and their sum over all steps
         "gate": [1],  # the stop probability
         "mel": [1, settings.n_mel_channels, None],
         "refined": [1, settings.n_mel_channels, None],
@@ -252,10 +252,11 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
 
 
 def load_graph(name: str, content: bytes, settings: VoiceSettings, threads: int) -> OnnxGraph:
-    """Load the graph `name` of GRAPHS.
+    """Load and check the graph `name` of GRAPHS.
 
     Raises:
-        UserError: if it has other operators, inputs, outputs or shapes, or reads other files.
+        UserError: if the graph has unexpected operators, inputs, outputs or shapes, or if it reads
+            other files.
     """
     check_operators(content, OPERATORS, "a voice")
     graph = OnnxGraph(content, threads)

@@ -210,5 +210,5 @@ def test_graph_is_not_written_when_its_audio_differs(folder, monkeypatch):
     other, make = generator_of(folder), export_vocoder.make_graph
     other.conv_post.bias.data += 0.01
     monkeypatch.setattr(export_vocoder, "make_graph", lambda _: make(other))
-    assert "generator: the graph differs from torch by" in refusal(exported, folder)
+    assert "generator: the graph differs from PyTorch by" in refusal(exported, folder)
     assert not (folder / "vocoder.onnx").exists()

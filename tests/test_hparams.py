@@ -254,7 +254,7 @@ def test_settings_are_checked_when_pydantic_is_missing():
     assert run.stdout == "32 -1.0 1103 ('a', 'b')\n"
     assert run.stderr.count("note: pydantic is not installed") == 1
     assert "mel_fmax=12000.0: expected" in run.stderr
-    assert "batch_size=0: expected a whole number, at least 1" in run.stderr
+    assert "batch_size=0: expected a whole number of at least 1" in run.stderr
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_stages_run_in_order_and_the_training_time_is_printed(commands, tmp_path
     assert checkpoint in evaluated
     assert checkpoint in exported
     printed = capsys.readouterr().out
-    assert "100 clips, 3.3 minutes" in printed
+    assert "100 clips with 3.3 minutes" in printed
     assert "about 2 minutes" in printed
 
 

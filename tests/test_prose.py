@@ -114,7 +114,7 @@ def test_markdown_is_read_as_prose():
     ]
     assert prose.notes == [
         "a.md: joined 1 word at the ends of lines: 'thirteen'",
-        "a.md: skipped 2 code blocks, 1 table, 1 block of HTML",
+        "a.md: skipped 2 code blocks, 1 table, 1 HTML block",
     ]
 
 

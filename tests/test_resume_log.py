@@ -201,7 +201,7 @@ def test_texts_are_synthesized_again_when_settings_change(
         monkeypatch.setattr(resume_log, "__version__", "0")
     again = synthesized(out, *more, *CHANGES[change])
     if change == "nothing":
-        assert again == f"{wrote.format(0)}2 spoken before, 1 line skipped, 5 warnings"
+        assert again == f"{wrote.format(0)}2 already complete, 1 line skipped, 5 warnings"
     else:
         assert again.startswith(f"{wrote.format(2)}1 line skipped")
 
@@ -237,7 +237,7 @@ def test_only_changed_texts_are_synthesized_again(synthesized, book, tmp_path):
         name: content for name, content in whole.items() if name != "spoken.jsonl"
     }
     book.write_text(BOOK.replace("sat", "SAT").replace("---", "One more."), encoding="utf-8")
-    assert f"of 2 texts to {out}; 4 spoken before, 1 line skipped, " in synthesized(out)
+    assert f"of 2 texts to {out}; 4 already complete, 1 line skipped, " in synthesized(out)
     assert "of 6 texts to" in synthesized(out, "--speed", "1.1")
     assert "of 6 texts to" in synthesized(out)  # the log has these files, with other checksums
 
@@ -318,7 +318,7 @@ def test_texts_are_read_when_the_file_is_a_pipe(tmp_path):
     assert [x.text for x in texts_of(pipe)[0]] == ["Three."]
     with pytest.raises(UserError, match="standard input:2: not UTF-8"):
         spoken_of("-", b"One.\nGr\xf6\xdfe.\n")
-    with pytest.raises(UserError, match="standard input: no text"):
+    with pytest.raises(UserError, match="standard input: contains no text"):
         spoken_of("-", b"")
     (tmp_path / "zeros").symlink_to("/dev/zero")
     with pytest.raises(UserError, match="67,108,864"):
@@ -329,8 +329,8 @@ def test_texts_are_read_when_the_file_is_a_pipe(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text", "a", "-o", ""], "'' (expected a folder, or a name.wav"),
-        (["--text", "a", "-o", "a.FLAC"], "'a.FLAC' (expected a folder, or a name.wav"),
+        (["--text", "a", "-o", ""], "'' (expected a folder, or a file name.wav"),
+        (["--text", "a", "-o", "a.FLAC"], "'a.FLAC' (expected a folder, or a file name.wav"),
         (["--text", "a", "-o", "none/a.wav"], "expected a file that can be written, in an"),
         (["--text", "a", "-o", "out", "--stream", "raw"], "not allowed with argument -o"),
         (["--text", "a", "--voice", "b"], "--voice: not allowed with argument --checkpoint"),
@@ -386,7 +386,7 @@ def test_complete_texts_stay_in_the_wav_when_its_size_limit_is_reached(tmp_path,
 
 def test_part_file_is_not_changed_when_a_different_program_wrote_it(tmp_path):
     (tmp_path / "a.part.wav").write_bytes(b"precious")
-    with pytest.raises(UserError, match=r"a\.part\.wav: already exists, .*a\.part\.jsonl"):
+    with pytest.raises(UserError, match=r"a\.part\.wav: exists without a\.part\.jsonl"):
         wav_output(tmp_path / "a.wav", "0001")
     assert os.listdir(tmp_path) == ["a.part.wav"]
 

@@ -187,7 +187,7 @@ def test_run_creates_no_folder_when_settings_are_invalid(
 def test_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     message = refused(flags(tmp_path / out, corpus.hparams(), "--resume"), capsys)
-    assert f"{tmp_path}/file: not a folder; choose another -o" in message
+    assert f"{tmp_path}/file: not a folder; choose a different -o" in message
     assert (tmp_path / "file").read_text() == "mine"
 
 

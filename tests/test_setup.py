@@ -109,7 +109,7 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
         assert f"{filelist}:2: " in str(found.value)  # one message contains both errors
         assert f"{filelist}:1: " not in str(found.value)
         name = Path(filelist).name
-        assert f"{filelist}: no current {name}.clips: reading every clip once" in printed
+        assert f"{filelist}: no up-to-date {name}.clips; reading every clip once" in printed
     assert str(found.value).count("is nan, expected a finite number") == 2
     assert not list(tmp_path.glob("*.clips"))
 
@@ -141,7 +141,7 @@ def test_filelist_is_read_again_when_a_clip_changed(lists, tmp_path, opened, cap
     _, validation = read_clips(lists, new_run=False)
     assert sorted(opened) == [("val-a", True), ("val-b", True)]
     assert validation[1].num_frames == 1 + 6000 // 256
-    assert "val.txt: 1 of 2 clips changed" in capsys.readouterr().out
+    assert "val.txt: 1 of 2 clips have changed" in capsys.readouterr().out
     put_older_audio(tmp_path / "val-b.wav")
     read_clips(lists, new_run=False)
     read_clips(lists, new_run=False)

@@ -187,7 +187,7 @@ def test_texts_are_synthesized_again_when_the_speaker_changes(made, tmp_path, ca
         synthesize.main(["--voice", str(made.fp32), *out, "--speaker", name])
         sounds[name] = (tmp_path / "out" / "0001.wav").read_bytes()
     assert sounds["anna"] == sounds[" anna"] != sounds["bert"]
-    assert capsys.readouterr().out.count("1 of 1 texts were spoken before") == 1
+    assert capsys.readouterr().out.count("1 of 1 texts are already complete") == 1
 
 
 def test_programs_report_a_missing_speaker_before_they_read_or_write_files(made, tmp_path):

@@ -60,7 +60,7 @@ def test_remember_rejects_changed_settings_for_a_name(tmp_path):
     study.remember(path, "batch_size=4", {"c": ""})
     study.remember(path, "batch_size=4", {"b": "seed=3"})
     for hparams, name in (("batch_size=4", "b"), ("batch_size=8", "a")):
-        with pytest.raises(UserError, match=rf"study.json: {name} has \['batch_size=4'"):
+        with pytest.raises(UserError, match=rf"study.json: {name} was trained with \['batch_size=4'"):
             study.remember(path, hparams, {name: ""})
     with pytest.raises(UserError, match="batch_sise"):
         study.remember(path, "batch_sise=4", {"d": ""})
@@ -157,7 +157,7 @@ def test_lost_values_are_restored_from_the_runs(make_study):
     passed = make_study(points=(3,))
     passed.run([1], concurrent_runs=1)
     assert "epoch 4" in passed.failed[0]
-    assert "leave 3 out of --points" in passed.failed[0]
+    assert "remove 3 from --points" in passed.failed[0]
     assert made.failed == []
 
 
@@ -166,7 +166,7 @@ def test_study_continues_when_a_run_fails(make_study, capsys):
     made.run([1], concurrent_runs=1)
     assert set(made.values.index.unique("name")) == {"rand", "sb"}
     [problem] = made.failed
-    assert problem.startswith("ssb, seed 1: -c ended with status 3, see ")
+    assert problem.startswith("ssb, seed 1: -c exited with status 3, see ")
     assert problem in capsys.readouterr().out
     study.write_report(made)
     report = (made.out / "report.md").read_text("utf-8")

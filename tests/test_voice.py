@@ -293,8 +293,8 @@ DAMAGES = {
     "another graph": (with_another_graph, "postnet.onnx: a graph from {'symbols'.*expected"),
     "noise": (lambda f: described(f, "postnet.onnx", bytes(99)), "postnet.onnx: not an ONNX graph"),
     "reads": (reading_a_file, "postnet.onnx: .*other files"),
-    "loop": (with_a_loop, "postnet.onnx: operators .*: Loop, subgraph"),
-    "function": (with_a_function, "postnet.onnx: operators .*: function"),
+    "loop": (with_a_loop, "postnet.onnx: contains operators .*: Loop, subgraph"),
+    "function": (with_a_function, "postnet.onnx: contains operators .*: function"),
     "filters": (lambda f: described(f, "mel_filters.f32", bytes(63)), "f32: .*63 bytes .expected"),
 }
 

@@ -259,7 +259,7 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
     fine = sound(seconds=1) / 32768 + np.random.default_rng(1).uniform(-1, 1, RATE) * 1e-5
     soundfile.write(source, np.concatenate([np.zeros(start), fine]), RATE, subtype=subtype)
     with open(corpus / "metadata.csv", "a") as file:
-        file.write(f"a|raw|{TEXT}\n")
+        file.write(f"a|{TEXT}|{TEXT}\n")
     prepare(Preparation(corpus, tmp_path / "lists", trim=tmp_path / "t"))
     assert soundfile.info(copy).subtype == subtype
     assert soundfile.info(copy).format == soundfile.info(source).format

@@ -1,10 +1,11 @@
-"""Convert texts to the ids of a model's input symbols, and back.
+"""Convert texts to symbol ids, and back.
 
     ids = text_to_sequence("Turn left on {HH AW1 S S T AH0 N} Street.", ["english_cleaners"])
     sequence_to_text(ids)
 
-The English symbols, the cleaning and the treatment of braces are those of NVIDIA/tacotron2, so that
-its checkpoints read texts as in their training. symbols.py contains the tables of other languages.
+The English symbols, the text cleaning and the handling of braces are the same as in
+NVIDIA/tacotron2, so that NVIDIA's checkpoints read texts as they did in training. symbols.py
+defines the tables for other languages.
 """
 
 from tacotron2_voice.text.rules import rules_version, uses_english_rules

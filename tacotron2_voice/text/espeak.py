@@ -1,13 +1,13 @@
-"""Run eSpeak NG for phones.py, in a separate process because eSpeak may crash on unusual text.
+"""Run eSpeak NG for phones.py in a separate process, because eSpeak may crash on unusual text.
 
-    python -P tacotron2_voice/text/espeak.py  # -P: without this folder in the module path
+    python -P tacotron2_voice/text/espeak.py  # -P: do not add this folder to the module path
 
-Each line of standard input is a request in JSON, and each line of standard output its answer:
+Each line of standard input is a JSON request. Each line of standard output is the answer:
 
     {}                                          {"version": "1.52.0", "languages": {"de": "German"}}
     {"language": "de", "texts": ["eins"]}       {"phones": ["ˈaɪns"]}
 
-An answer {"problem": ...} is the message of a missing package or of eSpeak.
+An answer {"problem": ...} contains an error message about a missing package or from eSpeak.
 """
 
 import functools
@@ -21,7 +21,7 @@ from typing import Any
 
 
 def _backends() -> Any:
-    """Return phonemizer's class of backends, with the library of espeakng-loader."""
+    """Return phonemizer's backend class, set up to use the library from espeakng-loader."""
     import espeakng_loader
     from phonemizer.backend import EspeakBackend
     from phonemizer.backend.espeak.wrapper import EspeakWrapper
@@ -34,10 +34,10 @@ def _backends() -> Any:
 @functools.cache
 def _backend(language: str) -> Any:
     logger = logging.getLogger("phonemizer")
-    logger.setLevel(logging.ERROR)  # phonemizer warns about every word of another language
+    logger.setLevel(logging.ERROR)  # otherwise phonemizer warns about every foreign word
     return _backends()(
         language,
-        punctuation_marks=re.compile(r"(?!)"),  # phones.py keeps punctuation marks itself
+        punctuation_marks=re.compile(r"(?!)"),  # matches nothing; phones.py handles punctuation
         with_stress=True,
         language_switch="remove-flags",
         logger=logger,
@@ -63,9 +63,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to this process too
+    # Ignore Ctrl-C, which a terminal also sends to this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = open(os.dup(1), "w", encoding="ascii")  # noqa: SIM115
-    os.dup2(2, 1)  # other printed text must not be parsed as answers
+    os.dup2(2, 1)  # redirect all other output to standard error, so that it is not read as answers
     for line in sys.stdin.buffer:
         print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
 

@@ -1,4 +1,4 @@
-"""Replace words by their respellings in a list of pronunciations (a lexicon).
+"""Replace words with their respellings from a list of pronunciations (a lexicon).
 
     settings = with_lexicon(settings, Path("names.txt"))
     respell("Nguyen's dog", settings.pronunciations)  # "win's dog"
@@ -9,8 +9,8 @@ read phones also accept phones as a respelling. Lines that begin with # are comm
     Nguyen   win
     Reading  /ɹˈɛdɪŋ/
 
-Upper and lower case are the same, and only whole words are replaced. Settings keep the content of
-the list, so checkpoints and voices contain it.
+Case is ignored, and only whole words are replaced. The settings store the pronunciations, so that
+checkpoints and exported voices contain them.
 """
 
 import functools
@@ -28,7 +28,7 @@ from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import numbered_lines
 
 EXPECTED = "expected a word and its respelling, separated by a tab or spaces"
-# Phones, which contain no words.
+# Spans of phones, in which no words are replaced.
 _PHONE_SPANS = re.compile(r"(\{[^{}]*\}|(?<!\w)/\S(?:[^/\n]*\S)?/(?!\w))")
 _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
@@ -36,13 +36,15 @@ _SAME = str.maketrans("’‐‑", "'--")
 
 
 def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
-    """Return the settings with the pronunciations in the file `lexicon`, if it is set.
+    """Return the settings with the pronunciations from a file.
 
     Args:
-        path: another file. Its pronunciations replace those of the settings word by word.
+        settings: the settings. Without `path`, the file is the setting `lexicon`, if it is set.
+        path: a different file. Its pronunciations are added to those of the settings, and replace
+            those for the same words.
 
     Raises:
-        UserError: if the file cannot be read, or contains a wrong line.
+        UserError: if the file cannot be read, or if it contains an invalid line.
     """
     if path is None:
         if not settings.lexicon:
@@ -57,12 +59,13 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
 
 
 def respell(text: str, pronunciations: tuple[str, ...]) -> str:
-    """Return the text with the respellings of its words.
+    """Replace the words in a text with their respellings.
 
-    Compounds with hyphens and words with 's are looked up as a whole first, then in their parts.
+    Hyphenated compounds and words that end in 's are first looked up as a whole, then in parts.
 
     Args:
-        pronunciations: "word<TAB>respelling" each, as in the settings.
+        text: the text.
+        pronunciations: strings of the form "word<TAB>respelling", as in the settings.
     """
     if not pronunciations:
         return text
@@ -86,28 +89,29 @@ def _respelled(word: str, known: dict[str, str]) -> str:
 
 
 def _key(word: str) -> str:
-    """Return the same text for all spellings of a word in upper and lower case."""
+    """Return a lookup key that ignores case and the forms of apostrophes and hyphens."""
     return unicodedata.normalize("NFC", word.casefold()).translate(_SAME)
 
 
 @functools.lru_cache(8)
 def _respellings(pronunciations: tuple[str, ...]) -> dict[str, str]:
-    """Return the respellings by key."""
     entries = (one.partition("\t") for one in pronunciations)
     return {key: respelling for key, _, respelling in entries}
 
 
 @functools.cache
 def _word_pattern() -> re.Pattern[str]:
-    """Return a pattern for words: letters, digits and the marks that follow letters, such as vowel
-    signs, with apostrophes and hyphens between them."""
+    """Return a pattern for words, which may contain apostrophes and hyphens.
+
+    Words consist of letters, digits and combining marks, such as vowel signs.
+    """
     marks = [chr(x) for x in range(0x300, 0x1F000) if unicodedata.category(chr(x))[0] == "M"]
     letters = rf"(?:[^\W_]|[{''.join(marks)}\u200c\u200d])+"
     return re.compile(rf"{letters}(?:['’‐‑-]{letters})*")
 
 
 def _read_lexicon(path: Path, cleaners: Sequence[str], table: SymbolTable) -> dict[str, str]:
-    """Return the respellings by key. UserError if lines are wrong."""
+    """Read the respellings in a file by lookup key, or raise UserError if lines are invalid."""
     lines = numbered_lines(path, "no such lexicon")
     known: dict[str, str] = {}
     problems = []
@@ -127,7 +131,7 @@ def _read_lexicon(path: Path, cleaners: Sequence[str], table: SymbolTable) -> di
 
 
 def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str, str]:
-    """Return the word and the respelling of a line."""
+    """Return the word and its respelling from a line of the lexicon."""
     fields = unicodedata.normalize("NFC", line).split(maxsplit=1)
     if len(fields) != 2:
         raise UserError(f"{line.strip()[:60]!r}: no respelling ({EXPECTED})")

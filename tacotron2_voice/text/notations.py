@@ -1,4 +1,4 @@
-"""Reject pronunciations in a notation that a model does not have: ARPAbet and pinyin.
+"""Reject pronunciations in a notation that a model does not support: ARPAbet or pinyin.
 
 check_notations("Turn left on {HH AW1}.", ["basic_cleaners"], table)  # UserError
 """
@@ -17,17 +17,17 @@ _FINAL = (
     "|i|u)"
 )
 _SYLLABLE = rf"(?:{_INITIAL}?{_FINAL}|[bpmfwy]?o)"
-# Two or more syllables with the digits of their tones, such as "ta5 shi3" and "ni3hao3".
+# Two or more syllables with tone digits, such as "ta5 shi3" and "ni3hao3".
 _PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5][ '-]*){{2,}}(?!\w)", re.IGNORECASE)
 _LONG_SYLLABLE = re.compile("[^\\W\\d]{2}")
 
 
 def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable) -> None:
-    """Check that a text contains no pronunciation that its model would read as other words.
+    """Check that a text contains no notation that the model would read as ordinary words.
 
     Raises:
-        UserError: if the text contains phones of the ARPAbet in braces and the model has no symbols
-            for them, or pinyin with tone digits and the cleaners read English.
+        UserError: if the text contains ARPAbet phones in braces but the model has no symbols for
+            them, or if it contains pinyin with tone digits but the cleaners are for English.
     """
     if not table.has_phones or PHONES in cleaner_names:
         for span in ARPABET_SPAN.finditer(text):

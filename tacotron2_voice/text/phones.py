@@ -1,9 +1,9 @@
-"""Convert texts of many languages to phones of the International Phonetic Alphabet, with eSpeak NG.
+"""Convert texts in many languages to International Phonetic Alphabet phones, using eSpeak NG.
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
 eSpeak runs in a separate process (espeak.py), which is started on first use and after a crash. Only
-this process imports the packages of requirements/phones.txt.
+the eSpeak process imports the packages in requirements/phones.txt.
 """
 
 import atexit
@@ -23,19 +23,20 @@ from typing import Any
 
 from tacotron2_voice.utils.errors import UserError
 
-ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # common language codes and eSpeak's codes
+ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
 SPOKEN = "%&@#*/\\_§‰"  # punctuation marks that eSpeak would read as words
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24ea\u3251-\u325f\u32b1-\u32bf"
-# Marks that may be inside a word, such as in l'eau, Nord-Süd, col·legi, գնա՛նք, צה״ל.
+# Marks that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
-CASED_WORD_MARKS = ".:"  # z.B., EU:n; in scripts without capitals they end a sentence
-HEBREW_MARKS = "׳״"  # they belong to the word at its end too
+# Marks inside words in scripts with capitals (z.B., EU:n). In other scripts, they end a sentence.
+CASED_WORD_MARKS = ".:"
+HEBREW_MARKS = "׳״"  # these marks also belong to a word at its end
 NUMBER_MARKS = ".,:'’"
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
 STRESS = re.compile("[ˈˌ]")
-SAMPLES = 16  # letters of a script that are compared
-MIN_NAME = 5  # fewest characters in eSpeak's name for the letters of a script
-GRACE_SECONDS = 1  # seconds in which the process may end by itself
+SAMPLES = 16  # number of letters of a script to compare
+MIN_NAME = 5  # minimum number of characters in eSpeak's name for the letters of a script
+GRACE_SECONDS = 1  # seconds to wait for the process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
 
@@ -43,17 +44,18 @@ COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
 
 class Crashed(Exception):
-    """Report that eSpeak's process ended without an answer."""
+    """Raised when the eSpeak process exits without an answer."""
 
 
 class SpelledLetters(UserError):
-    """Report letters that eSpeak does not read, but spells by name."""
+    """Raised for letters that eSpeak cannot read, but spells by name."""
 
 
 class Espeak:
-    """Run eSpeak's process for all threads of this process.
+    """Run an eSpeak process that all threads of this process share.
 
-    eSpeak's process ends together with this process. A fork of this process starts its own.
+    The eSpeak process exits when this process exits. A forked process starts its own eSpeak
+    process.
     """
 
     def __init__(self) -> None:
@@ -63,10 +65,11 @@ class Espeak:
         os.register_at_fork(after_in_child=self._forget)
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Return the answer to a request.
+        """Send a request to the eSpeak process, and return its answer.
 
         Raises:
-            Crashed: if eSpeak's process ends. The next request starts a new process.
+            Crashed: if the eSpeak process exits. The next request starts a new process.
+            UserError: if eSpeak reports a problem.
         """
         with self._lock:
             if self.process is None:
@@ -85,7 +88,7 @@ class Espeak:
                     self.process.stdin.flush()
                     answer = self.process.stdout.readline()
             finally:
-                # If there is no answer, eSpeak has crashed, or Ctrl-C has interrupted the wait.
+                # There is no answer if eSpeak crashed or if Ctrl-C interrupted the wait.
                 if not answer:
                     self.close()
         if not answer:
@@ -96,13 +99,13 @@ class Espeak:
         return answered
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the eSpeak process."""
         process = self.process
         self.process = None
         if process is None:
             return
         try:
-            # The closed pipe ends the process, which deletes phonemizer's copy of eSpeak.
+            # Closing the pipe lets the process exit and delete phonemizer's copy of eSpeak.
             with contextlib.suppress(BrokenPipeError):
                 process.communicate(timeout=GRACE_SECONDS)
         except subprocess.TimeoutExpired:  # the process is still working on a text
@@ -110,10 +113,9 @@ class Espeak:
             process.wait()
 
     def _forget(self) -> None:
-        """Forget the process in a forked process, because it belongs to the parent and ends with
-        the parent's pipe."""
+        """After a fork, forget the eSpeak process, because it belongs to the parent process."""
         if self.process is not None:
-            self.process.returncode = 0  # Python must not wait for a process of the parent
+            self.process.returncode = 0  # keeps Python from waiting for the parent's child process
         self.process = None
         self._lock = threading.Lock()
 
@@ -123,7 +125,7 @@ _espeak = Espeak()
 
 @functools.cache
 def _about() -> dict[str, Any]:
-    """Return eSpeak's version and its languages by name."""
+    """Return eSpeak's version, and its languages by code."""
     try:
         return _espeak.ask()
     except Crashed:
@@ -137,7 +139,7 @@ def check_language(language: str) -> str:
     """Return eSpeak's code for a language, such as fr-fr for fr.
 
     Raises:
-        UserError: if eSpeak does not have the language, or a package is missing.
+        UserError: if eSpeak does not support the language, or if a package is missing.
     """
     known = _about()["languages"]
     name = language.lower().replace("_", "-")
@@ -153,18 +155,21 @@ def check_language(language: str) -> str:
 
 
 def espeak_version() -> str:
-    """Return the version of eSpeak, such as 1.52.0. UserError if a package is missing."""
+    """Return the version of eSpeak, such as 1.52.0, or raise UserError if a package is missing."""
     return _about()["version"]
 
 
 def version_of_phones(recorded: str) -> str:
-    """Return the version of eSpeak that produced the phones of a run: the `recorded` version, or the
-    installed version if `recorded` is empty. Print a warning if they differ."""
+    """Return the `recorded` version of eSpeak or, if it is empty, the installed version.
+
+    `recorded` is the version that produced the phones of a run. If it differs from the installed
+    version, print a warning.
+    """
     here = espeak_version()
     if recorded not in ("", here):
         print(
-            f"warning: eSpeak NG {recorded} produced the phones of the training, but version {here} "
-            "is installed, so a text may become different phones"
+            f"warning: eSpeak NG {recorded} produced the phones for training, but version {here} is "
+            "installed, which may produce different phones for the same text"
         )
     return recorded or here
 
@@ -173,15 +178,16 @@ def version_of_phones(recorded: str) -> str:
 
 
 def to_phones(texts: Sequence[str], language: str) -> list[str]:
-    """Convert each text to phones with stress, in Unicode's form NFC.
+    """Convert each text to phones with stress marks, in Unicode form NFC.
 
-    Punctuation stays in place, and several spaces become one. A text without words has no phones.
-    eSpeak gets only the words between punctuation marks. phonemizer can keep punctuation too, but
-    it loses full-width marks, and after an empty text it mixes up neighboring texts.
+    Punctuation is kept, and consecutive spaces become one space. A text without words has no
+    phones. eSpeak only receives the words between punctuation marks. phonemizer can also keep
+    punctuation, but it loses full-width marks, and after an empty text it mixes up neighboring
+    texts.
 
     Raises:
-        UserError: if `check_language` raises it, or if eSpeak crashes on a text.
-        SpelledLetters: if eSpeak would spell letters by name ("Chinese letter").
+        UserError: see `check_language`; also if eSpeak crashes on a text.
+        SpelledLetters: if eSpeak would spell letters by name, such as "Chinese letter".
     """
     language = check_language(language)
     plain = [re.sub(r"\s+", " ", with_plain_numbers(text, language)) for text in texts]
@@ -196,8 +202,10 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 
 
 def _split_at_marks(text: str) -> list[str]:
-    """Split a text at punctuation outside words. Words and marks alternate, and words come first
-    and last."""
+    """Split a text at punctuation outside words.
+
+    In the result, words and marks alternate; the first and last items are words.
+    """
     pieces = [""]
     for index, character in enumerate(text):
         if _is_mark(character) and not _is_inside_word(text, index):
@@ -228,7 +236,7 @@ def _is_inside_word(text: str, index: int) -> bool:
         is_ending = before.isdecimal() and mark == ":"  # Finnish 20:een
         is_cased = is_ending or before.lower() != before.upper()
         is_cased = is_cased and after.lower() != after.upper()
-        # After a word in lower case, a capital begins a sentence: "the end.Then".
+        # After a lower-case word, a capital letter starts a new sentence: "the end.Then".
         starts_sentence = index > 1 and text[index - 2 : index].islower() and after.isupper()
         return is_cased and not (starts_sentence and text[index - 2].isalpha())
     if mark == '"':
@@ -240,7 +248,7 @@ def _is_inside_word(text: str, index: int) -> bool:
 
 
 def _check_is_read(phones: dict[str, str], language: str) -> None:
-    """Raise SpelledLetters if eSpeak spells letters of these words by name, such as "Chinese letter"."""
+    """Raise SpelledLetters if eSpeak spells letters in these words by name ("Chinese letter")."""
     spelled = [letter for words in phones for letter in _spelled(words, phones[words], language)]
     if spelled:
         listed = "".join(dict.fromkeys(spelled))
@@ -249,7 +257,7 @@ def _check_is_read(phones: dict[str, str], language: str) -> None:
 
 
 def _spelled(words: str, phones: str, language: str) -> list[str]:
-    """Return the letters in `words` that eSpeak spells by name. `phones`: the phones of `words`."""
+    """Return the letters in `words` that eSpeak spells by name; `phones` are the words' phones."""
     spelled = []
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
         if language == "ja" and _script(letter) == "CJK":  # eSpeak skips kanji before kana
@@ -262,14 +270,14 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     if spelled or phones.count(" ") < words.count(" ") + 2:
         return spelled
     for word in re.findall(r"[^\W\d_]{3,}", words):
-        # Capitals may be initials, and a Chinese character is a word.
+        # Skip capitals, which may be initials, and Chinese characters, which are whole words.
         if word.isupper() or len(NOT_LATIN.findall(word)) < len(word) or _script(word) == "CJK":
             continue
         groups = _phones_of_word(word, language).split()
         if len(groups) != len(word):
             continue
         letters = zip(groups, word, strict=True)
-        # eSpeak changes some phones next to others, so not all of them must be equal.
+        # Only most phones must be equal, because eSpeak changes some phones next to others.
         num_equal = sum(group == _phones_of_word(letter, language) for group, letter in letters)
         if num_equal > len(word) / 2:
             spelled += word
@@ -277,17 +285,17 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
 
 
 def _script(letters: str) -> str:
-    """Return the script of the first letter, as in its name: CYRILLIC, CJK, HIRAGANA."""
+    """Return the script of the first letter from its Unicode name, such as CYRILLIC or CJK."""
     return unicodedata.name(letters[0], "").partition(" ")[0]
 
 
 @functools.cache
 def _letter_name(script: str, language: str) -> str:
-    """Return the phones with which eSpeak begins the name of every letter of a script, or "" if it
-    reads this script.
+    """Return the phones that eSpeak puts before each letter of a script that it cannot read.
 
-    Letters that are read begin with different phones. Names begin with the same word, such as
-    "Arabic" in "Arabic seen".
+    If eSpeak spells letters by name, all names begin with the same word, such as "Arabic" in
+    "Arabic seen". If eSpeak can read the script, letters begin with different phones, and the
+    result is "".
     """
     letters = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     spread = letters[:: max(1, len(letters) // SAMPLES)]
@@ -313,11 +321,11 @@ def _phones_of_word(word: str, language: str) -> str:
 
 
 def with_plain_numbers(text: str, language: str) -> str:
-    """Return a text whose numbers eSpeak can read.
+    """Rewrite the numbers in a text so that eSpeak can read them.
 
-    Digits become 0 to 9, unless eSpeak reads their script in this language, because it skips the
-    digits of most scripts. Roman and circled numbers become letters and digits, because eSpeak
-    reads Ⅷ as "letter 2177".
+    eSpeak skips the digits of most scripts. Therefore digits that it cannot read in this language
+    become 0 to 9. Roman and circled numerals become plain letters and digits, because eSpeak reads
+    Ⅷ as "letter 2177".
     """
     if text.isascii():
         return text
@@ -330,7 +338,7 @@ def with_plain_numbers(text: str, language: str) -> str:
 def _plain_digit(digit: str, language: str) -> str:
     value = unicodedata.decimal(digit)
     zero = ord(digit) - value
-    # Two digits, because eSpeak may read a single digit by its name, "Bengali digit three".
+    # Test two digits, because eSpeak may read a single digit by name, as "Bengali digit three".
     number = chr(zero + 3) + chr(zero + 4)
     return digit if _speak({number: number}, language)[number] else str(value)
 
@@ -339,7 +347,7 @@ def is_silent(character: str, language: str) -> bool:
     """Return whether a letter, number or sign has no phones, such as € in Russian.
 
     Raises:
-        UserError: if `to_phones` raises it.
+        UserError: see `to_phones`.
     """
     is_read = unicodedata.category(character)[0] in "LNS"
     return is_read and not _phones_of_character(character, check_language(language))
@@ -350,14 +358,15 @@ def _phones_of_character(character: str, language: str) -> str:
     try:
         return to_phones([character], language)[0]
     except SpelledLetters:
-        return character  # eSpeak may read it inside a word
+        return character  # not silent, because eSpeak may read the letter inside a word
 
 
 def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
-    """Return the phones of words without spaces around them.
+    """Return the phones of words, which must not have spaces around them.
 
     Args:
-        origin: the text that contains the words, by words, for the message about a crash.
+        origin: maps the words to the text that contains them, for messages about crashes.
+        language: eSpeak's code of the language.
     """
     words = [*origin]
     try:
@@ -371,7 +380,7 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
 
 
 def _put(words: str, phones: dict[str, str]) -> str:
-    """Return the phones of words, with the spaces around the words."""
+    """Replace words with their phones, and keep the spaces around them."""
     bare = words.strip()
     if not bare:
         return words

@@ -1,9 +1,9 @@
-"""Identify the rules by which texts become symbols.
+"""Compute a version of the rules that convert texts to symbols.
 
     rules_version()  # such as "8b5d0c3e91f2a764"
 
-Checkpoints, voices and filelist caches store this version. If a model reads a text by other rules
-than in its training, it may pronounce the text differently.
+Checkpoints, exported voices and filelist caches store this version. If a model reads a text by
+rules other than those of its training, it may pronounce the text differently.
 """
 
 import ast
@@ -12,14 +12,13 @@ import hashlib
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-# The modules that turn an English text into symbols.
+# The modules that convert English text to symbols.
 RULE_FILES = ("sequences.py", "cleaners.py", "english/*.py")
 
 
 @functools.cache
 def rules_version(pronunciations: tuple[str, ...] = ()) -> str:
-    """Return a hash of the rules and of a list of pronunciations. Comments, docstrings and layout
-    do not change it."""
+    """Return a hash of the rules and pronunciations; comments and docstrings do not change it."""
     version = version_of(*RULE_FILES)
     if not pronunciations:
         return version
@@ -27,7 +26,7 @@ def rules_version(pronunciations: tuple[str, ...] = ()) -> str:
 
 
 def version_of(*patterns: str) -> str:
-    """Return a hash of the modules in this folder whose paths match a pattern, such as "**/*.py"."""
+    """Return a hash of the modules in this folder that match a pattern, such as "**/*.py"."""
     digest = hashlib.sha256()
     for pattern in patterns:
         for path in sorted(FOLDER.glob(pattern)):
@@ -36,14 +35,14 @@ def version_of(*patterns: str) -> str:
 
 
 def uses_english_rules(cleaner_names: tuple[str, ...]) -> bool:
-    """Return whether these cleaners use the English rules."""
+    """Return whether these cleaners apply the English reading rules."""
     return any(name.startswith("english") for name in cleaner_names)
 
 
 def code_of(source: str) -> str:
-    """Return the syntax tree of a module as a text, without docstrings.
+    """Return the syntax tree of a module as a string, without docstrings.
 
-    `ast.dump` is not used, because its result differs between versions of Python.
+    The result must not depend on the Python version, so this function does not use `ast.dump`.
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -54,7 +53,7 @@ def code_of(source: str) -> str:
 
 
 def _is_text_alone(node: ast.AST) -> bool:
-    """Return whether a statement is a text without effect, such as a docstring."""
+    """Return whether a statement is only a string, such as a docstring."""
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
         return False
     return isinstance(node.value.value, str)
@@ -67,7 +66,7 @@ def _as_text(value: object) -> str:
         return repr(value.value)
     if not isinstance(value, ast.AST):
         return repr(value)
-    # Newer versions of Python have more fields, which are empty in older code.
+    # Newer Python versions have additional fields, which are empty for older syntax. Skip them.
     parts = [
         f"{name}={_as_text(child)}"
         for name, child in ast.iter_fields(value)

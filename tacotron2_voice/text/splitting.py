@@ -1,11 +1,12 @@
-"""Split a long text into chunks, at places where a reader would take a breath.
+"""Split a long text into chunks where a reader would take a breath.
 
     for span in split_sequence(ids, 188): ids[span.start : span.end]
 
 The text is split after cleaning, because the model's limit is a number of symbols. `Ending` lists
-where a chunk may end. A chunk exceeds the limit only if a single word does. Anything longer than a
-word, such as a list without spaces, is cut. The best split has the fewest endings of the worst
-kind, then the fewest endings of the next kind, and finally the most even lengths.
+where a chunk may end. A chunk exceeds the limit only if a single word exceeds it. Anything longer
+than MAX_WORD_SYMBOLS, such as a list without spaces, is cut. The best split has the fewest endings
+of the worst kind. On a tie, it has the fewest endings of the next kind, and finally the most even
+lengths.
 """
 
 import re
@@ -18,21 +19,21 @@ from tacotron2_voice.text.sequences import one_character_each
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable
 
 MAX_WORD_SYMBOLS = 200  # longer words are cut
-MIN_CUT_SYMBOLS = 20  # most symbols in a piece of a long word
+MIN_CUT_SYMBOLS = 20  # long words are cut into pieces of this size, or of the limit if larger
 
 
 class Ending(IntEnum):
-    """List the kinds of endings of a chunk, best first."""
+    """The kinds of endings of a chunk, from best to worst."""
 
     SENTENCE = 0  # . ! ? and similar marks of other scripts
     CLAUSE = 1  # ; : , a dash, dots
     WORD = 2  # a space between two words
-    INSIDE = 3  # a space in a number or after an abbreviation, or the cut of a word
+    INSIDE = 3  # a space inside a number or after an abbreviation, or a cut inside a word
 
 
 @dataclass(frozen=True)
 class ChunkSpan:
-    """Locate a chunk in a sequence."""
+    """The position of a chunk in a sequence, and how the chunk ends."""
 
     start: int  # index of the first symbol
     end: int  # index after the last symbol
@@ -40,20 +41,20 @@ class ChunkSpan:
 
 
 _SPOKEN = re.compile(r"[^\W_]|@")  # a letter or a phone, in a line with one character per symbol
-# A unit ends at a space, at a dash between words, or after one of these marks and closing quotation
-# marks, because Chinese and Japanese have no space after them.
+# A unit ends at a space, at a dash between words, or after a full-width mark and closing quotation
+# marks, because Chinese and Japanese have no spaces after these marks.
 _FULL_WIDTH = "。！？，、；："
 _UNITS = re.compile(rf"\S+?(?:--+(?=[^-\s])|(?<=[{_FULL_WIDTH}])[{_FULL_WIDTH}」』”’）]*|(?=\s|$))")
 _AS_ASCII = str.maketrans(
     dict(zip("。．！？，、；：।॥؟،؛۔…", [*"..!?,,;:..?,;.", ".."], strict=True))
 )
-# Abbreviations that cleaners keep. A split after such an abbreviation is less likely, because the
-# sentence may continue.
+# Abbreviations that the cleaners keep. The text is rarely split after them, because the sentence
+# may continue.
 _DOTTED = ABBREVIATIONS.keys() | set(
     "no nos vs prof messrs gov sen rep pres mt ave vol fig pp ed "
     "jan feb aug sept oct nov dec".split()
 )
-# Words of numbers and amounts: "$3.50" became "three dollars, fifty cents", with the comma.
+# Words in numbers and amounts. Cleaning turns "$3.50" into "three dollars, fifty cents".
 _NUMBER_WORD = re.compile(
     r"(?:zero|oh|point|hundred|thousand|[a-z]*illion|ten|eleven|twelve|twelf"
     r"|dollars?|cents?|pounds?|penny|pence|euros?|percent"
@@ -67,9 +68,10 @@ _NUMBER_GOES_ON = re.compile(r"(?:hundred|thousand|[a-z]*illion|dollars?),")
 def split_sequence(
     sequence: Sequence[int], limit: float, table: SymbolTable = ENGLISH
 ) -> list[ChunkSpan]:
-    """Split the ids of a text into chunks of at most `limit` symbols.
+    """Split the symbol ids of a text into chunks of at most `limit` symbols.
 
-    The text and each chunk contain a letter or a phone. Only spaces between chunks are left out.
+    The text must contain a letter or phone, and so does each chunk. Only the spaces between chunks
+    are left out.
     """
     if len(sequence) <= limit:
         return [ChunkSpan(0, len(sequence), Ending.SENTENCE)]
@@ -79,8 +81,7 @@ def split_sequence(
 
 
 def _smallest_units(line: str) -> list[ChunkSpan]:
-    """Split a text at all places where a chunk may end. Signs without letters stay with the word
-    before."""
+    """Split a text wherever a chunk may end; signs without letters stay with the previous word."""
     spans: list[tuple[int, int]] = []
     for match in _UNITS.finditer(line):
         start, end = match.span()
@@ -93,7 +94,7 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a unit that exceeds both the limit and the length of a word. Cut after signs if possible.
+    """Cut a unit that exceeds both the limit and MAX_WORD_SYMBOLS, after signs if possible.
 
     Each piece contains a letter or a phone.
     """
@@ -117,7 +118,7 @@ def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
 
 
 def _ending(unit: str, following: str) -> Ending:
-    """Return how a unit ends before the unit `following`."""
+    """Return the kind of ending between a unit and the following unit."""
     unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
     last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):
@@ -125,7 +126,7 @@ def _ending(unit: str, following: str) -> Ending:
     if last.endswith(".") and not last.endswith(".."):
         bare = last[:-1].lstrip("('-")
         initials = re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", bare)  # "j.", "u.s."
-        if initials and bare.upper() == bare:  # in Chinese, a word of one character
+        if initials and bare.upper() == bare:  # letters without case: a one-character Chinese word
             initials = None
         return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE
     words = f"{last.rstrip(',')}-{re.split(r'[,;:.!?]', following)[0]}".split("-")
@@ -138,10 +139,10 @@ def _ending(unit: str, following: str) -> Ending:
 
 
 def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
-    """Join neighboring units into the best chunks, by dynamic programming."""
-    # Each entry has, for one number of units, the costs, the last chunk, and the number of units
-    # before this chunk. The costs are the endings of each kind, worst first, and the sum of squared
-    # lengths.
+    """Join neighboring units into the best chunks by dynamic programming."""
+    # best[n] describes the best split of the first n units: its costs, its last chunk, and the
+    # number of units before this chunk. The costs are the number of endings of each kind, worst
+    # first, and the sum of squared lengths.
     best: list[tuple[list[int], ChunkSpan | None, int]] = [([0] * (len(Ending) + 1), None, 0)]
     for end in range(1, len(units) + 1):
         ways = []

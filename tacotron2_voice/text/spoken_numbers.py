@@ -1,10 +1,10 @@
-"""Define a closed language for small models: integers in words, "Four thousand seventy two."
+"""Define a small closed language for small models: numbers in words.
 
     sentence_of("4,072")  # "Four thousand seventy two."
 
 Because the language is closed, a recognizer can transcribe numbers that are not in the training
-set. Texts have 4 to about 70 letters, so that random batches are padded about as much as LJSpeech's
-(31% in batches of 16). The words of other languages come from num2words.
+set. Texts have 4 to about 70 letters, so that random batches contain about as much padding as with
+LJSpeech (31 % in batches of 16). For languages other than English, num2words provides the words.
 """
 
 import random
@@ -15,8 +15,8 @@ from tacotron2_voice.text.english.numbers import spell_number
 from tacotron2_voice.utils.errors import UserError
 
 ENGLISH = "en-us"  # eSpeak's code for English
-# Most numbers are long, like most clips of read speech.
-WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}  # weights by number of digits
+# Sampling weight by number of digits. Most numbers are long, as are most clips of read speech.
+WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}
 _UNITS = "one two three four five six seven eight nine".split()
 _TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
@@ -39,14 +39,14 @@ def is_english(language: str) -> bool:
 
 
 def in_words(number: int, language: str = ENGLISH) -> str:
-    """Return a number from 1 to 999,999 in words, separated by spaces. English words are in lower
-    case.
+    """Return a number from 1 to 999,999 in words, separated by spaces; English is in lower case.
 
     Args:
-        language: eSpeak's code.
+        number: the number.
+        language: eSpeak's code of the language.
 
     Raises:
-        UserError: if num2words does not have the language.
+        UserError: if num2words does not support the language.
     """
     if is_english(language):
         return " ".join(re.findall("[a-z]+", spell_number(str(number))))
@@ -64,10 +64,12 @@ def in_words(number: int, language: str = ENGLISH) -> str:
 
 
 def draw_numbers(count: int, seed: int) -> list[int]:
-    """Return different random numbers, which are mostly long. Raise UserError if `count` is too
-    large."""
+    """Draw distinct random numbers, most of which are long, or raise UserError if `count` is large.
+
+    There are 999,999 different numbers.
+    """
     rng = random.Random(seed)
-    drawn: dict[int, None] = {}  # in order
+    drawn: dict[int, None] = {}  # used as an ordered set
     for _ in range(100 * count):
         [digits] = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
         drawn[rng.randrange(10 ** (digits - 1), 10**digits)] = None
@@ -77,11 +79,11 @@ def draw_numbers(count: int, seed: int) -> list[int]:
 
 
 def sentence_of(text: str, language: str = ENGLISH) -> str:
-    """Return the sentence "Four thousand seventy two." for "4,072", "4072" or the number in words.
+    """Return a number as a sentence: "4,072" and "4072" become "Four thousand seventy two."
 
-    Other languages accept digits only. Only English sentences begin with a capital, because in
-    other languages a capital could change the word. For example, in Turkish the capital of i is not
-    I.
+    In English, the text may also be a number in words; other languages require digits. Only English
+    sentences begin with a capital letter, because in other languages capitalization could change
+    the word. For example, the Turkish capital of i is not I.
 
     Raises:
         UserError: if the text is not a number.

@@ -1,9 +1,9 @@
-"""Define tables of input symbols. The position of a symbol is its id, a row of the embedding.
+"""Define tables of input symbols. A symbol's id is its position, which is a row of the embedding.
 
-`ENGLISH` has the 148 symbols of NVIDIA/tacotron2 in their order, which the rows of trained
-embeddings follow. Its phones begin with "@", so that the ARPAbet phone B and the letter B are
-different symbols. `table_of` makes the tables for other languages from the texts of a corpus, and
-`read_table` reads them from a file. They are saved with a run.
+`ENGLISH` contains the 148 symbols of NVIDIA/tacotron2 in the same order as the rows of trained
+embeddings. Its phones begin with "@", so that the ARPAbet phone B and the letter B are different
+symbols. For other languages, `table_of` makes a table from the texts of a corpus, and `read_table`
+reads a table from a file. Each run stores its table.
 """
 
 import functools
@@ -15,8 +15,8 @@ from pathlib import Path
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_json
 
-SYMBOLS_FILE = "symbols.json"  # a list of strings, which `prepare` writes next to the filelists
-PADDING = "_"  # id 0, which pads the texts of a batch
+SYMBOLS_FILE = "symbols.json"  # list of strings that `prepare` writes next to the filelists
+PADDING = "_"  # symbol with id 0, which pads the texts of a batch
 MAX_SYMBOLS = 10_000  # Chinese needs several thousand symbols
 _PUNCTUATION = "-!'(),.:;? "
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -44,9 +44,9 @@ class SymbolTable:
     """Symbols in the order of their ids.
 
     Raises:
-        UserError: if there are not 2 to MAX_SYMBOLS symbols, the first is not the padding "_", or a
-            symbol is a duplicate, a control character, not in form NFC, or neither one character
-            nor "@" and a phone of the ARPAbet.
+        UserError: if the number of symbols is not from 2 to MAX_SYMBOLS, if the first symbol is not
+            the padding "_", or if a symbol is invalid. A symbol must be unique, in Unicode form
+            NFC, and either a printable character or "@" followed by an ARPAbet phone.
     """
 
     symbols: tuple[str, ...]
@@ -61,8 +61,7 @@ class SymbolTable:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """Ids by symbol. Only English texts may contain the padding as a symbol, like in NVIDIA's
-        code."""
+        """Map symbols to ids. As in NVIDIA's code, only English texts may contain the padding."""
         return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
 
     @functools.cached_property
@@ -71,18 +70,17 @@ class SymbolTable:
 
     @functools.cached_property
     def has_phones(self) -> bool:
-        """Return whether a text may contain phones of the ARPAbet in braces."""
+        """Return whether a text may contain ARPAbet phones in braces."""
         return any(len(symbol) > 1 for symbol in self.symbols)
 
     @functools.cached_property
     def spoken_ids(self) -> set[int]:
-        """Return the ids of letters, phones and digits. Digits are included because they may stand
-        for tones."""
+        """Return the ids of letters, phones and digits, which may represent tones."""
         return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
 
 
 def _problem_of(table: object) -> str:
-    """Return the first problem with the symbols of a table, or ""."""
+    """Return a message about the first problem in a symbol table, or ""."""
     expected = f"expected a list of 2 to {MAX_SYMBOLS:,}, with the padding '_' first"
     if not isinstance(table, list | tuple):
         return f"not a list ({expected})"
@@ -104,8 +102,10 @@ def _problem_of(table: object) -> str:
 
 
 def can_be_symbol(symbol: str) -> bool:
-    """Return whether this is a phone of the ARPAbet, or one character except controls, line breaks
-    and unassigned code points."""
+    """Return whether this is an ARPAbet phone or a single allowed character.
+
+    Control characters, line breaks and unassigned code points are not allowed.
+    """
     is_control = unicodedata.category(symbol[0]) in ("Cc", "Cs", "Cn", "Zl", "Zp")
     return symbol in symbols or (len(symbol) == 1 and not is_control)
 
@@ -115,18 +115,17 @@ ENGLISH = SymbolTable(tuple(symbols))
 
 @functools.lru_cache(8)
 def table_with(symbols: tuple[str, ...]) -> SymbolTable:
-    """Return the table of these symbols, or the English table for ()."""
+    """Return a table of these symbols, or the English table if there are none."""
     return SymbolTable(symbols) if symbols else ENGLISH
 
 
 def table_of(characters: Iterable[str]) -> SymbolTable:
-    """Return a table of the padding and the sorted characters of texts."""
+    """Return a table that contains the padding, followed by the sorted characters."""
     return SymbolTable((PADDING, *sorted(set(characters) - {PADDING})))
 
 
 def read_table(path: Path) -> SymbolTable:
-    """Return the table in a file. Raise UserError if it cannot be read or contains no symbol
-    table."""
+    """Read a symbol table from a file, or raise UserError if the file does not contain one."""
     symbols = read_json(
         path,
         "no such symbol table; scripts/prepare.py --hparams symbols=corpus writes it",

@@ -1,5 +1,6 @@
-"""Split a text at its tags: `[pause 0.5]` is half a second of silence, `[speaker anna]` another
-speaker.
+"""Split a text at its tags.
+
+`[pause 0.5]` inserts half a second of silence, and `[speaker anna]` changes the speaker.
 
 split_tags("Wait. [pause 0.5] Now.")  # ["Wait.", Pause(0.5), "Now."]
 """
@@ -12,15 +13,15 @@ from tacotron2_voice.utils.errors import UserError
 MAX_PAUSE_SECONDS = 60
 KNOWN_TAGS = "[pause SECONDS] and [speaker NAME]"
 _TAG = re.compile(r"\[\s*(pause|speaker)\b([^\[\]]*)\]", re.IGNORECASE)
-# Brackets around words. Brackets inside a word are not tags: "[T]he", "colo[u]r".
+# Brackets around whole words. Brackets inside a word, as in "[T]he" and "colo[u]r", are not tags.
 WORDS_IN_BRACKETS = re.compile(r"(?<!\w)\[\s*[^\W\d_][^\[\]]*\](?!\w)")
-# Matches text that is probably a tag, but lacks a bracket or has other words or brackets.
+# Text that is probably meant as a tag, but lacks a bracket or uses different words or brackets.
 _NEARLY = re.compile(
     r"\[\s*(?:pause|speaker)\b[^\]]{0,40}"
     r"|[\[({]\s*(?:break|silence|pause)\s+[\d.]+\s*s?\s*[\])}]",
     re.IGNORECASE,
 )
-_MARKUP = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # tags of SSML, HTML and XML
+_MARKUP = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # SSML, HTML and XML tags
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,15 @@ class Pause:
 
 @dataclass(frozen=True)
 class SpeakerTag:
-    name: str  # of the speaker of the following text
+    name: str  # name of the speaker for the following text
 
 
 def split_tags(text: str) -> list[str | Pause | SpeakerTag]:
-    """Return the pieces of a text and its tags, in order. Every piece contains a character.
+    """Split a text into non-empty pieces of text and tags, in order.
 
     Raises:
-        UserError: if a tag is unknown, a pause has no seconds or no closing bracket, or the text
-            contains tags of markup languages. A model would read these tags aloud.
+        UserError: if a tag is unknown, if a pause has no seconds or no closing bracket, or if the
+            text contains markup tags. A model would read these tags aloud.
     """
     if markup := _MARKUP.search(text):
         expected = "expected plain text with tags such as [pause 0.5]"
@@ -54,12 +55,12 @@ def split_tags(text: str) -> list[str | Pause | SpeakerTag]:
 
 
 def without_tags(text: str) -> str:
-    """Replace known tags by spaces, so that the rest of the text keeps its columns."""
+    """Replace known tags with spaces, so that the columns of the other text do not change."""
     return _TAG.sub(lambda match: " " * len(match[0]), text)
 
 
 def _checked(piece: str) -> str:
-    """Return a piece of a text without spaces at its ends. UserError if it contains a tag."""
+    """Strip a piece of text, and raise UserError if it contains an unknown or malformed tag."""
     if nearly := _NEARLY.search(piece):
         expected = "expected [pause 0.5] for half a second of silence"
         raise UserError(f"{nearly[0][:60]!r} would be read aloud ({expected})")

@@ -1,4 +1,4 @@
-"""Describe symbols of a text that a model does not have, for messages.
+"""Describe the symbols in a text that a model does not have, for messages.
 
 unknown = unknown_symbols(clean(text, cleaners, table), table)
 in_words(unknown, table, text, cleaners)  # "'é' at column 7 (U+00E9, nearest: 'e')"
@@ -12,23 +12,24 @@ from tacotron2_voice.text.cleaners import to_ascii
 from tacotron2_voice.text.sequences import PHONES, clean
 from tacotron2_voice.text.symbols import SymbolTable
 
-MAX_DESCRIBED = 10  # symbols in a message
-MAX_COLUMNS = 5  # most columns of a symbol that a message lists
+MAX_DESCRIBED = 10  # maximum number of symbols to describe in a message
+MAX_COLUMNS = 5  # maximum number of columns to list per symbol
 
 
 def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
-    """Return the different symbols of a text that are not in `table`, in the order of the text."""
+    """Return the distinct symbols of a text that are not in `table`, in text order."""
     return [symbol for symbol in dict.fromkeys(cleaned) if symbol not in table.ids]
 
 
 def nearest(symbol: str, table: SymbolTable) -> str:
     """Return a replacement from `table` for an unknown symbol, or "".
 
-    The replacement is the same letter with another accent or case, or unidecode's transliteration.
+    The replacement is the same letter with a different accent or case, or a transliteration by
+    unidecode.
     """
     plain = _plain(symbol)
     same_letter = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]
-    # prefer a letter that only differs in case, then the letter with the fewest accents
+    # Prefer a letter that only differs in case, then the letter with the fewest accents.
     if same_letter:
         folded = symbol.casefold()
         return min(
@@ -49,7 +50,7 @@ def in_words(
     cleaner_names: Sequence[str],
     language: str = "",
 ) -> str:
-    """Describe unknown symbols of a text: columns, code points and the nearest known symbol."""
+    """Describe unknown symbols with their columns, code points and nearest known symbols."""
     descriptions = []
     for symbol in list(unknown)[:MAX_DESCRIBED]:
         near = nearest(symbol, table)
@@ -67,10 +68,9 @@ def columns_of(
     table: SymbolTable,
     language: str = "",
 ) -> list[int]:
-    """Return the columns of a text, from 1, whose characters become `symbol`.
+    """Return the columns in a text, counted from 1, whose characters become `symbol`.
 
-    If a whole word produces the symbol, such as a phone, the column is the first column of the
-    word.
+    If only a whole word produces the symbol, as with phones, return the word's first column.
     """
 
     def makes_symbol(part: str) -> bool:
@@ -84,7 +84,7 @@ def columns_of(
 
 
 def at_columns(columns: Sequence[int]) -> str:
-    """Format columns, such as " at column 7" and " at column 7, 9, ..."; "" without columns."""
+    """Format columns as " at column 7" or " at column 7, 9, ...", or as "" if there are none."""
     if not columns:
         return ""
     shown = ", ".join(map(str, columns[:MAX_COLUMNS]))
@@ -93,6 +93,6 @@ def at_columns(columns: Sequence[int]) -> str:
 
 
 def _plain(symbol: str) -> str:
-    """Return a letter without case and accents; "" for other symbols."""
+    """Return a letter in lower case without accents, or "" if the symbol is not a letter."""
     letters = [x for x in unicodedata.normalize("NFD", symbol) if unicodedata.category(x)[0] == "L"]
     return "".join(letters).casefold()

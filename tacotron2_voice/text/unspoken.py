@@ -1,4 +1,4 @@
-"""Find the characters of a text that do not reach the model, because it has no symbol for them.
+"""Find the characters in a text that are dropped because the model has no symbol for them.
 
 left_out("A * dog.", ["english_cleaners"])
 # ["left out, because the model has no symbol for it: '*' at column 3"]
@@ -13,9 +13,10 @@ from tacotron2_voice.text.symbols import ENGLISH, SymbolTable, symbols
 from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.unknown_symbols import at_columns, columns_of, unknown_symbols
 
-MAX_SHOWN = 20  # most characters of a text to check; each check takes as long as cleaning the text
-# Characters that are not spoken: dashes, brackets, quotation marks, spaces, invisible characters,
-# and accents that are written after their letter.
+# Maximum number of characters to report. Each check takes as long as cleaning the whole text.
+MAX_SHOWN = 20
+# Categories of characters that are not spoken: dashes, brackets, quotation marks, spaces, invisible
+# characters and combining accents.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
 UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" as two words
 
@@ -23,7 +24,7 @@ UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" 
 def left_out(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> list[str]:
-    """Return a list with a warning about the dropped characters of a text, or []. Tags are ignored."""
+    """Return a list with a warning about dropped characters in a text, or []; tags are ignored."""
     dropped = dropped_symbols(without_tags(text), cleaner_names, table, language)
     reason = "the model has no symbol for it"
     if PHONES in cleaner_names:
@@ -32,10 +33,10 @@ def left_out(
 
 
 def _without_phones(text: str, language: str) -> dict[str, list[int]]:
-    """Return the characters without phones, and their columns.
+    """Return the characters that have no phones, and their columns.
 
-    Phones between slashes are ignored, and letters that only change other phones, such as the hard
-    sign of Russian.
+    Phones between slashes are ignored. So are letters that only modify other phones, such as the
+    Russian hard sign.
     """
     from tacotron2_voice.text.phones import is_silent, to_phones
 
@@ -57,7 +58,7 @@ def _without_phones(text: str, language: str) -> dict[str, list[int]]:
 
 
 def with_columns(dropped: Mapping[str, list[int]]) -> str:
-    """Return characters and columns for a message, such as "'*' at column 3"."""
+    """Format characters and their columns for a message, such as "'*' at column 3"."""
     named = [f"{symbol!r}{at_columns(columns)}" for symbol, columns in dropped.items()]
     return ", ".join(named[:MAX_SHOWN]) + ", and others" * (len(named) > MAX_SHOWN)
 
@@ -65,15 +66,17 @@ def with_columns(dropped: Mapping[str, list[int]]) -> str:
 def dropped_symbols(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> dict[str, list[int]]:
-    """Return the characters of `text` that do not reach the model, and their columns, from 1.
+    """Return the characters in `text` that do not reach the model, and their columns from 1.
 
-    The result has at most MAX_SHOWN + 1 characters, in the order of the text, because a text in
-    another script has thousands. Quotation marks, brackets and dashes never count: LJSpeech has
-    hundreds of them, and they are not spoken. These characters count:
+    At most MAX_SHOWN + 1 characters are returned, in text order, because a text in a different
+    script may contain thousands. Quotation marks, brackets and dashes do not count, because they
+    are common and not spoken. These characters count:
 
-    - with a table that is not English: characters without a symbol;
-    - in English: characters whose removal only changes spaces between symbols ("$", unless an amount follows), and phones in braces that are not in the ARPAbet;
-    - if texts become phones: letters, numbers and signs without phones too ("€" in Russian).
+    - With a table other than English: characters that have no symbol.
+    - In English: characters whose removal only changes spaces between symbols (such as "$" without
+      an amount), and phones in braces that are not in the ARPAbet.
+    - If texts are converted to phones: also letters, numbers and signs that have no phones (such as
+      "€" in Russian).
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)
@@ -82,7 +85,7 @@ def dropped_symbols(
         silent = _without_phones(text, language) if PHONES in cleaner_names else {}
         return lacking | silent
 
-    def letters(part: str) -> list[int]:  # cleaning may replace a dropped character with a space
+    def letters(part: str) -> list[int]:  # ignores spaces, which may replace dropped characters
         return [i for i in text_to_sequence(part, cleaner_names) if symbols[i] != " "]
 
     whole = letters(text)

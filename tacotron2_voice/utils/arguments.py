@@ -1,4 +1,4 @@
-"""Make command line parsers and argument types.
+"""Make command-line parsers and argument types.
 
 parser = make_parser(__doc__)
 parser.add_argument("--clips", type=whole_number(1), default=100)
@@ -19,10 +19,11 @@ Value = TypeVar("Value")
 
 
 def make_parser(description: str | None, **options: Any) -> argparse.ArgumentParser:
-    """Return a parser that prints a program's docstring unchanged and has --version.
+    """Return a parser that has a --version option and prints the description unchanged.
 
     Args:
-        options: passed to argparse.
+        description: the description, such as the docstring of the program.
+        options: additional arguments for argparse.ArgumentParser.
     """
     parser = argparse.ArgumentParser(
         description=description,
@@ -36,7 +37,7 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
 def checked(
     convert: Callable[[str], Value], expected: str, accepts: Callable[[Any], bool]
 ) -> Callable[[str], Value]:
-    """Return an argument type that converts a text and rejects values that `accepts` rejects."""
+    """Return an argument type that converts a string and rejects values unless `accepts` is true."""
 
     def check(text: str) -> Value:
         with contextlib.suppress(ValueError):
@@ -48,7 +49,7 @@ def checked(
 
 
 def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:
-    """Return the argument type of a whole number from `least` to `most`."""
+    """Return an argument type for whole numbers from `least` to `most`."""
     expected = f"a whole number from {least}" + (f" to {most}" if most < math.inf else "")
     return checked(int, expected, lambda value: least <= value <= most)
 
@@ -61,23 +62,25 @@ def processors() -> int:
 
 
 def thread_count(text: str) -> int:
-    """Convert a number of threads. Reject more threads than CPU cores, because the threads would
-    only wait for each other."""
+    """Convert a number of threads, and reject more threads than CPU cores.
+
+    Additional threads would only wait for each other.
+    """
     most = processors()
-    expected = f"a whole number from 1 to {most}, the CPU cores of this program"
+    expected = f"a whole number from 1 to {most}, the number of CPU cores of this program"
     return checked(int, expected, lambda value: 1 <= value <= most)(text)
 
 
 def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-    """Return the argument type of a list such as 1,4,16. An empty text means an empty list."""
+    """Return an argument type for lists such as 1,4,16; an empty string is an empty list."""
     return lambda text: [convert(part.strip()) for part in text.split(",") if text.strip()]
 
 
-# This check runs before the work, which may take minutes.
+# Argument type for output files. It is checked before the work begins, which may take minutes.
 output_file = checked(
     Path,
     "a file that can be written, in an existing folder",
-    lambda path: (  # devices are rejected, because writing would replace them
+    lambda path: (  # reject devices, because writing would replace them
         (path.is_file() or not path.exists()) and os.access(path.absolute().parent, os.W_OK)
     ),
 )

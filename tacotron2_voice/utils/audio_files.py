@@ -16,20 +16,23 @@ from tacotron2_voice.utils.files import write_bytes
 def encode(
     samples: np.ndarray, sampling_rate: int, kind: str = "WAV", subtype: str = "PCM_16"
 ) -> memoryview:
-    """Return the content of an audio file with samples [N]. Names of formats are those of
-    soundfile."""
+    """Encode samples [N] as an audio file.
+
+    `kind` and `subtype` are the names that the package soundfile uses for formats.
+    """
     import soundfile
 
-    content = io.BytesIO()  # if libsndfile wrote the file itself, errors would have no reason
+    # Encode in memory, because errors of libsndfile about files do not contain the reason.
+    content = io.BytesIO()
     soundfile.write(content, samples, sampling_rate, subtype, format=kind)
     return content.getbuffer()
 
 
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
-    """Write samples [N] as a 16-bit WAV, scaled down if they exceed 1.
+    """Write samples [N] as a 16-bit WAV file. Samples that exceed 1 are scaled down.
 
     Raises:
-        UserError: if samples are not finite.
+        UserError: if a sample is not finite.
     """
     peak = float(np.abs(samples).max(initial=0.0))
     if not np.isfinite(peak):
@@ -38,7 +41,8 @@ def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None
 
 
 def write_mel(path: Path, mel: np.ndarray) -> None:
-    """Write a log-mel [n_mels, frames] as .npy, atomically."""
-    array = io.BytesIO()  # if numpy wrote the file itself, a failed last write would not raise
+    """Write a log-mel [n_mels, frames] as a .npy file, atomically."""
+    # Encode in memory, because numpy does not raise an error if its last write to a file fails.
+    array = io.BytesIO()
     np.save(array, mel)
     write_bytes(path, array.getbuffer())

@@ -1,4 +1,4 @@
-"""Print without failing, show progress bars, and format Markdown tables.
+"""Print without raising errors, show progress bars, and format Markdown tables.
 
 print_without_failing()  # at the start of a long run
 for clip in progress_bar("Checking clips", len(clips), " clips", iterable=clips): ...
@@ -13,10 +13,10 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-SECONDS_BETWEEN_LINES = 10  # seconds between lines of progress, if the output is not a terminal
+SECONDS_BETWEEN_LINES = 10  # seconds between progress lines if the output is not a terminal
 LINE = "{desc}: {n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left{postfix}"
 
-duration = tqdm.format_interval  # tqdm formats seconds as 05:12 or 26:05:12
+duration = tqdm.format_interval  # formats seconds as 05:12 or 26:05:12
 
 _shows_progress = True  # whether this process shows progress
 
@@ -25,22 +25,22 @@ _shows_progress = True  # whether this process shows progress
 
 
 class UnfailingFile(io.FileIO):
-    """Write to a file without ever raising. Output that the system does not accept is dropped."""
+    """A file that never raises errors; output that cannot be written is dropped."""
 
     def write(self, data: Any) -> int:
         try:
             written = super().write(data)
         except OSError:  # no reader (EPIPE), no terminal (EIO), no space (ENOSPC), ...
             written = None
-        # The result is also None if the write would block.
+        # `written` is also None if the write would block.
         return memoryview(data).nbytes if written is None else written
 
 
 def print_without_failing() -> None:
-    """Make printing never raise, in this process and in processes that it forks.
+    """Keep print from raising errors, in this process and in its forked processes.
 
-    Long runs then survive closed terminals, closed pipes (`| tee`) and full disks. Streams that
-    other code has replaced stay as they are.
+    This lets long runs survive closed terminals, closed pipes (`| tee`) and full disks. Streams
+    that other code has replaced are not changed.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -51,7 +51,7 @@ def print_without_failing() -> None:
         replaced = io.TextIOWrapper(
             file if unbuffered else io.BufferedWriter(file),
             encoding=stream.encoding,
-            # The terminal's encoding may lack characters of a path.
+            # The terminal's encoding may not support all characters of a path.
             errors="backslashreplace" if stream.errors == "strict" else stream.errors,
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
@@ -60,7 +60,7 @@ def print_without_failing() -> None:
 
 
 def print_nothing() -> None:
-    """Print nothing from now on except tracebacks, because another process prints."""
+    """Suppress all output except tracebacks, for processes other than the one that prints."""
     global _shows_progress
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     _shows_progress = False
@@ -70,7 +70,7 @@ def print_nothing() -> None:
 
 
 class ProgressLines(tqdm):
-    """Print a line of progress from time to time instead of drawing a bar, for log files."""
+    """Print a progress line at intervals instead of drawing a bar, for log files."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if self.n and msg is None:
@@ -85,9 +85,10 @@ class ProgressLines(tqdm):
 
 
 def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options: Any) -> tqdm:
-    """Return a progress bar to `update`, or to iterate with `iterable=`.
+    """Return a tqdm progress bar: call `update`, or pass `iterable` and iterate over the bar.
 
-    If the output is not a terminal, it prints `line` every 10 seconds. `options` are tqdm's.
+    If the output is not a terminal, `line` is printed every 10 seconds instead. `options` are
+    passed to tqdm.
     """
     hidden = not _shows_progress or options.get("disable", False)
     options |= {"desc": title, "total": total, "unit": unit, "leave": False, "disable": hidden}
@@ -103,8 +104,8 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options:
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
     """Return an aligned Markdown table that is also readable in a terminal.
 
-    The first `labels` columns are aligned left, and all other columns right. Format numbers before
-    you pass them. Pipes in cells are escaped; other Markdown works.
+    The first `labels` columns are left-aligned, all other columns right-aligned. Cells must contain
+    formatted numbers. Pipes in cells are escaped; other Markdown is kept.
     """
     lines = [
         [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]

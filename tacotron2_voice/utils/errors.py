@@ -10,20 +10,20 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-LONG_FIX = 150  # characters
-MAX_LINES_SHOWN = 20  # most bad lines of a file that a message lists one by one
+LONG_FIX = 150  # number of characters from which equal fixes are grouped
+MAX_LINES_SHOWN = 20  # maximum number of bad lines to list individually in a message
 
 
 class UserError(ValueError):
-    """Report a mistake in the user's input or files. Programs print the message and exit with code
-    1.
+    """Raised for mistakes in the user's input or files.
 
-    The message contains the file and line, or the setting; the value; and what was expected.
+    Programs print the message and exit with code 1. The message contains the file and line or the
+    setting, the value, and the expected value.
     """
 
 
 def explained(error: UserError | OSError) -> str:
-    """Return the error's message. A system error gets advice."""
+    """Return the message of an error; for system errors, add advice."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
     advice = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
@@ -31,7 +31,7 @@ def explained(error: UserError | OSError) -> str:
 
 
 def lines_rejected(path: str | Path, problems: list[str], num_lines: int) -> UserError:
-    """Return a UserError about the bad lines of a file. `problems`: see `about_lines`."""
+    """Return a UserError about the bad lines of a file; `about_lines` explains the arguments."""
     return UserError(about_lines(path, problems, num_lines, "rejected"))
 
 
@@ -42,12 +42,14 @@ def about_lines(
     done: str,
     one_by_one: int = MAX_LINES_SHOWN,
 ) -> str:
-    """Return one message about all bad lines of a file.
+    """Return a message about all bad lines of a file.
 
     Args:
-        problems: each is "PATH:LINE: what is wrong; fix".
-        done: the result for the lines, such as "rejected".
-        one_by_one: if there are more problems, equal problems are grouped.
+        path: the file.
+        problems: strings of the form "PATH:LINE: what is wrong; fix".
+        num_lines: total number of lines in the file.
+        done: what happened to these lines, such as "rejected".
+        one_by_one: maximum number of problems to list without grouping.
     """
     shown = grouped(problems, one_by_one, prefix=f"{path}:")
     return "\n  ".join([f"{path}: {len(problems):,} of {num_lines:,} lines {done}:", *shown])
@@ -56,11 +58,11 @@ def about_lines(
 def grouped(
     problems: Sequence[str], one_by_one: int = MAX_LINES_SHOWN, prefix: str = ""
 ) -> list[str]:
-    """Return lines that report problems, each "PLACE: what is wrong".
+    """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
-    Problems with the same long fix are grouped. A group shows its first problem, and the places of
-    the other problems without `prefix` and folders. If there are more than `one_by_one`, all
-    problems of the same kind are grouped.
+    Problems with the same long fix are always grouped. If there are more than `one_by_one`
+    problems, all problems of the same kind are grouped. For each group, the first problem is shown,
+    followed by the places of the other problems, without `prefix` and folders.
     """
     kinds: dict[str, list[str]] = {}
     for problem in problems:
@@ -85,6 +87,6 @@ def grouped(
 
 
 def _kind(problem: str) -> str:
-    """Return the fix without numbers, quotes and paths. If there is no fix, return the problem."""
+    """Return the fix, or else the problem, without numbers, quoted text and paths."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain

@@ -1,11 +1,11 @@
 """Read and write files safely: regular files only, size limits, atomic writes, locks.
 
     lines = numbered_lines("metadata.csv", "no such file; check the corpus folder")
-    write_json(folder / "lengths.json", lengths)  # replaces the whole file or leaves the old one
+    write_json(folder / "lengths.json", lengths)  # replaces the whole file, or keeps the old one
     with folder_locked(folder, "another process is preparing this folder"): ...
 
-Use these functions for files that users may have written or edited: lists, tables, caches, logs and
-run folders.
+Use these functions for files that users may write or edit: filelists, tables, caches, logs and run
+folders.
 """
 
 import contextlib
@@ -27,38 +27,37 @@ from tacotron2_voice.utils.errors import UserError
 
 Record = TypeVar("Record")
 
-# file in the folder of a run, with one line per start, epoch and validation
+# File in the folder of a run that has one line per start, epoch and validation.
 METRICS_FILE = "metrics.jsonl"
-LOCK_FILE = ".lock"  # lock file in a folder that only one process at a time may use
-# most bytes of a list, a table or a log; a list of a million clips has 200 MB
+LOCK_FILE = ".lock"  # lock file in folders that only one process may use at a time
+# Maximum size of a filelist, table or log; a filelist of a million clips is 200 MB.
 MAX_TEXT_BYTES = 2**30
 MAX_JSON_BYTES = 2**26
 NO_FILE = "no such file; check its path"
 STANDARD_INPUT = "standard input"
 STANDARD_INPUTS = {"-", "/dev/stdin"}
-READING_THREADS = 8  # reading mostly waits for the disk
+READING_THREADS = 8  # more than the CPU cores, because threads mostly wait for the disk
 
 
 class Identity(NamedTuple):
-    """The size and times of a file. They change if its content changes or another file
-    replaces it.
+    """The size and times of a file, which change if the file is changed or replaced.
 
-    Identity.of("a.wav") == Identity.of("a.wav")  # True until somebody writes the file
+    Identity.of("a.wav") == Identity.of("a.wav")  # True until the file is written again
     """
 
-    size: int = 0
-    modified: int = 0  # ns
-    changed: int = 0  # ns; also changes with the name, the owner or the mode
+    size: int = 0  # bytes
+    modified: int = 0  # modification time in ns
+    changed: int = 0  # status change time in ns, which also includes name, owner and mode
 
     @classmethod
     def of(cls, file: str | Path | int) -> "Identity":
-        """Return the identity of the file with this path or descriptor. It contains zeros if the
-        file is missing."""
+        """Return the identity of a file (path or descriptor); all zeros if the file is missing."""
         try:
             status = os.stat(file)
         except OSError:
             return cls()
-        # Values must fit into 63 bits in arrays of identities, and times may be before 1970.
+        # Limit the times to 63 bits, because they are stored in int64 arrays. Times before 1970 are
+        # negative.
         modified = status.st_mtime_ns & (2**63 - 1)
         changed = status.st_ctime_ns & (2**63 - 1)
         return cls(status.st_size, modified, changed)
@@ -72,8 +71,7 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add `path` to system errors in this context. For example, the error of a full disk contains
-    no path."""
+    """Add `path` to errors in this context, because some errors, such as a full disk, have none."""
     try:
         yield
     except UserError as error:
@@ -83,11 +81,11 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
-    """Open a regular file, or a link to a regular file, to read bytes. Never block on a pipe.
+    """Open a regular file, or a link to one, for reading bytes; never block on a pipe.
 
     Raises:
-        UserError: if the file is missing (message `if_missing`) or cannot be opened. The message
-            does not contain the path.
+        UserError: if the file is missing (with the message `if_missing`) or cannot be opened. The
+            message does not contain the path.
     """
     try:
         mode = os.stat(path).st_mode
@@ -103,7 +101,7 @@ def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
 
 
 def read_bytes(path: str | Path, at_most: int = MAX_TEXT_BYTES, if_missing: str = NO_FILE) -> bytes:
-    """Return the content of a file. Raise UserError if it cannot be read or is too large."""
+    """Return a file's content, or raise UserError if it cannot be read or is too large."""
     try:
         with naming(path), open_file(path, if_missing) as file:
             size = os.fstat(file.fileno()).st_size
@@ -115,7 +113,7 @@ def read_bytes(path: str | Path, at_most: int = MAX_TEXT_BYTES, if_missing: str 
 
 
 def read_stream(path: str | Path, at_most: int) -> bytes:
-    """Return the content of a file, a named pipe, or standard input ("-"), and wait for its end.
+    """Read a file, a named pipe or standard input ("-") to its end.
 
     Raises:
         UserError: if the file cannot be read or is too large.
@@ -138,13 +136,13 @@ def read_json(
     """Return the value in a JSON file.
 
     Raises:
-        UserError: if `read_bytes` raises it, or if the file is not JSON. Then the message ends with
-            `if_none`.
+        UserError: see `read_bytes`; also if the file is not JSON. In this case, the message ends
+            with `if_none`.
     """
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return json.loads(content)
-    # RecursionError occurs for deeply nested brackets
+    # Deeply nested brackets raise RecursionError.
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); {if_none}") from None
 
@@ -155,10 +153,10 @@ def read_as(
     if_missing: str = NO_FILE,
     fix: str = "delete it and make it again",
 ) -> Record:
-    """Return the dataclass `expected` from a JSON file.
+    """Read a JSON file as an instance of the dataclass `expected`.
 
     Raises:
-        UserError: if the file is not valid. The message contains the file, the field and its value,
+        UserError: if the file is invalid. The message contains the file, the field and its value,
             and ends with `fix`.
     """
     from pydantic import TypeAdapter, ValidationError
@@ -175,26 +173,28 @@ def read_as(
 def numbered_lines(
     path: str | Path, if_missing: str = "", content: bytes | None = None
 ) -> list[tuple[int, str]]:
-    """Return (line number, text) for every line that is not empty, without spaces at its ends.
+    """Return (line number, text) for every non-empty line, stripped of whitespace at both ends.
 
     Args:
-        content: the bytes of the file, if they were read before.
+        path: the file.
+        if_missing: the message if the file is missing.
+        content: the bytes of the file, if you have already read them.
 
     Raises:
-        UserError: if `read_bytes` or `decode_utf8` raises it.
+        UserError: see `read_bytes` and `decode_utf8`.
     """
     content = read_bytes(path, if_missing=if_missing) if content is None else content
     text = decode_utf8(path, content)
-    # splitlines would also break lines at rare characters inside a text.
+    # str.splitlines would also split at rare characters that may occur inside a text.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def decode_utf8(path: str | Path, content: bytes) -> str:
-    """Return the text of a file's bytes, without a byte-order mark.
+    """Decode UTF-8 and remove the byte-order mark.
 
     Raises:
-        UserError: if the bytes are not UTF-8, with the line and the bytes.
+        UserError: if the content is not UTF-8. The message contains the line and the bytes.
     """
     try:
         return content.decode("utf-8-sig")
@@ -205,8 +205,12 @@ def decode_utf8(path: str | Path, content: bytes) -> str:
 
 
 def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
-    """Return the values of a file of JSON lines. An incomplete last line is left out, because a
-    killed process may leave it. Raise UserError if `numbered_lines` raises it.
+    """Read a JSON Lines file.
+
+    An incomplete last line is ignored, because a killed process may leave it behind.
+
+    Raises:
+        UserError: see `numbered_lines`; also if any other line is not JSON.
     """
     lines = numbered_lines(path, if_missing)
     values = []
@@ -223,9 +227,10 @@ def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:
-    """Yield `function(item)` for every item, in order, computed in threads.
+    """Apply the function to every item in several threads, and yield the results in order.
 
-    Only a few results are computed ahead, so a caller that stops early does not wait long.
+    Only a few results are computed ahead of time, so that a caller can stop early without a long
+    wait.
     """
     begun: deque[Future] = deque()
     with ThreadPoolExecutor(threads) as executor:
@@ -245,9 +250,9 @@ def map_in_threads(
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Call `write` on a temporary file next to `path`, then rename that file to `path`.
+    """Call `write` on a temporary file next to `path`, then rename the temporary file to `path`.
 
-    `path` is always either the old file or the complete new file.
+    At any time, `path` is either the old file or the complete new file.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -255,7 +260,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     try:
         with naming(path):
             write(temporary)
-            # The content must be on the disk before the file is renamed.
+            # The content must be on disk before the file is renamed.
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -275,9 +280,11 @@ def write_json(path: str | Path, value: object) -> None:
 
 @contextlib.contextmanager
 def folder_made_whole(path: Path) -> Iterator[Path]:
-    """Yield a new folder to fill. If there is no error, it is renamed to `path`, which must be
-    missing or empty."""
-    path = path.resolve()  # an empty folder may be a link
+    """Yield a new folder to fill, and rename it to `path` if no error occurs.
+
+    `path` must be an empty folder or not exist.
+    """
+    path = path.resolve()  # an existing folder may be a link
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as building:
         folder = Path(building) / path.name
@@ -287,22 +294,24 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
 
 
 def check_is_folder(path: Path, option: str) -> None:
-    """Raise UserError if `path` or one of its parents is a file. `option` is the option that sets
-    the path."""
+    """Raise UserError if `path` or one of its parents is a file.
+
+    `option` is the command-line option for the path, for the message.
+    """
     for folder in (path, *path.parents):
         if os.path.lexists(folder):
             if not folder.is_dir():
-                raise UserError(f"{folder}: not a folder; choose another {option}")
+                raise UserError(f"{folder}: not a folder; choose a different {option}")
             return
 
 
 def unused_name(path: Path) -> Path:
-    """Append `+` to `path` until no file has that name."""
+    """Append `+` to `path` until no file with this name exists."""
     return unused_name(path.with_name(path.name + "+")) if path.exists() else path
 
 
 def remove_leftovers(directory: Path, pattern: str = ".*.tmp") -> None:
-    """Delete the temporary files that a killed process left in `directory`."""
+    """Delete the temporary files that a killed process has left behind in `directory`."""
     for path in directory.glob(pattern):
         if path.is_file():
             path.unlink()
@@ -312,11 +321,12 @@ def remove_leftovers(directory: Path, pattern: str = ".*.tmp") -> None:
 
 
 def lock_path(path: Path, busy: str) -> BaseFileLock:
-    """Lock `path` for this process until `release()` or the end of the process. Forked worker
-    processes do not inherit the lock.
+    """Lock `path` for this process until `release()` is called or the process exits.
+
+    Forked worker processes do not inherit the lock.
 
     Raises:
-        BlockingIOError: if another process has the lock; its message is `busy`.
+        BlockingIOError: if another process holds the lock. The message is `busy`.
     """
     file_lock = FileLock(path)
     try:
@@ -328,10 +338,10 @@ def lock_path(path: Path, busy: str) -> BaseFileLock:
 
 @contextlib.contextmanager
 def folder_locked(directory: Path, busy: str) -> Iterator[None]:
-    """Lock `directory` against other processes that call this function.
+    """Lock `directory`, so that other processes cannot lock it at the same time.
 
     Raises:
-        BlockingIOError: if another process uses it; its message is `busy`.
+        BlockingIOError: if another process has locked it. The message is `busy`.
     """
     with lock_path(directory / LOCK_FILE, f"{directory}: {busy}"):
         yield

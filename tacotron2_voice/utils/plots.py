@@ -1,4 +1,4 @@
-"""Plot alignments, mel spectrograms and stop probabilities, for TensorBoard and files.
+"""Plot alignments, mel spectrograms and stop probabilities for TensorBoard and for files.
 
 figure = draw_alignment(alignment, texts=["Good morning."])
 figure.savefig("alignment.png")
@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "none"}
-FONT_SIZE = 9  # points; font size of the symbols along an axis
-LINE = 1.2 * FONT_SIZE  # least points between two labels
-AROUND = 0.8  # inches above and below the axes of a plot
+FONT_SIZE = 9  # font size of symbols along an axis, in points
+LINE = 1.2 * FONT_SIZE  # minimum distance between two labels, in points
+AROUND = 0.8  # total height above and below the axes of a plot, in inches
 MAX_LABEL_LETTERS = 20
 MAX_TITLE_LETTERS = 80
-SPACE = "␣"  # the label of a space
-BOX = "□"  # the label of a character that no font has
+SPACE = "␣"  # label for a space
+BOX = "□"  # label for a character that is missing in all fonts
 
 
 def _figure(height: float, width: float = 8) -> Figure:
@@ -29,13 +29,15 @@ def _figure(height: float, width: float = 8) -> Figure:
 def draw_alignment(
     *alignments: np.ndarray, texts: Sequence[Sequence[str]] = (), title: str = "alignment"
 ) -> Figure:
-    """Draw attention weights [T, T_in]. A good alignment is a line from lower left to upper right.
+    """Plot attention weights [T, T_in]; a good alignment is a line from lower left to upper right.
 
-    Several chunks of a text are drawn one after another, separated by thin lines.
+    Several chunks of a text are plotted one after another, separated by thin lines.
 
     Args:
+        alignments: the attention weights of each chunk.
         texts: the T_in symbols of each chunk, for the title and the axis. The axis shows symbols
-            or, if there is too little space, words. Without texts, the axis shows symbol numbers.
+            or, if space is limited, words. Without texts, the axis shows symbol numbers.
+        title: title of the plot.
     """
     count = len(alignments)
     size = min(1 + 0.25 * (count - 1), 4)
@@ -63,7 +65,7 @@ def draw_alignment(
 
 
 def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_lines: int) -> None:
-    """Label the axis with symbols or, if they do not fit into `num_lines` labels, with words."""
+    """Label the axis with symbols or, if there are more than `num_lines`, with words."""
     symbols = [symbol for text in texts for symbol in text]
     min_symbols = -(-len(symbols) // num_lines)
     places: list[float] = []
@@ -76,7 +78,7 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
             labels.append(drawable("".join(symbols[start:end]).strip()) or SPACE)
             places.append((start + end - 1) / 2)
             start = end
-    # Without parse_math=False, matplotlib would read text between two dollar signs as a formula.
+    # parse_math=False keeps matplotlib from treating text between dollar signs as a formula.
     axes.set_yticks(places, labels, fontsize=FONT_SIZE, parse_math=False)
     text = " ".join("".join(text).strip() for text in texts)
     shown = f"{title}: {text}"
@@ -86,9 +88,9 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
 
 
 def drawable(text: str) -> str:
-    """Return a text with a box in place of each character that matplotlib's font does not have.
+    """Replace each character that is missing in matplotlib's fonts with a box.
 
-    Other fonts are used if matplotlib's setting font.family names them.
+    To add fonts, set matplotlib's setting font.family.
     """
     families = FontProperties().get_family()
     fonts = [get_font(findfont(FontProperties(family=[name]))) for name in families]
@@ -99,11 +101,12 @@ def drawable(text: str) -> str:
 
 
 def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
-    """Draw log-mels [n_mels, frames] above each other, with their names as titles.
+    """Plot log-mels [n_mels, frames] one below another, with their names as titles.
 
     Args:
-        like: the name of the log-mel that sets the color scale of all plots (default: the first
-            log-mel).
+        like: name of the log-mel that determines the color scale of all plots. Default: the first
+            log-mel.
+        mels: the log-mels by name.
     """
     figure = _figure(1 + 2 * len(mels))
     panels = figure.subplots(len(mels), 1, sharex=True, squeeze=False)[:, 0]
@@ -111,7 +114,7 @@ def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
     for axes, (title, mel) in zip(panels, mels.items(), strict=True):
         image = axes.imshow(mel, cmap="magma", vmin=low, vmax=max(high, low + 1), **IMAGE)
         axes.set(ylabel="mel band", title=title)
-    # The limit is set here because each imshow sets the shared axis to the length of its own mel.
+    # Set the limits last, because each imshow sets the shared axis to the length of its own mel.
     panels[-1].set(xlabel="frame", xlim=(-0.5, max(mel.shape[1] for mel in mels.values()) - 0.5))
     figure.colorbar(image, ax=list(panels), label="log magnitude")
     return figure
@@ -125,13 +128,14 @@ def draw_gate(
     threshold: float | None = None,
     title: str = "gate",
 ) -> Figure:
-    """Draw stop probabilities [T].
+    """Plot stop probabilities [T].
 
     Args:
-        predicted: probabilities from the model.
-        target: with teacher forcing, the correct values.
-        end: in synthesis, the decoder step at which speech ended.
-        threshold: in synthesis, `gate_threshold`.
+        predicted: the model's probabilities.
+        target: the correct values, with teacher forcing.
+        end: the decoder step at which speech ended, in synthesis.
+        threshold: `gate_threshold`, in synthesis.
+        title: title of the plot.
     """
     figure = _figure(3)
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""Run a program and report errors that the user can fix in one line.
+"""Run a program, and report errors that the user can fix in a single line.
 
 if __name__ == "__main__":
     run_program(main)
@@ -15,22 +15,22 @@ from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
 
-# requirements folder of the project; missing if only this library is installed
+# Folder of the project. If only this library is installed, it contains no requirements.
 ROOT = Path(__file__).resolve().parents[2]
-# compared by name, because length_batching does not import this library
+# Exceptions are compared by name, because length_batching does not depend on this library.
 USER_ERRORS = ("UserError", "BatchingError")
 
 
 def run_program(main: Callable[[], object]) -> None:
-    """Call `main` and end the process with the exit code that shells expect.
+    """Call `main`, and exit with the code that shells expect if it raises an exception.
 
-    - Ctrl-C: one line, exit code 130.
-    - Closed output, such as with `| head`: no message, exit code 141.
-    - UserError, system errors and missing packages: one line, exit code 1.
-    - Everything else is a bug: a traceback, exit code 1.
+    - Ctrl-C: print one line; exit code 130.
+    - Closed output, such as with `| head`: print nothing; exit code 141.
+    - UserError, system errors and missing packages: print one line; exit code 1.
+    - All other exceptions are bugs: print a traceback; exit code 1.
     """
-    # A terminal's encoding may lack characters of a path. The stream is None if the output is
-    # closed (>&-).
+    # A terminal's encoding may not support all characters of a path. sys.stdout is None if the
+    # output is closed (>&-).
     if sys.stdout is not None and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
@@ -58,7 +58,7 @@ def run_program(main: Callable[[], object]) -> None:
 
 
 def requirements_file(module: str) -> Path | None:
-    """Return the requirements file that lists the package of `module`, or None."""
+    """Return the requirements file that lists the package of a module, or None."""
     package = module.partition(".")[0].replace("_", "-")
     for path in (ROOT / "requirements.txt", *sorted(ROOT.glob("requirements/*.txt"))):
         if path.is_file() and f"\n{package}==" in f"\n{path.read_text(encoding='utf-8')}":
@@ -67,16 +67,17 @@ def requirements_file(module: str) -> Path | None:
 
 
 def _end(message: str, code: int) -> None:
-    """Print `message` on standard error, with the program's name, and exit."""
+    """Print `message` to standard error after the name of the program, and exit."""
     folder, name = os.path.split(sys.argv[0])
-    if name == "__main__.py":  # of python -m
+    if name == "__main__.py":  # the program was started with python -m
         name = os.path.basename(folder)
-    # A name from a file could contain control characters, which a terminal would obey.
+    # Escape control characters, such as those in file names, which a terminal would execute.
     shown = "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in message)
     with contextlib.suppress(OSError):
         if message:
             print(f"{name}: {shown}", file=sys.stderr, flush=True)
-    # Python flushes again at exit, and would print an error about the closed pipe or the full disk.
+    # Python flushes the output again at exit. Redirect it, so that this does not print an error
+    # about a closed pipe or a full disk.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
