@@ -168,7 +168,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
         parser.error(
             f"--log_directory {args.log_directory}: {logs} is outside the output folder. Choose a "
-            "folder inside -o, because a resumed run truncates its logs to the checkpoint"
+            "folder inside -o, because a resumed run truncates its logs to their size at the "
+            "checkpoint"
         )
     return args
 

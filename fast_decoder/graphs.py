@@ -359,7 +359,7 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
         WARPS=warps,
         PRECISION=_lstm_precision(setting),
         num_warps=4,
-        # Use 4 stages for large products, because smaller GPUs have only 99 kB of shared memory.
+        # Use fewer stages for large blocks, because smaller GPUs have only 99 kB of shared memory.
         num_stages=5 if rows < 64 and warps == 1 else 4,
     )
 

@@ -245,7 +245,7 @@ def test_load_weights_keeps_ignored_layers():
     theirs["embedding.weight"] = torch.zeros(10, 3)
     checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt", H, ["embedding.weight"])
     assert torch.equal(model.embedding.weight, fresh.embedding.weight)
-    with pytest.raises(UserError, match="the model has no tensor 'embeding'"):
+    with pytest.raises(UserError, match="the model has no tensor named 'embeding'"):
         checkpoint_file.load_weights(model, {"state_dict": {}}, "some.pt", H, ["embeding"])
 
 

@@ -168,7 +168,7 @@ def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsy
     train.main(flags(out, "", "--resume"))
     printed = capsys.readouterr().out
     assert "note: no validation" in printed
-    assert f"the newest {TINY['keep_checkpoints']} checkpoints are kept" in printed
+    assert f"The newest {TINY['keep_checkpoints']} checkpoints are kept" in printed
     last = newest(out)
     assert f"--checkpoint {last} --text" in printed
     assert len(list(out.glob("*.pt"))) == TINY["keep_checkpoints"]

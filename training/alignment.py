@@ -1,4 +1,4 @@
-"""Measure how well attention follows the text, from alignments.
+"""Measure from alignments how well attention follows the text.
 
 An alignment [T, N] contains the attention weights of every decoder step over the N symbols of the
 text. The weights of a decoder step add up to 1. Padding is ignored.

@@ -153,7 +153,7 @@ class LoopState:
         return int(min(self.epoch - 1, last))
 
 
-# Every part that a checkpoint must contain so that a run can resume, with its type.
+# Types of all parts that a checkpoint must contain so that a run can resume from it.
 NEEDED: dict[str, Any] = {
     "version": str,  # version of this project
     "hparams": Any,
@@ -359,7 +359,7 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
 def load_newest(directory: Path) -> Checkpoint:
     """Return the newest undamaged checkpoint of a run.
 
-    `best.pt` is tried last. Prints a warning for each damaged checkpoint.
+    `best.pt` is tried last. Print a warning for each damaged checkpoint.
 
     Raises:
         UserError: if the run has no good checkpoint, or if a checkpoint cannot be read or is

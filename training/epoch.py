@@ -178,9 +178,9 @@ def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
     return UserError(
         f"training diverged: {problem}, on these clips:\n"
         f"{clip_names(run.clips.training, step.planned.clips)}\n"
-        f"{result}. Listen to the clips. If they sound fine, add to the command\n"
+        f"{result}. Listen to the clips. If they sound fine, lower the learning rate:\n"
         f"  --hparams learning_rate={run.hparams.learning_rate / 10:g}\n"
-        "or a lower grad_clip_thresh, or precision=fp32"
+        "You can also lower grad_clip_thresh or set precision=fp32"
     )
 
 

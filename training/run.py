@@ -71,7 +71,7 @@ class Run:
 
     @property
     def processes(self) -> Processes:
-        """Return the description of the run's processes."""
+        """Return the processes of the run and the rank of this process."""
         return self.trainer.processes
 
     @functools.cached_property

@@ -15,7 +15,7 @@ from hparams import HParams
 from tacotron2_voice.speakers import listed
 from training.clips import Clips
 
-MAX_SHOWN = 8  # maximum number of speakers to print and to synthesize in each validation
+MAX_SHOWN = 8  # maximum number of speakers that are printed, or synthesized in a validation
 # Values for one validation clip: index, number of frames, number of decoder steps, and the two
 # values from loss.sums_of_clips.
 ClipRow = Sequence[float]
