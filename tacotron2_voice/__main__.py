@@ -55,7 +55,9 @@ def main(arguments: list[str] | None = None) -> None:
         description=SERVE,
         formatter_class=parser.formatter_class,
     )
-    serve.add_argument("voices", type=Path, nargs="+", help="serve the exported voices in these folders")
+    serve.add_argument(
+        "voices", type=Path, nargs="+", help="serve the exported voices in these folders"
+    )
     add_serve_options(serve)
     args = parser.parse_args(arguments)
     if args.command == "serve":

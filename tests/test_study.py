@@ -60,7 +60,9 @@ def test_remember_rejects_changed_settings_for_a_name(tmp_path):
     study.remember(path, "batch_size=4", {"c": ""})
     study.remember(path, "batch_size=4", {"b": "seed=3"})
     for hparams, name in (("batch_size=4", "b"), ("batch_size=8", "a")):
-        with pytest.raises(UserError, match=rf"study.json: {name} was trained with \['batch_size=4'"):
+        with pytest.raises(
+            UserError, match=rf"study.json: {name} was trained with \['batch_size=4'"
+        ):
             study.remember(path, hparams, {name: ""})
     with pytest.raises(UserError, match="batch_sise"):
         study.remember(path, "batch_sise=4", {"d": ""})

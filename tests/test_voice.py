@@ -500,7 +500,7 @@ def test_vocoder_is_rejected_when_its_operators_are_unknown(tmp_path):
         model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]))
         (tmp_path / "x.onnx").write_bytes(model.SerializeToString())
         message = refusal(vocoder.load_vocoder, tmp_path / "x.onnx", create_hparams())
-        assert message.startswith(f"{tmp_path / 'x.onnx'}: operators ")
+        assert message.startswith(f"{tmp_path / 'x.onnx'}: contains operators ")
         assert message.endswith(f": {named}")
 
 
