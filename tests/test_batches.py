@@ -220,9 +220,9 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
     ],
     ids=[
         "shuffled",
-        "shuffled, unwrapped otherwise",
-        "two at once",
-        "one process of two",
+        "shuffled, custom collate_fn",
+        "two batches per item",
+        "one process, planned for two",
         "distributed again",
         "distributed again, shuffled",
         "distributed to more processes",
