@@ -1,8 +1,8 @@
 """Compare the Triton kernels with the reference decoder, on a GPU or in Triton's interpreter.
 
-Triton's interpreter runs kernel programs one after another on the CPU with numpy. It finds incorrect
-formulas, addresses and masks, but no race conditions. Without a GPU, the tests also check that the
-kernels compile for a GPU and do not exceed its resources.
+Triton's interpreter runs kernel programs one after another on the CPU with numpy. It finds
+incorrect formulas, addresses and masks, but no race conditions. Without a GPU, the tests also check
+that the kernels compile for a GPU and do not exceed its resources.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Test how `name=value` settings are converted or rejected, and the defaults from NVIDIA's recipe."""
+"""Test the conversion and rejection of `name=value` settings, and NVIDIA's defaults."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Test LengthBatchSampler: passes, exact resume, optimizer steps with several batches, and ranks."""
+"""Test LengthBatchSampler: passes, exact resume, optimizer steps with several batches, ranks."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Test `python -m length_batching`: its table, the printed call, errors, and closed output streams."""
+"""Test `python -m length_batching`: its table, the printed call, errors, closed output streams."""
 
 import shlex
 import subprocess

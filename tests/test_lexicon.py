@@ -1,4 +1,4 @@
-"""Test tacotron2_voice/text/lexicon.py: pronunciations in prepare, checkpoints, voices and synthesis."""
+"""Test text/lexicon.py: pronunciations in prepare, checkpoints, voices and synthesis."""
 
 import json
 from dataclasses import replace

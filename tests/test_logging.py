@@ -151,9 +151,7 @@ def test_log_state_includes_buffered_lines(tmp_path, monkeypatch):
     for step in range(30):
         logger.log_step(step, {"loss": float(step)})
     state = logger.state()
-    RunLogger(
-        tmp_path, tmp_path / "logs", state
-    ).close()  # opened again, as when a killed run is resumed
+    RunLogger(tmp_path, tmp_path / "logs", state).close()  # opened again, as on resume
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
 
 

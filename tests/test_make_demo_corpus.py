@@ -1,5 +1,4 @@
-"""Test the demo corpus: its layout is LJSpeech's, its bytes depend only on the seed, and it is never
-incomplete."""
+"""Test the demo corpus: LJSpeech's layout, the effect of the seed, and interruptions."""
 
 import os
 import runpy

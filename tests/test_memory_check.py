@@ -56,9 +56,7 @@ def test_worst_case_bounds_every_batch_in_any_plan(
     widest = {clips: text for clips, _, text in shapes}[most_clips]
     limit = capacity or np.inf
     for clips, length, _ in shapes:
-        assert (
-            clips * length <= limit
-        )  # the check must not run a batch that cannot occur in training
+        assert clips * length <= limit  # training has no batch above the limit
         assert clips <= len(frames)
     assert max(text for _, _, text in shapes) == symbols.max()
     for epoch in range(3):
@@ -148,9 +146,7 @@ def test_memory_check_has_no_side_effects(device, with_gradients):
     first = [((1, 4, 20), (1, 9))] if on_cpu else []
     assert trainer.shapes("training") == [*first, ((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
     first = [((1, 4, 12), (1, 7))] * 2 if on_cpu else []
-    validation = [
-        ((3, 4, 12), (3, 7))
-    ] * 2  # two batches, because `text_effect` also runs the model
+    validation = [((3, 4, 12), (3, 7))] * 2  # two, because `text_effect` also runs the model
     assert trainer.shapes("validation") == [*first, *validation]
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
     assert peak > 0 or device.type == "cpu"  # some systems report too little for an estimate

@@ -219,9 +219,7 @@ def test_outputs_after_the_end_of_a_clip_are_masked(r):
             assert torch.equal(mel[:, :frames], unmasked[:, :frames])
             assert (mel[:, frames:] == 0).all()
             assert (unmasked[:, frames:] != 0).all()
-        steps = math.ceil(
-            frames / r
-        )  # a decoder step is real if it contains at least one real frame
+        steps = math.ceil(frames / r)  # a step with at least one real frame is real
         assert torch.equal(masked.gate[row, :steps], free.gate[row, :steps])
         assert (masked.gate[row, steps:] == 1000).all()
     assert torch.equal(masked.alignments, free.alignments)
@@ -513,9 +511,7 @@ def test_inference_stops_at_the_step_limit(r):
     assert outputs.alignments.shape == (2, 7, 5)
     assert not outputs.mel_postnet.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    model.gate_threshold = (
-        0.0  # every probability exceeds 0, so speech ends at the first decoder step
-    )
+    model.gate_threshold = 0.0  # every probability exceeds 0, so speech ends after one step
     assert model.infer(text, lengths).mel_lengths.tolist() == [r, r]
     with pytest.raises(RuntimeError, match=r"training mode: call model\.eval\(\)"):
         model.train().infer(text, lengths)

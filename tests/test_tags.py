@@ -1,4 +1,4 @@
-"""Test pauses ([pause 0.5] in a text), other tags, and --speed."""
+"""Test pause tags ([pause 0.5]), speaker tags, unknown tags, and --speed."""
 
 from dataclasses import replace
 
