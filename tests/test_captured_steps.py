@@ -76,14 +76,14 @@ def ends_at(longest, texts, r):
 @pytest.mark.parametrize(
     "longest", [3, CHUNK, CHUNK + 1], ids=["inside a chunk", "end of a chunk", "next chunk"]
 )
-def test_chunks_equal_the_reference_loop(longest, texts, r):
+def test_chunked_results_equal_those_of_the_reference_loop(longest, texts, r):
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
     assert expected.gate.shape[1] == longest
     assert_same(outputs, expected)
     assert len(calls) == -(-longest // CHUNK)  # the host checks for the end once per chunk
 
 
-def test_chunks_keep_attention_in_the_window():
+def test_chunked_steps_keep_attention_inside_the_window():
     model, steps = speaker(p_prenet_dropout=0.0), []
     text, lengths, masks = inputs(model)
     chunked = functools.partial(free_running, repeated=functools.partial(overwriting, []))
@@ -140,7 +140,7 @@ def full_size():
 @needs_gpu
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(60,), (23,), (60, 41, 7), tuple(range(20, 116, 6))], ids=len)
-def test_graphs_equal_the_reference_loop_bitwise_when_on_a_gpu(full_size, lengths):
+def test_graph_results_equal_the_reference_loop_bitwise_when_on_a_gpu(full_size, lengths):
     decoder, most_steps = full_size.decoder, full_size.max_decoder_steps
     memory = torch.randn(len(lengths), max(lengths), 512, generator=seeded()).cuda()
     mask = torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)
@@ -169,7 +169,7 @@ def test_synthesis_keeps_the_random_state_when_on_a_gpu(full_size):
 
 
 @needs_gpu
-def test_gpu_still_computes_when_a_capture_has_failed():
+def test_gpu_still_works_after_a_failed_capture():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 

@@ -57,7 +57,7 @@ def test_write_keeps_the_checkpoints_with_the_largest_numbers(tmp_path):
         RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed"),
     ],
 )
-def test_write_leaves_earlier_checkpoints_when_it_fails(error, tmp_path, monkeypatch):
+def test_failed_write_keeps_earlier_checkpoints(error, tmp_path, monkeypatch):
     checkpoint.write_checkpoint(tmp_path, state(1), keep=1)
     before = (tmp_path / "checkpoint_1.pt").read_bytes()
 
@@ -125,7 +125,7 @@ def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_last_or_best
     assert names(tmp_path) == ["checkpoint_1.pt", "checkpoint_2.pt.superseded"]
 
 
-# ---------------------------------------------------------------------------- damage
+# ---------------------------------------------------------------------------- damaged files
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +275,7 @@ def test_load_weights_error_lists_the_tensors_that_do_not_fit():
         assert any(all(word in line for word in words) for line in lines), words
 
 
-# ---------------------------------------------------------------------------- hostile parts
+# ---------------------------------------------------------------------------- broken parts
 
 
 @pytest.fixture(scope="module")

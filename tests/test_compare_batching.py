@@ -126,7 +126,7 @@ def recommended_settings(shown):
 
 
 @pytest.mark.usefixtures("without_rendering")
-def test_recommended_settings_have_the_requested_novelty(tmp_path, capsys):
+def test_recommended_settings_have_the_requested_pair_novelty(tmp_path, capsys):
     path, lengths = write_csv(tmp_path / "lengths.csv"), 1 + SAMPLES // 276
     common = (path, "-o", tmp_path / "out", "--epochs", 4, "--hparams", "batch_size=4")
     paper = survey(lengths, 4, "semi_sorted", epochs=4, dynamic_batch_size=True)

@@ -192,7 +192,7 @@ WORDS = [
 ]
 
 
-def test_copies_stay_when_all_recordings_are_bad(recordings, tmp_path):
+def test_copies_are_kept_when_all_recordings_are_bad(recordings, tmp_path):
     arguments = [str(recordings), "--convert", str(tmp_path / "out"), "--out"]
     prepare.main([*arguments, str(tmp_path / "lists")])
     before = contents(tmp_path / "out")

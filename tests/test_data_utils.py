@@ -31,7 +31,7 @@ CACHED = HParams(load_mel_from_disk=True)
 # ---------------------------------------------------------------------------- the dataset
 
 
-def test_item_is_text_mel_and_index(sounds):
+def test_dataset_item_contains_text_mel_and_index(sounds):
     clips = read_filelist(write_list(sounds, f"{sounds}/a.wav|One 2.", f"{sounds}/c.wav|Q?"), H)
     text, mel, i, _ = TextMelDataset(clips, H)[1]
     assert i == 1

@@ -311,7 +311,7 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_when_on_a_gpu(precis
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
-# ---------------------------------------------------------------------------- where they cannot
+# ---------------------------------------------------------------------------- when kernels cannot run
 
 
 def cuda_without(monkeypatch, capability=(9, 0)):

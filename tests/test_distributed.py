@@ -100,7 +100,7 @@ def _without(record: dict) -> dict:
     return {k: v for k, v in record.items() if k.rpartition("/")[2] not in left_out}
 
 
-# ---------------------------------------------------------------------------- one result
+# ---------------------------------------------------------------------------- equal results
 
 
 def test_results_of_one_and_two_processes_are_bitwise_equal(corpus, alone, tmp_path):
@@ -256,7 +256,7 @@ def wait_until(condition, logs: list[Path]) -> None:
         time.sleep(0.01)
 
 
-# ---------------------------------------------------------------------------- no hanging
+# ---------------------------------------------------------------------------- deadlocks
 
 
 def test_processes_exit_when_one_process_does_not_answer(corpus, tmp_path):
@@ -327,7 +327,7 @@ def test_leave_at_exit_waits_for_torch_threads(monkeypatch):
     assert at_exit == [(time.sleep, distributed.SECONDS_TO_LEAVE)]
 
 
-# ---------------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------------- rejected runs
 
 
 def refused(ended) -> str:

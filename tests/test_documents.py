@@ -194,7 +194,7 @@ def test_every_page_with_commands_is_in_a_group():
             assert RUN_ELSEWHERE.match(command) or command in grouped, f"{name}: {command}"
 
 
-# ---------------------------------------------------------------------------- the library's pages
+# ---------------------------------------------------------------------------- pages of the library
 
 LIBRARY_PROGRAMS = [
     *fenced(LIBRARY_README.read_text(encoding="utf-8"), "python"),

@@ -311,7 +311,7 @@ def test_evaluate_uses_the_chosen_speaker_when_recordings_have_no_speakers(
         assert message in refusal(evaluate, checkpoint_path, recordings, **options)
 
 
-def test_evaluate_rejects_speakers_that_the_model_lacks(with_speakers, checkpoint_path):
+def test_evaluate_rejects_speakers_that_are_not_in_the_model(with_speakers, checkpoint_path):
     message = refusal(evaluate, checkpoint_path, with_speakers, speaker="anna")
     assert message.startswith(f"--speaker anna: {with_speakers} ")
     with_speakers.write_text(with_speakers.read_text().replace("|bert", "|bret"))

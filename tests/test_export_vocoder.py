@@ -178,7 +178,7 @@ def test_weights_are_rejected_when_they_do_not_fit_the_config(changes, named, fo
     "settings",
     [{"upsample_initial_channel": 16}, {"num_mels": 100}, {"resblock": "2"}],
 )
-def test_config_is_rejected_when_it_belongs_to_other_weights(settings, folder):
+def test_config_is_rejected_when_it_does_not_match_the_weights(settings, folder):
     change_config(folder, **settings)
     assert f"generator does not fit {folder}/config.json" in refusal(exported, folder)
 

@@ -246,7 +246,7 @@ def test_backward_raises_when_an_output_was_changed():
         mel.sum().backward()
 
 
-def test_parameters_get_no_gradient_when_frozen():
+def test_frozen_parameters_get_no_gradient():
     """The remaining parameters still get their gradients."""
     case = problem()
     expected = case.run(model.teacher_forced)

@@ -162,7 +162,7 @@ def test_filelist_is_rejected_when_it_has_no_good_clip(sounds):
     assert f"{swapped}:1: " in refusal(swapped)
 
 
-# ---------------------------------------------------------------------------- contents
+# ---------------------------------------------------------------------------- texts
 
 
 def test_text_without_letters_is_rejected_when_the_run_is_new(sounds):
@@ -203,7 +203,7 @@ def test_cache_is_ignored_when_list_or_settings_differ(sounds, monkeypatch):
     assert cached_table(filelist, H) is None
 
 
-def test_cache_is_ignored_when_its_mels_have_other_settings(cached_mels):
+def test_cache_is_ignored_when_its_mel_settings_differ(cached_mels):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
     cache_table(read_filelist(filelist, CACHED), CACHED)
     assert list(cached_table(filelist, CACHED)) == list(read_filelist(filelist, CACHED))

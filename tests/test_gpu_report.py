@@ -49,7 +49,7 @@ def test_report_describes_the_memory_result(ratio, expected):
     assert expected in gpu_report.describe(result)
 
 
-def test_unknown_part_is_rejected(tmp_path):
+def test_report_rejects_an_unknown_part(tmp_path):
     with pytest.raises(UserError, match="--only nothing"):
         gpu_report.main([str(tmp_path), "--only", "nothing"])
 

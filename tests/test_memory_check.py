@@ -89,7 +89,7 @@ def test_worst_case_equals_shapes_computed_by_hand():
     assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], 2, 150)[0] == (3, 50, 9)
 
 
-# ---------------------------------------------------------------------------- no trace
+# ---------------------------------------------------------------------------- side effects
 
 
 def clips(num_frames: list[int], num_symbols: list[int]) -> ClipTable:

@@ -549,7 +549,7 @@ def test_folder_is_rejected_when_it_is_a_file(option, name, tmp_path):
     assert name in message
 
 
-# ---------------------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------------------- printed output
 
 
 def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsys, monkeypatch):

@@ -205,7 +205,7 @@ def test_table_shows_no_reduction_when_settings_differ(tmp_path):
     assert pd.isna(saved["ours"])
 
 
-# ---------------------------------------------------------------------------- paired by seed
+# ---------------------------------------------------------------------------- changes paired by seed
 
 
 def change(first, second):

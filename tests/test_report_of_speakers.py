@@ -106,7 +106,7 @@ def test_clips_of_a_slow_speaker_are_not_reported_as_unusual():
     assert value.endswith("3.0")
 
 
-# ---------------------------------------------------------------------------- a corpus
+# ---------------------------------------------------------------------------- reports of a corpus
 
 
 @pytest.fixture

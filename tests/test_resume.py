@@ -52,7 +52,7 @@ from training.run_folder import RunFolder
 pytestmark = pytest.mark.usefixtures("clean_process")
 
 
-# ---------------------------------------------------------------------------- damage
+# ---------------------------------------------------------------------------- damaged checkpoints
 
 
 def test_resume_uses_an_earlier_checkpoint_when_the_newest_is_damaged(copied, whole, capsys):
@@ -117,7 +117,7 @@ def test_resume_renames_the_metrics_file_of_a_different_run(how, copied, capsys,
     assert (aside.read_bytes() if aside.exists() else None) == other
 
 
-# ---------------------------------------------------------------------------- which checkpoint
+# ---------------------------------------------------------------------------- choice of the checkpoint
 
 
 def test_resume_changes_nothing_when_the_run_is_finished(copied, capsys):
@@ -281,7 +281,7 @@ def test_warm_start_does_not_load_ignored_layers(corpus, tmp_path, capsys):
         assert torch.equal(tensor, expected[name]), name
 
 
-# ---------------------------------------------------------------------------- what may change
+# ---------------------------------------------------------------------------- allowed changes
 
 
 @pytest.mark.parametrize("change", ["seed=77", "prepare_trainset_per_epoch=False"])
@@ -304,7 +304,7 @@ def test_resume_accepts_changed_batch_settings_between_epochs(copied, capsys):
     assert load(newest(copied))["scaler"]["scale"] > 1
 
 
-# ---------------------------------------------------------------------------- other clips
+# ---------------------------------------------------------------------------- changed clips
 
 
 def change_clips(corpus, filelist: Path) -> None:
@@ -521,7 +521,7 @@ def test_resume_rejects_changed_text_rules_when_texts_are_english(
     assert snapshot(out) == before
 
 
-# ---------------------------------------------------------------------------- the planned batch
+# ---------------------------------------------------------------------------- planned batches
 
 
 def test_run_stops_when_a_batch_differs_from_the_plan(corpus, tmp_path, monkeypatch, capsys):
@@ -539,7 +539,7 @@ def test_run_stops_when_a_batch_differs_from_the_plan(corpus, tmp_path, monkeypa
     assert load(newest(out))["iteration"] == 2
 
 
-# ---------------------------------------------------------------------------- another optimizer
+# ---------------------------------------------------------------------------- custom optimizers
 
 
 def test_run_with_a_custom_optimizer_resumes_bitwise(corpus, tmp_path, monkeypatch):

@@ -71,7 +71,7 @@ def test_last_line_is_ignored_when_it_is_incomplete(tmp_path):
     assert len(read_runs([tmp_path]).by_folder) == 1
 
 
-# ---------------------------------------------------------------------------- left out
+# ---------------------------------------------------------------------------- skipped runs
 
 
 def in_metrics(change):
@@ -92,7 +92,7 @@ def in_file(name, text):
         (in_file("lengths.csv", "id,frames\na,100\n"), "1 clips with 100 frames"),
     ],
 )
-def test_run_is_left_out_and_reported_when_it_is_broken(tmp_path, spoil, message):
+def test_invalid_run_is_skipped_and_reported(tmp_path, spoil, message):
     write_run(tmp_path / "good")
     spoil(write_run(tmp_path / "bad", "SSB-BR"))
     runs = read_runs([tmp_path])
@@ -121,7 +121,7 @@ def test_newest_run_is_kept_when_a_seed_occurs_twice(tmp_path):
     assert runs.left_out[0].startswith(f"{tmp_path / 'b'}: ")
 
 
-# ---------------------------------------------------------------------------- rows
+# ---------------------------------------------------------------------------- rows of the table
 
 
 def labels(folder):

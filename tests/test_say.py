@@ -38,7 +38,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
+def test_make_passes_its_variables_to_the_program(tmp_path, monkeypatch):
     monkeypatch.setenv("LANGUAGE", "en_GB:en")  # a gettext list of languages, as on many desktops
     shutil.copy(ROOT / "Makefile", tmp_path)
     for target in ("say-number", "serve-numbers"):
@@ -77,7 +77,7 @@ def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
     assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]", "[--full]"]
 
 
-def test_voice_of_the_repository_speaks_after_one_download(tmp_path):
+def test_included_voice_speaks_after_one_download(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)

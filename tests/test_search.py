@@ -41,13 +41,13 @@ def sweep(lengths, batch_size, strategy, values, **options):
 @pytest.mark.parametrize(
     ("strategy", "batch_size", "chance"), [("random", 20, 19 / 399), ("bucket", 10, 9 / 39)]
 )
-def test_novelty_equals_its_expected_value_when_order_is_random(strategy, batch_size, chance):
+def test_pair_novelty_equals_its_expected_value_when_order_is_random(strategy, batch_size, chance):
     """Clips are shuffled among all 400 clips, or within buckets of 40 clips."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
 
 
-def test_novelty_is_nan_when_no_clips_share_a_batch():
+def test_pair_novelty_is_nan_when_no_clips_share_a_batch():
     assert np.isnan(survey([10, 20, 30], 1, "random").novelty)
 
 
@@ -113,7 +113,7 @@ def test_parameter_values_have_eight_per_doubling():
     assert np.count_nonzero((bins >= 64) & (bins < 512)) == 8 * 3
 
 
-def test_search_equals_an_exhaustive_search():
+def test_search_finds_the_same_options_as_an_exhaustive_search():
     lengths = np.random.default_rng(2).integers(80, 800, 160)
     best = search(Surveyor(lengths, epochs=3), 8, min_novelty=0.8).best
     every = []
@@ -176,7 +176,7 @@ def test_cost_table_has_a_row_for_every_survey():
     assert float(row["% of RAND"]) == pytest.approx(100 * 60 / surveys[0].decoder_steps, abs=0.05)
 
 
-def test_library_and_program_find_the_same_options(tmp_path, capsys, monkeypatch):
+def test_library_and_command_find_the_same_options(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compare_batching.figures, "write_figure", lambda figure, path: path)
     lengths = np.random.default_rng(7).integers(80, 800, 21)
     path = tmp_path / "lengths.csv"

@@ -284,7 +284,7 @@ def test_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
     assert not self_check.cache_file(answer.facts).exists()
 
 
-# ---------------------------------------------------------------------------- what is cached
+# ---------------------------------------------------------------------------- the cache
 
 
 @pytest.mark.parametrize("changed", ["nothing", "GPU", "precision", "sizes", "TF32"])

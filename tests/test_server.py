@@ -71,7 +71,7 @@ def speech_of(voice, text=SENTENCES, **options):
     return np.concatenate([*voice.stream(text, **options)])
 
 
-# ---------------------------------------------------------------------------- OpenAI's client
+# ---------------------------------------------------------------------------- the OpenAI client
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -386,7 +386,7 @@ def test_server_responds_when_there_are_many_idle_connections(server):
         client.close()
 
 
-def test_connection_is_closed_early_when_the_audio_is_broken(voice, monkeypatch, capsys):
+def test_connection_is_closed_early_when_synthesis_fails(voice, monkeypatch, capsys):
     monkeypatch.setattr(voice.griffin_lim, "magnitudes", lambda mel: 1 / 0)
 
     def broken(mels):

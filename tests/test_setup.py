@@ -123,7 +123,7 @@ def test_new_run_reads_every_clip_when_the_cache_is_incomplete(lists, opened):
 
 
 @pytest.mark.parametrize("new_run", [True, False])
-def test_second_start_opens_no_clips(lists, opened, capsys, new_run):
+def test_second_start_does_not_open_clips(lists, opened, capsys, new_run):
     first = read_clips(lists, new_run=new_run)
     assert sorted(opened) == [(name, new_run) for name in ALL]
     assert ("reading every clip" in capsys.readouterr().out) == new_run

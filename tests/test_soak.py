@@ -102,7 +102,7 @@ def test_start_counts_as_failed_when_it_ends_with_a_traceback_or_without_a_reaso
         assert found.startswith(failure)
 
 
-def test_patterns_match_the_messages_of_training(whole, tmp_path, capsys):
+def test_soak_patterns_match_the_messages_of_training(whole, tmp_path, capsys):
     assert soak_runs.TRAINING in whole.with_suffix(".log").read_text()
     (tmp_path / METRICS_FILE).write_text("changed\n")
     saved = {"logs": {METRICS_FILE: 8}, "metrics_checksum": 0}

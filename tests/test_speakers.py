@@ -195,7 +195,7 @@ def options(lists, **changes) -> str:
     return tiny(**named | defaults | changes)
 
 
-def test_run_trains_speakers_and_resumes(lists, capsys):
+def test_run_with_several_speakers_trains_and_resumes(lists, capsys):
     """The checkpoint contains the speaker names. An interrupted run has the same result as an
     uninterrupted run."""
     out, other = lists / "run", lists / "other"

@@ -117,7 +117,7 @@ def test_texts_for_the_export_comparison_alternate_between_speakers(made):
     assert f"--voice {made.int8} --speaker NAME --text" in made.int8_printed
 
 
-def test_export_is_rejected_when_the_graph_confuses_speakers(made, tmp_path, monkeypatch):
+def test_export_is_rejected_when_the_graph_ignores_the_chosen_speaker(made, tmp_path, monkeypatch):
     """The graph uses the vector of one speaker for all speakers."""
     last, write = torch.tensor([[0.0, 0.0, 1.0]]), export.write_graphs
 
@@ -149,7 +149,7 @@ def test_error_lists_speakers_when_the_name_is_missing_or_unknown(name, message,
     assert str(made.fp32) in refused
 
 
-def test_name_is_optional_when_there_is_one_speaker(made, checkpoint_path):
+def test_speaker_name_is_optional_when_there_is_one_speaker(made, checkpoint_path):
     alone = load_synthesizer(made.alone)
     assert (
         alone.synthesize(SENTENCE).audio.tobytes()
@@ -224,7 +224,7 @@ def test_speakers_cannot_be_overridden_in_synthesis(setting, made, checkpoint_pa
     assert "speaker_embedding_dim=4: " in message
 
 
-# ---------------------------------------------------------------------------- files from elsewhere
+# ---------------------------------------------------------------------------- damaged files
 
 
 def names(folder, *changed: object) -> None:
@@ -279,7 +279,7 @@ def test_checkpoint_is_rejected_when_its_speakers_are_damaged(changed, tmp_path)
             read(path)
 
 
-# ---------------------------------------------------------------------------- pace
+# ---------------------------------------------------------------------------- speaking rates
 
 
 def corpus(*paces: float, clips: int = 200, few: int = 0):

@@ -57,7 +57,7 @@ def test_speech_ends_immediately_when_the_stop_token_is_predicted():
     assert finder.is_quiet
 
 
-def test_speech_ends_later_when_a_loud_end_dies_away():
+def test_speech_ends_after_its_loud_end_has_become_quiet():
     finder, _ = run(through([0.6, 0.1, 0.1, 0.1], [LOUD, LOUD, QUIET, QUIET]))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)
 
@@ -79,7 +79,7 @@ def test_stop_token_is_ignored_when_attention_is_inside_the_text():
 # The following tests use literal values on both sides of each threshold.
 
 
-def test_stop_probability_must_exceed_the_setting():
+def test_stop_token_counts_only_when_its_probability_exceeds_the_setting():
     settings = create_hparams(f"{SETTINGS},gate_threshold=0.8")
     finder, _ = run(through([0.1, 0.6, 0.85], [LOUD, QUIET, QUIET]), settings=settings)
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)

@@ -114,7 +114,7 @@ def test_table_is_shared_by_two_processes(tmp_path):
     assert makers.count(os.getpid()) == len(makers) // 2
 
 
-def test_table_reports_a_missing_run_when_the_other_process_crashed(tmp_path):
+def test_table_reports_a_missing_run_when_a_second_process_crashed(tmp_path):
     parent = os.getpid()
 
     def measure(row, seed):

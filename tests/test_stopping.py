@@ -83,7 +83,7 @@ def test_fast_decoder_and_guided_attention_resume_bitwise(corpus, tmp_path):
     assert 0 < min(first) <= epochs[0]["train_guided_attention"] <= max(first) < 1
 
 
-# ---------------------------------------------------------------------------- asked to stop
+# ---------------------------------------------------------------------------- signals
 
 
 PLACES = {

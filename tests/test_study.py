@@ -66,7 +66,7 @@ def test_remember_rejects_changed_settings_for_a_name(tmp_path):
         study.remember(path, "batch_sise=4", {"d": ""})
 
 
-# ---------------------------------------------------------------------------- running
+# ---------------------------------------------------------------------------- runs of a study
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def test_budget_table_counts_half_an_error_when_all_words_are_correct(values):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("clean_process")
-def test_study_trains_real_runs_and_repeats_nothing(tmp_path, monkeypatch, capsys):
+def test_study_trains_real_runs_and_does_not_repeat_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     make_corpus(tmp_path / "corpus", 12, text="No. {} text.")
     tiny = ",".join(f"{name}={value}" for name, value in TINY.items() if "epochs" not in name)

@@ -88,7 +88,7 @@ def test_basic_cleaners_keep_letters_of_every_alphabet(text, expected):
     assert sequence_to_text(text_to_sequence(text, BASIC, table), table) == expected
 
 
-def test_turkish_i_has_its_own_lower_case():
+def test_turkish_i_is_lowercased_correctly():
     assert "".join(clean("ISPARTA İZMİR", BASIC, language="tr")) == "ısparta izmir"
     assert "".join(clean("ISPARTA", BASIC, language="pl")) == "isparta"
 
@@ -148,7 +148,7 @@ def test_underscore_is_the_padding_symbol_only_in_english():
         ("これは長い文です、そして続きます", ["これは長い文です、", "そして続きます"], "CLAUSE"),
     ],
 )
-def test_chunks_end_at_punctuation_of_other_scripts(text, parts, ending):
+def test_chunks_end_at_punctuation_of_non_latin_scripts(text, parts, ending):
     table = table_of(text)
     sequence = text_to_sequence(text, BASIC, table)
     found = split_sequence(sequence, max(map(len, parts)), table)
@@ -234,7 +234,7 @@ def test_prepare_converts_each_text_to_phones_once(espeak, tmp_path, no_plots):
     assert not cached_table(hparams.training_files, replace(hparams, espeak_version="1.49"))
 
 
-# ---------------------------------------------------------------------------- a run
+# ---------------------------------------------------------------------------- a complete run
 
 
 OWN = tiny(sampling_rate=22050, symbols="corpus", text_cleaners="basic_cleaners", epochs=1)
@@ -342,7 +342,7 @@ def test_new_embedding_rows_have_the_mean_and_spread_of_old_rows():
     assert "50 rows" in refusal(map_symbols, saved, table, 1)
 
 
-def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
+def test_voice_uses_its_symbol_table(trained, tmp_path, capsys):
     path = newest(trained)
     assert len(text_to_ids("żółw", load_checkpoint_synthesizer(path).settings)) == 4
     command = ["--checkpoint", str(path), "-o", str(tmp_path / "out"), "--text", "Żółw, Ąę!"]

@@ -35,7 +35,7 @@ def expected(texts=TEXTS):
     return [(f"c{i}", text) for i, text in enumerate(texts)], []
 
 
-# ---------------------------------------------------------------------------- forms
+# ---------------------------------------------------------------------------- table formats
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -132,7 +132,7 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
     assert "--delimiter" in message
 
 
-# ---------------------------------------------------------------------------- certain columns
+# ---------------------------------------------------------------------------- ambiguous columns
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_table_is_rejected_when_a_column_is_ambiguous(path, text, option):
 
 
 @pytest.mark.parametrize("line", ["c{i}|{text}|{who}", "c{i}|{who}|{text}"])
-def test_three_columns_are_rejected_when_values_repeat_like_names(path, line):
+def test_three_columns_are_rejected_when_values_repeat_like_speaker_names(path, line):
     """A column of speaker names must not be used as texts, and several speakers must not become
     one."""
     lines = [line.format(i=i, text=f"Text number {i}.", who=f"p{i % 2}") for i in range(20)]

@@ -221,7 +221,7 @@ def test_symbol_ids_equal_those_of_nvidia():
 
 
 @pytest.mark.parametrize("text", ["A", "...no", "7", "{HH}", "{AH0} ...", "é", "'t"])
-def test_only_letters_digits_and_phones_can_be_spoken(text):
+def test_only_letters_digits_and_phones_count_as_speakable(text):
     assert can_be_spoken(bytes(text_to_sequence(text, COMPATIBLE)))
     for silent in ("", " ", "...", "—", "- ! ?", "_", "(),.", "{}", "{QQ}", "#*~"):
         assert not can_be_spoken(text_to_sequence(silent, COMPATIBLE))

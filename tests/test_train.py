@@ -355,7 +355,7 @@ def test_losses_are_read_one_step_later(corpus, tmp_path, monkeypatch, capsys):
     assert [number for number, _ in curves(out)["training/loss"]] == [4, 8, 12, 16, 20, 24, 28]
 
 
-# ---------------------------------------------------------------------------- not finite
+# ---------------------------------------------------------------------------- losses that are not finite
 
 
 def poison_mel(monkeypatch, clip_name: str) -> None:

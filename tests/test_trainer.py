@@ -63,7 +63,7 @@ def test_warning_contains_the_reason_when_a_precision_has_a_disadvantage(
     assert re.match(meaning or "$", printed), printed
 
 
-def test_bf16_gives_no_warning_when_the_cpu_multiplies_in_bfloat16(monkeypatch):
+def test_no_warning_is_issued_when_the_cpu_supports_bfloat16(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
     assert describe_precision("bf16", None) == ""
     assert "has no effect" in describe_precision("tf32", None)
@@ -128,7 +128,7 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
 
 
-def test_each_loss_has_its_own_weight():
+def test_each_loss_term_has_a_separate_weight():
     trainer = Trainer(small(n_mel_channels=MELS, guided_attention_weight=2), CPU)
     found = []
     for weights in (LossWeights(), LossWeights(padded_frames=2, frames=3, steps=5)):
@@ -239,7 +239,7 @@ def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, 
     assert [os.environ[name] for name in names] == [expected, expected]
 
 
-# ---------------------------------------------------------------------------- another optimizer
+# ---------------------------------------------------------------------------- custom optimizers
 
 
 def use_optimizer(monkeypatch, make) -> None:
@@ -311,7 +311,7 @@ def test_optimizer_state_entries_contain_all_state_names(monkeypatch):
     assert optimizer.state_entries(small()) == {}
 
 
-# ---------------------------------------------------------------------------- another attention
+# ---------------------------------------------------------------------------- custom attention
 
 
 class ContentAttention(layers.Attention):

@@ -288,7 +288,7 @@ def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkey
     assert drawn == {"draw_mels": set(), "speak": {"alignment"}}.get(what, drawn)
 
 
-def test_validation_loses_only_audio_when_making_audio_fails(
+def test_validation_omits_only_the_audio_when_synthesis_of_audio_fails(
     corpus, whole, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"

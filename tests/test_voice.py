@@ -138,7 +138,7 @@ def test_compressed_voice_is_smaller_and_speaks(voices):
         assert max(largest) == export.COMPRESSED_LARGEST
 
 
-def test_voice_of_the_repository_speaks_and_stops():
+def test_included_voice_speaks_and_stops():
     folder = ROOT / "voices" / "english"
     assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
     voice = Voice(folder)
@@ -318,7 +318,7 @@ def test_audio_is_rejected_when_a_graph_returns_nan(voices, tmp_path):
         Voice(folder).synthesize(TEXT)
 
 
-def test_graph_is_rejected_when_it_has_the_format_of_onnx_runtime(voices, tmp_path):
+def test_graph_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
     """Operators in this format cannot be checked, and a file can be a valid graph in both
     formats."""
     options = onnxruntime.SessionOptions()

@@ -74,7 +74,7 @@ def test_postnet_output_of_the_model_equals_that_of_the_voice(voices):
     np.testing.assert_allclose(found, Voice(voices.fp32[0]).refine(mel), atol=1e-4)
 
 
-def test_voice_of_the_repository_becomes_a_model():
+def test_included_voice_can_be_loaded_as_a_model():
     synthesizer = synthesizer_of(ENGLISH)
     assert synthesizer.settings.speakers == ("hibari", "kathleen", "linda")
     frames, _, alignments = forced_steps(synthesizer, 20)

@@ -91,7 +91,7 @@ def test_silence_is_measured_to_the_exact_window(before, after, as_stored):
     assert found[0] % WINDOW == 0
 
 
-def test_silence_is_40_decibels_below_the_loudest():
+def test_samples_40_db_below_the_loudest_count_as_silence():
     for decibels, expected in ((38, 0), (42, RATE)):
         quiet = sound() * 10 ** (-decibels / 20)
         before, after = silence_at_ends(np.concatenate([sound(), quiet]).astype(np.int16), RATE)
@@ -102,7 +102,7 @@ def test_silence_is_40_decibels_below_the_loudest():
 
 
 @pytest.mark.parametrize(("dtype", "full"), [(np.int16, 32767), (np.float32, 1.0)])
-def test_clipping_is_three_samples_at_full_scale(dtype, full):
+def test_three_samples_at_full_scale_count_as_clipping(dtype, full):
     def count(*samples):
         return count_clipped((full * np.array(samples)).astype(dtype))
 
@@ -113,7 +113,7 @@ def test_clipping_is_three_samples_at_full_scale(dtype, full):
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
-def test_flat_tops_below_full_scale_are_clipping(dtype):
+def test_flat_tops_below_full_scale_count_as_clipping(dtype):
     """The clip was clipped, then scaled with dither. Unclipped recordings have no flat tops."""
     scale = 32768 if dtype == np.float32 else 1
     files = sorted((ROOT / "tests/data/ljspeech").rglob("*.wav"))
@@ -295,7 +295,7 @@ def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -
 
 
 @pytest.mark.parametrize("shift", [1, -2])
-def test_prepare_warns_when_texts_are_shifted_to_other_clips(shift):
+def test_prepare_warns_when_texts_belong_to_neighboring_clips(shift):
     """If metadata.csv has lost a line, all later texts are shifted."""
     warning = texts_of_other_clips(clips_with(shift))
     assert warning.startswith("warning: ")
@@ -307,7 +307,7 @@ def test_prepare_warns_when_all_texts_have_the_same_length():
     assert "correlation 0.00" in warning
 
 
-def test_prepare_does_not_warn_when_lengths_of_texts_and_clips_fit():
+def test_prepare_does_not_warn_when_text_and_clip_lengths_match():
     """There is no warning either if there are too few clips or too few different lengths."""
     assert texts_of_other_clips(clips_with(0)) is None
     assert texts_of_other_clips(clips_with(1, count=19)) is None
@@ -315,7 +315,7 @@ def test_prepare_does_not_warn_when_lengths_of_texts_and_clips_fit():
     assert texts_of_other_clips(alike) is None
 
 
-def test_clip_too_short_to_trim_is_copied(tmp_path):
+def test_clip_is_copied_when_it_is_too_short_to_trim(tmp_path):
     corpus = write_corpus(tmp_path / "corpus", {"c03": (sound(0.5, 0.02), TEXT)})
     prepare(Preparation(corpus, tmp_path / "lists", "filter_length=4096", trim=tmp_path / "t"))
     assert soundfile.info(tmp_path / "t" / "c03.wav").frames == round(0.52 * RATE)

@@ -182,7 +182,7 @@ def test_mypy_reports_exactly_the_incorrect_lines(folder, wheel):
 
 
 @pytest.mark.parametrize("example", re.findall(r"\n```python\n(.*?)```", README, re.DOTALL))
-def test_examples_of_the_readme_run(example, tmp_path, monkeypatch, capsys):
+def test_readme_examples_run(example, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "example.py").write_text(example)
     runpy.run_path("example.py", run_name="__main__")
