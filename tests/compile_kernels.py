@@ -3,7 +3,7 @@
     python tests/compile_kernels.py
 
 This script needs no GPU. It runs in a separate process, because the test process interprets kernels
-instead of compiling them. The rows of the decoder launches come before those of the encoder launches.
+instead of compiling them. The decoder launches are printed before the encoder launches.
 """
 
 import json

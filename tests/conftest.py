@@ -62,8 +62,8 @@ with contextlib.suppress(ModuleNotFoundError):  # GPU machines may lack hypothes
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported objects from garbage collection, which would otherwise scan them
-    repeatedly."""
+    """Exclude imported objects from garbage collection, because scanning them repeatedly is
+    slow."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
 
@@ -75,8 +75,7 @@ def corpus(tmp_path_factory) -> Corpus:
 
 @pytest.fixture
 def clean_process(monkeypatch, one_thread):
-    """Let a test train in this process, without a GPU and with empty plots, and undo global
-    changes."""
+    """Train in this process, without a GPU and without plots, and undo global changes."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     make_plots_empty(monkeypatch.setattr)

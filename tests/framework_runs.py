@@ -118,8 +118,7 @@ def accelerate_stateful(num_workers=0):
 
 
 def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=None, **arguments):
-    """Return the batches of a two-epoch Trainer run that saves a checkpoint at every optimizer
-    step."""
+    """Return the batches of a two-epoch Trainer run that saves every optimizer step."""
     from transformers import Trainer, TrainingArguments
 
     folder = Path(folder)
@@ -256,8 +255,7 @@ def run(job):
 
 
 def end_waiting():
-    """Kill this process and the loader's workers, because the workers keep the test's pipes
-    open."""
+    """Kill this process and its workers, because the workers keep the test's pipes open."""
     print("still running:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback()
     os.killpg(0, signal.SIGKILL)

@@ -101,8 +101,7 @@ class Corpus:
     val: Path
 
     def hparams(self, **overrides) -> str:
-        """Return the settings for training the tiny model on this corpus, as an argument for
-        --hparams."""
+        """Return the settings for training on this corpus as an argument for --hparams."""
         return tiny(**{"training_files": self.train, "validation_files": self.val} | overrides)
 
 
@@ -114,8 +113,7 @@ SECONDS = {"train": np.linspace(0.2, 0.8, 14), "val": (0.2, 0.3, 0.4, 0.5, 0.7)}
 
 
 def make_corpus(folder: Path, durations_by_list: dict = SECONDS) -> Corpus:
-    """Write 14 training clips and 5 validation clips. Each is a noisy gliding tone of 0.2 to 0.8
-    s."""
+    """Write 14 training and 5 validation clips: noisy gliding tones, 0.2 to 0.8 s long."""
     import soundfile  # imported here because GPU machines may lack it
 
     rng = np.random.default_rng(7)
@@ -180,8 +178,7 @@ def assert_same(one, other, path: str = "") -> None:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Assert that two runs have equal weights, optimizer states, loop states and logs, except
-    times."""
+    """Assert that two runs have equal checkpoints and logs, except times."""
     assert compare_runs(one, other) == []
     assert newest(one).name == newest(other).name
     assert curves(one) == curves(other)
@@ -197,8 +194,7 @@ class Ended:
 
 
 def fork_server():
-    """Return a multiprocessing context that forks from a server with all imports done
-    (preload.py)."""
+    """Return a multiprocessing context that forks from a server (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
     with pytest.MonkeyPatch.context() as patch:  # read when the first call starts the server

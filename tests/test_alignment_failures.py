@@ -73,7 +73,7 @@ def test_failure_is_reported_when_speaking_rate_differs_from_the_corpus(steps, k
     assert [failure.kind for failure in failures] == ([kind] if kind else [])
 
 
-def test_message_contains_max_decoder_steps_when_the_user_set_it():
+def test_message_contains_max_decoder_steps_when_the_user_sets_it():
     hparams = replace(H, max_decoder_steps=20)
     (failure,) = find_failures(
         diagonal(20, 20), TWENTY, StopReason.LIMIT, hparams, ENGLISH, LJSPEECH

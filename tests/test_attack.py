@@ -141,7 +141,7 @@ def test_mel_settings_are_reported_when_the_file_is_unreadable(attacked):
 
 
 @pytest.mark.parametrize("option", [pytest.param("mels", marks=pytest.mark.thorough), "trim"])
-def test_prepare_stops_when_another_process_prepares_the_same_folder(tmp_path, option):
+def test_prepare_stops_when_a_second_process_prepares_the_same_folder(tmp_path, option):
     """Otherwise each process would delete the unfinished files of the other process."""
     corpus = make_corpus(tmp_path / "corpus", 5)
     (tmp_path / "made").mkdir()

@@ -254,7 +254,7 @@ def test_conversion_command_from_the_error_makes_a_readable_clip(
 
 
 @pytest.mark.parametrize(("rate", "mel_fmax"), [(8000, 4000), (16000, 8000), (44100, 16000)])
-def test_frames_keep_their_duration_when_advised_settings_are_used(rate, mel_fmax):
+def test_suggested_settings_keep_the_frame_duration(rate, mel_fmax):
     assert "frames of hop_length=256 last" in unusual_frames(
         create_hparams(f"sampling_rate={rate},mel_fmax=4000")
     )

@@ -17,7 +17,7 @@ def test_no_problem_is_found_in_clean_recordings(samples, rate):
 
 
 @pytest.mark.parametrize("problem", STRENGTHS)
-def test_problem_is_found_when_it_is_added_to_recordings(problem):
+def test_each_added_audio_problem_is_found(problem):
     """The strongest change is found in every recording. Weaker changes may be missed, for example
     if speech is cut off in a pause."""
     found = []

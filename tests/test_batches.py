@@ -220,9 +220,9 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
     ],
     ids=[
         "shuffled",
-        "shuffled, unwrapped otherwise",
-        "two at once",
-        "one process of two",
+        "shuffled, custom collate_fn",
+        "two batches per item",
+        "one process, planned for two",
         "distributed again",
         "distributed again, shuffled",
         "distributed to more processes",
@@ -261,7 +261,7 @@ def test_loader_raises_when_workers_are_out_of_order():
 
 
 @without_spawn
-def test_second_pass_raises_without_set_epoch(workers):
+def test_second_pass_raises_when_set_epoch_was_not_called(workers):
     batches = make()
     loader = loader_of(batches, **workers)
     list(loader)  # reads all batches of epoch 0

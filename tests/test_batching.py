@@ -135,7 +135,7 @@ def limits_of(lengths, batch_size, options):
 @every_mode
 @few
 @given(data=data)
-def test_plan_equals_a_naive_loop(strategy, mode, data):
+def test_plan_equals_that_of_a_naive_loop(strategy, mode, data):
     lengths, batch_size, options = draw_case(data, strategy, mode)
     batches = as_lists(plan_epoch(lengths, batch_size, strategy, **options))
     limits = limits_of(lengths, batch_size, options)
@@ -214,7 +214,7 @@ FIVE = [30, 10, 20, 50, 40]
         ([7, 1_056_123], 1, DBS | {"batch_capacity": 1_056_123}, [[0], [1]]),
     ],
 )
-def test_sorted_batches_equal_hand_calculation(lengths, batch_size, options, batches):
+def test_sorted_batches_equal_batches_calculated_by_hand(lengths, batch_size, options, batches):
     assert as_lists(plan_epoch(lengths, batch_size, "sorted", **options)) == batches
 
 
@@ -337,7 +337,7 @@ def test_alternated_sort_zigzags_from_bin_to_bin(data):
         assert in_bin == sorted(in_bin, reverse=k % 2 == 0)  # odd bins ascend, even bins descend
 
 
-# --- costs and mixing
+# --- costs and pair novelty
 
 
 def naive_padding(lengths, batches, frames_per_step=1):
@@ -399,7 +399,7 @@ def test_plan_options_are_the_arguments_of_plan_epoch():
     assert PlanOptions.__annotations__.keys() == arguments
 
 
-def test_registered_strategy_is_planned():
+def test_custom_strategy_can_be_registered():
     @register("longest_first", "LF", "this test")
     def _longest_first(clips):
         """clips sorted by length, longest first"""

@@ -146,7 +146,7 @@ def test_number_of_draws_is_proportional_to_the_weight():
 
 @few
 @given(data=data, r=st.integers(1, 5))
-def test_padding_stats_equal_a_loop_when_clips_have_several_lengths(data, r):
+def test_padding_stats_equal_those_of_a_loop_when_clips_have_several_lengths(data, r):
     one = st.tuples(st.integers(1, 60), st.integers(0, 9))
     lengths = data.draw(st.lists(one, min_size=1, max_size=30))
     plan = plan_epoch(lengths, 3, "random", cost=audio_and_text)
@@ -197,7 +197,7 @@ def test_plan_epoch_error_contains_the_option_when_it_is_out_of_range(changed, n
 @every_strategy
 @few
 @given(data=data, size=st.integers(1, 4), random_epochs=st.integers(0, 1), more=st.integers(0, 2))
-def test_sampler_keeps_limits_and_resumes_when_options_combine(
+def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     strategy, data, size, random_epochs, more
 ):
     """Batches that share an optimizer step stay within the limits, and resume is exact."""

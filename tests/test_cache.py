@@ -1,4 +1,4 @@
-"""Test that corpus/cache.py reads exactly the clips that it has written."""
+"""Test that corpus/cache.py reads back exactly the clips that it has written."""
 
 import pickle
 import subprocess
@@ -18,7 +18,7 @@ from corpus.clips import Clip, clip_id
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity
 
-# Texts with any characters that a filelist can contain, and paths that are not valid UTF-8.
+# Texts with all characters that a filelist can contain, and paths that are not valid UTF-8.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|\n"), max_size=8)
 names = texts | st.binary(max_size=8).map(
     lambda name: name.translate(None, b"|\n\0").decode("utf-8", "surrogateescape")
@@ -43,13 +43,13 @@ def filelist(tmp_path):
 
 
 def listed(filelist, some, **options):
-    """Make a table of these clips. They are in every second line of the filelist."""
+    """Make a table of these clips, which are in every second line of the filelist."""
     numbered = zip(range(2, 2 * len(some) + 2, 2), some, strict=True)
     return ClipTable.of(filelist, numbered, made_from=KEY, **options)
 
 
 def read(filelist, key=KEY):
-    """Read a cache as a new process does. Return None if the cache must be made again."""
+    """Read a cache like a new process does. Return None if the cache must be regenerated."""
     try:
         return read_cache(cache_path(filelist), key)
     except UserError:
@@ -120,15 +120,15 @@ print(seconds, own() - before)
 
 @pytest.mark.thorough
 def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
-    """A process owns only a small part of the 140 MB. All processes share the rest, which is the
-    file."""
+    """Each process has only a small part of the 140 MB in private memory. All processes share the
+    rest, which is mapped from the file."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
     ClipTable.of(filelist, ((i, clip) for i in range(1_000_000)), True, KEY).write()
     command = [sys.executable, "-c", MILLION, cache_path(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     seconds, kilobytes = map(float, run.stdout.split())
-    assert seconds < 10  # it takes about 0.1 s on an idle machine
+    assert seconds < 10  # takes about 0.1 s on an idle machine
     assert kilobytes < 60_000
 
 
@@ -153,7 +153,7 @@ def test_cache_is_ignored_when_it_is_truncated(filelist, kept):
 @pytest.mark.parametrize(
     "content",
     [b"", b"id,frames\na,1\n", b'2a5b9c01\n[6, 2, ["anna"], true, "", {}]\na.wav|A.\n'],
-    ids=["empty", "text", "of version 0.4"],
+    ids=["empty", "CSV", "cache of version 0.4"],
 )
 def test_cache_is_ignored_when_the_file_is_not_a_cache_of_this_version(filelist, content):
     cache_path(filelist).write_bytes(content)
@@ -167,7 +167,7 @@ def test_workers_map_the_same_file_when_a_table_is_pickled(filelist):
     pickled = pickle.dumps(read(filelist))
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
-    # A table that was not read from a file.
+    # This table was not read from a file.
     assert list(pickle.loads(pickle.dumps(table))) == list(table)
     cache_path(filelist).unlink()
     with pytest.raises(UserError) as caught:
@@ -186,7 +186,7 @@ def test_fingerprint_depends_on_names_texts_and_lengths_but_not_on_folders(filel
 
 
 def test_fingerprint_is_the_same_as_in_version_0_4(filelist):
-    """Checkpoints contain the fingerprint. If it changed, runs could not resume."""
+    """Checkpoints contain the fingerprint, so runs could not resume if it changed."""
     named = [replace(clip, speaker="anna") for clip in SMALL]
     for some, expected in ((SMALL, FINGERPRINT), (named, FINGERPRINT_OF_ANNA)):
         assert listed(filelist, some).fingerprint == expected
@@ -200,7 +200,7 @@ FINGERPRINT_OF_ANNA = "2a15327c7dfe0db652ae5143b9df03a5f2d5a2013fc1cd9ee2bc9c1b5
     st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1), min_size=1).map("/".join)
 )
 def test_clip_id_is_the_stem_of_a_path(path):
-    # No file can have these names.
+    # These paths cannot be file names.
     if path.rpartition("/")[2] not in (".", "..") and path[-1] != ".":
         assert clip_id(path) == Path(path).stem
 

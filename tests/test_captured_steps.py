@@ -1,5 +1,5 @@
-"""Test that chunks of decoder steps, with and without a GPU, give the results of the reference
-loop."""
+"""Test that decoder steps in chunks give the same results as the reference loop, with and without a
+GPU."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ from model import Tacotron2
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-LENGTHS = (9, 4, 6)  # symbols of each text
+LENGTHS = (9, 4, 6)  # number of symbols in each text
 MAX_STEPS = 2 * CHUNK + 5
 
 
@@ -27,7 +27,7 @@ def speaker(**changes) -> Tacotron2:
 
 
 def inputs(model, texts=3, lengths=LENGTHS):
-    """Return the arguments of model.infer."""
+    """Return arguments for model.infer."""
     lengths = torch.tensor(lengths[:texts])
     text = torch.randint(1, 20, (texts, int(lengths.max())), generator=seeded(1))
     masks = model.decoder.draw_masks(model.max_decoder_steps, texts, seeded(1))
@@ -39,8 +39,8 @@ def spoken(model, texts=3, lengths=LENGTHS):
 
 
 def overwriting(calls, function, device):
-    """Do the work of `captured_steps.replayed` without a GPU, and overwrite each result with the
-    next result."""
+    """Stand in for `captured_steps.replayed` without a GPU. Like a graph, overwrite each result
+    with the next result."""
     result = function()
     while True:
         calls.append(len(result.gate))
@@ -50,8 +50,8 @@ def overwriting(calls, function, device):
 
 
 def in_chunks_too(model, **arguments):
-    """Return the outputs of the reference loop and of the chunks, and the number of steps in each
-    chunk."""
+    """Return the outputs of the reference loop and of the chunked loop, and the number of steps in
+    each chunk."""
     expected, calls = spoken(model, **arguments), []
     model.speaking_decoder = functools.partial(
         free_running, repeated=functools.partial(overwriting, calls)
@@ -66,23 +66,24 @@ def assert_same(outputs, expected):
 
 
 def ends_at(longest, texts, r):
-    """Return a model whose stop token ends the longest of the first `texts` texts at step
-    `longest`."""
+    """Return a model in which the longest of the first `texts` texts stops at step `longest`."""
     model = speaker(n_frames_per_step=r)
     make_stop(model, *inputs(model, texts), wanted=lambda steps: steps.max() == longest)
     return model
 
 
 @pytest.mark.parametrize(("texts", "r"), [(1, 1), (3, 3)])
-@pytest.mark.parametrize("longest", [3, CHUNK, CHUNK + 1], ids=["inside", "edge", "beyond"])
-def test_chunks_equal_the_reference_loop(longest, texts, r):
+@pytest.mark.parametrize(
+    "longest", [3, CHUNK, CHUNK + 1], ids=["inside a chunk", "end of a chunk", "next chunk"]
+)
+def test_chunked_results_equal_those_of_the_reference_loop(longest, texts, r):
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
     assert expected.gate.shape[1] == longest
     assert_same(outputs, expected)
-    assert len(calls) == -(-longest // CHUNK)  # the host checks for the end after each chunk
+    assert len(calls) == -(-longest // CHUNK)  # the host checks for the end once per chunk
 
 
-def test_chunks_keep_attention_in_the_window():
+def test_chunked_steps_keep_attention_inside_the_window():
     model, steps = speaker(p_prenet_dropout=0.0), []
     text, lengths, masks = inputs(model)
     chunked = functools.partial(free_running, repeated=functools.partial(overwriting, []))
@@ -139,7 +140,7 @@ def full_size():
 @needs_gpu
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(60,), (23,), (60, 41, 7), tuple(range(20, 116, 6))], ids=len)
-def test_graphs_equal_the_reference_loop_bitwise_when_on_a_gpu(full_size, lengths):
+def test_graph_results_equal_the_reference_loop_bitwise_when_on_a_gpu(full_size, lengths):
     decoder, most_steps = full_size.decoder, full_size.max_decoder_steps
     memory = torch.randn(len(lengths), max(lengths), 512, generator=seeded()).cuda()
     mask = torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)
@@ -151,7 +152,7 @@ def test_graphs_equal_the_reference_loop_bitwise_when_on_a_gpu(full_size, length
 
     expected = steps_of(readable.free_running)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a failed capture would warn
+        warnings.simplefilter("error")  # a failed capture would issue a warning
         for _ in range(2):
             assert_same(steps_of(free_running), expected)
 
@@ -168,11 +169,11 @@ def test_synthesis_keeps_the_random_state_when_on_a_gpu(full_size):
 
 
 @needs_gpu
-def test_gpu_still_computes_when_a_capture_has_failed():
+def test_gpu_still_works_after_a_failed_capture():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 
-    def waits():  # a capture forbids waiting for the GPU
+    def waits():  # waiting for the GPU is not allowed during a capture
         counter.add_(1)
         return counter.item()
 
@@ -184,7 +185,7 @@ def test_gpu_still_computes_when_a_capture_has_failed():
     assert next(results) == 3
     assert torch.cuda.current_stream(device) == stream
     assert torch.nn.functional.dropout(torch.ones(100, device=device)).max() == 2
-    torch.cuda.empty_cache()  # raises an error if torch still believes that a capture is running
+    torch.cuda.empty_cache()  # raises an error if torch still assumes a running capture
     graph, value = cuda_capture.captured(lambda: counter.add_(1), torch.cuda.Stream(device))
     graph.replay()
     assert value.item() == 4

@@ -1,4 +1,4 @@
-"""Test checkpoint files: atomic writes, the choice of a file, and the checks of its parts."""
+"""Test checkpoint files: atomic writes, selection of a file, and checks of its parts."""
 
 import contextlib
 import copy
@@ -35,7 +35,8 @@ def names(directory) -> list[str]:
 
 
 def test_write_keeps_the_checkpoints_with_the_largest_numbers(tmp_path):
-    """Files are sorted by number, not by name. Other files stay, whatever their names."""
+    """Checkpoints are sorted by number, not by name. All other files are kept, whatever their
+    names."""
     others = ["checkpoint_.pt", "checkpoint_5.pt.superseded", "my_checkpoint_3.pt"]
     for name in others:
         (tmp_path / name).write_text("mine")
@@ -56,7 +57,7 @@ def test_write_keeps_the_checkpoints_with_the_largest_numbers(tmp_path):
         RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed"),
     ],
 )
-def test_write_leaves_earlier_checkpoints_when_it_fails(error, tmp_path, monkeypatch):
+def test_failed_write_keeps_earlier_checkpoints(error, tmp_path, monkeypatch):
     checkpoint.write_checkpoint(tmp_path, state(1), keep=1)
     before = (tmp_path / "checkpoint_1.pt").read_bytes()
 
@@ -65,7 +66,7 @@ def test_write_leaves_earlier_checkpoints_when_it_fails(error, tmp_path, monkeyp
         raise error
 
     monkeypatch.setattr(torch, "save", fail)
-    for iteration in (1, 2):  # replace an older best checkpoint, and write a new one
+    for iteration in (1, 2):  # first replace an older best checkpoint, then write a new checkpoint
         with pytest.raises(UserError, match="cannot write the checkpoint") as refusal:
             checkpoint.write_checkpoint(tmp_path, state(iteration), keep=1)
         assert f"checkpoint_{iteration}.pt" in str(refusal.value)
@@ -86,7 +87,7 @@ def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
         monkeypatch.setattr(os, "link", refuse_links)
     path = checkpoint.write_checkpoint(tmp_path, state(1), keep=1)
     checkpoint.link_as("best.pt", path, tmp_path)
-    # Best.pt is a link, not a copy.
+    # best.pt is a hard link, not a copy.
     assert os.path.samefile(tmp_path / "best.pt", path) == has_links
     checkpoint.write_checkpoint(tmp_path, state(1) | {"state_dict": {}}, keep=1)
     checkpoint.write_checkpoint(tmp_path, state(2), keep=1)
@@ -95,8 +96,7 @@ def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
 
 
 def test_set_aside_renames_later_checkpoints(tmp_path):
-    """The newest checkpoint comes first, a damaged best.pt comes last, and no file is
-    overwritten."""
+    """The newest checkpoint is renamed first, a damaged best.pt last. No file is overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)
@@ -125,12 +125,12 @@ def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_last_or_best
     assert names(tmp_path) == ["checkpoint_1.pt", "checkpoint_2.pt.superseded"]
 
 
-# ---------------------------------------------------------------------------- damage
+# ---------------------------------------------------------------------------- damaged files
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> tuple[bytes, dict]:
-    """Return the bytes and the content of a checkpoint that contains blocks of zeros."""
+    """Return a checkpoint that contains blocks of zeros, as bytes and as loaded content."""
     torch.manual_seed(0)
     tensors = {f"w{i}": torch.randn(3 + 40 * i) for i in range(4)} | {"b": torch.zeros(300)}
     path = checkpoint.write_checkpoint(
@@ -156,7 +156,7 @@ def cut(content: bytearray, place: int) -> bytearray:
 
 @pytest.mark.parametrize("damage", [flip_a_bit, zero_a_sector, cut])
 def test_load_detects_damage_unless_it_is_harmless(damage, written, tmp_path):
-    """Bytes between the records may differ, if the loaded content is the same."""
+    """Damage between the records of the zip file is harmless if the loaded content is the same."""
     content, state = written
     path, noticed, places = tmp_path / "checkpoint_7.pt", 0, range(0, len(content), 61)
     for place in places:
@@ -171,13 +171,13 @@ def test_load_detects_damage_unless_it_is_harmless(damage, written, tmp_path):
 
 
 def test_load_detects_damaged_attributes_in_the_zip_directory(written, tmp_path):
-    """torch skips an entry that is marked as a folder, and leaves its tensor uninitialized."""
+    """If an entry is marked as a folder, torch skips it and leaves its tensor uninitialized."""
     content, state = written
     path = tmp_path / "checkpoint_7.pt"
     entries = [match.start() for match in re.finditer(b"PK\x01\x02", content)]
     assert len(entries) > 5
     for start in entries:
-        for bit in range(8):  # each bit of the MS-DOS attributes
+        for bit in range(8):  # every bit of the MS-DOS attributes
             damaged = bytearray(content)
             damaged[start + 38] ^= 1 << bit
             path.write_bytes(damaged)
@@ -275,12 +275,12 @@ def test_load_weights_error_lists_the_tensors_that_do_not_fit():
         assert any(all(word in line for word in words) for line in lines), words
 
 
-# ---------------------------------------------------------------------------- hostile parts
+# ---------------------------------------------------------------------------- broken parts
 
 
 @pytest.fixture(scope="module")
 def stopped(corpus, tmp_path_factory):
-    """Return the folder of a run that was killed inside its second epoch."""
+    """Return the folder of a run that was killed during its second epoch."""
     return stopped_inside_an_epoch(corpus, tmp_path_factory.mktemp("stopped") / "out")
 
 
@@ -301,7 +301,7 @@ def _parent(state, keys):
 
 
 def fill(value, *keys):
-    """Return a function that puts a value into the middle of a tensor."""
+    """Return a function that writes a value into the middle of a tensor."""
 
     def change(state):
         tensor = _parent(state, (*keys, None)).view(-1)
@@ -311,7 +311,7 @@ def fill(value, *keys):
 
 
 WEIGHT = "decoder.attention_rnn.weight_ih"
-# Each entry: the part that the message must name, and the change that breaks a good checkpoint.
+# Each entry: the part that the message must mention, and a change that breaks a valid checkpoint.
 OF_ALL = [  # changes that all programs reject
     ("hparams", drop("hparams")),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),
@@ -319,11 +319,11 @@ OF_ALL = [  # changes that all programs reject
     (f"state_dict: {WEIGHT}: contains NaN", fill(np.nan, "state_dict", WEIGHT)),
     ("loop: epoch", put("loop", "epoch", 0)),
 ]
-OF_TRAINING = [  # changes that training rejects, also with --warm_start; synthesis accepts them
+OF_TRAINING = [  # changes that training rejects, even with --warm_start; synthesis accepts them
     ("iteration", put("iteration", -1)),
     ("loop: tokens", put("loop", "tokens", 1)),
 ]
-OF_A_RUN = [  # changes that only a resumed run rejects, because the weights are good
+OF_A_RUN = [  # changes that only a resumed run rejects, because the weights are intact
     ("logs", drop("logs")),
     ("optimizer: RAdam, expected Adam", put("optimizer_class", "RAdam")),
     ("optimizer", drop("optimizer", "state", 39)),
@@ -349,7 +349,7 @@ def ends(program, *arguments) -> str:
 def test_programs_report_a_broken_part_in_one_line(
     part, change, refused_by, stopped, corpus, tmp_path
 ):
-    """No file changes."""
+    """The programs change no files."""
     out = shutil.copytree(stopped, tmp_path / "out")
     path, new = newest(out), tmp_path / "new"
     broken = copy.deepcopy(load(path))

@@ -48,11 +48,11 @@ TEXTS = (
 def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
     """Return an alignment like those of a trained model.
 
-    Each symbol has several decoder steps, and its neighbors also get weight. Attention skips silent
-    symbols. It never reaches the symbols from `end` on."""
+    Attention stays on each symbol for several decoder steps, with some weight on the neighbors. It
+    skips silent symbols, and never reaches symbol `end` or any later symbol."""
     rng = np.random.default_rng(seed)
     centers = np.repeat(np.arange(end, dtype=float), rng.integers(1, 9, end))
-    # Attention waits at the end for the stop token.
+    # Attention stays on the last symbols until the stop token.
     centers = np.append(centers, np.full(5, end - 1.0))
     distances = np.arange(len(sequence)) - centers[:, None]
     weights = np.exp(-0.5 * (distances / rng.uniform(0.4, 0.7)) ** 2)
@@ -62,7 +62,8 @@ def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_no_warning_is_issued_when_the_last_letters_are_silent(text):
-    """The last letters of a word may be silent, and the punctuation after it always is."""
+    """The last letters of a word can be silent, and the punctuation after the word is always
+    silent."""
     sequence = symbols_of(text)
     start, end = word_spans(sequence)[-1]
     for seed in range(40):
@@ -96,7 +97,7 @@ def test_warning_is_issued_when_the_alignment_is_blurred_cut_off_or_repeats():
     assert cut.startswith(f"words are missing at the end: {where}")
     alignment = diagonal(60, 20)
     alignment[30] = 0
-    # Attention jumps from symbol 9 back to symbol 5; a jump by 4 symbols is still allowed.
+    # Attention jumps back from symbol 9 to symbol 5. A jump of 4 symbols is still allowed.
     alignment[30, 5] = 1
     assert warnings_of(alignment, TWENTY) == []
     alignment[30] = 0
@@ -152,8 +153,7 @@ def test_synthesizer_captures_decoder_steps_unless_the_decoder_is_reference(chec
 
 
 def test_ljspeech_statistics_are_used_when_the_checkpoint_is_from_nvidia(tmp_path):
-    """NVIDIA's checkpoints contain only weights: no settings, no longest text and no speaking
-    rate."""
+    """NVIDIA's checkpoints contain no settings, text lengths or speaking rate."""
     torch.manual_seed(0)
     torch.save({"state_dict": Tacotron2(create_hparams()).state_dict()}, tmp_path / "nvidia.pt")
     speaker = load_checkpoint_synthesizer(tmp_path / "nvidia.pt", "", torch.device("cpu"))
@@ -162,6 +162,6 @@ def test_ljspeech_statistics_are_used_when_the_checkpoint_is_from_nvidia(tmp_pat
     assert speaker.settings.text_cleaners == ("english_cleaners",)
     speech = speaker.synthesize(symbols_of("Hello there."))
     seconds = speech.mel.shape[1] * 256 / 22050
-    # The statistics limit speech to less than the 11.6 s of 1,000 decoder steps.
+    # The statistics limit the speech to less than 11.6 s, the duration of 1,000 decoder steps.
     assert seconds < LJSPEECH.longest_time(12) + 1
     assert "blurred" in [failure.kind for failure in speech.failures]

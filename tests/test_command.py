@@ -1,4 +1,4 @@
-"""Test the program that speaks with checkpoints and voices (tacotron2_voice/command.py,
+"""Test the command that synthesizes with checkpoints and voices (tacotron2_voice/command.py,
 export/loading.py)."""
 
 import shlex

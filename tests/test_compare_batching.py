@@ -1,4 +1,4 @@
-"""Test the options, files and recommended settings of scripts/compare_batching.py."""
+"""Test scripts/compare_batching.py: options, output files and recommended settings."""
 
 import re
 
@@ -16,7 +16,7 @@ from scripts import compare_batching as program
 from scripts.table2 import published
 from tacotron2_voice.utils.errors import UserError
 
-HPARAMS = create_hparams(program.PAPER_SETTING)  # the hop is 276 samples
+HPARAMS = create_hparams(program.PAPER_SETTING)  # the hop length is 276 samples
 SAMPLES = np.random.default_rng(0).integers(22_050, 220_500, 40)
 
 
@@ -44,7 +44,8 @@ def error_of(capsys, *arguments):
 
 @pytest.fixture
 def without_rendering(monkeypatch):
-    """Draw plots without rendering, which takes seconds. test_figures.py renders them."""
+    """Draw plots without rendering them, because rendering takes seconds. test_figures.py renders
+    plots."""
     monkeypatch.setattr(program.figures, "write_figure", lambda figure, path: path)
 
 
@@ -125,7 +126,7 @@ def recommended_settings(shown):
 
 
 @pytest.mark.usefixtures("without_rendering")
-def test_recommended_settings_have_the_requested_novelty(tmp_path, capsys):
+def test_recommended_settings_have_the_requested_pair_novelty(tmp_path, capsys):
     path, lengths = write_csv(tmp_path / "lengths.csv"), 1 + SAMPLES // 276
     common = (path, "-o", tmp_path / "out", "--epochs", 4, "--hparams", "batch_size=4")
     paper = survey(lengths, 4, "semi_sorted", epochs=4, dynamic_batch_size=True)

@@ -30,8 +30,8 @@ def decibels(level):
 
 @pytest.fixture
 def recordings(tmp_path):
-    """Write three recordings of the same speech: quiet stereo at 48 kHz between silences, an MP3,
-    and an unchanged file."""
+    """Write three recordings of the same speech: quiet 48 kHz stereo with silence at both ends, an
+    MP3 file, and the original."""
     import librosa
 
     folder = tmp_path / "recordings"
@@ -48,7 +48,7 @@ def recordings(tmp_path):
 
 
 def test_recordings_are_converted_to_one_format_and_level(recordings, tmp_path):
-    """The recordings have the same speech, so their copies are nearly the same."""
+    """The recordings contain the same speech, so their copies are nearly identical."""
     before = contents(recordings)
     problems, total = convert(recordings, tmp_path / "out", None, HPARAMS)
     assert (problems, total) == ([], 3)
@@ -89,7 +89,7 @@ def test_channels_with_opposite_phase_do_not_cancel():
 
 
 def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, capsys):
-    """If the recording has changed, the copy is made again."""
+    """If the recording changes, the copy is made again."""
     convert(recordings, tmp_path / "out", None, HPARAMS)
     before = contents(tmp_path / "out")
     capsys.readouterr()
@@ -114,7 +114,7 @@ def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, caps
 
 @pytest.mark.parametrize("inside", ["", "wavs/more"])
 def test_output_folder_is_rejected_when_it_is_inside_the_corpus(recordings, tmp_path, inside):
-    """They are also rejected if a link leads into the corpus. Nothing in the corpus changes."""
+    """A link that points into the corpus is rejected too. The corpus does not change."""
     (tmp_path / "link").symlink_to(recordings)
     before = contents(recordings)
     for folder in (recordings / inside, tmp_path / "link" / inside):
@@ -127,15 +127,15 @@ def test_output_folder_is_rejected_when_it_is_inside_the_corpus(recordings, tmp_
 
 
 def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
-    """This also works if the previous call was killed, and if the next call is killed before it has
-    made copies."""
+    """This also works if the previous call was killed, or if the next call is killed before it
+    makes copies."""
     out = tmp_path / "out"
 
     def killed(*_):
         raise KeyboardInterrupt
 
     def move_to(name):
-        """The new folder has the same name, so its recordings have the same ids."""
+        """The moved folder keeps its name, so its recordings keep their ids."""
         folder = recordings / name
         folder.mkdir()
         for path in [*recordings.glob("*.*"), *recordings.glob("*/*.*")]:
@@ -156,7 +156,7 @@ def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path
     (recordings / "bert").rename(tmp_path / "away")
     shutil.copytree(tmp_path / "away", recordings / "bert")
     before = contents(out / "wavs")
-    # A folder that is moved here has files older than the copies.
+    # The files in the moved folder are older than the copies.
     soundfile.write(tmp_path / "away" / "c.wav", speech()[:30_000], RATE)
     os.utime(tmp_path / "away" / "c.wav", (1, 1))
     convert(recordings, out, None, HPARAMS)
@@ -192,7 +192,7 @@ WORDS = [
 ]
 
 
-def test_copies_stay_when_all_recordings_are_bad(recordings, tmp_path):
+def test_copies_are_kept_when_all_recordings_are_bad(recordings, tmp_path):
     arguments = [str(recordings), "--convert", str(tmp_path / "out"), "--out"]
     prepare.main([*arguments, str(tmp_path / "lists")])
     before = contents(tmp_path / "out")
@@ -205,7 +205,7 @@ def test_copies_stay_when_all_recordings_are_bad(recordings, tmp_path):
 
 
 def test_table_with_mp3_files_is_prepared_by_one_command(recordings, tmp_path, capsys):
-    """Recordings of the same text stay in the same set."""
+    """Recordings of the same text are assigned to the same set."""
     rows = "".join(
         f"{name}.mp3\t{text}\n" for name, text in zip("abc", ("X!", "x", "Y"), strict=True)
     )
@@ -242,7 +242,7 @@ def test_recording_is_rejected_when_it_is_too_long(recordings, monkeypatch):
 
 
 def test_segments_of_long_recordings_become_clips(tmp_path, no_plots):
-    """NeMo's manifests list segments. Each text is trained with its own part of the file."""
+    """NeMo manifests list segments. Each text is paired with its own part of the file."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     sentences = [soundfile.read(path)[0] for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))[:4]]

@@ -31,7 +31,7 @@ CACHED = HParams(load_mel_from_disk=True)
 # ---------------------------------------------------------------------------- the dataset
 
 
-def test_item_is_text_mel_and_index(sounds):
+def test_dataset_item_contains_text_mel_and_index(sounds):
     clips = read_filelist(write_list(sounds, f"{sounds}/a.wav|One 2.", f"{sounds}/c.wav|Q?"), H)
     text, mel, i, _ = TextMelDataset(clips, H)[1]
     assert i == 1
@@ -62,14 +62,14 @@ def test_dataset_raises_when_a_file_has_changed(sounds, cached_mels):
 
 
 def test_mel_does_not_depend_on_threads_and_workers(sounds):
-    """A loader's worker has one thread, but the training process has several threads."""
+    """Loader workers have one thread, but the training process has several threads."""
     clips = read_filelist(write_list(sounds, *[f"{sounds}/{n}|A." for n in ("a.wav", "c.wav")]), H)
     dataset, before, mels = TextMelDataset(clips, H), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 8):
             torch.set_num_threads(threads)
             mels.append(dataset[0][1])
-            # The number of threads of the process has not changed.
+            # The process still has the same number of threads.
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -119,13 +119,13 @@ def test_collated_batch_equals_that_of_a_plain_loop(shapes, r):
     assert batch.text.shape == (len(items), longest_text)
     assert batch.mel.shape == (len(items), 5, steps * r)
     assert batch.gate.shape == (len(items), steps)
-    for row, (text, mel, index) in enumerate(items):  # rows keep the order of the items
+    for row, (text, mel, index) in enumerate(items):  # rows are in the order of the items
         frames = mel.shape[1]
         assert torch.equal(batch.text[row, : len(text)], text)
         assert (batch.text[row, len(text) :] == 0).all()
         assert torch.equal(batch.mel[row, :, :frames], mel)
         assert (batch.mel[row, :, frames:] == 0).all()
-        # The gate is 1 from the decoder step that contains the last real frame.
+        # The gate target is 1 from the decoder step that contains the last real frame.
         assert batch.gate[row].tolist() == [
             float((step + 1) * r >= frames) for step in range(steps)
         ]
@@ -137,7 +137,8 @@ def test_collated_batch_equals_that_of_a_plain_loop(shapes, r):
 
 
 def test_copy_to_the_gpu_runs_on_a_separate_stream(monkeypatch):
-    """Record the order of the streams' work without a GPU. Lengths stay on the CPU."""
+    """The test records the order of operations on the streams without a GPU. Lengths stay on the
+    CPU."""
     done, streams = [], ["compute"]
 
     class Stream(str):
@@ -189,8 +190,8 @@ main(sys.argv[1])
 
 
 def test_collate_raises_when_shared_memory_is_full(monkeypatch):
-    """Without the check, the error would occur in the worker's sending thread. The thread would
-    drop it, and the loader would wait forever."""
+    """Without this check, the error would occur in the worker's sending thread. The thread would
+    ignore the error, and the loader would wait forever."""
 
     def fail(tensor):
         raise RuntimeError("unable to allocate shared memory: No space left on device\nmore")
@@ -204,8 +205,8 @@ def test_collate_raises_when_shared_memory_is_full(monkeypatch):
 
 
 def test_workers_exit_when_the_program_fails(cached_mels):
-    """The exception's traceback keeps the loader alive, and the interpreter's exit waits for the
-    workers."""
+    """The traceback of the exception keeps the loader alive, and the interpreter waits for the
+    workers when it exits."""
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|One.")
     command = [sys.executable, "-c", UNFINISHED, str(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -213,10 +214,10 @@ def test_workers_exit_when_the_program_fails(cached_mels):
 
 
 def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
-    """Job systems send SIGTERM to all processes, and a terminal sends SIGINT. Only the trainer
-    reacts.
+    """Job schedulers send SIGTERM to all processes, and terminals send SIGINT to all processes.
+    Only the training process must react.
 
-    active_children() would also list the first loader's worker until it has exited.
+    active_children() would also list the worker of the first loader until that worker exits.
     """
     clips = read_filelist(write_list(cached_mels, f"{cached_mels}/x.npy|One."), CACHED)
     hparams = dataclasses.replace(CACHED, num_workers=1)

@@ -1,4 +1,4 @@
-"""Test the values in the JSON file of benchmarks/decoder.py."""
+"""Test the values in the JSON file that benchmarks/decoder.py writes."""
 
 import importlib
 import json

@@ -1,8 +1,8 @@
-"""Compare the Triton kernels with the reference decoder, on a GPU or else in Triton's interpreter.
+"""Compare the Triton kernels with the reference decoder, on a GPU or in Triton's interpreter.
 
-Triton's interpreter runs programs one after another on the CPU, in numpy: it shows wrong formulas,
-wrong addresses and wrong masks, but no races. Tests without a GPU check that the kernels compile
-for a GPU and fit into it.
+Triton's interpreter runs kernel programs one after another on the CPU with numpy. It finds
+incorrect formulas, addresses and masks, but no race conditions. Without a GPU, the tests also check
+that the kernels compile for a GPU and do not exceed its resources.
 """
 
 import json
@@ -39,12 +39,12 @@ pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 ROOT = Path(__file__).resolve().parent.parent
 GPU = torch.cuda.is_available()  # without a GPU, conftest.py selects Triton's interpreter
 DEVICE = torch.device("cuda" if GPU else "cpu")
-# Only the interpreter supports float64; the kernels of a GPU compute in float32.
+# Only the interpreter supports float64. On a GPU, the kernels compute in float32.
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
 GUARD = 64  # number of guard values before and after a buffer
 BUCKET = graphs.bucket
-# Small sizes, so that a few steps fill several chunks, and a few clips fill several programs. Tests
-# on a GPU use the real sizes.
+# The sizes are small, so that a few steps fill several chunks, and a few clips fill several kernel
+# programs. Tests on a GPU use the real sizes.
 SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
 TRAINING = {name: getattr(graphs, name) for name in SMALL}
 
@@ -55,13 +55,13 @@ interpreted_only = pytest.mark.skipif(GPU, reason="the interpreter shows what is
 
 class Patched:
     def restore(self):
-        """Triton's interpreter calls this function after a launch. The patches stay."""
+        """Keep the patches. Triton's interpreter calls this function after a launch."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def language_patched_once():
-    """The interpreter patches Triton's language in each call of each function, which takes half of
-    its time. Patching once per module is enough."""
+    """Patch Triton's language once per test module. By default, the interpreter patches it in each
+    function call, which takes half of the time."""
     if GPU:
         yield
         return
@@ -72,7 +72,7 @@ def language_patched_once():
     def patch_once(function):
         if id(function.__globals__) not in done:
             done[id(function.__globals__)] = patch(function)
-            # Triton 3.6 calls int() of an array in range(), which numpy 2.5 rejects.
+            # In range(), Triton 3.6 calls int() on an array, which numpy 2.5 rejects.
             interpreter.tl.tensor.__index__ = lambda tensor: tensor.handle.data.item()
         return Patched()
 
@@ -84,7 +84,7 @@ def language_patched_once():
 
 
 def change(monkeypatch, constants, **more):
-    """Change constants of graphs.py for a test."""
+    """Change constants in graphs.py for one test."""
     for name, value in (constants | more).items():
         monkeypatch.setattr(graphs, name, value)
 
@@ -92,7 +92,7 @@ def change(monkeypatch, constants, **more):
 @pytest.fixture(autouse=True)
 def kernels_run_anywhere(monkeypatch, tf32_as_before):
     if GPU:
-        torch.backends.cudnn.allow_tf32 = False  # so that the reference's convolutions are exact
+        torch.backends.cudnn.allow_tf32 = False  # makes the convolutions of the reference exact
     else:
         monkeypatch.setattr(graphs, "problem", lambda *_: None)
         change(monkeypatch, SMALL, bucket=lambda b, n: (b + 1, BUCKET(b, n)[1]))
@@ -105,8 +105,8 @@ def kernels_run_anywhere(monkeypatch, tf32_as_before):
 
 @pytest.fixture(autouse=True)
 def guarded_buffers(monkeypatch):
-    """Buffers start as NaN, so that a read before a write has a visible effect. The memory around
-    them is NaN too, because kernels must not write there."""
+    """Fill buffers with NaN, so that a read before a write has a visible effect. Surround the
+    buffers with NaN guard values, which kernels must not overwrite."""
     surroundings = []
 
     def guarded(*shape, **options):
@@ -125,7 +125,7 @@ def run(case, function, precision=None):
 
 
 def graphs_of(case):
-    """Return the graphs of a batch, or the reason why they cannot be made."""
+    """Return the graphs for a batch, or the reason why they cannot be captured."""
     case = case.to(device=DEVICE)
     return graphs.graphs_for(case.decoder, case.memory, case.memory.dtype, case.dropout_masks)
 
@@ -160,7 +160,7 @@ def test_outputs_and_gradients_match_the_reference(name, dtype):
 
 
 def test_kernel_programs_write_nothing_when_they_have_no_clip_or_symbol(monkeypatch):
-    """The test uses the buckets and the program sizes of training."""
+    """The test uses the same buckets and program sizes as training."""
     change(monkeypatch, TRAINING, CHUNK=SMALL["CHUNK"], bucket=BUCKET)
     assert_parity(problem(((7, 2), (2, 1)), DTYPES[0]))
 
@@ -201,7 +201,7 @@ FP16 = pytest.param(torch.float16, marks=() if GPU else pytest.mark.thorough)
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
 def test_kernels_are_as_accurate_as_the_reference_when_autocast_is_on(precision, monkeypatch):
-    """The test compares typical errors, because attention magnifies the errors of some random
+    """The test compares typical errors, because attention amplifies the errors in some random
     batches."""
     if not GPU:
         monkeypatch.setattr(graphs, "UNITS", 32)
@@ -226,7 +226,7 @@ def test_graphs_of_a_bucket_work_for_any_number_of_steps(monkeypatch):
 @pytest.mark.parametrize("backwards", [False, True])
 def test_step_table_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
     """A graph always runs a whole chunk. If the table advanced too far, the graph would write
-    beyond all buffers. The interpreter runs only the existing steps."""
+    outside the buffers. The interpreter runs only the existing steps."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]
@@ -250,7 +250,7 @@ def test_results_are_bitwise_equal_when_a_problem_runs_twice():
 
 
 def test_gradients_are_correct_when_two_forward_passes_precede_backward():
-    # Both problems have the same bucket.
+    # Both problems use the same bucket.
     one, two = problem(((4, 2), (2, 1))), problem(((4, 1), (3, 2)))
     assert passes_are_independent(one.to(device=DEVICE), two.to(device=DEVICE))
 
@@ -276,7 +276,8 @@ def test_graph_results_equal_those_of_single_launches_when_on_a_gpu():
 
 @gpu_only
 def test_results_stay_the_same_when_gpu_launches_are_dependent(monkeypatch):
-    """A launch that does not wait for the previous launch would read missing values."""
+    """A launch that did not wait for the previous launch would read values that are not written
+    yet."""
     case = full_size(((120, 200), (33, 140)) * 8).to(torch.float32)
     dependent = [run(case, fast_decoder.teacher_forced) for _ in range(5)]
     monkeypatch.setattr(graphs, "DEPENDENT_LAUNCHES", False)
@@ -286,7 +287,7 @@ def test_results_stay_the_same_when_gpu_launches_are_dependent(monkeypatch):
 
 
 def full_size(lengths):
-    """Return a problem with the full-size model at the start of training."""
+    """Return a problem with a full-size, untrained model."""
     torch.manual_seed(0)
     decoder = model.Tacotron2(HParams()).decoder.train()
     symbols, frames = zip(*lengths, strict=True)
@@ -296,7 +297,6 @@ def full_size(lengths):
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16", "bf16, 64 clips"])
 def test_full_size_kernels_are_as_accurate_as_the_reference_when_on_a_gpu(precision):
-    """The kernels are as exact as the reference."""
     lengths = ((30, 34), (9, 20)) * 32 if "64" in precision else ((120, 70), (33, 40)) * 8
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         switch.allow_tf32 = precision == "tf32"
@@ -306,17 +306,16 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_when_on_a_gpu(precis
     ours = relative_errors(run(case, fast_decoder.teacher_forced, precision=autocast), exact)
     reference = relative_errors(run(case, model.teacher_forced, precision=autocast), exact)
     for name, error in ours.items():
-        # This is the largest error of a single random batch. Typical errors are tested above. TF32
-        # had a
-        # ratio of 2.51 on an H200.
+        # This checks the largest error of one random batch. A test above checks typical errors.
+        # With TF32, the ratio to the reference was 2.51 on an H200.
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
-# ---------------------------------------------------------------------------- where they cannot
+# ---------------------------------------------------------------------------- when kernels cannot run
 
 
 def cuda_without(monkeypatch, capability=(9, 0)):
-    """Pretend that the machine has a GPU, and compute on the CPU."""
+    """Pretend that the machine has a GPU, but compute on the CPU."""
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Old GPU")
@@ -371,12 +370,13 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
     monkeypatch.setattr(graphs, "_attention_energies", broken)
     case = problem(((7, 5), (3, 4))).to(device=DEVICE)
     assert graphs_of(case) == "RuntimeError: out of resource: shared memory"
-    with warnings.catch_warnings(action="ignore"):  # a GPU would also warn about plain operations
+    with warnings.catch_warnings(action="ignore"):  # on a GPU, plain operations issue a warning too
         assert differences(case) == {}
 
 
 def test_reason_is_returned_and_cached_when_graphs_fail_unless_memory_runs_out(monkeypatch):
-    """If memory runs out, nothing is cached, because another batch of the same bucket may fit."""
+    """If memory runs out, nothing is cached, because a different batch in the same bucket may
+    fit."""
     failure = "out of resource: shared memory"
 
     def fail(_):
@@ -396,7 +396,7 @@ def test_reason_is_returned_and_cached_when_graphs_fail_unless_memory_runs_out(m
 
 @gpu_only
 def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
-    """Training continues in plain operations, and torch's state does not change."""
+    """Training continues with plain operations, and PyTorch's global state does not change."""
     lstm_step = graphs._lstm_step
 
     def waiting(*arguments):
@@ -405,7 +405,7 @@ def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
         def launch_and_wait(table, offset):
             launch(table, offset)
             if torch.cuda.is_current_stream_capturing():
-                torch.cuda.synchronize()  # waiting for the GPU aborts the capture
+                torch.cuda.synchronize()  # waiting for the GPU makes the capture fail
 
         return launch_and_wait
 
@@ -426,17 +426,17 @@ def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
     before = active_bytes()
     torch.empty(2**20, device=DEVICE).record_stream(torch.cuda.Stream())
     torch.cuda.synchronize()
-    torch.empty(1, device=DEVICE)  # the allocator checks which memory the streams have released
+    torch.empty(1, device=DEVICE)  # the allocator checks released memory here
     assert active_bytes() <= before
 
 
 @gpu_only
 def test_optimizer_step_never_waits_when_on_a_gpu():
-    """The host prepares the next optimizer step while the GPU works on this step."""
+    """The host prepares the next optimizer step while the GPU computes the current step."""
     hparams = HParams(precision="bf16")
     trainer = Trainer(hparams, DEVICE)
     batch = synthetic_batch([70, 40], [30, 20], hparams).to(DEVICE)
-    trainer.step([MicroBatch(batch)])  # the first step compiles and captures, and may wait
+    trainer.step([MicroBatch(batch)])  # the first step compiles and captures, so it may wait
     torch.cuda.set_sync_debug_mode("error")
     try:
         trainer.step([MicroBatch(batch)])
@@ -452,7 +452,8 @@ def test_backward_pass_is_not_built_when_gradients_are_off():
 
 
 def test_kernels_compile_for_a_gpu_and_fit_its_resources():
-    """Compiled for sm_90, they spill no registers, and wait for the previous launch."""
+    """The kernels are compiled for sm_90. They spill no registers, and wait for the previous
+    launch."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(ROOT / "tests" / "compile_kernels.py")]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -464,16 +465,17 @@ def test_kernels_compile_for_a_gpu_and_fit_its_resources():
         assert row["threads"] * row["registers"] <= 65536, row
         assert row["spilled_bytes"] == 0, row
         assert row["waits"], row
-        # With fewer values, Triton 3.6 added some products twice on an H200.
+        # With fewer values per thread, Triton 3.6 added some products twice on an H200.
         assert all(inner >= 4 * width for inner, width in row["widths"]), row
         if row["name"] in ("lstm_step", "gradient_product", "attention_energies"):
-            assert row["products"] > 0, row  # products run on tensor cores
+            assert row["products"] > 0, row  # matrix products run on tensor cores
         if row["name"] in ("lstm_step", "gradient_product") and row["blocks"]:
             assert row["wide_copies"] > 0, row
 
 
 def loss_of(precision, dropout, steps=12):
-    """Return the mean loss of a small model's last optimizer steps with the fast decoder."""
+    """Train a small model with the fast decoder, and return the mean loss of the last optimizer
+    steps."""
     settings = "batch_size=4,decoder=fast,encoder_embedding_dim=64,symbols_embedding_dim=64"
     settings += ",attention_rnn_dim=64,decoder_rnn_dim=64,prenet_dim=32,attention_dim=32"
     hparams = create_hparams(f"{settings},postnet_embedding_dim=64,precision={precision}")
@@ -488,9 +490,9 @@ def loss_of(precision, dropout, steps=12):
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
 def test_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
-    """The difference is less than twice the largest difference of three control runs in float32
-    with other dropout, because any rounding makes runs drift apart."""
-    if not GPU:  # If there is a GPU, the decoder uses the kernels.
+    """Any rounding error makes runs drift apart. Therefore the limit is twice the largest
+    difference among three float32 control runs with different dropout."""
+    if not GPU:  # on a GPU, the decoder uses the kernels by default
         monkeypatch.undo()
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)
     furthest = max(abs(loss_of("fp32", seed) - exact) for seed in (1, 2, 3))

@@ -17,7 +17,7 @@ from tacotron2_voice.utils.files import write_json
 
 
 def epochs(*minutes: float, zpr: float, abl: float) -> list[dict]:
-    """Return one metrics line per epoch, which took this many minutes."""
+    """Return one metrics record per epoch with these durations in minutes."""
     return [
         {
             "minutes": m,
@@ -31,7 +31,7 @@ def epochs(*minutes: float, zpr: float, abl: float) -> list[dict]:
 
 
 def cells(line: str) -> list[str]:
-    """Return the cells of a line of a Markdown table."""
+    """Return the cells in a line of a Markdown table."""
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
@@ -45,7 +45,8 @@ def test_comparison_shows_median_times_and_the_saving():
 
 
 class ForkedProgram:
-    """Replace Popen: run the same command in a fork that has imported torch already."""
+    """Stand in for Popen: run the same command in a forked process that has already imported
+    torch."""
 
     returncode = None
 
@@ -99,7 +100,8 @@ def test_demo_runs_twice_when_its_path_contains_spaces(tmp_path, monkeypatch, ca
 
 
 def test_learning_rate_decays_in_the_last_quarter():
-    """The demo's corpus has this many optimizer steps per epoch, with RAND and SSB-DBS-BR."""
+    """The values are the optimizer steps per epoch in the demo corpus, with RAND and with
+    SSB-DBS-BR."""
     for settings, updates in ((demo.SMALL, (119, 85)), (demo.FULL_SIZE, (60, 42.5))):
         later = (settings.epochs - settings.random_epochs) * updates[1]
         total = settings.random_epochs * updates[0] + later

@@ -1,4 +1,4 @@
-"""Test that training ends, with the same result, for any number of processes."""
+"""Test that training never hangs and has the same result for any number of processes."""
 
 import math
 import os
@@ -36,8 +36,8 @@ from tacotron2_voice.utils.errors import UserError
 from training import distributed, start, validation
 from training.trainer import Trainer
 
-# 14 clips make 5 batches of up to 3 clips. An epoch has two optimizer steps of two batches, and one
-# optimizer step of one batch.
+# The 14 clips form 5 batches of up to 3 clips. An epoch has two optimizer steps with two batches
+# each, and one optimizer step with one batch.
 SETTINGS = {
     "batches_per_update": 2,
     "dynamic_batch_size": False,
@@ -55,7 +55,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory) -> Path:
-    """Return the run of SETTINGS in one process."""
+    """Return the run with SETTINGS in one process."""
     out = tmp_path_factory.mktemp("alone") / "out"
     assert Child(flags(out, corpus)).end().code == 0
     return out
@@ -77,7 +77,8 @@ def check_all(ended, code: int = 0) -> None:
 
 
 def assert_same_result(one: Path, other: Path) -> None:
-    """Assert bitwise equal checkpoints and metrics, except times and numbers of processes."""
+    """Assert that checkpoints and metrics are bitwise equal, except times and numbers of
+    processes."""
     assert newest(one).name == newest(other).name
     for name in (newest(one).name, "best.pt"):
         a, b = load(one / name), load(other / name)
@@ -99,34 +100,35 @@ def _without(record: dict) -> dict:
     return {k: v for k, v in record.items() if k.rpartition("/")[2] not in left_out}
 
 
-# ---------------------------------------------------------------------------- one result
+# ---------------------------------------------------------------------------- equal results
 
 
 def test_results_of_one_and_two_processes_are_bitwise_equal(corpus, alone, tmp_path):
-    """test_speakers_training.py tests the same for the fast decoder."""
+    """test_speakers_training.py contains the same test for the fast decoder."""
     check_all(Together(2, flags(tmp_path / "two", corpus)).end())
     assert_same_result(alone, tmp_path / "two")
 
 
-# 14 clips make 14 batches of one clip. The optimizer steps have 4, 4, 4 and 2 batches.
+# The 14 clips form 14 batches with one clip each. The optimizer steps have 4, 4, 4 and 2 batches.
 OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_validation": 3}
 
 
 @pytest.fixture(scope="module")
 def alone_of_four(corpus, tmp_path_factory) -> Path:
-    """Return the run of OF_FOUR in one process."""
+    """Return the run with OF_FOUR in one process."""
     out = tmp_path_factory.mktemp("of_four") / "out"
     assert Child(flags(out, corpus, **OF_FOUR)).end().code == 0
     return out
 
 
 def assert_agrees(out: Path, alone: Path) -> None:
-    """Assert that losses and gradient norms agree with those of one process.
+    """Assert that losses and gradient norms are close to those of one process.
 
-    Sums are made in another order, so the last digits differ: 4e-7 in training's losses and
-    gradient norms, and 1e-4 in validation's losses. A convolution's bias before batch norm has a
-    gradient of rounding errors only, but Adam turns them into full steps. In training, batch norm
-    subtracts the mean again. Validation subtracts the running mean, which lags behind the bias.
+    Values are summed in a different order, so the last digits differ: by 4e-7 in training losses
+    and gradient norms, and by 1e-4 in validation losses. The validation losses differ more for this
+    reason: the gradient of a convolution bias before batch norm consists only of rounding errors,
+    but Adam scales these errors to full steps. In training, batch norm subtracts the bias again. In
+    validation, it subtracts the running mean, which lags behind the bias.
     """
     for name in ("loss", "loss_unpadded", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))
@@ -167,7 +169,7 @@ def test_all_processes_stop_when_one_process_receives_a_signal(corpus, alone, tm
         f"stopped and saved; resume with: torchrun --nproc-per-node 2 train.py -o {out} --resume"
     )
     assert again in first.output
-    assert load(newest(out))["loop"]["batches_trained"] > 0  # the run stopped inside an epoch
+    assert load(newest(out))["loop"]["batches_trained"] > 0  # the run was stopped inside an epoch
     assert Child(on(out)).end().code == 0
     assert_same_result(out, alone)
 
@@ -181,7 +183,8 @@ def test_run_with_two_processes_resumes_with_four(corpus, alone_of_four, tmp_pat
 
 
 def launch(log: Path, port: int, arguments: list[str]) -> None:
-    """Imitate torchrun on one of two machines, without the time for imports."""
+    """Run torchrun as if on one of two machines. Its workers are forked to save the time for
+    imports."""
     print_into(log)
     torch.set_num_threads(1)
     config = LaunchConfig(2, 2, 1, run_id="both", rdzv_backend="c10d", max_restarts=3)
@@ -191,7 +194,7 @@ def launch(log: Path, port: int, arguments: list[str]) -> None:
 
 @pytest.mark.thorough
 def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
-    """The processes act as if they were on two machines."""
+    """The two torchrun processes act as if they were on different machines."""
     settings = {"epochs": 8, "epochs_per_validation": 8, "keep_checkpoints": 2}
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
     assert Child(flags(undisturbed, corpus, **settings)).end().code == 0
@@ -211,7 +214,7 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
         )
         again = f"stopped and saved; resume with: {again} train.py -o {out}"
         wait_until(lambda: again in "".join(log.read_text() for log in logs), logs)
-        # Torchrun itself may take longer to end.
+        # torchrun may need more time to exit.
         wait_until(lambda: not started_by(machines[1]), logs)
     finally:
         for machine in machines:
@@ -222,7 +225,7 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
 
 
 def test_restarted_processes_ignore_dead_processes(monkeypatch):
-    """torchrun's store still contains the values of the dead processes."""
+    """The torchrun store still contains values from the dead processes."""
     store = torch.distributed.HashStore()
     store.set("start", "gone")
     store.set("gone/all", "some others")
@@ -241,7 +244,7 @@ def trained(out: Path) -> int:
 
 
 def started_by(launcher) -> list[int]:
-    """Return the processes that torchrun started, or [] if it has ended."""
+    """Return the processes that torchrun started, or [] if torchrun has exited."""
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
     return [int(pid) for pid in children.read_text().split()] if children.exists() else []
 
@@ -253,7 +256,7 @@ def wait_until(condition, logs: list[Path]) -> None:
         time.sleep(0.01)
 
 
-# ---------------------------------------------------------------------------- no hanging
+# ---------------------------------------------------------------------------- deadlocks
 
 
 def test_processes_exit_when_one_process_does_not_answer(corpus, tmp_path):
@@ -294,7 +297,7 @@ def delete_after_first_epoch(path: Path) -> None:
 
 
 def test_processes_warn_when_validation_fails_in_one_process(corpus, alone, tmp_path):
-    """All processes agree on the warning, and training continues unchanged."""
+    """All processes print the same warning, and training continues unchanged."""
     out = tmp_path / "out"
     ended = Together(2, flags(out, corpus), {1: (fail_in_validation,)}).end()
     check_all(ended)
@@ -314,20 +317,22 @@ def fail_in_validation() -> None:
 
 
 def test_leave_at_exit_waits_for_torch_threads(monkeypatch):
-    """A thread of torch that releases tensors aborts the process if the interpreter ends first."""
+    """If the interpreter exits before a torch thread has released its tensors, the process
+    aborts."""
     at_exit: list = []
     monkeypatch.setattr(distributed.atexit, "register", lambda *call: at_exit.append(call))
     monkeypatch.setattr(distributed.dist, "is_initialized", lambda: True)
     distributed.leave_at_exit()
-    # While the process sleeps, torch's threads can finish.
+    # While the process sleeps, the torch threads can finish.
     assert at_exit == [(time.sleep, distributed.SECONDS_TO_LEAVE)]
 
 
-# ---------------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------------- rejected runs
 
 
 def refused(ended) -> str:
-    """Return the one message of processes that all end before training."""
+    """Return the error message when all processes exit before training. All messages must be
+    equal."""
     assert [child.code for child in ended] == [1] * len(ended), [e.output for e in ended]
     first, *others = ended
     assert all("train.py:" not in child.output for child in others)
@@ -340,7 +345,7 @@ def other_code() -> None:
 
 
 def test_run_fails_when_processes_have_different_settings(corpus, tmp_path):
-    """The message names the process that differs from the first process."""
+    """The message contains the rank of the process that differs from the first process."""
     out, fewer = tmp_path / "out", without_first_clip(corpus, tmp_path)
     other = flags(out, corpus, learning_rate=0.5, training_files=fewer)
     message = refused(Together(2, [flags(out, corpus), other], {1: (other_code,)}).end())

@@ -1,5 +1,6 @@
-"""README.md and docs/: every command runs on a tiny corpus in a copy of the project, and links,
-settings and generated pages are right."""
+"""Test README.md and docs/: commands run, links and names are valid, generated pages are current.
+
+The commands run on a tiny corpus, in a copy of the project."""
 
 import itertools
 import os
@@ -26,8 +27,8 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 LIBRARY_README = ROOT / "length_batching" / "README.md"
 DOCUMENTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 README = DOCUMENTS["README.md"]
-# The commands of these pages run one after another in one copy of the project. Pages that are not
-# in a group have no commands, or commands that are in a group too.
+# The commands in a group of pages run one after another in the same copy of the project. A page
+# that is not in a group contains only commands that also occur in a group.
 GROUPS = (
     (
         "README.md",
@@ -43,7 +44,8 @@ GROUPS = (
     ("docs/guides/performance.md", "docs/guides/several-gpus.md", "docs/guides/migration.md"),
     ("docs/guides/speakers.md",),
 )
-# CI runs make, test_wheel.py runs pip, and test_table2.py runs the shell scripts.
+# These commands are tested elsewhere: CI runs make, test_wheel.py runs pip, and test_table2.py runs
+# the shell scripts.
 RUN_ELSEWHERE = re.compile(
     r"make |git clone |pip install |tensorboard |"
     r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"
@@ -53,7 +55,7 @@ TINY = (
     "encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,prenet_dim=8,attention_dim=8,"
     "attention_location_n_filters=2,postnet_embedding_dim=8,max_decoder_steps=20"
 )
-# Options that make each command quick. {TINY} stands for settings of a tiny model.
+# Options that make each command fast. {TINY} is replaced with the settings of a tiny model.
 SMALLER = {
     "train.py": f"--hparams {TINY}",
     "synthesize.py": f"--hparams {TINY}",
@@ -73,7 +75,7 @@ def fenced(document: str, language: str) -> list[str]:
 
 
 def commands(document: str) -> list[str]:
-    """Return the commands in the order in which a reader meets them, without comments."""
+    """Return the commands in the order of the page, without comments."""
     blocks = re.findall(r"^ *```bash\n(.*?)^ *```", document, flags=re.DOTALL | re.MULTILINE)
     lines = "".join(blocks).splitlines()
     shown = [line.split("  #")[0].strip() for line in lines]
@@ -82,8 +84,8 @@ def commands(document: str) -> list[str]:
 
 @pytest.fixture
 def clone(tmp_path):
-    """Return a copy of the project, at a path with spaces, with the data that the pages mention: an
-    LJSpeech, recordings, readers, and a small vocoder's weights."""
+    """Return a copy of the project, at a path with spaces, with the data that the pages mention: a
+    small LJSpeech, recordings, several readers, and the weights of a small vocoder."""
     root = tmp_path / "the project"
     left_out = shutil.ignore_patterns(
         ".*", "demo", "demo-*", "runs", "out", "data", "tests", "results", "docs", "__pycache__"
@@ -114,7 +116,7 @@ def clone(tmp_path):
 
 
 def prepare(clone: Path) -> None:
-    """Make what the commands of README and reproducing-the-paper.md leave behind."""
+    """Create the files that the commands in README.md and reproducing-the-paper.md create."""
     lists, run = clone / "filelists" / "ljspeech", clone / "runs" / "paper"
     lists.mkdir()
     run.mkdir(parents=True)
@@ -130,14 +132,14 @@ def prepare(clone: Path) -> None:
     for folder in (run, clone):
         (folder / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")
     weights = Tacotron2(create_hparams(TINY)).state_dict()
-    # In the form of NVIDIA's checkpoint.
+    # The format of NVIDIA's checkpoint.
     torch.save({"state_dict": weights}, clone / "tacotron2_statedict.pt")
 
 
 def smaller(command: str) -> list[str]:
-    """Return the command's arguments after `python`, with options that make it quick."""
+    """Return the command's arguments after `python`, with options that make it fast."""
     python, *arguments = shlex.split(command)
-    # One process is enough here, because test_distributed.py tests several processes.
+    # One process is enough, because test_distributed.py tests several processes.
     if python == "torchrun":
         options = get_args_parser().parse_args(arguments)
         given = [argument for argument in options.training_script_args if argument != "--resume"]
@@ -145,9 +147,9 @@ def smaller(command: str) -> list[str]:
         arguments = [*module, options.training_script, *given]
     program = arguments[1] if arguments[0] == "-m" else arguments[0]
     added = shlex.split(SMALLER.get(program, ""))
-    if "--resume" in arguments:  # a resumed run keeps its own settings
+    if "--resume" in arguments:  # a resumed run keeps its settings
         return arguments
-    if program == "synthesize.py" and "--voice" in arguments:  # A voice has few settings.
+    if program == "synthesize.py" and "--voice" in arguments:  # a voice has only a few settings
         added = ["--hparams", "max_decoder_steps=20"]
     if "--hparams" in arguments and "--hparams" in added:
         place = added.index("--hparams")
@@ -192,7 +194,7 @@ def test_every_page_with_commands_is_in_a_group():
             assert RUN_ELSEWHERE.match(command) or command in grouped, f"{name}: {command}"
 
 
-# ---------------------------------------------------------------------------- the library's pages
+# ---------------------------------------------------------------------------- pages of the library
 
 LIBRARY_PROGRAMS = [
     *fenced(LIBRARY_README.read_text(encoding="utf-8"), "python"),
@@ -260,7 +262,7 @@ def test_every_setting_mentioned_in_the_docs_exists():
 
 
 def table_rows(document: str, heading: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without its titles."""
+    """Return the cells of the first table below a heading, without the header row."""
     lines = document[document.index(heading) :].splitlines()
     after = itertools.dropwhile(lambda line: not line.startswith("|"), lines)
     table = list(itertools.takewhile(lambda line: line.startswith("|"), after))
@@ -284,7 +286,7 @@ def test_table_of_strategies_matches_the_registry():
     [
         "settings.md",
         "length-batching-api.md",
-        # The script that generates this page starts every program.
+        # Generating this page is slow, because it starts every program.
         pytest.param("commands.md", marks=pytest.mark.thorough),
     ],
 )

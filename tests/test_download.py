@@ -1,4 +1,4 @@
-"""Download LJSpeech from a local server: with interruptions, wrong content, and resumes."""
+"""Test the download of LJSpeech from a local server: interruptions, incorrect content, resuming."""
 
 import hashlib
 import http.server
@@ -16,17 +16,17 @@ from corpus.download import download_corpus
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serve `body` at any address. Its attributes simulate failures of a server."""
+    """Serve `body` at any URL. The attributes simulate server failures."""
 
     def __init__(self, body):
         super().__init__(("127.0.0.1", 0), Handler)
         self.body = body
         self.ranges = True  # whether the server supports Range requests
-        # Number of bytes after which each answer is cut off; None: complete answers.
+        # number of bytes after which each response is cut off; None: complete responses
         self.drop_after = None
-        self.statuses = []  # error codes of the first answers
+        self.statuses = []  # error codes of the first responses
         self.asked = []  # Range header of each request
-        self.sent = 0  # bytes of content in all answers
+        self.sent = 0  # number of content bytes in all responses
         self.url = f"http://127.0.0.1:{self.server_address[1]}/files/LJSpeech-1.1.tar.bz2"
 
 
@@ -59,7 +59,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def make_archive(tmp_path, more=()):
-    """Return the bytes of a LJSpeech-1.1.tar.bz2 with ten clips and `more` (member, content)
+    """Return the bytes of an LJSpeech-1.1.tar.bz2 with ten clips and additional (member, content)
     pairs."""
     corpus = make_corpus(tmp_path / "source" / "LJSpeech-1.1")
     archive = io.BytesIO()
@@ -78,7 +78,7 @@ def serve(monkeypatch):
     servers = []
 
     def start(body, expected=None):
-        """Start a server of `body`. The recipe expects the size and hash of `expected` (default: of
+        """Start a server for `body`. The recipe expects the size and hash of `expected` (default:
         `body`)."""
         expected = body if expected is None else expected
         servers.append(Server(body))
@@ -113,7 +113,7 @@ def test_download_verifies_and_unpacks_once(tmp_path, serve, capsys):
     download_corpus(corpus)
     assert "already exists" in capsys.readouterr().out
     shutil.rmtree(corpus)
-    download_corpus(corpus)  # unpacks the archive, which still exists
+    download_corpus(corpus)  # unpacks the existing archive again
     assert_whole(corpus, tmp_path)
     assert server.asked == ["bytes=0-"]
 
@@ -121,13 +121,13 @@ def test_download_verifies_and_unpacks_once(tmp_path, serve, capsys):
 def test_download_resumes_when_the_connection_drops(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     size = len(server.body)
-    server.drop_after = size // 8  # more interruptions than TRIES, but each answer brings new bytes
+    server.drop_after = size // 8  # more interruptions than TRIES, but each response adds bytes
     download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     step = size // 8
     assert server.asked[:3] == ["bytes=0-", f"bytes={step}-", f"bytes={2 * step}-"]
     assert len(server.asked) > download.TRIES
-    assert server.sent == size  # no byte was sent twice
+    assert server.sent == size  # no bytes were sent twice
     assert "trying again" in capsys.readouterr().err
 
 
@@ -165,7 +165,7 @@ def test_archive_is_rejected_when_its_hash_differs(tmp_path, serve, there):
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)
-    if there:  # like a download that finished earlier
+    if there:  # like a complete earlier download
         (tmp_path / "LJSpeech-1.1.tar.bz2").write_bytes(changed)
     message = refusal(download_corpus, tmp_path / "data")
     assert hashlib.sha256(changed).hexdigest() in message
@@ -185,14 +185,14 @@ def test_archive_members_cannot_be_written_outside_the_folder(tmp_path, serve):
 
 
 def test_download_resumes_when_it_was_killed(tmp_path, serve):
-    """The partly unpacked files are not mistaken for the corpus."""
+    """The partially unpacked files are not mistaken for the complete corpus."""
     server = serve(make_archive(tmp_path))
     (tmp_path / "LJSpeech-1.1.tar.bz2.part").write_bytes(server.body[:1000])
     half = tmp_path / ".data.unpacking" / "LJSpeech-1.1"
     half.mkdir(parents=True)
     (half / "metadata.csv").write_text("half")
     (half / "stray.wav").touch()
-    (tmp_path / "data").mkdir()  # an empty folder may be filled
+    (tmp_path / "data").mkdir()  # an empty folder is accepted
     download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     assert server.asked == ["bytes=1000-"]

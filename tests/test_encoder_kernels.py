@@ -1,4 +1,4 @@
-"""Compare the kernels' LSTM with torch's encoder LSTM, on a GPU or else in Triton's interpreter."""
+"""Compare the encoder LSTM kernels with PyTorch's LSTM, on a GPU or in Triton's interpreter."""
 
 import functools
 
@@ -48,7 +48,7 @@ def largest_error(case, function, exact, precision=None):
 @pytest.mark.parametrize("name", ENCODER_SIZES)
 @pytest.mark.parametrize("loops", [graphs.lstm_graphs_for, plain_lstm_loops])
 def test_encoder_kernels_match_the_lstm_in_torch(name, loops):
-    """The test compares the outputs, zeros at padding, and every gradient."""
+    """The test compares outputs, zeros in the padding, and all gradients."""
     case = encoder_problem(ENCODER_SIZES[name], dtype=DTYPES[0])
     exact = case.run(model.packed_lstm)
     fast = functools.partial(bidirectional_lstm, loops_for=loops)
@@ -59,7 +59,7 @@ def test_encoder_kernels_match_the_lstm_in_torch(name, loops):
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
 def test_encoder_products_have_the_precision_of_autocast(precision):
-    """Autocast rounds the products only."""
+    """Autocast rounds only the matrix products."""
     case = encoder_problem((9, 4, 6), dim=32, size=24)
     exact = case.to(torch.float64).run(model.packed_lstm)
     case = case.to(torch.float32)
@@ -85,8 +85,7 @@ def test_encoder_uses_torch_when_kernels_are_not_available(monkeypatch):
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16"])
 def test_full_size_encoder_is_as_accurate_as_torch_when_on_a_gpu(precision):
-    """The error is at most five times that of plain operations, the same limit as for the
-    decoder."""
+    """As for the decoder, the error is at most five times the error of plain operations."""
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         switch.allow_tf32 = precision == "tf32"
     autocast = AUTOCAST_DTYPES[precision]

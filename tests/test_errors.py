@@ -1,4 +1,4 @@
-"""Test how tacotron2_voice/utils/errors.py groups problems."""
+"""Test how tacotron2_voice/utils/errors.py groups problems in a message."""
 
 from tacotron2_voice.utils.errors import LONG_FIX, MAX_LINES_SHOWN, grouped
 

@@ -1,4 +1,4 @@
-"""evaluation/ and scripts/evaluate.py: word error rates, the nearest recording, the speaker."""
+"""Test evaluation/ and scripts/evaluate.py: word error rates, nearest recordings and speakers."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def test_pocketsphinx_transcribes_most_spoken_numbers(rate):
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(Transcript(in_words(number), recognizer.transcribe(samples, rate)))
-    # A bound for a whole corpus; docs/guides/training-runs.md has the value.
+    # A bound on the word error rate. docs/guides/training-runs.md contains the measured value.
     assert word_error_rate(transcripts) < 0.25
     assert recognizer.transcribe(np.zeros(rate), rate) == ""
 
@@ -73,7 +73,7 @@ def test_word_error_rate_counts_substitutions_deletions_and_insertions(words, la
 
 
 def test_pocketsphinx_uses_a_grammar_when_all_texts_are_numbers():
-    """The clip is from LJSpeech, and the grammar of numbers contains none of its words."""
+    """The clip is from LJSpeech. The number grammar does not contain any of its words."""
     samples, rate = soundfile.read(LJSPEECH_CLIPS / "LJ001-0008.wav")
     text = "has never been surpassed."
     assert of_texts(text).transcribe(samples, rate) == text[:-1]
@@ -89,7 +89,7 @@ def test_words_of_removes_punctuation_and_spells_out_numbers():
 
 
 class StandInRecognizer:
-    """Transcribes all loud audio as "seven"."""
+    """A recognizer that transcribes all loud audio as "seven"."""
 
     name, used = "pocketsphinx", 0
 
@@ -101,7 +101,7 @@ class StandInRecognizer:
 
 @dataclass
 class StandIn:
-    """A synthesizer; `say` returns the samples of a text."""
+    """A synthesizer whose samples for a text come from the function `say`."""
 
     say: Callable[[str], np.ndarray]
     settings: HParams
@@ -113,12 +113,12 @@ class StandIn:
         return SimpleNamespace(audio=samples, sampling_rate=self.settings.sampling_rate)
 
     def audio_of(self, mel):
-        """Return silence for the mel of a recording."""
+        """Return silence for the log-mel of a recording."""
         return np.zeros(100, np.float32)
 
 
 def write_audio(base, speech, table):
-    """Write speech without a plot."""
+    """Write the speech without drawing a plot."""
     write_wav(base.with_suffix(".wav"), speech.audio, speech.sampling_rate)
 
 
@@ -139,9 +139,10 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
 
 
 def test_reference_is_measured_again_only_when_settings_change(recordings):
-    """Settings are those of the mel, the vocoder, the recognizer and the quality model."""
+    """The settings include those of the log-mels, the vocoder, the recognizer and the quality
+    model."""
     reference = reference_of(recordings)
-    # The recognizer leaves out "hundred" and replaces "two".
+    # The recognizer omits "hundred" and substitutes "two".
     assert reference.recordings == Measures(2 / 4, None)
     assert reference.vocoded == Measures(1, None)
     used = StandInRecognizer.used
@@ -163,7 +164,8 @@ def test_reference_is_measured_again_only_when_settings_change(recordings):
 def test_evaluate_measures_a_checkpoint_and_its_recordings(
     recordings, tmp_path, monkeypatch, capsys
 ):
-    """The stand-in for a model returns a tone for each text except the last, which is silent."""
+    """The stand-in for a model returns a tone for each text except the last text, and silence for
+    that."""
 
     def sound(text):
         return np.full(4000, 0.0 if text == TEXTS[-1] else 0.5, np.float32)
@@ -185,7 +187,7 @@ def test_evaluate_measures_a_checkpoint_and_its_recordings(
     *printed, wrote = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
     assert wrote == str(out)
-    # The second call returns the same results and keeps no audio.
+    # The second call returns the same results and writes no audio.
     assert evaluate(checkpoint, recordings) == found
     program.main([*map(str, arguments), "--words-only"])
     fewer = read_result(out, Intelligibility)
@@ -193,7 +195,8 @@ def test_evaluate_measures_a_checkpoint_and_its_recordings(
 
 
 def test_evaluate_uses_and_reports_the_vocoder(recordings, tmp_path, monkeypatch):
-    """The reported name has a hash of the file, because the reference depends on it."""
+    """The reported name contains a hash of the file, because the reference measures depend on the
+    vocoder."""
     speaker, vocoder = StandIn(lambda _: np.full(4000, 0.5), HPARAMS), tmp_path / "hifigan.onnx"
     vocoder.write_bytes(b"1")
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
@@ -232,7 +235,7 @@ def test_program_passes_its_options_to_evaluate(monkeypatch, tmp_path):
 
 
 def test_read_recordings_accepts_a_filelist(recordings, tmp_path):
-    """The reference is kept next to the filelist."""
+    """The reference measures are saved next to the filelist."""
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
     filelist.write_text("".join(f"{clip.path}|{clip.text}|0.5\n" for clip in clips))
     assert read_recordings(filelist) == clips
@@ -246,7 +249,7 @@ def test_read_recordings_accepts_a_filelist(recordings, tmp_path):
 
 @pytest.fixture
 def with_speakers(recordings, tmp_path, monkeypatch):
-    """Return a filelist with two speakers. The stand-in synthesizes only bert's texts."""
+    """Return a filelist with two speakers. The stand-in returns silence except for bert's texts."""
     tones = [clip.path for clip in read_recordings(recordings)]
     lines = zip(
         [*tones, tones[0]], [*TEXTS, TEXTS[0]], ("anna", "bert", "bert", "anna"), strict=True
@@ -261,7 +264,7 @@ def with_speakers(recordings, tmp_path, monkeypatch):
 
 
 def test_evaluate_uses_the_speakers_of_a_filelist(with_speakers, tmp_path, capsys):
-    """The result has the rates of each speaker and of the speaker's recordings."""
+    """The result contains the error rates of each speaker and of the speaker's recordings."""
     out, speech = tmp_path / "heard.json", tmp_path / "speech"
     arguments = ["--checkpoint", "best.pt", "--recordings", with_speakers, "--output", speech]
     program.main([*map(str, arguments), "-o", str(out)])
@@ -271,7 +274,7 @@ def test_evaluate_uses_the_speakers_of_a_filelist(with_speakers, tmp_path, capsy
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are equal, so the first one is the nearest to both texts.
+    # Anna's two recordings are equal, so her first recording is the nearest to both texts.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2
@@ -308,7 +311,7 @@ def test_evaluate_uses_the_chosen_speaker_when_recordings_have_no_speakers(
         assert message in refusal(evaluate, checkpoint_path, recordings, **options)
 
 
-def test_evaluate_rejects_speakers_that_the_model_lacks(with_speakers, checkpoint_path):
+def test_evaluate_rejects_speakers_that_are_not_in_the_model(with_speakers, checkpoint_path):
     message = refusal(evaluate, checkpoint_path, with_speakers, speaker="anna")
     assert message.startswith(f"--speaker anna: {with_speakers} ")
     with_speakers.write_text(with_speakers.read_text().replace("|bert", "|bret"))
@@ -319,7 +322,7 @@ def test_evaluate_rejects_speakers_that_the_model_lacks(with_speakers, checkpoin
 
 
 def test_reference_contains_measures_for_each_speaker(with_speakers):
-    """It is measured again when the speakers change."""
+    """The reference is measured again when the speakers change."""
     reference = reference_of(with_speakers)
     used = StandInRecognizer.used
     assert reference_of(with_speakers) == reference
@@ -330,7 +333,7 @@ def test_reference_contains_measures_for_each_speaker(with_speakers):
 
 
 class StandInEncoder:
-    """Distinguishes speakers by their spectrum."""
+    """A speaker encoder that distinguishes speakers by their spectrum."""
 
     used = 0
 
@@ -345,7 +348,7 @@ def unit_vector(values):
 
 
 def voice(name, rate=HPARAMS.sampling_rate):
-    """Return half a second of a stand-in's speaker."""
+    """Return half a second of audio from a stand-in speaker."""
     hertz = {"anna": 440, "bert": 2200}[name]
     return 0.5 * np.sin(2 * np.pi * hertz * np.arange(rate // 2) / rate).astype(np.float32)
 
@@ -353,7 +356,7 @@ def voice(name, rate=HPARAMS.sampling_rate):
 @pytest.fixture
 def with_voices(with_speakers, tmp_path, monkeypatch):
     """Return a filelist with two recordings of anna and three of bert. One recording is mislabeled.
-    The stand-in synthesizes one of bert's texts with anna's voice."""
+    The stand-in model synthesizes one of bert's texts with anna's voice."""
     lines = ""
     for text, name in zip("12345", ("anna", "anna", "bert", "bert", "bert"), strict=True):
         write_wav(tmp_path / f"{text}.wav", voice("anna" if text == "5" else name), 22050)
@@ -368,8 +371,8 @@ def with_voices(with_speakers, tmp_path, monkeypatch):
 
 
 def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_path, capsys):
-    """One recording is mislabeled. The stand-in for a vocoder returns silence, which is no
-    speaker."""
+    """One recording is mislabeled. The stand-in vocoder returns silence, which is not assigned to
+    any speaker."""
     out = tmp_path / "heard.json"
     paths = ["--checkpoint", "best.pt", "--recordings", with_voices, "-o", out]
     arguments = [*map(str, paths), "--words-only", "--speaker-accuracy"]
@@ -388,11 +391,11 @@ def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_
     used = StandInEncoder.used
     program.main(arguments)
     assert read_result(out, Intelligibility) == heard
-    assert StandInEncoder.used == used + 5  # the measures of the recordings are kept
+    assert StandInEncoder.used == used + 5  # the saved measures of the recordings are used
 
 
 def test_speaker_accuracy_is_measured_only_when_requested(with_voices):
-    """If the speakers are removed, the saved reference is measured again."""
+    """If the speakers are removed, the reference is measured again."""
     evaluate(Path("best.pt"), with_voices, WITH_SPEAKERS)
     used = StandInEncoder.used
     heard = evaluate(Path("best.pt"), with_voices, WORDS_ONLY)
@@ -423,7 +426,7 @@ def test_evaluate_pads_speech_that_ends_immediately(recordings, tmp_path, monkey
 def test_evaluate_skips_word_errors_when_the_language_has_no_recognizer(
     tmp_path, monkeypatch, capsys
 ):
-    """The stand-in for a model speaks with eSpeak, and speaks text 1 in place of text 4."""
+    """The stand-in model synthesizes with eSpeak, and speaks text 1 instead of text 4."""
     folder, out = tmp_path / "unseen", tmp_path / "found.json"
     spoken_corpus(folder, clips=6, language="de")
     voice, texts = EspeakVoice("de"), [clip.text for clip in read_recordings(folder)]
@@ -469,7 +472,8 @@ def test_damaged_results_and_recordings_are_rejected(recordings, checkpoint_path
 
 
 def test_evaluation_raises_when_a_text_has_no_words_in_the_language():
-    """A voice of another script once got word error rates of 30, because its texts were empty."""
+    """Without this error, texts in a different script would be empty, and the word error rate would
+    be meaningless."""
     evaluators = Evaluators(StandInRecognizer(), None, "en-us")
     with pytest.raises(UserError) as raised:
         evaluators.add("Добрый день.", np.zeros(100, np.float32), 22050)

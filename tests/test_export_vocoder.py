@@ -1,7 +1,7 @@
 """Test the export of published HiFi-GAN weights to a file for --vocoder.
 
-The exported file must give the same audio as the authors' code. Other files must be rejected with a
-message that says what is wrong."""
+The exported file must produce the same audio as the published code. Files that are not HiFi-GAN
+weights must be rejected with a message that contains the reason."""
 
 import importlib
 import json
@@ -34,7 +34,7 @@ def exported(folder, *options: object) -> None:
 
 @pytest.fixture(params=KINDS)
 def published(request, tmp_path):
-    """Return a folder with a generator and config.json, in the form of the published HiFi-GAN."""
+    """Return a folder with a generator and config.json, in the format of the published HiFi-GAN."""
     return shutil.copytree(DATA / "hifi_gan" / request.param, tmp_path / request.param)
 
 
@@ -44,7 +44,8 @@ def folder(tmp_path):
 
 
 def change_weights(folder, **tensors: torch.Tensor | None) -> None:
-    """Save the generator with changed tensors. Tensors that are None are left out."""
+    """Save the generator with some tensors replaced. Tensors whose replacement is None are
+    removed."""
     saved = torch.load(folder / "generator", weights_only=True)["generator"] | tensors
     kept = {name: tensor for name, tensor in saved.items() if tensor is not None}
     torch.save({"generator": kept}, folder / "generator")
@@ -82,7 +83,7 @@ def test_fp16_halves_the_file_and_keeps_the_audio(folder):
 
 
 def test_exported_file_contains_its_mel_settings(folder):
-    """--vocoder rejects a file whose settings differ from the voice's."""
+    """--vocoder rejects a file whose settings differ from those of the voice."""
     change_config(folder, fmax=None, fmin=20.5)
     exported(folder)
     path = folder / "vocoder.onnx"
@@ -114,7 +115,7 @@ def test_weights_are_rejected_when_their_mels_differ_from_the_voice(voices, fold
 
 
 def test_export_command_in_the_vocoder_error_works(voices, tmp_path, monkeypatch):
-    """The command works even if a path contains a space."""
+    """The command must work even if a path contains a space."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
     speak = ["--voice", str(voices.fp32[0]), "--text", "A dog.", "-o", "a.wav", "--vocoder"]
@@ -127,7 +128,7 @@ def test_export_command_in_the_vocoder_error_works(voices, tmp_path, monkeypatch
 
 
 class Thief:
-    """An object that makes a folder when it is unpickled."""
+    """An object that creates a folder when it is unpickled."""
 
     def __reduce__(self):
         return os.mkdir, ("stolen",)
@@ -177,7 +178,7 @@ def test_weights_are_rejected_when_they_do_not_fit_the_config(changes, named, fo
     "settings",
     [{"upsample_initial_channel": 16}, {"num_mels": 100}, {"resblock": "2"}],
 )
-def test_config_is_rejected_when_it_belongs_to_other_weights(settings, folder):
+def test_config_is_rejected_when_it_does_not_match_the_weights(settings, folder):
     change_config(folder, **settings)
     assert f"generator does not fit {folder}/config.json" in refusal(exported, folder)
 

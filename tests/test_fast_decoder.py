@@ -14,8 +14,9 @@ from fast_decoder.parity import EQUAL, Problem, relative_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Of each tensor's largest value. Sums are made in another order than the reference's: by SSE4.1,
-# AVX2 and AVX-512 and one to four threads of an EPYC that is up to 2e-12 and 4e-6.
+# Relative to the largest value of each tensor. The order of summation differs from that of the
+# reference. On an EPYC with SSE4.1, AVX2 and AVX-512 and one to four threads, the largest errors
+# were 2e-12 (float64) and 4e-6 (float32).
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 4e-5}
 WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
 
@@ -32,7 +33,7 @@ def poisoned_buffers(monkeypatch):
 
 @pytest.fixture(params=["oneDNN", "plain"])
 def products(request, monkeypatch):
-    """Multiply with and without oneDNN. A GPU works without oneDNN."""
+    """Run a test with and without oneDNN. GPUs do not use oneDNN."""
     if request.param == "plain":
         monkeypatch.setattr(operations, "onednn_multiplies", lambda *_: False)
     elif not operations.onednn_multiplies("cpu", torch.float32):
@@ -42,14 +43,14 @@ def products(request, monkeypatch):
 
 @pytest.fixture
 def dtype(products):
-    """Compute in float64 without oneDNN, which is a sharper test of the formulas."""
+    """Use float64 when oneDNN is off, because float64 tests the formulas more strictly."""
     return torch.float32 if products == "oneDNN" else torch.float64
 
 
 def problem(
     lengths=((7, 9), (2, 4), (5, 12)), dtype=torch.float32, training=True, seed=0, **changes
 ):
-    """Make clips of (symbols, frames) for a tiny decoder."""
+    """Make clips with these sizes (symbols, frames) for a tiny decoder."""
     decoder = tiny_model(seed, training, **changes).decoder
     symbols, frames = zip(*lengths, strict=True)
     steps = -(-max(frames) // decoder.n_frames_per_step)
@@ -57,8 +58,8 @@ def problem(
 
 
 def errors_by_precision(draws, lengths, precision, run):
-    """Return the errors of the fast decoder and of the reference against float64, by name, for
-    every draw."""
+    """Return the errors of the fast decoder and of the reference compared with float64, by tensor
+    name, for every random draw."""
     changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
     fast, reference = {}, {}
     for draw in range(draws):
@@ -78,7 +79,7 @@ def errors_by_precision(draws, lengths, precision, run):
 
 
 def differences(case, weights=EQUAL):
-    """Return the errors of outputs and gradients that differ from the reference's, by name."""
+    """Return the errors of the outputs and gradients that differ from the reference, by name."""
     expected = case.run(model.teacher_forced, weights)
     actual = case.run(fast_decoder.teacher_forced, weights)
     assert [x.dtype for x in actual.values()] == [x.dtype for x in expected.values()]
@@ -124,8 +125,8 @@ def test_fast_decoder_matches_the_reference_when_sizes_or_dropout_differ(changes
 
 
 def test_gradient_keeps_its_precision_when_many_rows_are_summed():
-    """The gradient of v sums terms that cancel over the symbols. A single long sum would lose a
-    digit."""
+    """The gradient of v is a sum of terms that partly cancel. One long sum would lose a digit of
+    precision."""
     case = problem(((80, 60),) * 16, torch.float64, attention_dim=32)
     exact, case = case.run(model.teacher_forced), case.to(torch.float32)
     name = "grad attention_layer.v.linear_layer.weight"
@@ -138,7 +139,7 @@ def test_gradient_keeps_its_precision_when_many_rows_are_summed():
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1), (0, 1, 1)])
 def test_gradients_match_the_reference_when_the_loss_uses_some_outputs(weights):
-    """The loss may also use alignments, because guided-attention losses need their gradient."""
+    """The loss may depend on the alignments, because the guided attention loss does."""
     assert differences(problem(dtype=torch.float64), weights) == {}
 
 
@@ -161,7 +162,7 @@ def refused(*_):
 
 @pytest.mark.parametrize("multiply", [refused, lambda x, *_: x.new_zeros(2, 7), None])
 def test_onednn_is_not_used_when_its_results_are_incorrect(multiply, monkeypatch):
-    """The operators are private, so a new version of torch may remove or change them."""
+    """The operators are private, so a new PyTorch version may remove or change them."""
     check = operations.onednn_multiplies.__wrapped__
     assert not check("cuda", torch.float32)
     assert not check("cpu", torch.float64)
@@ -174,7 +175,7 @@ def test_onednn_is_not_used_when_its_results_are_incorrect(multiply, monkeypatch
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
 def test_fast_decoder_is_as_accurate_as_the_reference_when_autocast_is_on(precision, products):
-    """The test compares typical errors, because attention magnifies the errors of some random
+    """The test compares typical errors, because attention amplifies the errors in some random
     batches."""
     fast, reference = errors_by_precision(12, ((9, 18), (4, 11)), precision, Problem.run)
     for name, errors in fast.items():
@@ -182,7 +183,8 @@ def test_fast_decoder_is_as_accurate_as_the_reference_when_autocast_is_on(precis
 
 
 def test_backward_pass_keeps_full_precision_when_autocast_is_on():
-    """If the loss uses alignments only, the gradient of v comes from the hand-written pass."""
+    """If the loss uses only alignments, the gradient of v comes from the hand-written backward
+    pass."""
     case = problem()
     weight = case.decoder.attention_layer.v.linear_layer.weight
     gradients = []
@@ -198,7 +200,7 @@ def test_backward_pass_keeps_full_precision_when_autocast_is_on():
 
 
 def passes_are_independent(one, two):
-    """Return whether gradients stay the same when two forward passes precede their backward
+    """Return whether gradients stay the same when two forward passes run before their backward
     passes."""
     two.decoder = one.decoder
     is_same = []
@@ -244,8 +246,8 @@ def test_backward_raises_when_an_output_was_changed():
         mel.sum().backward()
 
 
-def test_parameters_get_no_gradient_when_frozen():
-    """The other parameters still get their gradients."""
+def test_frozen_parameters_get_no_gradient():
+    """The remaining parameters still get their gradients."""
     case = problem()
     expected = case.run(model.teacher_forced)
     for name, parameter in case.decoder.named_parameters():

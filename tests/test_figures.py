@@ -1,4 +1,4 @@
-"""Test evaluation/figures.py by counting the bars, lines and labels in the plots."""
+"""Test evaluation/figures.py by counting bars, lines and labels in the plots."""
 
 import warnings
 
@@ -36,7 +36,8 @@ def test_bars_show_audio_and_padding(count, dynamic):
         padding = np.array([bar.get_height() for bar in axes.patches if bar.get_hatch()])
         assert len(real) == len(padding) == min(count, 48)
         assert set(real) <= set(LENGTHS)
-        # The top of a clip's padding is the length of its batch. Therefore this is Ge21 eq. 1.
+        # The top of each padding bar is the length of the batch, so this is equation 1 in Ge et al.
+        # (2021).
         tops = [(b.get_x(), b.get_y() + b.get_height()) for b in axes.patches if b.get_hatch()]
         assert sorted(top for _, top in tops)[-1] == real.max()
         rate = np.mean(padding / np.array([top for _, top in tops]))
@@ -100,7 +101,7 @@ def test_sweep_marks_the_chosen_value():
 def test_plots_have_no_warnings_when_the_corpus_is_tiny_or_uniform(lengths):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # Sockets of other tests may cause this warning.
+        # Sockets that earlier tests left open can cause this warning.
         warnings.simplefilter("ignore", ResourceWarning)
         for figure in (
             draw_padded_batches(lengths, dynamic=True),

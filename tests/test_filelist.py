@@ -1,4 +1,4 @@
-"""Test corpus/filelist.py: lines that are read, lines that are rejected, and the cache."""
+"""Test corpus/filelist.py: valid lines, rejected lines, and the cache."""
 
 import csv
 import json
@@ -58,7 +58,8 @@ def test_clips_are_read_from_lists_with_and_without_seconds(sounds):
 
 
 def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_path, monkeypatch):
-    """It starts at the working directory if no such file is there. Errors contain both paths."""
+    """If that file does not exist, the path is resolved from the working directory. Errors contain
+    both paths."""
     (tmp_path / "work" / "here").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
     monkeypatch.chdir(tmp_path / "work")
@@ -75,7 +76,7 @@ def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_p
 
 
 def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
-    """The longest end of the listed path that exists there is used."""
+    """The longest suffix of the listed path that exists in clips_folder is used."""
     (tmp_path / "new" / "wavs").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "b.wav")
@@ -84,13 +85,14 @@ def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
     clips = list(cache_table(read_filelist(filelist, moved), moved))
     assert [clip.path for clip in clips] == [f"{tmp_path}/new/wavs/a.wav", f"{tmp_path}/new/b.wav"]
     assert cached_table(filelist, moved)
-    assert not cached_table(filelist, H)  # the cache belongs to the old paths
+    assert not cached_table(filelist, H)  # the cache is for the old paths
     lost = write_list(sounds, "/old/c.wav|One.")
     assert f"{tmp_path}/new/c.wav: no such file" in refusal(lost, moved)
 
 
 def test_clips_folder_is_rejected_when_two_paths_match_one_file(sounds):
-    """Two files a.wav in different folders would become one recording with two texts."""
+    """Otherwise two files named a.wav in different folders would become one recording with two
+    texts."""
     filelist = write_list(sounds, "/old/anna/a.wav|One.", "/old/ben/a.wav|Two.")
     message = refusal(filelist, replace(H, clips_folder=str(sounds)))
     assert f"{filelist}:2: {sounds}/a.wav: " in message
@@ -102,8 +104,8 @@ def test_clips_folder_is_rejected_when_two_paths_match_one_file(sounds):
 
 
 def test_csv_quoting_rules_do_not_apply_to_texts(sounds, monkeypatch):
-    """LJSpeech has 523 lines with a single quotation mark, which CSV rules would misread. Only a
-    line feed ends a line. Line numbers include empty lines."""
+    """LJSpeech has 523 lines with a single quotation mark, which a CSV reader would misinterpret.
+    Only a line feed ends a line. Line numbers count empty lines too."""
     texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
     lines = "\r\n\n".join(f"a.wav|{text}|1.0" for text in texts)
     (sounds / "list.txt").write_bytes(f"\ufeff{lines}\r\n".encode())
@@ -160,7 +162,7 @@ def test_filelist_is_rejected_when_it_has_no_good_clip(sounds):
     assert f"{swapped}:1: " in refusal(swapped)
 
 
-# ---------------------------------------------------------------------------- contents
+# ---------------------------------------------------------------------------- texts
 
 
 def test_text_without_letters_is_rejected_when_the_run_is_new(sounds):
@@ -179,7 +181,7 @@ def test_cache_is_ignored_when_list_or_settings_differ(sounds, monkeypatch):
     checked = read_filelist(filelist, H, new_run=True)
     cache_table(checked, H)
     for path in sounds.glob("*.wav"):
-        path.unlink()  # the cache is enough, so no audio file is opened
+        path.unlink()  # no audio file is opened, because the cache contains all values
     found = cached_table(str(filelist), H)
     assert list(found) == list(checked)
     assert found.complete
@@ -201,7 +203,7 @@ def test_cache_is_ignored_when_list_or_settings_differ(sounds, monkeypatch):
     assert cached_table(filelist, H) is None
 
 
-def test_cache_is_ignored_when_its_mels_have_other_settings(cached_mels):
+def test_cache_is_ignored_when_its_mel_settings_differ(cached_mels):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
     cache_table(read_filelist(filelist, CACHED), CACHED)
     assert list(cached_table(filelist, CACHED)) == list(read_filelist(filelist, CACHED))
@@ -251,14 +253,14 @@ def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mel
 
 
 def test_cached_mels_are_read(cached_mels):
-    # The mel has 1 + 10,068 // 256 = 40 frames.
+    # The log-mel has 1 + 10,068 // 256 = 40 frames.
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|0.456599")
     clips = read_filelist(filelist, CACHED)
     assert [clip.num_frames for clip in clips] == [40]
     _, mel, *_ = TextMelDataset(clips, CACHED)[0]
     assert mel.dtype == torch.float32
     np.testing.assert_array_equal(mel, np.load(cached_mels / "x.npy"))
-    mel += 1  # change a copy in memory, not the file
+    mel += 1  # must change a copy in memory, not the file
     assert not np.array_equal(mel, np.load(cached_mels / "x.npy"))
 
 
@@ -294,7 +296,7 @@ def test_error_lists_all_bad_cached_mels(cached_mels):
     lines = refusal(filelist, CACHED, new_run=True).splitlines()[1:]
     for number, (name, line) in enumerate(zip(expected, lines, strict=True), 1):
         assert line.startswith(f"  {filelist}:{number}: {cached_mels}/{name}.npy: {expected[name]}")
-    # A resumed run accepts nan, so the table has fewer messages.
+    # A resumed run accepts nan, so the error has fewer messages.
     assert len(refusal(filelist, CACHED).splitlines()) == len(expected)
 
 

@@ -1,4 +1,4 @@
-"""Test that files are read and written safely: tacotron2_voice/utils/files.py."""
+"""Test that tacotron2_voice/utils/files.py reads and writes files safely."""
 
 import errno
 import os
@@ -56,7 +56,7 @@ def test_write_reports_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
 
 
 def test_write_syncs_the_content_before_it_replaces_the_file(tmp_path, monkeypatch):
-    """A link with the name of the temporary file is not followed."""
+    """A symbolic link with the name of the temporary file is not followed."""
     target = tmp_path / "a.txt"
     synced = []
     (tmp_path / f".a.txt.{os.getpid()}.tmp").symlink_to("b.txt")
@@ -101,12 +101,12 @@ def test_lock_fails_when_a_different_process_has_it(tmp_path):
 
 
 def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
-    """The workers of a killed run notice its end a few seconds later."""
+    """The workers of a killed run need a few seconds to detect that it has ended."""
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:
         with folder_locked(tmp_path, "busy"):
-            if os.fork() == 0:  # this worker lives until the test closes its pipe
+            if os.fork() == 0:  # the worker runs until the test closes its pipe
                 os.close(writer)
                 os.read(reader, 1)
             os._exit(0)
@@ -165,7 +165,7 @@ def test_thread_results_keep_their_order_and_few_are_computed_ahead():
     squares = map_in_threads(square, range(1000), threads=2)
     threading.Timer(0.05, gate.set).start()
     assert [next(squares) for _ in range(3)] == [0, 1, 4]
-    squares.close()  # close() waits until started calls end
+    squares.close()  # close() waits for calls that have started
     assert len(begun) < 20
     assert list(map_in_threads(square, range(50), threads=2)) == [n * n for n in range(50)]
     assert list(map_in_threads(square, [], threads=2)) == []

@@ -1,4 +1,4 @@
-"""Test LengthBatches in training frameworks (examples/frameworks), in one process and in two."""
+"""Test LengthBatches in training frameworks (examples/frameworks), in one and two processes."""
 
 import json
 import os
@@ -17,19 +17,19 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-PROGRAMS: dict[str, tuple[str, ...]] = {  # programs, with the packages that they need
+PROGRAMS: dict[str, tuple[str, ...]] = {  # programs and the packages that they need
     "plain_loop": (),
     "stateful_loader": ("torchdata",),
     "accelerate_loop": ("accelerate",),
     "hf_trainer": ("transformers", "accelerate"),
     "lightning_trainer": ("lightning",),
 }
-MAX_SECONDS = 150  # time limit, because two processes may wait for each other forever
+MAX_SECONDS = 150  # time limit, because two processes can deadlock
 each_number_of_processes = pytest.mark.parametrize("processes", [1, 2])
 
 
 def where_installed(names: Iterable[str], packages_of: Callable[[str], Iterable[str]]) -> list:
-    """Return parameters. A parameter is skipped if a package that it needs is missing."""
+    """Return test parameters. A parameter is skipped if one of its packages is not installed."""
     params = []
     for name in names:
         missing = [package for package in packages_of(name) if find_spec(package) is None]
@@ -56,13 +56,13 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
             capture_output=True,
             text=True,
             timeout=MAX_SECONDS + 60,
-            start_new_session=True,  # because end_waiting ends all processes of its session
+            start_new_session=True,  # because end_waiting kills all processes in its session
         )
         if "still running" not in done.stderr:
             break
-        # Once in about a hundred runs, a loader's worker hangs in os.fork of Python 3.11, in
-        # _PyThreadState_DeleteExcept, because a thread of gloo holds a lock of Python at this
-        # moment. If the sampler makes processes wait, the second run waits too.
+        # In about 1 in 100 runs, a loader worker hangs in os.fork of Python 3.11, in
+        # _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock at this moment.
+        # Therefore the run is repeated. If the sampler causes a deadlock, the second run hangs too.
         warnings.warn(f"waited forever, started again: {jobs}: {done.stderr}", stacklevel=2)
         shutil.move(folder, folder.with_name("waited"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,7 +71,7 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
 
 
 def steps(folder: Path, processes: int) -> list[list[dict]]:
-    """Return [ranks][optimizer steps] the clips and the loss of every batch."""
+    """Return the clips and the loss of every batch, as [ranks][optimizer steps]."""
     texts = [(folder / f"steps.{rank}").read_text() for rank in range(processes)]
     return [[json.loads(line) for line in text.splitlines()] for text in texts]
 
@@ -88,9 +88,10 @@ def losses_of_plain_loop(tmp_path_factory):
 
 
 def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, list[int]]]:
-    """Return runs: the number of workers, and the optimizer steps at which a run stops."""
+    """Return random runs, each with a number of workers and the optimizer steps at which it
+    stops."""
     draw = random.Random(f"stops {program} {processes}")
-    # A loop in the documentation once lost clips at the first stops.
+    # These stops once made a loop in the documentation lose clips.
     known = [7, 18] if processes == 1 else [4, 9]
     several = [sorted(draw.sample(range(1, 3 * epoch), count)) for count in (1, 3, 4, 5)]
     ends = [epoch, 2 * epoch]
@@ -102,8 +103,8 @@ def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, li
 def test_programs_train_every_clip_once_when_stopped(
     program, processes, tmp_path, losses_of_plain_loop
 ):
-    """A run that stops in several epochs, also at their ends, trains exactly the same batches, with
-    workers and without. The losses are those of the plain loop."""
+    """A run that is stopped in several epochs and at their ends trains exactly the same batches,
+    with and without workers. Its losses equal those of the plain loop."""
     epoch = 13 if processes == 1 else 7
     jobs = [f"{program} --folder whole0", f"{program} --folder whole2 --workers 2"]
     runs = random_stops(program, processes, epoch)
@@ -127,7 +128,7 @@ def test_programs_train_every_clip_once_when_stopped(
 
 
 def packages_of(framework: str) -> list[str]:
-    return ["torchdata", framework]  # one program has all jobs, and imports both packages
+    return ["torchdata", framework]  # one program runs all jobs and imports both packages
 
 
 COMPLETE = {
@@ -150,7 +151,8 @@ COMPLETE = {
 @each_number_of_processes
 @pytest.mark.parametrize("framework", where_installed(COMPLETE, packages_of))
 def test_frameworks_train_every_clip_once(framework, processes, tmp_path):
-    """The options change who sets the epochs, and who distributes the batches."""
+    """Depending on the options, the framework or the sampler sets the epochs and distributes the
+    batches."""
     jobs = COMPLETE[framework]
     for job, ranks in zip(jobs, run(tmp_path / "runs", processes, *jobs), strict=True):
         assert not any(isinstance(rank, str) for rank in ranks), (job, ranks)
@@ -181,7 +183,7 @@ WRONG_USES = {
         "trainer_changed seed=1": r"batches\.txt",
     },
     "lightning": {
-        # The first batch may be the right one by chance. Then saving it fails.
+        # The first batch can match the plan by chance. Then saving the state raises the error.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
         "fit folder='four' world_size=4 loader_options={'shuffle':False}": WRONG_BATCH,
@@ -201,8 +203,8 @@ def test_framework_raises_when_clips_would_be_lost(framework, tmp_path):
 
 @pytest.mark.parametrize("framework", where_installed(["lightning"], packages_of))
 def test_lightning_raises_when_the_number_of_processes_changes_on_resume(framework, tmp_path):
-    """Lightning itself counts the batches of each process. With two processes instead of one, it
-    once skipped the rest of an epoch, although the batches were the same."""
+    """Lightning counts the batches of each process. Without this error, a run with two processes
+    instead of one would skip the rest of an epoch."""
     saved, same = tmp_path / "saved", "batches_per_update=2"
     run(tmp_path / "one", 1, f"fit folder='{saved}' max_steps=2 {same}")
     job = f"fit folder='again' resume='{saved}/step=2.ckpt' {same}"

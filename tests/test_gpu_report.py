@@ -1,4 +1,4 @@
-"""Test that the report of benchmarks/gpu_report.py shows parts that fail or take too long."""
+"""Test that benchmarks/gpu_report.py reports parts that fail or take too long."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def script(source: str, seconds: int = 20) -> Part:
 
 
 def page(folder: Path) -> str:
-    """Return the report with single spaces."""
+    """Return the report with all whitespace collapsed to single spaces."""
     return re.sub(" +", " ", (folder / "report.md").read_text(encoding="utf-8"))
 
 
@@ -49,7 +49,7 @@ def test_report_describes_the_memory_result(ratio, expected):
     assert expected in gpu_report.describe(result)
 
 
-def test_unknown_part_is_rejected(tmp_path):
+def test_report_rejects_an_unknown_part(tmp_path):
     with pytest.raises(UserError, match="--only nothing"):
         gpu_report.main([str(tmp_path), "--only", "nothing"])
 

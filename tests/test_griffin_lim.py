@@ -1,4 +1,4 @@
-"""Compare Griffin-Lim in pieces with librosa, and test its helper functions
+"""Compare piecewise Griffin-Lim with librosa, and test its helper functions
 (tacotron2_voice/griffin_lim.py)."""
 
 import warnings
@@ -33,7 +33,7 @@ def test_convolution_in_pieces_equals_convolution_of_the_whole_signal(sizes, con
 
 
 def distance(samples: np.ndarray, mel: torch.Tensor) -> float:
-    """Return the mean difference of two log-mels, without the mirrored ends of the clip."""
+    """Return the mean difference between two log-mels, excluding the mirrored ends of the clip."""
     again = log_mel_spectrogram(torch.from_numpy(np.clip(samples, -1, 1)), HParams())
     return float((again[:, : mel.shape[1]] - mel)[:, 4:-4].abs().mean())
 
@@ -55,8 +55,8 @@ def sound_of(mel: torch.Tensor, h: HParams, iterations: int = ITERATIONS) -> np.
 
 @BOTH
 def test_griffin_lim_reproduces_the_mel(h):
-    """The log-mels differ by 0.12 and 0.13 (measured). Log-mels of equally loud noise differ by
-    1.8."""
+    """The measured differences were 0.12 and 0.13. For noise of the same loudness, the difference
+    is 1.8."""
     samples = speech_like()
     mel = log_mel_spectrogram(samples, h)
     again = torch.from_numpy(sound_of(mel, h)).clamp(-1, 1)
@@ -69,7 +69,7 @@ def test_griffin_lim_reproduces_the_mel(h):
 def test_griffin_lim_is_deterministic():
     mel = log_mel_spectrogram(speech_like(0.4), REFERENCE)
     first = sound_of(mel, REFERENCE, iterations=5)
-    np.random.seed(3)  # noqa: NPY002 (the global state must not matter)
+    np.random.seed(3)  # noqa: NPY002 (the global state must have no effect)
     np.testing.assert_array_equal(first, sound_of(mel, REFERENCE, iterations=5))
 
 
@@ -80,7 +80,7 @@ def test_griffin_lim_accepts_a_few_frames(frames, h):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         samples = sound_of(mel, h)
-    assert len(samples) == h.hop_length * frames - 1  # the longest audio with this number of frames
+    assert len(samples) == h.hop_length * frames - 1  # maximum for this number of frames
     assert frame_count(len(samples), h) == frames
     assert np.isfinite(samples).all()
     assert 0.01 < np.abs(samples).max() < 2

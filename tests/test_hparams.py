@@ -1,4 +1,4 @@
-"""Test the conversion and rejection of `name=value`, and the defaults of NVIDIA's recipe."""
+"""Test the conversion and rejection of `name=value` settings, and NVIDIA's defaults."""
 
 import dataclasses
 import inspect
@@ -29,7 +29,7 @@ from tacotron2_voice.settings import (
 from tacotron2_voice.utils.errors import UserError
 
 # These values are copied from NVIDIA's published recipe, not from hparams.py.
-# test_model.py counts the weights, which tests the sizes of the model.
+# test_model.py counts the weights, so the model sizes are tested there.
 PUBLISHED = {
     "epochs": 500,
     "iters_per_checkpoint": 1000,
@@ -54,7 +54,7 @@ PUBLISHED = {
     "learning_rate_schedule": "constant",
     "p_prenet_dropout": 0.5,
     "loss": "padded",
-    # Values of Ge et al., for settings that NVIDIA's recipe does not have.
+    # Values from Ge et al. for settings that NVIDIA's recipe does not have.
     "batching_strategy": "semi_sorted",
     "local_randomization_factor": 0.1,
     "bucket_size": 1024,
@@ -77,7 +77,7 @@ def refusal(overrides, base=None):
     [
         ("learning_rate=1", 1.0),
         ("iters_per_checkpoint=1e6", 1_000_000),
-        ("seed=9007199254740993", 9007199254740993),  # more digits than a float can represent
+        ("seed=9007199254740993", 9007199254740993),  # has more digits than a float can represent
         ("mask_padding=yes", True),
         ("mask_padding=False", False),
         ("batch_capacity=None", None),
@@ -111,7 +111,7 @@ def test_unknown_names_suggest_a_similar_setting(name, answer):
 
 
 def test_symbol_table_has_a_path_when_the_filelist_has_no_name():
-    """The problem is reported later, when the filelist is read."""
+    """The problem is reported later, when the program reads the filelist."""
     table = symbols_path(create_hparams("training_files=,symbols=corpus"))
     assert table.name == "symbols.json"
 
@@ -129,7 +129,7 @@ def test_overrides_can_be_separated_by_commas_and_spaces():
     assert h.batch_size == 8
     for nothing in (None, "", " ", " , "):
         assert create_hparams(nothing, h) == h
-    # The last override counts.
+    # The last override takes effect.
     assert create_hparams("batch_size=3,batch_size=2", h).batch_size == 2
 
 
@@ -171,7 +171,7 @@ NVIDIA_NAMES = """
 
 
 def test_every_nvidia_setting_exists_or_has_a_replacement():
-    """If the setting does not exist here, the message contains its replacement."""
+    """If the setting does not exist here, the error message contains its replacement."""
     for name in {*NVIDIA_NAMES.split()} - types_of(HParams).keys():
         message = refusal(f"{name}=1")
         assert f"{name}: cannot be set; " in message
@@ -208,7 +208,7 @@ def test_values_set_in_code_are_checked():
     for name in ("seed=True", "text_cleaners=['list']", "batch_capacity=x"):
         assert name in str(caught.value)
     with pytest.raises(UserError, match=r"hop_time=12\.5: .*expected 276 samples"):
-        HParams(hop_time=12.5)  # hop_time does not change hop_length in code
+        HParams(hop_time=12.5)  # in code, hop_time does not change hop_length
     with pytest.raises(dataclasses.FrozenInstanceError):
         HParams().batch_size = 1
     assert HParams(learning_rate=1).learning_rate == 1
@@ -237,7 +237,7 @@ def test_any_override_text_is_converted_or_the_error_contains_the_name(name, tex
 
 
 def test_settings_are_checked_when_pydantic_is_missing():
-    """Values are converted and rules are checked. A note says that ranges are not checked."""
+    """Values are converted and rules are checked. A note warns that ranges are not checked."""
     script = (
         "import sys; sys.modules['pydantic'] = None; sys.path.insert(0, '.')\n"
         "import importlib.util\n"
@@ -287,7 +287,7 @@ def test_settings_file_ignores_comments_and_empty_lines(settings):
             "text_cleaners=[a, b] \r\n#seed=3\r\nwin_time=50"
         )
     )
-    # A line contains one override, and commas belong to its value.
+    # Each line contains one override. Commas are part of the value.
     assert h.training_files == "my lists/a,b#1.txt"
     assert (h.text_cleaners, h.seed, h.win_length) == (("a", "b"), 1234, 1103)
 
@@ -304,7 +304,7 @@ def test_error_contains_the_line_when_a_settings_file_has_a_problem(settings, tm
     assert any("gone.txt: no such settings file" in line for line in lines)
     assert any(f"{tmp_path}: a folder" in line for line in lines)
     assert len(lines) == len(expected) + 3
-    # A later override replaced the wrong value.
+    # A later override replaces the invalid value.
     assert f"{name[1:]}:6" not in refusal(f"{name},mel_fmax=13000")
 
 
@@ -314,8 +314,8 @@ BY_TIME = "win_time=50,hop_time=12.5"
 @pytest.mark.parametrize(
     ("before", "overrides", "expected"),
     [
-        ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625: rounded up
-        # 64 ms are exactly 1024 samples, which must not be rounded up to 1025.
+        ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625 are rounded up
+        # 64 ms is exactly 1024 samples. This must not be rounded up to 1025.
         ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),
         ("", "win_time=50,filter_length=4096", (1103, 256, 4096)),
         (BY_TIME, "hop_length=200,win_length=800", (800, 200, 2048)),
@@ -334,7 +334,7 @@ def test_saved_settings_load_again():
     h = create_hparams("win_time=50,hop_time=12.5,text_cleaners=[a,b],batch_capacity=9000")
     saved = dataclasses.asdict(h)
     assert hparams_from_dict(saved) == h
-    # JSON saves tuples as lists.
+    # JSON stores tuples as lists.
     assert hparams_from_dict(saved | {"text_cleaners": ["a", "b"]}) == h
     # Settings like those of NVIDIA's checkpoints.
     theirs = HParams(batch_size=8, text_cleaners=("english_cleaners",))
@@ -358,7 +358,7 @@ def test_every_plan_epoch_argument_for_speech_is_a_setting():
         "lengths",
         "strategy",
         "epoch",
-    }  # These arguments are not settings, because clips of speech do not need them.
+    }  # not settings, because speech clips do not need these arguments
     others |= {"max_clips", "too_long", "row_costs", "cost"}
     others |= {"group_sizes", "draw", "draw_weights"}
     others |= {"unknown"}  # `unknown` must be rejected

@@ -1,4 +1,4 @@
-"""The import graph: layers, no cycles, no imported programs, and imports that stay light."""
+"""Test the import graph: layers, no cycles, no imported programs, and no slow imports."""
 
 import ast
 import graphlib
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-# From bottom to top. A module imports only from the layers below its own and from its own package.
+# Layers from bottom to top. A module imports only from lower layers and from its own package.
 LAYERS = [
     "tacotron2_voice length_batching",
     "hparams machine",
@@ -25,8 +25,8 @@ LAYERS = [
     "benchmarks scripts",
 ]
 PROGRAMS = {"synthesize", "train", "benchmarks", "scripts"}  # no module imports these programs
-LIBRARIES = {"tacotron2_voice", "length_batching"}  # they import nothing of the recipe
-# Packages that are slow to load, or that the recipe could replace: only this file imports them.
+LIBRARIES = {"tacotron2_voice", "length_batching"}  # they do not import the recipe
+# Packages that are slow to load or that the recipe may replace. Only the listed files import them.
 OWNERS = {
     "librosa": "audio.py",
     "inflect": "tacotron2_voice/text/english/numbers.py",
@@ -39,7 +39,7 @@ OWNERS = {
     "jinja2": "corpus/report_page.py",
 }
 REPORT_PACKAGES = {"pandas", "seaborn", "statsmodels"}
-REPORTING = {"benchmarks", "evaluation", "scripts"}  # they may import the report packages
+REPORTING = {"benchmarks", "evaluation", "scripts"}  # packages that may import the report packages
 
 
 def name_of(path: Path) -> str:
@@ -51,7 +51,7 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
-WITHOUT_LAYER = {"docs", "examples", "tests"}  # nothing imports them
+WITHOUT_LAYER = {"docs", "examples", "tests"}  # folders that are never imported
 PACKAGES = {name for names in LAYERS for name in names.split() if (ROOT / name).is_dir()}
 PATHS = sorted([*ROOT.glob("*.py"), *(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))])
 FILES = {name_of(path): path for path in PATHS}
@@ -59,7 +59,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 
 
 def imports(name: str) -> set[str]:
-    """Return the dotted names that a file imports anywhere, in functions too."""
+    """Return the dotted names of all imports in a file, including imports in functions."""
     found = set()
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Import):
@@ -95,7 +95,7 @@ def test_module_imports_only_from_lower_layers(name):
 
 def test_import_graph_has_no_cycle():
     graph = {name: found & FILES.keys() for name, found in GRAPH.items()}
-    assert list(graphlib.TopologicalSorter(graph).static_order())  # CycleError contains the cycle
+    assert list(graphlib.TopologicalSorter(graph).static_order())  # a CycleError contains the cycle
 
 
 def test_nothing_imports_a_program():
@@ -135,7 +135,7 @@ def test_package_is_imported_only_by_its_owner():
     ],
 )
 def test_imports_load_no_unwanted_packages(unwanted_after):
-    """Look at sys.modules after each statement, in a fresh interpreter."""
+    """The test checks sys.modules after each statement in a new interpreter."""
     script = "import sys\n" + "".join(f"{x}; print(*sys.modules)\n" for x in unwanted_after)
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

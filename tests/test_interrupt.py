@@ -1,4 +1,4 @@
-"""Test that Ctrl-C ends programs while they import modules or while ONNX Runtime computes."""
+"""Test that Ctrl-C ends programs during imports and during ONNX Runtime computation."""
 
 import signal
 import subprocess
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_a_program_during_onnx_computation(voices, tmp_path):
     try:
         deadline = time.monotonic() + 60
         part = tmp_path / "a.part.wav"
-        while not (part.exists() and part.stat().st_size > 44):  # the vocoder is at work
+        while not (part.exists() and part.stat().st_size > 44):  # the vocoder is running
             assert process.poll() is None, process.stderr
             assert time.monotonic() < deadline
             time.sleep(0.05)

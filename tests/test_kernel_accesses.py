@@ -1,4 +1,4 @@
-"""Check every address that the kernels read and write in Triton's interpreter."""
+"""Check every address that the kernels read or write in Triton's interpreter."""
 
 import numpy as np
 import pytest
@@ -23,16 +23,17 @@ SECTOR = 32  # bytes per sector; a GPU caches whole sectors
 
 @pytest.mark.parametrize("kernel_size", [5, 15])
 def test_early_launches_read_only_finished_values(kernel_size, monkeypatch):
-    """Before the wait, an early program must not read values that its own launch or the previous
-    launch writes, because the previous launch may still run. Earlier launches have ended, but a
-    processor's cache may still contain values from before they wrote. `.cg` bypasses this cache."""
+    """Test what a kernel reads before it waits for the previous launch. It must not read values
+    that its own launch or the previous launch writes, because the previous launch may still be
+    running. Earlier launches have ended, but the cache of a processor may still contain values from
+    before these launches. Loads with `.cg` bypass this cache."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     kernels, waited, early_bytes = graphs._kernels(), True, 0
-    # Addresses written by the previous launch, and by this launch.
+    # Addresses that the previous launch wrote, and addresses that this launch wrote.
     written: list[set[int]] = [set(), set()]
-    cached: set[int] = set()  # sectors that a processor has read
-    changed: set[int] = set()  # cached sectors that were written later
+    cached: set[int] = set()  # sectors that the processor has read
+    changed: set[int] = set()  # cached sectors that were written after that
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
     def addresses(pointers, mask) -> set[int]:
@@ -68,7 +69,7 @@ def test_early_launches_read_only_finished_values(kernel_size, monkeypatch):
         set_grid(self, *place)
 
     def launch_graph(self, num_steps):
-        written[:] = set(), set()  # a graph begins after the previous graph has ended
+        written[:] = set(), set()  # a graph starts only after the previous graph has ended
         cached.clear()
         changed.clear()
         launch(self, num_steps)
@@ -80,13 +81,13 @@ def test_early_launches_read_only_finished_values(kernel_size, monkeypatch):
     monkeypatch.setattr(kernels, "_wait", wait)
     monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
     sizes = {"attention_location_kernel_size": kernel_size}
-    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # with the sizes of a GPU
+    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # with the sizes for a GPU
     assert early_bytes > 0
 
 
 def test_kernels_never_read_beyond_the_buffers(monkeypatch):
-    """This includes programs without a clip, a symbol or a step, although their values are not
-    used."""
+    """This applies even to programs without a clip, a symbol or a step, although their values are
+    not used."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0
@@ -112,7 +113,7 @@ def test_kernels_never_read_beyond_the_buffers(monkeypatch):
 
 @pytest.mark.parametrize("operands", [torch.float32, torch.bfloat16])
 def test_kernels_access_only_the_table_when_there_are_no_steps(operands, monkeypatch):
-    """During a capture the table contains no addresses yet."""
+    """During a capture, the table does not contain addresses yet."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     case = problem(((7, 6), (3, 5)), attention_rnn_dim=32, decoder_rnn_dim=32)

@@ -1,4 +1,4 @@
-"""Test batch norm, masks, dropout, and the gradient through past attention."""
+"""Test batch norm, masks, dropout, and the gradient through previous attention weights."""
 
 import math
 
@@ -23,7 +23,7 @@ def used_batch_norm() -> BatchNorm:
     norm = BatchNorm(3)
     norm.weight.data.uniform_(0.5, 2, generator=seeded(1))
     norm.bias.data.uniform_(-1, 1, generator=seeded(2))
-    norm(torch.randn(4, 3, 5, generator=seeded(3)) + 1)  # this call changes the running statistics
+    norm(torch.randn(4, 3, 5, generator=seeded(3)) + 1)  # updates the running statistics
     return norm
 
 
@@ -62,9 +62,9 @@ def test_packed_sequences_equal_those_of_torch(lengths):
     )
     assert batch_sizes.tolist() == packed.batch_sizes.tolist()
     mine, theirs = x.flatten(0, 1)[places], packed.data
-    for rows in batch_sizes.cumsum(0).tolist():  # clips of equal length may be in any order
+    for rows in batch_sizes.cumsum(0).tolist():  # clips of equal length can be in any order
         assert torch.equal(mine[:rows].sort(dim=0)[0], theirs[:rows].sort(dim=0)[0])
-    first = places[: len(lengths)] // width  # every step must have the clips in this order
+    first = places[: len(lengths)] // width  # every time step must contain the clips in this order
     steps = places.split(batch_sizes.tolist())
     for t, step in enumerate(steps):
         assert torch.equal(step, first[: len(step)] * width + t)
@@ -78,7 +78,7 @@ def test_packing_raises_when_a_length_exceeds_the_batch(lengths):
 
 @pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 1 - 1e-9])
 def test_fraction_of_kept_values_equals_the_probability(p):
-    """The test draws four million values and allows six standard deviations plus the rounding to
+    """The test draws four million values. It allows six standard deviations plus the rounding to
     1/65,536."""
     count = 2**22
     kept = draw_keep_mask((count,), p, CPU, seeded()).sum().item() / count
@@ -86,7 +86,8 @@ def test_fraction_of_kept_values_equals_the_probability(p):
 
 
 def test_mask_values_are_independent():
-    """Each random word makes four values, so the test compares values that are up to four apart."""
+    """Each random word is used for four values, so the test compares values that are up to four
+    apart."""
     keep = draw_keep_mask((1_000_003,), 0.5, CPU, seeded()).double() - 0.5
     for distance in (1, 2, 3, 4, 8):
         assert abs((keep[:-distance] * keep[distance:]).mean()) < 6 * 0.25 / 1000
@@ -120,8 +121,7 @@ def test_masks_depend_only_on_the_generator():
 
 
 def test_location_gradient_is_zero_when_it_is_turned_off():
-    """Alignment and context do not change, and neither do gradients that do not come from past
-    alignments."""
+    """Alignment, context, and gradients that do not come from previous alignments stay the same."""
     found = []
     for location_gradient in (True, False):
         torch.manual_seed(0)

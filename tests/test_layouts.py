@@ -1,4 +1,4 @@
-"""Test that corpus/layouts.py finds recordings in the usual layouts."""
+"""Test that corpus/layouts.py finds recordings in common folder layouts."""
 
 import json
 import os
@@ -26,7 +26,7 @@ TEXTS = ["One, or two.", '"Go!" he said: "Now."', "Äpfel; Öl."]
 
 @pytest.fixture
 def recordings(tmp_path):
-    """Make corpus/clips/a.wav, b.FLAC and corpus/more/C.wav."""
+    """Create corpus/clips/a.wav, corpus/clips/b.FLAC and corpus/more/C.wav."""
     corpus = tmp_path / "corpus"
     for name in ("clips/a.wav", "clips/b.FLAC", "more/C.wav"):
         (corpus / name).parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def recordings(tmp_path):
 
 
 def read(corpus, *arguments, **options):
-    """Return [(path in the corpus, text)] and problems."""
+    """Return the clips as (path in the corpus, text), and the problems."""
     table = Table(*arguments, **options) if arguments else None
     clips, problems = read_layout(corpus, table)
     problems += filter(None, map(problem_of_missing, clips))
@@ -67,7 +67,7 @@ def test_texts_are_read_when_they_are_next_to_the_audio(recordings):
 def test_metadata_finds_audio_in_any_folder(recordings):
     (recordings / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
     (recordings / "uploads").mkdir()
-    (recordings / "uploads" / "a.webm").touch()  # a format that cannot be read
+    (recordings / "uploads" / "a.webm").touch()  # an unsupported format
     clips, [problem] = read(recordings)
     assert clips == expected("One.", "Two.", "Three.")
     assert problem.startswith(f"{recordings / 'metadata.csv'}:4: 'd': ")
@@ -112,14 +112,14 @@ def test_note_is_printed_once_when_names_were_matched(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
 def test_error_contains_the_line_when_its_audio_is_missing(tmp_path, name):
-    """A wrong --path-column contains texts, which are too long for names of files."""
+    """If --path-column selects the texts by mistake, they are too long for file names."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
     _, [problem] = read(tmp_path)
     assert problem.startswith(f"{tmp_path}/metadata.csv:1: ")
 
 
 def test_clips_with_equal_names_in_two_folders_keep_their_texts(tmp_path):
-    """The clip 001 of a speaker must not get the text of another speaker's clip 001."""
+    """Clip 001 of one speaker must not get the text of clip 001 of a different speaker."""
     for folder in ("a", "b"):
         (tmp_path / "wavs" / folder).mkdir(parents=True)
         write_tone(tmp_path / "wavs" / folder / "1.wav", 4000)
@@ -176,7 +176,8 @@ def test_each_folder_becomes_a_speaker_when_each_has_a_table(tmp_path):
 
 
 def test_note_lists_unused_audio_files(recordings):
-    """Files of the same name in another format and files with a problem are not listed."""
+    """Files that have the same name in a different format, and files with a problem, are not
+    listed."""
     (recordings / "clips/a.mp3").touch()
     clips = [Clip(f"{recordings}/more/../clips/a.wav", "One.")]
     note = note_of_unused_audio(clips, [], recordings)
@@ -236,7 +237,8 @@ def test_clip_ids_are_unique_even_when_case_is_ignored(recordings):
 
 
 def test_clip_ids_begin_with_the_speaker_when_speakers_have_equal_file_names():
-    """Folders are added only if a speaker has a name twice. File names stay below 256 bytes."""
+    """Folder names are added only if one speaker has two files with the same name. File names stay
+    below 256 bytes."""
     paths = {"c/x/1.wav": "anna", "c/y/1.wav": "anna", "c/z/1.wav": "B t", "c/z/2.wav": "B t"}
     clips = [Clip(path, "", speaker=name) for path, name in paths.items()]
     assert unique_ids(clips, Path("c")) == ["anna-x-1", "anna-y-1", "B_t-1", "2"]
@@ -245,7 +247,8 @@ def test_clip_ids_begin_with_the_speaker_when_speakers_have_equal_file_names():
 
 
 def test_note_counts_texts_without_audio(tmp_path, capsys):
-    """Deleted audio files and dangling links were once dropped without a message."""
+    """The texts of deleted audio files and of dangling links must not be dropped without a
+    message."""
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.txt").write_text("Yes.")
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)

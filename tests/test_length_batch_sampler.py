@@ -1,4 +1,4 @@
-"""LengthBatchSampler: passes, exact resume, optimizer steps of several batches, and ranks."""
+"""Test LengthBatchSampler: passes, exact resume, optimizer steps with several batches, ranks."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def loader_of(sampler, num_workers=0, **options):
 
 
 def epochs_of(count, **changed):
-    """Return the batches of the first epochs."""
+    """Return the batches in each of the first epochs."""
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **(RECIPE | changed))
     epochs = []
     for epoch in range(count):
@@ -57,7 +57,7 @@ def epochs_of(count, **changed):
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
 def test_pass_raises_when_its_epoch_was_not_set(workers):
-    """The earlier pass may be complete or stopped early. The first pass needs no set_epoch."""
+    """The previous pass can be complete or incomplete. The first pass does not need set_epoch."""
     first, second, third = epochs_of(3)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     loader = loader_of(sampler, **workers)
@@ -82,8 +82,8 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
 def test_sampler_passes_match_a_model_when_actions_are_random(actions):
-    """A model of the sampler: a pass of `epoch` begins with batch `start` and has drawn `drawn`
-    batches. None: no pass has begun."""
+    """The test compares the sampler with this model: a pass over `epoch` starts at batch `start`
+    and has yielded `drawn` batches. None: no pass has started."""
 
     def made():
         sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
@@ -118,7 +118,7 @@ def test_sampler_passes_match_a_model_when_actions_are_random(actions):
     ("argument", "expected"),
     [
         ("dynamic_batchsize", "dynamic_batch_size"),
-        ("drop_last", "max_clips"),  # no name is similar, so the message lists all options
+        ("drop_last", "max_clips"),  # no option is similar, so the message lists all options
     ],
 )
 def test_error_suggests_an_option_when_a_name_is_unknown(argument, expected):
@@ -134,7 +134,7 @@ def test_error_suggests_an_option_when_a_name_is_unknown(argument, expected):
 
 def test_iterator_raises_when_set_epoch_is_called_during_it():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-    drawing = iter(loader_of(sampler, 1))  # a loader with a worker draws batches ahead of time
+    drawing = iter(loader_of(sampler, 1))  # a loader with a worker reads batches in advance
     sampler.set_epoch(3)
     with pytest.raises(BatchingError, match=r"set_epoch\(3\): "):
         list(drawing)
@@ -145,7 +145,7 @@ def test_iterator_raises_when_set_epoch_is_called_during_it():
 @every_strategy
 @pytest.mark.parametrize(("random_epochs", "capacity"), [(0, 90), (2, None), (2, 90)])
 def test_sampler_yields_the_plan_for_each_epoch(strategy, random_epochs, capacity):
-    """The first `random_epochs` epochs have random batches, within `batch_capacity`."""
+    """In the first `random_epochs` epochs, batches are random, but within `batch_capacity`."""
     options = RECIPE | SMALL | {"batch_capacity": capacity}
     sampler = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=random_epochs, **options)
     for epoch in (0, 1, 2, 7):
@@ -170,7 +170,7 @@ def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
     following = list(sampler)
     sampler.set_epoch(6)
     for trained in range(len(whole) + 1):
-        # A checkpoint may store the state as JSON.
+        # A checkpoint can store the state as JSON.
         state = json.loads(json.dumps(sampler.state_at(trained)))
         resumed = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
         resumed.load_state_dict(state)
@@ -230,7 +230,7 @@ def samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch=0, **opti
 
 
 def updates_of(sampler):
-    """Return the batches of every optimizer step, as lists of clips."""
+    """Return the batches in every optimizer step as lists of clips."""
     bounds = [*sampler.update_starts.tolist(), len(sampler.plan)]
     batches = as_lists(sampler.plan)
     return [batches[start:end] for start, end in pairwise(bounds)]
@@ -260,19 +260,20 @@ def test_ranks_share_optimizer_steps_of_every_clip_once(
     assert len(rest) == len(plan) % size
     cut = [update for update in updates if update not in whole]
     assert len(cut) == bool(rest)
-    # The last batches are cut again. They contain the same clips, and no batch becomes larger.
+    # The last batches are divided again. They contain the same clips, and no batch becomes larger.
     for pieces in cut:
         assert sorted(clips_of(pieces)) == sorted(clips_of(rest))
         assert 1 <= len(pieces) <= size
         for most in (len, lambda batch: len(batch) * max(lengths[i] for i in batch)):
             assert max(map(most, pieces)) <= max(map(most, rest))
-    # Optimizer steps do not overlap in length, so the lengths in one optimizer step are similar.
+    # The length ranges of optimizer steps do not overlap, so lengths in an optimizer step are
+    # similar.
     longest = [sorted(max(lengths[i] for i in batch) for batch in update) for update in updates]
     longest.sort(reverse=True)
     assert all(a[0] >= b[-1] for a, b in pairwise(longest))
     if size == 1:
         assert [batch for [batch] in updates] == plan
-    # Optimizer steps keep the plan's order: random stays random, and sorted stays sorted.
+    # Optimizer steps keep the order of the plan, whether it is random or sorted.
     number = {batch: k for k, batch in enumerate(plan)}
     planned = [update if update in whole else rest for update in updates]
     first_numbers = [min(number[batch] for batch in batches) for batches in planned]
@@ -327,7 +328,7 @@ def test_sampler_error_contains_the_option_when_ranks_or_counts_are_invalid(opti
 
 
 def parts_of_ranks(world_size, *args, **options):
-    """Return the batches of each rank in epoch 0."""
+    """Return the batches for each rank in epoch 0."""
     samplers = [
         LengthBatchSampler(*args, rank=rank, world_size=world_size, **options)
         for rank in range(world_size)
@@ -347,7 +348,7 @@ def parts_of_ranks(world_size, *args, **options):
 def test_ranks_get_the_same_number_of_batches(
     strategy, mode, data, world_size, batches_a_rank, extra
 ):
-    """Every clip is trained once, and no batch exceeds the limits of the plan. With
+    """Every clip is used once, and no batch exceeds the limits of the plan. With
     `batches_per_epoch`, every epoch has the same number of batches."""
     lengths, batch_size, options = draw_case(data, strategy, mode, True)
     options.pop("epoch")
@@ -406,7 +407,7 @@ def test_pass_raises_when_world_size_is_missing_in_several_processes(monkeypatch
 
 @pytest.mark.parametrize(("trained", "world_sizes"), [(6, (1, 2, 3)), (12, (1, 2, 3, 4))])
 def test_ranks_yield_the_remaining_batches_when_the_world_size_changes(trained, world_sizes):
-    """The state is saved inside an optimizer step or at the start of an optimizer step."""
+    """The state is saved inside or at the start of an optimizer step."""
     options = {"strategy": "semi_sorted", "batches_per_update": 12} | RECIPE
     sampler = LengthBatchSampler(range(1, 81), 2, **options)
     whole = list(sampler)
@@ -443,9 +444,9 @@ def test_state_dict_raises_when_count_is_missing_or_too_large():
 @pytest.mark.parametrize("world_size", [2, 4])
 @with_and_without_randomization
 def test_ranks_have_nearly_equal_work(randomize, world_size):
-    """The slowest rank makes at most 1 % more decoder steps and padded frames than the mean. If
-    four ranks took the batches in the order of the plan, 19 % more decoder steps would be
-    needed."""
+    """The slowest rank computes at most 1 % more decoder steps and padded frames than the mean
+    rank. If four ranks took the batches in the order of the plan, the slowest rank would compute 19
+    % more decoder steps."""
     lengths = np.random.default_rng(world_size).permutation(LJSPEECH)[:10_480]
     options = {"dynamic_batch_size": True, "batch_randomization": randomize}
     [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", **options)
@@ -455,7 +456,7 @@ def test_ranks_have_nearly_equal_work(randomize, world_size):
     for of_ranks in (longest, padded):
         assert 1 <= np.mean([max(update) / np.mean(update) for update in of_ranks]) <= 1.01
     slowest = sum(np.equal(update, max(update)) * 1 for update in longest)
-    assert slowest.min() > 0.7 * slowest.mean()  # each rank is the slowest rank about equally often
+    assert slowest.min() > 0.7 * slowest.mean()  # each rank is the slowest about equally often
     if randomize and world_size == 4:
         plan = plan_epoch(lengths, 16, "semi_sorted", **options)
         in_plan = [lengths[batch].max() for batch in plan]

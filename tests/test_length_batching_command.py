@@ -1,4 +1,4 @@
-"""Test `python -m length_batching`: the table, the printed call, errors and closed streams."""
+"""Test `python -m length_batching`: its table, the printed call, errors, closed output streams."""
 
 import shlex
 import subprocess
@@ -22,13 +22,13 @@ LENGTHS = np.random.default_rng(0).integers(5, 80, 320)
 
 
 def rows_of(printed):
-    """Return the cells of the table's rows."""
+    """Return the cells in the rows of the table."""
     lines = [line for line in printed.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
 def printed_call(capsys, path, *options):
-    """Return the arguments in the call that the command prints."""
+    """Return the arguments of the call that the command prints."""
     __main__.main([str(path), *options])
     call = capsys.readouterr().out.partition("LengthBatchSampler(\n    lengths,\n")[2]
     return eval(f"dict({call.rpartition(')')[0]})")
@@ -77,7 +77,8 @@ def test_printed_call_keeps_the_sizes_of_the_command(tmp_path, capsys):
 
 
 def test_printed_call_runs_when_fixed_sizes_are_best(tmp_path, capsys):
-    """A call with fixed sizes must have no batch_capacity, which limits dynamic batches only."""
+    """With fixed sizes, the call must not contain batch_capacity, which limits only dynamic
+    batches."""
     np.savetxt(tmp_path / "lengths", LENGTHS)
     options = printed_call(capsys, tmp_path / "lengths", "batch_capacity=100")
     assert not options["dynamic_batch_size"]

@@ -1,4 +1,4 @@
-"""Test corpus/lengths.py: formats of lengths, and bad files."""
+"""Test corpus/lengths.py: file formats for lengths, and invalid files."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from corpus.lengths import HEADERS, read_lengths
 from hparams import HParams, create_hparams
 from tacotron2_voice.utils.errors import UserError
 
-HPARAMS = create_hparams("win_time=50,hop_time=12.5")  # the hop is 276 samples
+HPARAMS = create_hparams("win_time=50,hop_time=12.5")  # the hop length is 276 samples
 
 
 def write(path, text):

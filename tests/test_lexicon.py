@@ -1,4 +1,4 @@
-"""tacotron2_voice/text/lexicon.py: pronunciations of words, in prepare, checkpoints, voices and speech."""
+"""Test text/lexicon.py: pronunciations in prepare, checkpoints, voices and synthesis."""
 
 import json
 from dataclasses import replace
@@ -42,7 +42,7 @@ def lexicon(folder, content):
         ("can't\tcarnt", "can’t can", "carnt can"),
         ("Straße\tweg", "STRASSE straße straßen", "weg weg straßen"),
         ("cafe\u0301\tkaffee", "caf\u00e9 cafe", "kaffee cafe"),
-        ("क\tx", "क की", "x की"),  # a vowel sign is a part of the word
+        ("क\tx", "क की", "x की"),  # a vowel sign is part of the word
         ("tom\ttim\ntim\ttom", "Tom Tim", "tim tom"),
         ("# a comment\n\n  tom \t  tim  bo \n", "tom", "tim bo"),
         ("hh\tx", "{HH AH0} hh", "{HH AH0} x"),
@@ -66,7 +66,7 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
     [
         ("Nguyen", "'Nguyen'"),
         ("C++ see plus plus", "'C++'"),
-        ("tom tim", "'tom'"),  # line 1 has another respelling
+        ("tom tim", "'tom'"),  # line 1 has a different respelling
         ("reading /ɹˈɛdɪŋ/", "'/ɹˈɛdɪŋ/'"),
         ("reading /ɹˈɛdɪŋ", "'/ɹˈɛdɪŋ'"),
         ("word ...", "'...'"),
@@ -113,7 +113,7 @@ def test_resume_rejects_a_lexicon_when_its_pronunciations_changed(tmp_path):
     assert f"lexicon={path}" in refusal(check_lexicon, base, base)
     assert "lexicon=" in refusal(check_lexicon, replace(base, lexicon=""), base)
     path.unlink()
-    check_lexicon(base, base)  # the checkpoint contains them
+    check_lexicon(base, base)  # equal pronunciations are accepted
 
 
 def test_checkpoint_uses_its_pronunciations_and_notes_a_different_lexicon(tmp_path, capsys):

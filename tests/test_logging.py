@@ -1,4 +1,4 @@
-"""Test what metrics.jsonl and TensorBoard contain, and how a resumed run cuts them back."""
+"""Test the content of metrics.jsonl and TensorBoard, and how a resumed run truncates them."""
 
 import io
 import math
@@ -34,7 +34,7 @@ VALIDATION = {
 
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch):
-    # Restores the hook after the test.
+    # Makes monkeypatch restore the hook after the test.
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
 
 
@@ -94,13 +94,13 @@ def test_tensorboard_contains_settings_curves_plots_audio(tmp_path):
     for name in found.Tags()["audio"]:
         [audio] = found.Audio(name)
         assert (audio.sample_rate, audio.length_frames) == (22050, 4000)
-        # The audio is scaled, not clipped.
+        # Loud audio is scaled, not clipped.
         samples, _ = soundfile.read(io.BytesIO(audio.encoded_audio_string))
         assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
 
 
 def test_plots_show_the_text_and_the_end_of_speech():
-    """Without free-running inference there are only the plots of teacher forcing."""
+    """Without free-running inference, there are only teacher-forcing plots."""
     figures = plots_of(example())
     titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}
     assert titles == {
@@ -112,12 +112,12 @@ def test_plots_show_the_text_and_the_end_of_speech():
         "spoken/gate": "stop token, free-running: attention rested on the last symbols",
     }
     end = figures["spoken/gate"].axes[0].get_lines()[-1]
-    assert end.get_xdata() == [8.5, 8.5]  # 9 of 15 decoder steps are speech
+    assert end.get_xdata() == [8.5, 8.5]  # the first 9 of 15 decoder steps are speech
     assert plots_of(replace(example(), free_running=None)).keys() == PLOTS
 
 
 def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
-    """The folder may have another name meanwhile."""
+    """This also works if the folder was renamed."""
     before, folder = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     logger = RunLogger(before, before / "logs")
@@ -151,7 +151,7 @@ def test_log_state_includes_buffered_lines(tmp_path, monkeypatch):
     for step in range(30):
         logger.log_step(step, {"loss": float(step)})
     state = logger.state()
-    RunLogger(tmp_path, tmp_path / "logs", state).close()  # opened again, as after a killed run
+    RunLogger(tmp_path, tmp_path / "logs", state).close()  # opened again, as on resume
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
 
 
@@ -166,7 +166,7 @@ def test_metrics_are_written_to_disk_before_their_size_is_saved(tmp_path, monkey
 
 
 def test_warning_is_issued_when_the_disk_of_the_logs_is_full(tmp_path, monkeypatch, capfd):
-    """Waiting lines of metrics.jsonl are written later. TensorBoard loses its data."""
+    """Unwritten lines of metrics.jsonl are written later. TensorBoard data is lost."""
     logger = RunLogger(tmp_path, tmp_path / "logs")
     write, left = os.write, [20]
 
@@ -180,7 +180,7 @@ def test_warning_is_issued_when_the_disk_of_the_logs_is_full(tmp_path, monkeypat
 
     monkeypatch.setattr(RecordWriter, "write", full)
     logger.log_epoch(EPOCH)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # no part of a line is written
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # no incomplete line is written
     logger.log_step(1, {str(number): 1.0 for number in range(1000)})
     logger.tensorboard._writer.file_writer.event_writer._async_writer._worker.join()
     logger.log_validation(VALIDATION, [example()])

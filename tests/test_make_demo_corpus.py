@@ -1,5 +1,4 @@
-"""Test the demo corpus: LJSpeech's layout, the same bytes for the same seed, complete or
-missing."""
+"""Test the demo corpus: LJSpeech's layout, the effect of the seed, and interruptions."""
 
 import os
 import runpy
@@ -35,7 +34,7 @@ def corpus(tmp_path_factory):
 
 
 def test_clips_are_audible_and_never_digitally_silent(corpus):
-    """Noise is added because digital silence would reach the lower limit of the log-mels."""
+    """Noise is added because digital silence would have the minimum log-mel value."""
     for path in (corpus / "wavs").iterdir():
         info = soundfile.info(path)
         assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
@@ -43,15 +42,15 @@ def test_clips_are_audible_and_never_digitally_silent(corpus):
         samples, _ = soundfile.read(path)
         assert np.sqrt(np.mean(samples**2)) > 0.02
         assert np.abs(samples).max() < 1  # no sample is clipped
-        for end in (samples[:2205], samples[-2205:]):  # no tenth of a second of silence
+        for end in (samples[:2205], samples[-2205:]):  # the first and the last tenth of a second
             assert np.abs(end).max() > 0.005
         frames = samples[: len(samples) // 256 * 256].reshape(-1, 256)
         assert frames.std(axis=1).min() > 20 / 32768
 
 
 def test_random_batches_have_the_padding_of_ljspeech():
-    """LJSpeech has 31.99 % padding. The savings in the demo are only realistic if the padding is
-    similar."""
+    """With random batches, LJSpeech has 31.99 % padding. The savings in the demo are realistic only
+    if its padding is similar."""
     voice = EspeakVoice()
     clips = [len(voice.speak(in_words(number), 175)) // 256 for number in draw_numbers(300, 3)]
     plans = [plan_epoch(clips, 16, "random", epoch=epoch) for epoch in range(5)]

@@ -1,4 +1,4 @@
-"""Test the memory check with worst-case batches: its batches, its side effects and its advice."""
+"""Test the memory check with worst-case batches: its batches, side effects and suggestions."""
 
 import copy
 
@@ -26,7 +26,7 @@ corpora = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Let the check run the worst-case batches, as it does on a GPU."""
+    """Make the check run the worst-case batches on a CPU, as it does on a GPU."""
     monkeypatch.setattr(memory_check, "memory_of", lambda *given: TriedMemory(*given[:2]))
 
 
@@ -47,7 +47,7 @@ def devices() -> list[torch.device]:
 def test_worst_case_bounds_every_batch_in_any_plan(
     corpus, batch_size, dynamic, capacity, strategy, factor, seed
 ):
-    """No batch has more padded frames, clips, frames or symbols than the worst case."""
+    """No batch exceeds the worst case in padded frames, clips, frames or symbols."""
     frames, symbols = map(np.array, zip(*corpus, strict=True))
     capacity = int((capacity or batch_size) * frames.max()) if dynamic else None
     shapes = worst_case_shapes(frames, symbols, batch_size, capacity)
@@ -56,7 +56,7 @@ def test_worst_case_bounds_every_batch_in_any_plan(
     widest = {clips: text for clips, _, text in shapes}[most_clips]
     limit = capacity or np.inf
     for clips, length, _ in shapes:
-        assert clips * length <= limit  # the check must not try a batch that training cannot have
+        assert clips * length <= limit  # training has no batch above the limit
         assert clips <= len(frames)
     assert max(text for _, _, text in shapes) == symbols.max()
     for epoch in range(3):
@@ -81,15 +81,15 @@ def test_worst_case_bounds_every_batch_in_any_plan(
 
 
 def test_worst_case_equals_shapes_computed_by_hand():
-    """A budget of 200 frames allows the five clips of 10 frames, and at most five clips if a clip
-    of 40 frames is among them. A budget of 150 frames allows one clip of 100 frames, or three clips
-    of 50."""
+    """A budget of 200 frames allows a batch of the five 10-frame clips, or a batch of up to five
+    clips that includes a 40-frame clip. A budget of 150 frames allows one 100-frame clip or three
+    50-frame clips."""
     frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
     assert worst_case_shapes(frames, symbols, 2, 200) == [(2, 100, 50), (5, 40, 9)]
     assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], 2, 150)[0] == (3, 50, 9)
 
 
-# ---------------------------------------------------------------------------- no trace
+# ---------------------------------------------------------------------------- side effects
 
 
 def clips(num_frames: list[int], num_symbols: list[int]) -> ClipTable:
@@ -102,7 +102,8 @@ VALIDATION = clips([12, 5, 8], [6, 4, 7])
 
 
 class WatchedTrainer(Trainer):
-    """Train a small model, record its batches, and call `act(kind, batch)` before each step."""
+    """A trainer of a small model that records its batches and calls `act(kind, batch)` before each
+    step."""
 
     def __init__(self, text: str = "", device: torch.device = CPU, act=None):
         super().__init__(create_hparams(f"{tiny(n_mel_channels=4)},{text}"), device)
@@ -124,7 +125,7 @@ class WatchedTrainer(Trainer):
 
 
 def state_of(trainer: Trainer) -> dict:
-    """Return everything that the check could change."""
+    """Return all state that the check could change."""
     model, on_gpu = trainer.model, trainer.device.type == "cuda"
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     state = {"model": dict(model.state_dict()), "gradients": gradients, "mode": model.training}
@@ -141,14 +142,14 @@ def test_memory_check_has_no_side_effects(device, with_gradients):
     before = state_of(trainer)
     training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
     peak = check_memory(trainer, training, VALIDATION)
-    on_cpu = device.type == "cpu"  # on a CPU, the estimate runs a batch of one clip first
+    on_cpu = device.type == "cpu"  # on a CPU, the estimate first runs a batch with one clip
     first = [((1, 4, 20), (1, 9))] if on_cpu else []
     assert trainer.shapes("training") == [*first, ((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
     first = [((1, 4, 12), (1, 7))] * 2 if on_cpu else []
-    validation = [((3, 4, 12), (3, 7))] * 2  # twice, because `text_effect` also runs the model
+    validation = [((3, 4, 12), (3, 7))] * 2  # two, because `text_effect` also runs the model
     assert trainer.shapes("validation") == [*first, *validation]
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
-    assert peak > 0 or device.type == "cpu"  # a system may report too little for an estimate
+    assert peak > 0 or device.type == "cpu"  # some systems report too little for an estimate
     assert_same(state_of(trainer), before)
 
 
@@ -167,14 +168,14 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
     before = state_of(trainer)
     with pytest.raises(UserError, match="clip of 20 frames does not fit") as refusal:
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
-    # The second message is about validation.
+    # the second message is about validation
     assert "clip of 12 frames does not fit" in str(refusal.value)
     assert_same(state_of(trainer), before)
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:
-    """Return the message and the number of tried batches, if a step of this kind fits `limit`
-    padded frames. Nothing is computed."""
+    """Simulate a memory limit: steps of this kind fit up to `limit` padded frames. Return the
+    message and the number of batches that the check tried."""
 
     def run_out(found, batch):
         clip_count, _, longest = batch.mel.shape
@@ -212,13 +213,14 @@ def test_memory_check_suggests_the_largest_setting_that_fits(
     assert message.endswith(f"--hparams {name}={value}")
     assert "64 clips of 100 frames and 5 symbols" in message
     assert ("for validation" in message) == (kind == "validation")
-    assert tried <= 14  # with dynamic sizes, each try has two shapes
+    assert tried <= 14  # with dynamic sizes, each try runs two shapes
 
 
 @pytest.mark.parametrize(
     ("limit", "frames", "settings", "expected"),
     [
-        # 10 clips of 100 frames fit. The given budget of 1050 allows 11 clips of 95 frames.
+        # Ten 100-frame clips fit. The given budget of 1,050 frames would allow eleven 95-frame
+        # clips.
         (1000, [100] * 12 + [95] * 30, f"{DYNAMIC},batch_capacity=1050", "batch_capacity=1000"),
         (450, [100] * 5, FIXED, "batch_size=4"),  # the corpus has only five clips
     ],
@@ -242,8 +244,8 @@ def test_memory_check_tries_only_values_below_the_given_setting(
     ],
 )
 def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread):
-    """Other work of the process also changes its memory, so the test allows a difference of 30 %.
-    On an otherwise idle machine the estimates were 8 % too low to 15 % too high."""
+    """The test allows a difference of 30 %, because other work in the process also changes its
+    memory use. On an idle machine, the estimates were between 8 % too low and 15 % too high."""
     file = ROOT / "scripts" / "sentences_model.txt"
     trainer = Trainer(create_hparams(f"@{file},{settings}"), CPU)
     estimate = CpuEstimate(trainer, trainer.compute_gradients, [shape])
@@ -259,7 +261,7 @@ def test_cpu_estimate_runs_only_few_clips():
 
 
 class OneBytePerFrame:
-    """Take the place of CpuEstimate."""
+    """Stand in for CpuEstimate: every padded frame needs one byte."""
 
     def __init__(self, *_):
         pass
@@ -301,7 +303,8 @@ def test_available_memory_respects_the_limit_of_a_control_group(tmp_path):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_suggested_frame_budget_trains_on_a_gpu():
-    """Train the full-size model in 4 GB, which is too little for 64 clips of 870 frames."""
+    """The test trains the full-size model with 4 GB, which is too little for 64 clips of 870
+    frames."""
     device, training = torch.device("cuda", 0), clips([870] * 70, [150] * 70)
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.empty_cache()
@@ -310,7 +313,7 @@ def test_suggested_frame_budget_trains_on_a_gpu():
         with pytest.raises(UserError, match="do not fit into the GPU's memory") as refusal:
             check_memory(Trainer(create_hparams("batch_size=64"), device), training, VALIDATION)
         setting = str(refusal.value).rpartition(" ")[2]
-        del refusal  # its traceback would keep the first model in memory
+        del refusal  # the traceback would keep the first model in memory
         assert setting.startswith("batch_capacity=")
         torch.cuda.empty_cache()
         hparams = create_hparams(f"batch_size=64,{setting}")

@@ -1,5 +1,5 @@
-"""Compare Tacotron 2 with golden arrays, a numpy decoder and naive losses, and test inference in
-batches."""
+"""Compare Tacotron 2 with golden arrays, a numpy decoder and naive losses, and test batched
+inference."""
 
 import dataclasses
 import itertools
@@ -20,10 +20,12 @@ from model import DropoutMasks, Outputs, Tacotron2, teacher_forced
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MELS = 6
-# Against NVIDIA's arrays, in float64, so that all processors see the same: the rounding of theirs.
-# That is 1.8e-6, 1e-5, 7e-8, 6.7e-5 and, after 60 steps that each repeat it, 1.8e-5.
+# Tolerances for the comparison with NVIDIA's float32 arrays. The tests compute in float64, so the
+# differences are the rounding errors in NVIDIA's arrays and do not depend on the processor. The
+# largest differences are 1.8e-6, 1e-5, 7e-8, 6.7e-5 and, after 60 decoder steps, 1.8e-5.
 OUTPUTS, ALIGNMENTS, LOSS, GRADIENTS, INFERENCE = 2e-5, 1e-4, 1e-5, 1e-3, 1e-4
-# Largest difference (1.9e-6 was seen), because products of other shapes sum in another order.
+# Tolerance for batched inference, because the order of summation depends on the matrix shapes. The
+# largest observed difference was 1.9e-6.
 BATCHED = 2e-5
 TINY = HParams(
     n_symbols=20,
@@ -50,8 +52,7 @@ def seeded(seed=0):
 
 
 def tiny_model(seed=0, training=False, training_decoder=teacher_forced, **changes):
-    """Return a small model in which every tensor matters, because no bias or running mean is
-    zero."""
+    """Return a small model in which every tensor has an effect: no bias or running mean is zero."""
     torch.manual_seed(seed)
     model = Tacotron2(dataclasses.replace(TINY, **changes), training_decoder)
     generator = seeded(seed)
@@ -66,7 +67,7 @@ def tiny_model(seed=0, training=False, training_decoder=teacher_forced, **change
 
 
 def tiny_batch(lengths=((7, 9), (3, 4), (5, 12)), r=1, seed=0, dtype=torch.float32):
-    """Make a batch of random clips with these numbers of (symbols, frames)."""
+    """Make a batch of random clips with these sizes (symbols, frames)."""
     generator = seeded(seed)
     items = [
         (
@@ -100,7 +101,7 @@ def golden():
 def golden_model(golden):
     model = Tacotron2(HParams(**golden["config"], p_prenet_dropout=0.0))
     weights = {k.removeprefix("state_dict/"): v for k, v in golden.items() if "state_dict/" in k}
-    model.load_state_dict(weights)  # strict loading checks every name and shape
+    model.load_state_dict(weights)  # strict loading checks all names and shapes
     return model.double().eval()
 
 
@@ -130,7 +131,8 @@ def test_losses_and_gradients_equal_the_recorded_nvidia_values(golden, golden_mo
     parameters = dict(golden_model.named_parameters())
     assert len(parameters) == 60
     for name, parameter in parameters.items():
-        # NVIDIA's code masks without autograd, so its gradient of this parameter is wrong.
+        # NVIDIA's code applies the mask outside autograd, so its gradient for this parameter is
+        # incorrect.
         behind = name == "postnet.convolutions.0.0.conv.weight"
         expected = golden[f"{'grad_functional_mask' if behind else 'grad'}/{name}"]
         assert_close(parameter.grad, expected, GRADIENTS * expected.abs().max().item(), name)
@@ -171,8 +173,8 @@ def test_default_model_has_the_published_tensors(golden):
 
 
 def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
-    """Weights are Xavier-uniform, gain * sqrt(6 / (fan in + fan out)). Biases and LSTMs have
-    torch's defaults."""
+    """Weights are Xavier-uniform, with the limit gain * sqrt(6 / (fan in + fan out)). Biases and
+    LSTMs have PyTorch's default initialization."""
     torch.manual_seed(0)
     model = Tacotron2(HParams(decoder_rnn_dim=256, attention_rnn_dim=256))
     weights = dict(model.named_parameters())
@@ -182,7 +184,7 @@ def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
     checked = set()
     for name, weight in weights.items():
         values = weight.detach()
-        if re.search(r"convolutions\.\d\.1\.", name):  # parameters of batch norm
+        if re.search(r"convolutions\.\d\.1\.", name):  # batch norm parameters
             assert (values == (1 if name.endswith("weight") else 0)).all(), name
             continue
         if "rnn." in name or "lstm." in name:
@@ -198,7 +200,7 @@ def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
         checked.add(name)
         largest = values.abs().max().item()
         assert (0.9 * bound if values.numel() > 100 else 0) < largest <= bound * 1.000001, name
-        if values.numel() > 2000:  # large tensors must be uniformly distributed
+        if values.numel() > 2000:  # large tensors must have a uniform distribution
             assert values.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), name
     assert len(checked) == 60 - 16
 
@@ -217,7 +219,7 @@ def test_outputs_after_the_end_of_a_clip_are_masked(r):
             assert torch.equal(mel[:, :frames], unmasked[:, :frames])
             assert (mel[:, frames:] == 0).all()
             assert (unmasked[:, frames:] != 0).all()
-        steps = math.ceil(frames / r)  # a decoder step with at least one real frame counts as real
+        steps = math.ceil(frames / r)  # a step with at least one real frame is real
         assert torch.equal(masked.gate[row, :steps], free.gate[row, :steps])
         assert (masked.gate[row, steps:] == 1000).all()
     assert torch.equal(masked.alignments, free.alignments)
@@ -231,9 +233,10 @@ def sigmoid(x):
 
 
 def numpy_decoder(decoder, symbols, mel, masks, p):
-    """Run teacher forcing of a single clip, step by step. Returns mel, gate and alignments.
+    """Run teacher forcing for one clip, step by step, and return mel, gate and alignments.
 
-    `masks` contains four arrays [T, dim]: two for the prenet, one for each LSTM's hidden state.
+    `masks` contains four arrays [T, dim]: two for the prenet, and one for the hidden state of each
+    LSTM.
     """
     w = {n.replace(".linear_layer", ""): x.numpy() for n, x in decoder.state_dict().items()}
     w = {name.removeprefix("attention_layer."): x for name, x in w.items()}
@@ -280,7 +283,7 @@ def numpy_decoder(decoder, symbols, mel, masks, p):
         gates.append((w["gate_layer.weight"] @ out + w["gate_layer.bias"]).item())
         alignments.append(alignment)
         end = len(mels) * mels[0].shape[1]
-        # Real frames instead of predicted frames.
+        # The next input is the real frame, not the predicted frame.
         frames = mel[:, end - mels[0].shape[1] : end].T.reshape(-1)
     return np.concatenate(mels, axis=1), np.array(gates), np.array(alignments)
 
@@ -319,7 +322,8 @@ def test_prenet_dropout_stays_on_after_training():
     assert not torch.equal(*masks.prenet)
     assert masks.attention_hidden.shape == (200, 8, 30)
     assert masks.decoder_hidden.shape == (200, 8, 50)
-    # The published dropout of 0.5 and 0.1; 48,000 draws or more: a standard deviation of 0.0023.
+    # The published dropout probabilities are 0.5 and 0.1. With at least 48,000 draws, the standard
+    # deviation is at most 0.0023.
     rates = [m.float().mean().item() for m in (*masks.prenet, *masks[1:])]
     assert rates == pytest.approx([0.5, 0.5, 0.9, 0.9], abs=0.015)
 
@@ -328,7 +332,7 @@ def test_convolutions_drop_half_of_the_values_in_training():
     model = tiny_model(training=True, postnet_embedding_dim=64, encoder_embedding_dim=64)
     convolutions = [*model.encoder.convolutions, *model.postnet.convolutions]
     for convolution in convolutions:
-        # A large bias, so that no activation is zero.
+        # With a large bias, no activation is zero.
         torch.nn.init.constant_(convolution[1].bias, 50.0)
     seen = []
     for module in (*convolutions, model.encoder.lstm):
@@ -337,7 +341,7 @@ def test_convolutions_drop_half_of_the_values_in_training():
     dropped = [seen[1], seen[2].data, *seen[4:], outputs.mel_postnet - outputs.mel]
     for x in dropped:
         assert 0.42 < (x.abs() < 1e-4).float().mean() < 0.58
-    for x in seen[4:]:  # tanh(50) = 1, and dropout doubles the values that it keeps
+    for x in seen[4:]:  # tanh(50) = 1, and dropout doubles the kept values
         assert_close(x[x != 0], 2.0, 1e-5)
 
 
@@ -345,7 +349,7 @@ def test_convolutions_drop_half_of_the_values_in_training():
 
 
 def naive_losses(outputs, batch, r):
-    """Compute [padded mel, postnet, gate, masked mel, postnet, gate] clip by clip."""
+    """Compute the padded losses (mel, postnet, gate) and the masked losses clip by clip."""
     padded, real = ([], [], []), ([], [], [])
     for b, frames in enumerate(batch.mel_lengths.tolist()):
         mel, gate = batch.mel[b].numpy(), batch.gate[b].numpy()
@@ -380,8 +384,7 @@ def test_losses_equal_those_of_a_naive_loop(r):
 
 @pytest.mark.parametrize("loss", ["total", "total_unpadded"])
 def test_gradient_equals_finite_differences_when_padding_is_masked(loss):
-    """The test uses finite differences, because in-place masking that autograd does not record
-    would make this gradient wrong."""
+    """This gradient would be incorrect if the mask were applied in place, outside autograd."""
     model = tiny_model(p_prenet_dropout=0.0).double()
     batch = tiny_batch(((7, 9), (3, 4), (5, 12)), dtype=torch.float64)
     names = [
@@ -430,7 +433,7 @@ def test_padding_affects_the_encoder_when_there_is_no_mask():
 
 
 def masks_of(masks, row, num_steps=None):
-    """Return the prenet masks of a single text."""
+    """Return the prenet masks for one text."""
     return DropoutMasks(tuple(m[:num_steps, row : row + 1] for m in masks.prenet), None, None)
 
 
@@ -439,11 +442,11 @@ def at_three_steps(steps):
 
 
 def make_stop(model, text, lengths, masks, wanted=at_three_steps):
-    """Set the gate so that the texts stop at chosen steps [B], and return the steps."""
+    """Make the texts stop at chosen decoder steps [B], and return these steps."""
     gate, threshold = model.decoder.gate_layer.linear_layer, model.gate_threshold
     for seed in range(200):
         torch.nn.init.normal_(gate.weight, std=3.0, generator=seeded(seed))
-        model.gate_threshold = 2.0  # no probability exceeds 2, so speech never stops by itself
+        model.gate_threshold = 2.0  # no probability exceeds 2, so the stop token never ends speech
         logits = model.infer(text, lengths, masks).gate
         model.gate_threshold = threshold
         for low, high in itertools.pairwise(logits.flatten().sort().values):
@@ -459,7 +462,7 @@ def make_stop(model, text, lengths, masks, wanted=at_three_steps):
 def test_texts_in_one_batch_do_not_affect_each_other(r):
     model = tiny_model(n_frames_per_step=r)
     text_lengths = torch.tensor([4, 9, 1, 6, 9])
-    text = torch.randint(1, 20, (5, 9), generator=seeded())  # the padding has random symbols
+    text = torch.randint(1, 20, (5, 9), generator=seeded())  # the padding contains random symbols
     masks = model.decoder.draw_masks(12, 5, seeded(1))
     steps = make_stop(model, text, text_lengths, masks)
     together = model.infer(text, text_lengths, masks)
@@ -508,7 +511,7 @@ def test_inference_stops_at_the_step_limit(r):
     assert outputs.alignments.shape == (2, 7, 5)
     assert not outputs.mel_postnet.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    model.gate_threshold = 0.0  # every probability exceeds 0, so the first decoder step is the last
+    model.gate_threshold = 0.0  # every probability exceeds 0, so speech ends after one step
     assert model.infer(text, lengths).mel_lengths.tolist() == [r, r]
     with pytest.raises(RuntimeError, match=r"training mode: call model\.eval\(\)"):
         model.train().infer(text, lengths)
@@ -525,7 +528,7 @@ def test_bfloat16_autocast_results_are_close_to_single_precision():
         outputs = model(batch)
         rough = Tacotron2Loss()(outputs, batch)
     assert rough.total.dtype == torch.float32
-    # The result differs, so bfloat16 was used.
+    # A difference shows that bfloat16 was used.
     assert not torch.equal(outputs.mel_postnet, exact.mel_postnet)
     for one, other in zip(outputs[:4], exact[:4], strict=True):
         assert_close(one.float(), other, 0.08 * other.abs().clamp(max=50).max().item())

@@ -1,4 +1,4 @@
-"""Tests of scripts/my_voice.py: its commands, its settings, and how it continues."""
+"""Test scripts/my_voice.py: its commands, its settings, and how it continues after a stop."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +13,8 @@ from tacotron2_voice.utils.files import write_json
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """Replace the stages by functions that write their outputs; return the commands that were run."""
+    """Replace the stages with functions that write their outputs, and return the list of
+    commands."""
     run = []
     out = tmp_path / "out"
 

@@ -1,4 +1,4 @@
-"""Tests of the corpora that docs/guides/corpora.md lists, each with the command of its row."""
+"""Test the corpora in docs/guides/corpora.md, each with the options in its row."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ SRT = "\n".join(
 
 
 def audio(path: Path, seconds: float = 1.0) -> None:
-    """Write noise in which every two seconds contain one second of signal."""
+    """Write noise that alternates between one second of signal and one second of quiet."""
     path.parent.mkdir(parents=True, exist_ok=True)
     times = np.arange(round(seconds * RATE)) / RATE
     is_loud = times % 2 < 1
@@ -147,7 +147,7 @@ def subtitles(root: Path) -> None:
     text(root / "chapter.srt", SRT)
 
 
-# The name of the corpus on the page, its tree, and the speakers of its four clips.
+# The name of the corpus on the page, its files, and the speakers of its four clips.
 CORPORA = {
     "LJSpeech": (ljspeech, []),
     "VCTK 0.92": (vctk, ["p225", "p225", "p226", "p226"]),
@@ -167,7 +167,7 @@ CORPORA = {
 
 
 def command_of(name: str) -> list[str]:
-    """Return the options of a corpus in the page's table."""
+    """Return the options for a corpus from the table on the page."""
     [row] = [line for line in PAGE.splitlines() if line.startswith(f"| {name} |")]
     return shlex.split(row.split("`")[1])
 

@@ -1,4 +1,4 @@
-"""tacotron2_voice/text/notations.py: ARPAbet and pinyin that a model would read as other words."""
+"""Test text/notations.py: ARPAbet and pinyin that a model would misread as words."""
 
 from dataclasses import replace
 

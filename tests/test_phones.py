@@ -84,7 +84,7 @@ def test_espeak_version_is_the_version_of_the_library():
     assert [int(number) for number in found] >= [1, 52, 0]
 
 
-# A replacement for eSpeak's process that ends at some texts, as if eSpeak had crashed.
+# Stands in for the eSpeak process, and exits at some texts as if eSpeak had crashed.
 FRAGILE = """
 import os, runpy, sys
 espeak = runpy.run_path(sys.argv[1])
@@ -103,7 +103,7 @@ espeak["main"]()
 
 @pytest.fixture
 def fragile(monkeypatch):
-    """Start a process like eSpeak's that ends at the text "sechs"."""
+    """Start a process that stands in for eSpeak and exits at the text "sechs"."""
     monkeypatch.setattr(phones, "COMMAND", [*phones.COMMAND[:2], "-c", FRAGILE, COMMAND[-1]])
     espeak = phones.Espeak()
     monkeypatch.setattr(phones, "_espeak", espeak)
@@ -149,7 +149,7 @@ def phones_and_process(text):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_espeak_leaves_no_process_and_no_files(number, tmp_path):
-    """No process remains, and no copy of eSpeak's library in the temporary folder."""
+    """The temporary folder contains no copy of the eSpeak library afterwards."""
     script = "import os; from tacotron2_voice.text import phones\n"
     script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
     script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"

@@ -1,4 +1,4 @@
-"""Test that plans equal those of release 0.4.0 bit by bit, so that runs of 0.4.0 can resume."""
+"""Test that plans are bitwise equal to those of release 0.4.0, so that its runs can be resumed."""
 
 import hashlib
 import itertools
@@ -38,7 +38,7 @@ def audio_and_text(audio, text):
 
 
 def digest(arrays):
-    """Return a hash of arrays of whole numbers."""
+    """Return a hash of integer arrays."""
     whole = hashlib.sha256()
     for array in arrays:
         whole.update(np.asarray(array).astype("<i8").tobytes())

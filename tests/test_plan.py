@@ -1,4 +1,4 @@
-"""Test the optimizer steps of a plan: their batches, weights and ends."""
+"""Test the optimizer steps in a plan: their batches, weights and ends."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import pytest
 
 from training.plan import next_step
 
-# Three batches of clips 0 to 4; the first optimizer step trains two of them.
+# Three batches with the clips 0 to 4. The first optimizer step contains two of these batches.
 SAMPLER = SimpleNamespace(
     plan=[np.array([0, 1]), np.array([2]), np.array([4, 3])],
     lengths=np.array([10, 7, 4, 5, 6]),
@@ -16,7 +16,7 @@ SAMPLER = SimpleNamespace(
 
 
 def test_optimizer_step_contains_batches_and_their_weights():
-    """With 2 frames per decoder step, the batches have 2 x 5 and 1 x 2 padded steps."""
+    """With 2 frames per decoder step, the batches have 2 x 5 and 1 x 2 padded decoder steps."""
     step = next_step(SAMPLER, 0, frames_per_step=2)
     assert step.numbers == [0, 1]
     assert step.end == 2

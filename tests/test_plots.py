@@ -1,4 +1,4 @@
-"""Test that plots show the right data, and that labels do not overlap."""
+"""Test that plots show the given data, and that labels do not overlap."""
 
 import warnings
 from itertools import pairwise
@@ -28,7 +28,7 @@ def diagonal(steps: int, symbols: int) -> np.ndarray:
 
 
 def drawn(*texts, **options):
-    """Draw an alignment of these texts, and return its axes and the axes of the color bar."""
+    """Plot an alignment for these texts, and return its axes and the axes of the color bar."""
     alignments = [diagonal(5 * len(text), len(text)) for text in texts]
     figure = draw_alignment(*alignments, texts=texts, **options)
     FigureCanvasAgg(figure).draw()
@@ -65,7 +65,7 @@ def test_alignment_plot_labels_words_when_the_text_is_long():
     labels = labels_of(axes)
     assert " ".join(labels) == SENTENCE
     assert labels[:3] == ["printing,", "in the", "only"]
-    # The middles of symbols 0-9, 10-16 and 17-21.
+    # The centers of symbols 0-9, 10-16 and 17-21.
     assert axes.get_yticks()[:3].tolist() == [4.5, 13, 19]
     title = axes.get_title()
     assert title.startswith("alignment: printing, in the only sense")
@@ -88,7 +88,7 @@ def test_labels_and_title_do_not_overlap(texts):
     boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
     assert all(
         low.y1 <= high.y0 + 2 for low, high in pairwise(boxes)
-    )  # 2 pixels of each box are empty
+    )  # the outer 2 pixels of each box are empty
     name = axes.yaxis.label.get_window_extent()
     assert name.x1 <= min(box.x0 for box in boxes)
     title = axes.title.get_window_extent()
@@ -99,7 +99,7 @@ def test_labels_and_title_do_not_overlap(texts):
 
 
 def test_alignment_plot_has_no_warnings_when_symbols_are_not_letters():
-    """Two dollar signs do not start a formula."""
+    """Two dollar signs must not start a formula."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         axes, _ = drawn(["$", "^", "$", "\U0010fffd"])

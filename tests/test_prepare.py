@@ -1,5 +1,4 @@
-"""Test corpus/prepare.py: checks, split, cached mels, and settings for training on the
-filelists."""
+"""Test corpus/prepare.py: checks, the split, cached mels, and settings for training."""
 
 import csv
 import io
@@ -55,7 +54,7 @@ def corpus(tmp_path):
 
 
 def read_lists(out, suffix=""):
-    """Return the lines of train.txt and val.txt, split at every pipe, with absolute paths."""
+    """Return the lines in train.txt and val.txt, split at pipes, with absolute paths."""
 
     def fields(line):
         path, *others = line.split("|")
@@ -83,7 +82,7 @@ def test_prepare_lists_every_clip_once(corpus, tmp_path):
         [str(corpus / "wavs" / f"c{i:02}.wav"), f"Number {i}.", f"{n / RATE:.6f}"]
         for i, n in enumerate(samples)
     ]
-    assert train == sorted(train)  # the lists keep the order of metadata.csv
+    assert train == sorted(train)  # the filelists keep the order of metadata.csv
 
 
 def test_prepare_writes_the_same_files_when_it_runs_twice(corpus, tmp_path, monkeypatch):
@@ -95,12 +94,12 @@ def test_prepare_writes_the_same_files_when_it_runs_twice(corpus, tmp_path, monk
     assert before.keys() == FILES
     for name in ("lengths.png", "corpus.png", "audio.png"):
         image = matplotlib.image.imread(io.BytesIO(before[name]))
-        # The image has several colors, so it is not blank.
+        # The image is not blank, because it has several colors.
         assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10
 
 
 def test_old_filelists_are_kept_when_the_disk_is_full(corpus, tmp_path, monkeypatch):
-    """The last file that is written finds no space."""
+    """The disk is full when the last file is written."""
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
     write_bytes = Path.write_bytes
@@ -146,10 +145,10 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
     [
         ("/p/data/c/wavs/a.wav", "/p/filelists/c", "../../data/c/wavs/a.wav"),
         ("/p/c/wavs/a.wav", "/p/c", "wavs/a.wav"),
-        # The two paths share only the root.
+        # The two paths have only the root in common.
         ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),
         ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # a relative path would be too long
-        # A relative path would lose its space, because fields are stripped.
+        # As a relative path, it would lose its leading space, because fields are stripped.
         ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),
     ],
 )
@@ -158,8 +157,8 @@ def test_filelist_has_relative_paths_when_clips_are_in_a_nearby_folder(clip, out
 
 
 def test_caches_stay_current_when_the_folder_is_moved(tmp_path, monkeypatch):
-    """Neither clips nor the table are read again, and settings.txt lists the filelists next to
-    it."""
+    """Neither the clips nor the table are read again, and settings.txt refers to the filelists in
+    its own folder."""
     make_corpus(tmp_path / "old" / "data")
     prepare(Preparation(tmp_path / "old" / "data", tmp_path / "old" / "filelists" / "mine"))
     shutil.move(tmp_path / "old", tmp_path / "new")
@@ -196,7 +195,7 @@ BAD_SOUNDS = ("rate", "cut", "pipe", "missing")
 
 
 def make_bad_corpus(folder):
-    """Make ten good clips and a bad clip for each kind of error. Returns the corpus and the
+    """Write ten valid clips and a bad clip for each kind of error. Return the corpus and the
     expected messages."""
     corpus = make_corpus(folder)
     wavs, metadata = corpus / "wavs", corpus / "metadata.csv"
@@ -225,7 +224,8 @@ def make_bad_corpus(folder):
 
 
 def test_bad_lines_are_rejected_when_symbols_come_from_the_corpus(tmp_path):
-    """With symbols=corpus, no line remains to collect symbols from."""
+    """With symbols=corpus, symbols are collected from the valid lines, but there is no valid line
+    here."""
     (tmp_path / "wavs").mkdir()
     (tmp_path / "metadata.csv").write_text("a b c\n" * 3)
     overrides = "symbols=corpus,text_cleaners=[basic_cleaners]"
@@ -261,7 +261,7 @@ def test_prepare_warns_when_texts_have_foreign_letters(corpus, tmp_path, capsys)
 
 
 def test_validation_filelist_is_omitted_when_the_fraction_is_0(corpus, tmp_path, capsys):
-    """The settings that prepare writes contain this, also with cached mels."""
+    """prepare writes this to the settings, also with cached mels."""
     for mels in (None, tmp_path / "mels"):
         prepare(Preparation(corpus, tmp_path / "lists", val_fraction=0, mels=mels))
         assert "Split: no clips are held out for validation" in capsys.readouterr().out
@@ -291,8 +291,8 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
 
 
 def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
-    """All bad clips are reported together, and nothing is written. If they are left out, no other
-    clip moves between the sets."""
+    """Without --skip-bad, all bad clips are reported together, and nothing is written. With
+    --skip-bad, the remaining clips stay in their sets."""
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
     message = refusal(main, [str(corpus), "--out", str(tmp_path / "lists")])
     listed = [line for line in message.splitlines() if line.startswith("  ")]
@@ -308,7 +308,7 @@ def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
-    # After the bad clips are fixed, they join a set, and the good clips stay in their sets.
+    # When the bad clips are fixed, they are added to a set. The remaining clips stay in their sets.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
     for name in (*BAD_SOUNDS, "both"):
@@ -352,7 +352,7 @@ def test_long_clips_are_left_out_when_max_seconds_is_set(corpus, tmp_path, capsy
     printed = capsys.readouterr().out
     assert "--max-seconds 3 leaves out 1 of 12 clips\n" in printed
     assert "warning: 1 of 11 clips" in printed
-    # All other clips stay in their sets.
+    # The remaining clips stay in their sets.
     for rows, fewer in zip(before, read_lists(out), strict=True):
         assert fewer == [row for row in rows if "chapter" not in row[0]]
 
@@ -360,7 +360,7 @@ def test_long_clips_are_left_out_when_max_seconds_is_set(corpus, tmp_path, capsy
 def test_note_lists_audio_files_that_are_not_in_the_metadata(corpus, tmp_path, capsys):
     write_tone(corpus / "wavs" / "c00.flac", 9000)  # c00.wav is read, not c00.flac
     write_tone(corpus / "wavs" / "stray.wav", 5000)
-    (corpus / "wavs" / "._c01.wav").touch()  # macOS leaves such files behind
+    (corpus / "wavs" / "._c01.wav").touch()  # macOS creates such files
     (corpus / "wavs" / "notes.txt").touch()
     prepare(Preparation(corpus, tmp_path / "lists"))
     assert (
@@ -428,7 +428,7 @@ def test_split_equals_the_pinned_split_when_the_corpus_is_ljspeech(
     printed = capsys.readouterr().out
     assert "the pinned split" in printed
     (warning,) = (line for line in printed.splitlines() if line.startswith("warning"))
-    assert "in 2 of 13,100 clips" in warning  # 47 symbols in 8.9 s, 13 in 2.1 s
+    assert "in 2 of 13,100 clips" in warning  # 47 symbols in 8.9 s and 13 symbols in 2.1 s
     assert "LJ014-0165 (5.3)" in warning
     lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
     texts = {line.split("|")[0]: line.split("|")[2] for line in lines}
@@ -471,7 +471,7 @@ def test_mels_are_made_when_missing_or_outdated(corpus, tmp_path, capsys):
     (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
     np.save(mels / "c02.npy", np.zeros((80, 3), np.float32))
     write_tone(corpus / "wavs" / "c03.wav", 4000 + 3 * 137, peak=0.25)
-    os.utime(corpus / "wavs" / "c03.wav", (1, 1))  # an old time, such as cp -p keeps
+    os.utime(corpus / "wavs" / "c03.wav", (1, 1))  # an old modification time, as after cp -p
     np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
@@ -496,7 +496,7 @@ def test_mel_folder_is_rejected_when_its_mel_settings_differ(corpus, tmp_path):
 
 @pytest.mark.parametrize("stop", [pytest.param("kill", marks=pytest.mark.thorough), "ctrl-c"])
 def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, capsys):
-    """No incomplete mel has a final name, and no mel is computed twice."""
+    """Incomplete mels have temporary names, and no mel is computed twice."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
     write_mel, begun = derived.write_mel, []
@@ -505,7 +505,7 @@ def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, ca
         begun.append(path.name)
         if len(begun) == 5:
             os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)  # slows the work down, so that the interrupt comes before the end
+        time.sleep(0.01)  # slow enough for the interrupt to arrive before the end
         return write_mel(path, mel)
 
     if stop == "kill":
@@ -549,7 +549,7 @@ def test_folder_is_rejected_when_it_is_a_file(option, name, tmp_path):
     assert name in message
 
 
-# ---------------------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------------------- printed output
 
 
 def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsys, monkeypatch):
@@ -568,7 +568,7 @@ def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsy
 
 
 def test_output_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
-    """A link to the corpus is rejected too. Nothing in the corpus changes."""
+    """A link to the corpus is rejected too. The corpus does not change."""
     (tmp_path / "link").symlink_to(corpus)
     before = contents(corpus)
     for folder in (corpus, tmp_path / "link", tmp_path / "x" / ".." / "corpus"):
@@ -579,7 +579,7 @@ def test_output_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
 
 @pytest.mark.parametrize("form", ["Windows encoding", "semicolons", "named column"])
 def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
-    """This also works without --convert if training can use the audio."""
+    """If training can use the audio files, this works without --convert."""
     add_line(corpus, "c10|No. ten|Number ten, naïve café and the crème brûlée of Zoë.")
     write_tone(corpus / "wavs" / "c10.wav", 9000)
     prepare(Preparation(corpus, tmp_path / "plain"))

@@ -1,4 +1,4 @@
-"""Test prepare when it runs again, or twice at the same time, in the folders of an earlier call."""
+"""Test repeated and simultaneous calls of prepare with the same folders."""
 
 import os
 from dataclasses import replace
@@ -21,7 +21,7 @@ def corpus(tmp_path):
 
 
 def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeypatch, capsys):
-    """This happens after settings.txt lists the new filelists. Other files do not change."""
+    """They are renamed after settings.txt lists the new filelists. No other files change."""
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     cleaners = "text_cleaners=[basic_cleaners]"
     prepare(Preparation(corpus, lists, f"{cleaners},symbols=corpus", mels=mels))
@@ -51,7 +51,7 @@ def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeyp
 def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
     lists = tmp_path / "lists"
     prepare(Preparation(corpus, lists))
-    prepare(Preparation(corpus, lists))  # a second call changes no file
+    prepare(Preparation(corpus, lists))  # a second call changes no files
     assert "note: " not in capsys.readouterr().out
     prepare(Preparation(corpus, lists, seed=5))
     [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
@@ -60,7 +60,7 @@ def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
 
 
 def test_settings_list_existing_filelists_when_prepare_is_killed(corpus, tmp_path, monkeypatch):
-    """This is true whenever prepare is killed while it moves files into place."""
+    """This holds at every moment at which prepare is killed while it moves files into place."""
     lists, replaced = tmp_path / "lists", []
 
     def replace_some(source, target):

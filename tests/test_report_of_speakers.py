@@ -1,4 +1,4 @@
-"""Test the table, warnings and plots of several speakers (corpus/report.py, corpus/plots.py)."""
+"""Test tables, warnings and plots for several speakers (corpus/report.py, corpus/plots.py)."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ REAL = sorted(LJSPEECH_CLIPS.glob("*.wav"))
 
 
 def clips_of(name, count, pace=0.06, level=-20.0, seconds=5.0, silence=0.1):
-    """Make clips of `seconds` of speech at the same speaking rate, with silence at each end."""
+    """Make clips with `seconds` of speech at the same speaking rate and silence at both ends."""
     symbols = tuple(1 + i % 30 for i in range(round(seconds / pace)))
     samples = [round(x * RATE) for x in (seconds + 2 * silence, silence, silence)]
     return [
@@ -58,12 +58,13 @@ def test_table_has_a_row_for_each_speaker():
         row.replace(" ", "").replace("\\|", "/").strip("|").split("|") for row in table.split("\n")
     ]
     assert rows[0] == "speaker clips heldout minutes mspersymbol silence(s) level(dB)".split()
-    assert rows[2] == ["bert/b", "60", "0", "5.4", "81", "0.40", "-26.0"]  # the most minutes first
+    assert rows[2] == ["bert/b", "60", "0", "5.4", "81", "0.40", "-26.0"]  # sorted by minutes
     assert rows[3] == ["anna", "30", "5", "2.6", "60", "0.20", "-20.0"]
 
 
 def test_table_is_cut_when_there_are_many_speakers():
-    """It shows the speakers with the most and the fewest minutes, and cuts long names."""
+    """The table shows the speakers with the most and the fewest minutes, and truncates long
+    names."""
     many = facts(*(clips_of(f"p{i:03}", 1 + i) for i in range(99)), clips_of("x" * 90, 200))
     rows = speaker_table(many).splitlines()[2:]
     assert len(rows) == MAX_ROWS + 1
@@ -93,7 +94,7 @@ def test_report_warns_when_speakers_have_few_minutes():
 
 
 def test_clips_of_a_slow_speaker_are_not_reported_as_unusual():
-    """A clip is unusual if it differs from the other clips of its speaker."""
+    """A clip is unusual only compared with the clips of the same speaker."""
     slow = clips_of("slow", 20, pace=0.2)
     slow[3] = replace(slow[3], symbols=slow[3].symbols * 3)
     clips = clips_of("fast", 100, pace=0.05) + slow
@@ -105,12 +106,12 @@ def test_clips_of_a_slow_speaker_are_not_reported_as_unusual():
     assert value.endswith("3.0")
 
 
-# ---------------------------------------------------------------------------- a corpus
+# ---------------------------------------------------------------------------- reports of a corpus
 
 
 @pytest.fixture
 def corpus(tmp_path, no_plots):
-    """Write real clips; bert's clips are a third as loud."""
+    """Write real clips. The amplitude of bert's clips is reduced to a third."""
     (tmp_path / "corpus" / "wavs").mkdir(parents=True)
     lines = []
     for path in REAL:
@@ -131,7 +132,7 @@ def test_report_and_conversion_compute_the_same_level(corpus):
         expected = 20 * np.log10(gain * speech_level(samples - samples.mean(), RATE))
         assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
         samples, _ = soundfile.read(path)
-        soundfile.write(path, 0.05 + samples, RATE)  # a constant offset is silent
+        soundfile.write(path, 0.05 + samples, RATE)  # a constant offset must not count as sound
         assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
 
 
@@ -163,4 +164,4 @@ def test_clips_have_the_color_of_their_speaker_when_there_are_few():
 
 def test_clips_have_one_color_when_there_are_many_speakers():
     rates, _ = drawn(*(clips_of(f"p{i:03}", 3, 0.04 + i / 5000) for i in range(59)))
-    assert len(rates.collections) == 2  # the usual clips, and the unusual clips
+    assert len(rates.collections) == 2  # one collection for usual clips, one for unusual clips

@@ -1,5 +1,4 @@
-"""Test how a run resumes: which checkpoint, logs and clips it uses, and which options it
-rejects."""
+"""Test how a run resumes: which checkpoint, logs and clips it uses, which options it rejects."""
 
 import errno
 import functools
@@ -53,12 +52,12 @@ from training.run_folder import RunFolder
 pytestmark = pytest.mark.usefixtures("clean_process")
 
 
-# ---------------------------------------------------------------------------- damage
+# ---------------------------------------------------------------------------- damaged checkpoints
 
 
 def test_resume_uses_an_earlier_checkpoint_when_the_newest_is_damaged(copied, whole, capsys):
     broken = newest(copied)
-    os.truncate(broken, 1000)  # best.pt is the same file, so it is damaged too
+    os.truncate(broken, 1000)  # best.pt is a link to this file, so it is damaged too
     train.main([*flags(copied, ""), "--resume"])
     assert f"warning: skipped a checkpoint: {broken}: damaged" in capsys.readouterr().out
     assert_same_run(copied, whole)
@@ -82,7 +81,7 @@ def test_resume_fails_when_no_checkpoint_is_valid(how, copied, capsys):
 def test_resume_reports_the_read_error_when_a_checkpoint_is_unreadable(
     which, copied, monkeypatch, capsys
 ):
-    """`best.pt` is read too, to find out whether it is from a later step."""
+    """`best.pt` is read too, because it might be from a later step."""
     unreadable = newest(copied) if which == "newest" else copied / "best.pt"
     open_file = files.open_file
 
@@ -101,7 +100,7 @@ def test_resume_reports_the_read_error_when_a_checkpoint_is_unreadable(
 
 @pytest.mark.parametrize("how", ["missing", "changed"])
 def test_resume_renames_the_metrics_file_of_a_different_run(how, copied, capsys, monkeypatch):
-    """A new file is started, and the old file is kept under another name."""
+    """A new metrics file is started, and the old file is kept under a different name."""
     path = copied / "metrics.jsonl"
     if how == "missing":
         path.unlink()
@@ -118,7 +117,7 @@ def test_resume_renames_the_metrics_file_of_a_different_run(how, copied, capsys,
     assert (aside.read_bytes() if aside.exists() else None) == other
 
 
-# ---------------------------------------------------------------------------- which checkpoint
+# ---------------------------------------------------------------------------- choice of the checkpoint
 
 
 def test_resume_changes_nothing_when_the_run_is_finished(copied, capsys):
@@ -135,7 +134,8 @@ def test_resume_continues_bitwise_when_epochs_are_raised(copied, corpus, tmp_pat
 
 
 def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monkeypatch):
-    """For example, the checkpoint was moved to another disk, and best.pt is not a link any more."""
+    """This happens if the checkpoint was moved to another disk, so that best.pt is a separate
+    file."""
     linked = newest(copied)
     moved, before = linked.rename(tmp_path / "moved.pt"), metrics(copied)
     linked.symlink_to(moved)
@@ -148,7 +148,7 @@ def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monke
 
 
 def test_resume_resets_the_best_loss_when_best_pt_is_deleted(copied):
-    """If a run was killed before it marked the best checkpoint, resuming marks it."""
+    """If a run was killed before it linked best.pt, resuming creates this link."""
     state = load(newest(copied))
     state["loop"] |= {"best_validation_loss": 0.0, "best_iteration": 1}
     (copied / "best.pt").unlink()
@@ -188,12 +188,12 @@ def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_one(
     }
     assert "renamed a later or damaged checkpoint" in printed
     assert len(metrics(out, "epoch")) == 3
-    # The validation of epoch 2 was cut off, and there was no other validation.
+    # The validation after epoch 2 was removed, and there was no other validation.
     assert not metrics(out, "validation")
     steps_drawn = [step for step, _ in curves(out)["training/loss"]]
     assert steps_drawn == sorted(set(steps_drawn))
     assert max(steps_drawn) <= metrics(out, "epoch")[-1]["iteration"]
-    # Without best.pt, the last line contains the newest checkpoint.
+    # Without best.pt, the last printed line contains the newest checkpoint.
     assert "checkpoint_" in printed.splitlines()[-1]
 
 
@@ -202,7 +202,8 @@ def kill_when_renamed() -> None:
 
 
 def test_resuming_from_an_earlier_checkpoint_continues_after_kills(corpus, tmp_path):
-    """The checkpoint has another name. Both the same command and --resume continue afterwards."""
+    """The checkpoint was renamed. Afterwards both the same command and --resume continue the
+    run."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
     shutil.copytree(whole, out)
@@ -217,8 +218,8 @@ def test_resuming_from_an_earlier_checkpoint_continues_after_kills(corpus, tmp_p
 
 
 def test_resume_reads_the_step_from_content_when_the_name_differs(copied, capsys):
-    """Files that a killed run left next to the events are removed, because TensorBoard would read
-    them."""
+    """Temporary files of a killed run are removed from the events folder, because TensorBoard would
+    read them."""
     shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")
     (copied / "logs" / ".events.out.tfevents.1.a.tacotron2.7.tmp").touch()
     (copied / "logs" / ".x.tmp").mkdir()
@@ -254,7 +255,7 @@ def test_run_resumes_from_its_start_checkpoint_when_killed(whole, corpus, tmp_pa
 
 
 def reference_style(path: Path, corpus) -> dict:
-    """Write a checkpoint in the form of NVIDIA's recipe, without loop state and settings."""
+    """Write a checkpoint in the format of NVIDIA's recipe, without loop state or settings."""
     torch.manual_seed(99)
     other = Tacotron2(create_hparams(corpus.hparams()))
     optimizer = torch.optim.Adam(other.parameters())
@@ -280,7 +281,7 @@ def test_warm_start_does_not_load_ignored_layers(corpus, tmp_path, capsys):
         assert torch.equal(tensor, expected[name]), name
 
 
-# ---------------------------------------------------------------------------- what may change
+# ---------------------------------------------------------------------------- allowed changes
 
 
 @pytest.mark.parametrize("change", ["seed=77", "prepare_trainset_per_epoch=False"])
@@ -303,7 +304,7 @@ def test_resume_accepts_changed_batch_settings_between_epochs(copied, capsys):
     assert load(newest(copied))["scaler"]["scale"] > 1
 
 
-# ---------------------------------------------------------------------------- other clips
+# ---------------------------------------------------------------------------- changed clips
 
 
 def change_clips(corpus, filelist: Path) -> None:
@@ -334,7 +335,7 @@ def test_error_contains_the_option_when_clips_differ(copied, corpus, tmp_path, c
 
 
 def test_new_clips_keep_weights_and_counts(corpus, tmp_path, monkeypatch, capsys):
-    """An interrupted epoch starts again, with a plan of the new clips."""
+    """The interrupted epoch starts again with a plan for the new clips."""
     filelist = tmp_path / "new.txt"
     out = stopped_inside_an_epoch(corpus, tmp_path / "out")
     change_clips(corpus, filelist)
@@ -357,7 +358,7 @@ def test_new_clips_keep_weights_and_counts(corpus, tmp_path, monkeypatch, capsys
     whole = shutil.copytree(out, tmp_path / "whole")
     assert killed.end().code == -signal.SIGKILL
     for folder in (out, whole):
-        # --new-clips has no effect the second time.
+        # --new-clips has no effect when it is repeated.
         train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))
     assert "note: --new-clips has no effect" in capsys.readouterr().out
     assert_same_run(out, whole)
@@ -392,7 +393,7 @@ def test_resume_error_suggests_new_clips_when_a_clip_is_missing(corpus, tmp_path
 
 
 def with_relative_paths(corpus, folder):
-    """Return a copy of the corpus whose lists have relative paths."""
+    """Return a copy of the corpus whose filelists contain relative paths."""
     shutil.copytree(corpus.folder, folder)
     for name in ("train.txt", "val.txt"):
         lines = (folder / name).read_text().replace(f"{corpus.folder}/", "")
@@ -411,13 +412,13 @@ def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path,
     (new / "settings.txt").write_text("training_files=train.txt\nvalidation_files=val.txt\n")
     capsys.readouterr()
     train.main(flags(out, f"@{new}/settings.txt", "--resume"))
-    # The filelist caches were moved too, so no clip is read.
+    # The caches were moved with the filelists, so no clips are read.
     assert "reading" not in capsys.readouterr().out
     assert_same_run(out, whole)
 
 
 def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_path, capsys):
-    """The run keeps the setting, and rejects another clip with the same name."""
+    """The run keeps this setting, and rejects a different clip with the same name."""
     old, out = tmp_path / "old", tmp_path / "out"
     filelist = copied_corpus(corpus, old)
     moved = {"training_files": tmp_path / "train.txt"}
@@ -440,7 +441,7 @@ def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_
 
 
 def test_resume_fails_when_the_run_is_still_training(copied, monkeypatch, capsys):
-    """The checkpoint is not read, because the other process may still write a newer checkpoint."""
+    """The checkpoint is not read, because the running process may write a newer checkpoint."""
     monkeypatch.setattr(train, "find_start", None)
     before = snapshot(copied)
     other = RunFolder(copied)
@@ -469,8 +470,8 @@ OLD_RUN = DATA / "run_0.4.0"
 
 @pytest.fixture
 def old_run(tmp_path, monkeypatch) -> Path:
-    """Copy a run of version 0.4.0 that was stopped inside its second epoch."""
-    monkeypatch.chdir(ROOT)  # The filelists of the old run have relative paths.
+    """Copy a run of version 0.4.0 that was stopped during its second epoch."""
+    monkeypatch.chdir(ROOT)  # the filelists of the old run contain relative paths
     folder = shutil.copytree(OLD_RUN, tmp_path / "old")
     lists = ",".join(f"{x}_files={folder}/{y}.txt" for x, y in LISTS.items())
     train.main(flags(folder / "run", f"{lists},epochs=3", "--resume"))
@@ -481,12 +482,12 @@ LISTS = {"training": "train", "validation": "val"}
 
 
 def test_run_of_version_0_4_0_resumes_with_the_same_losses(old_run):
-    """The expected values were measured by resuming with version 0.4.0."""
+    """The expected values come from resuming the run with version 0.4.0."""
     found = [record for record in metrics(old_run) if record["kind"] != "run"]
     expected = json_lines(OLD_RUN / "expected.jsonl")
     for record, wanted in zip(found[-len(expected) :], expected, strict=True):
         for name, value in wanted.items():
-            # Processors round differently, so losses differ a little.
+            # Processors round differently, so losses differ slightly.
             assert record[name] == (
                 pytest.approx(value, rel=1e-4) if value != str(value) else value
             )
@@ -520,11 +521,11 @@ def test_resume_rejects_changed_text_rules_when_texts_are_english(
     assert snapshot(out) == before
 
 
-# ---------------------------------------------------------------------------- the planned batch
+# ---------------------------------------------------------------------------- planned batches
 
 
 def test_run_stops_when_a_batch_differs_from_the_plan(corpus, tmp_path, monkeypatch, capsys):
-    """The loader gives two clips in another order than the plan."""
+    """The loader returns two clips in a different order than planned."""
     out = tmp_path / "out"
     next_batches = train.next_batches
 
@@ -538,7 +539,7 @@ def test_run_stops_when_a_batch_differs_from_the_plan(corpus, tmp_path, monkeypa
     assert load(newest(out))["iteration"] == 2
 
 
-# ---------------------------------------------------------------------------- another optimizer
+# ---------------------------------------------------------------------------- custom optimizers
 
 
 def test_run_with_a_custom_optimizer_resumes_bitwise(corpus, tmp_path, monkeypatch):

@@ -1,5 +1,4 @@
-"""Test which lines of text files are spoken, and how synthesis resumes after a stop at any
-moment."""
+"""Test which lines of text files are spoken, and how synthesis resumes after a stop at any time."""
 
 import argparse
 import os
@@ -30,13 +29,13 @@ from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 
 BOOK = "One dog.\n* * *\nTwo cats.\n\nIt rains.\nWe sat down.\n---\nShe reads.\n"
-NAMES = ["0001", "0003", "0005", "0006", "0008"]  # names of the lines that can be spoken
+NAMES = ["0001", "0003", "0005", "0006", "0008"]  # output names for the lines that can be spoken
 
 
 class Stopper:
-    """Raise KeyboardInterrupt before or after the `at`-th call of a function that speaks or writes.
+    """Raise KeyboardInterrupt before or after call number `at` of a function that speaks or writes.
 
-    Also counts the texts that are spoken."""
+    The class also counts the texts that are spoken."""
 
     def __init__(self, monkeypatch):
         self.calls, self.at, self.after, self.texts = 0, 0, False, 0
@@ -78,7 +77,8 @@ def book(tmp_path):
 
 @pytest.fixture
 def synthesized(checkpoint_path, book, one_thread, monkeypatch, capsys):
-    """Return a function that runs synthesize.py on the book, and returns the last printed line."""
+    """Return a function that runs synthesize.py on the test book and returns the last printed
+    line."""
     synthesize_quickly(monkeypatch.setattr)
 
     def run(out, *more) -> str:
@@ -95,7 +95,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def damage(rng: random.Random, folder: Path) -> None:
-    """Damage the folder as a killed process or a user could."""
+    """Damage the output folder in a way that a killed process or a user could."""
     log = folder / "spoken.jsonl"
     made = [path for path in folder.iterdir() if path.suffix in (".wav", ".png")]
     if log.exists() and rng.random() < 0.5:
@@ -130,7 +130,7 @@ def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
     assert found == whole
     assert {*expected.splitlines()} <= {*log.splitlines()}
     assert stops > 0
-    assert damaged or stopper.texts <= 5 + 5 + stops  # each stop repeats at most one text
+    assert damaged or stopper.texts <= 5 + 5 + stops  # each stop makes at most one text repeat
     assert damaged or log == expected
 
 
@@ -153,7 +153,7 @@ def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
             break
         except KeyboardInterrupt:
             stops += 1
-        if wav.exists():  # the results are complete, so the same command starts again
+        if wav.exists():  # results are complete, so the command would start anew
             wav.unlink()
             begun += 1
         if part.exists() and part.stat().st_size > 44:
@@ -239,7 +239,7 @@ def test_only_changed_texts_are_synthesized_again(synthesized, book, tmp_path):
     book.write_text(BOOK.replace("sat", "SAT").replace("---", "One more."), encoding="utf-8")
     assert f"of 2 texts to {out}; 4 already complete, 1 line skipped, " in synthesized(out)
     assert "of 6 texts to" in synthesized(out, "--speed", "1.1")
-    assert "of 6 texts to" in synthesized(out)  # the log has these files, with other checksums
+    assert "of 6 texts to" in synthesized(out)  # the log lists these files with different checksums
 
 
 def test_file_names_sort_by_line_when_there_are_many_lines(tmp_path):

@@ -1,4 +1,4 @@
-"""Test that failed chunks are synthesized again, and that the best attempt is kept
+"""Test that failed chunks are synthesized again and that the best attempt is kept
 (tacotron2_voice/synthesizer.py)."""
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ LETTERS = len(TEXT)
 
 
 def through(steps: int = 60, skip: range = range(0), stops: bool = True):
-    """Return an alignment and stop probabilities. The symbols in `skip` get no attention."""
+    """Return an alignment and stop probabilities. Attention skips the symbols in `skip`."""
     alignment = diagonal(steps, LETTERS)
     for step in np.flatnonzero(np.isin(alignment.argmax(axis=1), skip)):
         alignment[step] = np.eye(LETTERS)[skip[0] - 1]
@@ -37,7 +37,7 @@ ENDLESS = through(stops=False)
 
 
 class Scripted(Synthesizer):
-    """A model that returns a prepared result for any text, chosen by the seed."""
+    """A model that returns a prepared result for any text. The seed selects the result."""
 
     def __init__(self, *readings, settings=H):
         filters = mel_filters(settings).numpy()
@@ -111,7 +111,7 @@ def test_next_seed_is_0_after_the_largest_seed():
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_frames_are_yielded_early_only_when_retries_are_0(retries):
-    """Frames that a stream has yielded cannot change any more."""
+    """Frames that a stream has already yielded cannot be replaced."""
     speaker = Scripted(SKIPS, GOOD)
     next(speaker.stream_mels(TEXT, retries=retries))
     assert speaker.steps_made < 30 if retries == 0 else speaker.steps_made == 2 * 60
@@ -131,7 +131,7 @@ GATES = st.lists(st.sampled_from([0.1, 0.9]), min_size=90, max_size=90)
 
 @given(LENGTHS, GATES, st.booleans())
 def test_log_mel_contains_whole_decoder_steps_for_any_attempt(steps, gates, loud):
-    """Some attempts yield their last step before their end is found."""
+    """Some attempts yield their last decoder step before the end of speech is detected."""
     alignment = diagonal(steps, LETTERS)
     speaker = Scripted((alignment, np.array(gates)[:steps]))
     if loud:  # the audio never becomes quiet
@@ -145,8 +145,8 @@ def test_log_mel_contains_whole_decoder_steps_for_any_attempt(steps, gates, loud
 
 
 def test_step_limit_depends_on_the_length_of_the_text():
-    """The slowest speech of 14 symbols in LJSpeech takes at most 2.0 s, and attention rests for 0.8
-    s."""
+    """At the slowest speaking rate in LJSpeech, 14 symbols take at most 2.0 s, and attention may
+    rest for another 0.8 s."""
     speaker = Scripted(ENDLESS, settings=create_hparams("n_frames_per_step=2,n_mel_channels=4"))
     step = 2 * 256 / 22050
     longest = LJSPEECH.longest_time(LETTERS) + 0.8
@@ -176,7 +176,7 @@ def test_no_punctuation_is_added_when_the_corpus_has_none():
 
 
 def test_chunk_never_lasts_longer_than_two_minutes():
-    """The limit holds for all settings and all statistics of a corpus."""
+    """This limit holds for all settings and corpus statistics."""
     settings = create_hparams("n_frames_per_step=2,n_mel_channels=4,max_decoder_steps=100000")
     speaker = Scripted(GOOD, settings=settings)
     most = 120 * settings.sampling_rate / (2 * settings.hop_length)

@@ -1,4 +1,4 @@
-"""Tests of `row_costs`: batches end where a step costs least per clip."""
+"""Test `row_costs`: batches end where the cost of a decoder step per clip is lowest."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from length_batching import STRATEGIES, BatchingError, LengthBatchSampler, plan_epoch
 from length_batching.plan import BatchCosts
 
-# Microseconds of a decoder step on an H100, fitted to measured times.
+# Microseconds per decoder step on an H100, fitted to measurements.
 H100 = {16: 32.6, 32: 48.3, 48: 57.0, 64: 54.7}
 SAMPLES = np.loadtxt(LJSPEECH_LENGTHS, delimiter=",", skiprows=1, usecols=1, dtype=int)
 FRAMES = 1 + SAMPLES // 276
@@ -23,7 +23,7 @@ def sizes_and_lengths(lengths, plan):
 
 
 def seconds(lengths, plan, row_costs):
-    """Return the cost of an epoch: frames of each batch times the cost of a step."""
+    """Return the cost of an epoch: the sum over batches of frames times cost per decoder step."""
     sizes, longest = sizes_and_lengths(lengths, plan)
     costs = BatchCosts(lengths, row_costs=row_costs)
     return sum(length * costs.row_cost(size) for size, length in zip(sizes, longest, strict=True))
@@ -68,9 +68,9 @@ def test_batches_fill_whole_tiles_when_a_second_tile_doubles_the_cost():
     assert sum(sizes) == 500
 
 
-def test_large_batch_is_kept_when_its_step_costs_little_more():
+def test_large_batch_is_kept_when_its_decoder_step_costs_little_more():
     plan = plan_epoch(np.full(200, 10), 25, "sorted", dynamic_batch_size=True, row_costs=H100)
-    assert {*plan.sizes.tolist()} == {25}  # 25 / 48.3 is more than 16 / 32.6
+    assert {*plan.sizes.tolist()} == {25}  # 25 rows / 48.3 µs is more than 16 rows / 32.6 µs
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
@@ -104,7 +104,7 @@ def test_cost_table_is_rejected_when_a_size_multiple_is_given():
 
 @pytest.mark.parametrize("batches_per_update", [1, 2, 4])
 def test_optimizer_steps_stay_the_same_when_the_default_multiple_is_given(batches_per_update):
-    """The recipe always passes all options. Its optimizer steps must not depend on that."""
+    """The recipe always passes all options. This must not change its optimizer steps."""
     lengths = FRAMES[:300]
     plans = []
     for options in (DYNAMIC, DYNAMIC | {"size_multiple": 1, "row_costs": None}):

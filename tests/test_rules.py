@@ -1,4 +1,4 @@
-"""Test the version of the reading rules, and where it is stored (tacotron2_voice/text/rules.py)."""
+"""Test the version of the reading rules and where it is stored (tacotron2_voice/text/rules.py)."""
 
 import json
 import shutil

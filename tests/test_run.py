@@ -1,4 +1,4 @@
-"""Test a run's records, the checkpoints it keeps, its failures, and the settings it rejects."""
+"""Test the records, kept checkpoints, failures and rejected settings of runs."""
 
 import multiprocessing
 import resource
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def test_run_keeps_the_newest_checkpoints_and_the_best(corpus, tmp_path, monkeypatch):
-    """Checkpoints are written every 3 steps, and validation follows epochs 1, 2 and 3. The second
-    validation is made the best."""
+    """Checkpoints are written every 3 optimizer steps, and validation runs after epochs 1, 2 and 3.
+    The test makes the second validation the best."""
     saved = []
     save = checkpoint.write_checkpoint
 
@@ -91,8 +91,8 @@ def limit_file_size(limit: int) -> None:
 
 
 def test_run_loses_nothing_when_the_disk_is_full(corpus, tmp_path):
-    """A limit on the file size imitates a full disk, because the kernel stops the write
-    half-way."""
+    """A limit on the file size imitates a full disk, because the kernel stops writing in the
+    middle."""
     out = tmp_path / "out"
     run(out, corpus, **LONG | {"epochs": 1})
     before = {path.name: path.read_bytes() for path in out.glob("*.pt")}
@@ -110,7 +110,8 @@ def kill_a_worker() -> None:
     def kill() -> None:
         worker, *_ = multiprocessing.active_children()
         worker.kill()
-        # The loader's signal handler raises an error during this sleep, inside a step.
+        # The signal handler of the loader raises an error during this sleep, inside an optimizer
+        # step.
         time.sleep(1)
 
     act_at(Trainer, "step", kill, 6)
@@ -192,7 +193,7 @@ def test_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_path, capsy
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, RuntimeError])
-# A failure in set-up, and a failure in the training loop.
+# One failure during set-up, and one failure in the training loop.
 @pytest.mark.parametrize("place", ["Trainer", "schedule_at"])
 def test_traceback_is_printed_when_the_program_has_a_bug(
     error, place, corpus, tmp_path, monkeypatch

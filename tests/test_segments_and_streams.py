@@ -64,7 +64,7 @@ def test_segments_equal_those_of_a_naive_loop(data, longest):
 
 
 OPTIONS = {"batch_capacity": 9_000, "batch_randomization": True, "seed": 3} | DBS
-READ: list[int] = []  # the `skip` of every call of `read`
+READ: list[int] = []  # the argument `skip` in every call of `read`
 
 
 def stream_of(count, **changed):
@@ -85,8 +85,8 @@ def passed(stream, epoch=0, workers=0):
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
 def test_stream_yields_every_item_once(count):
-    """Each window is planned separately. Items at the end that fill less than half a window join
-    the last window."""
+    """Each window is planned separately. If the last items fill less than half of a window, they
+    are added to the previous window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))
     assert sorted(clips_of(first)) == sorted(clips_of(second)) == list(range(count))
@@ -99,7 +99,7 @@ def test_stream_yields_every_item_once(count):
     order = clips_of(
         LengthBatchStream(lambda skip: iter(range(200)), lambda i: 5, 8, "random", window=100)
     )
-    assert order[:100] != [i - 100 for i in order[100:]]  # windows have different plans
+    assert order[:100] != [i - 100 for i in order[100:]]  # the plans of windows are different
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
@@ -118,7 +118,7 @@ def test_processes_and_workers_yield_every_item_once(world_size, workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stream_yields_the_remaining_items_when_resumed(workers):
-    """The number of processes and workers may change."""
+    """The number of processes and workers can change on resume."""
     stream = stream_of(330, batches_per_update=2)
     whole = passed(stream, 5)
     for trained in range(0, len(whole) + 1, 2 if workers == 0 else 22):
@@ -130,7 +130,7 @@ def test_stream_yields_the_remaining_items_when_resumed(workers):
             shares.append(list(DataLoader(resumed, batch_size=None, num_workers=workers)))
             assert READ[-1] == state["items_before"] or workers
         assert [batch for turn in zip(*shares, strict=True) for batch in turn] == whole[trained:]
-    assert state["items_before"] >= 200  # the stream is not read from the start
+    assert state["items_before"] >= 200  # earlier items are not read again
     begun = stream_of(330, batches_per_update=2)
     begun.set_epoch(5)
     assert list(itertools.islice(begun, 6)) == whole[:6]
@@ -152,7 +152,7 @@ def test_stream_resumes_in_the_loader_of_torchdata():
 
     for workers in (0, 2):
         whole = list(loader(workers))
-        for trained in (1, 4, len(whole) + 1):  # one more than the epoch has: it is finished
+        for trained in (1, 4, len(whole) + 1):  # the last value means a complete epoch
             first, second = loader(workers), loader(workers)
             trained_batches = list(itertools.islice(first, trained))
             second.load_state_dict(first.state_dict())
@@ -194,5 +194,5 @@ def test_stream_fails_when_accelerate_prepares_its_loader():
         put_on_device=True,
         dispatch_batches=False,
     )
-    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises this error
+    with pytest.raises(TypeError, match="NoneType"):  # raised by accelerate
         list(prepared)

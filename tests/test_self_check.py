@@ -1,6 +1,7 @@
-"""Test the check of the kernels before training: its answers, its cache, and the chosen decoder.
+"""Test the kernel check before training: its results, its cache, and the selected decoder.
 
-Triton's interpreter stands for a GPU, and this process usually stands for the check's process.
+In place of a GPU, most tests use Triton's interpreter. They run the check in this process instead
+of a new process.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "tf32_as_before")
 
 @pytest.fixture(autouse=True)
 def a_gpu_of_ours(monkeypatch, tmp_path):
-    """Run the kernels in the interpreter, on the smallest possible batch."""
+    """Let the interpreter stand in for a GPU, with the smallest possible batch."""
     small = {"CHUNK": 1, "UNITS": 32, "GROUPS": 1, "DEPENDENT_LAUNCHES": True}
     small |= {"problem": lambda *_: None, "bucket": lambda clips, symbols: (clips, 32)}
     for name, value in small.items():
@@ -57,13 +58,13 @@ def a_gpu_of_ours(monkeypatch, tmp_path):
 
 
 def in_this_process(facts, device):
-    """Return the answer that a fresh process would give."""
+    """Return the result that a new process would return."""
     given = json.dumps({"facts": facts, "device": device})
     output = io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(output),
-        torch.random.fork_rng(devices=[]),  # a separate process would not change the random state
+        torch.random.fork_rng(devices=[]),  # a separate process would not change this random state
     ):
         patch.setattr(sys, "stdin", io.StringIO(given))
         compare_kernels.main()
@@ -71,7 +72,8 @@ def in_this_process(facts, device):
 
 
 def answers_in_turn(monkeypatch, *answers):
-    """Make the next checks give these answers, and return the list of the checks' facts."""
+    """Make the next checks return these results, and return the list of the facts that they
+    check."""
     tried = []
     left = list(answers)
 
@@ -102,14 +104,14 @@ def test_training_uses_the_kernels_when_the_check_passes(autocast):
 
 
 def smaller_tanh(monkeypatch):
-    """Make a formula of the kernels wrong: tanh is too small."""
+    """Introduce an error into a kernel formula: tanh is too small."""
     kernels = graphs._kernels()
     tanh = kernels._tanh
     monkeypatch.setattr(kernels, "_tanh", lambda x: tanh(x) * 0.9999)
 
 
 def no_first_gradient(monkeypatch):
-    """Make only the backward pass wrong: a buffer does not start with zeros."""
+    """Introduce an error into the backward pass only: a buffer does not start with zeros."""
     entries = graphs.Graphs._gradient_entries
 
     def changed(self, *given):
@@ -140,14 +142,14 @@ def wrong_encoder(monkeypatch):
     monkeypatch.setattr(graphs.Graphs, "lstm_forward", changed)
 
 
-# For each failure, the tensors that may have the largest error.
+# For each failure: the tensors that can have the largest error.
 FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_encoder: "encoder"}
 
 
 @interpreted
 @pytest.mark.parametrize("failure", FAILURES)
 def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch):
-    """The answer contains the tensor's name, and the warning contains everything that a report
+    """The result contains the name of the tensor. The warning contains all facts that a bug report
     needs."""
     failure(monkeypatch)
     answer = check()
@@ -170,7 +172,7 @@ def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch)
 
 @interpreted
 def test_training_uses_plain_operations_for_the_part_that_is_incorrect(monkeypatch):
-    """The answer is cached."""
+    """The result of the check is cached."""
     wrong_encoder(monkeypatch)
     for _ in range(2):
         with pytest.warns(UserWarning, match="failed their check"):
@@ -270,7 +272,7 @@ def test_process_survives_when_a_kernel_on_a_gpu_reads_illegal_memory(monkeypatc
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
 def test_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
-    """If the result is None, no process can be started."""
+    """The parameter None means that no process can be started."""
     if text is None:
         monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
         monkeypatch.setattr(self_check, "COMMAND", ("/no/such/program",))
@@ -282,7 +284,7 @@ def test_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
     assert not self_check.cache_file(answer.facts).exists()
 
 
-# ---------------------------------------------------------------------------- what is cached
+# ---------------------------------------------------------------------------- the cache
 
 
 @pytest.mark.parametrize("changed", ["nothing", "GPU", "precision", "sizes", "TF32"])
@@ -322,7 +324,7 @@ def test_check_warns_when_the_cache_cannot_be_written(monkeypatch, tmp_path, cap
 
 
 def trained(hparams):
-    """Return the parameters after three optimizer steps, and a phrase on how the decoder ran."""
+    """Return the parameters after three optimizer steps, and the description of the decoder."""
     trainer = Trainer(hparams, CPU)
     trainer.model.train()
     for _ in range(3):
@@ -340,16 +342,17 @@ def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
     trainer.use_decoder("reference")
     assert trainer.model.training_decoder is teacher_forced
     with warnings.catch_warnings(action="error"):
-        trainer.use_decoder("fast")  # the result of the first check is used again
+        trainer.use_decoder("fast")  # reuses the result of the first check
     with monkeypatch.context() as patched:
         patched.setattr(graphs, "problem", lambda *_: "no CUDA device")
         expected, _ = trained(HPARAMS)
-    # Equal bits show that plain operations ran: even correct kernels round differently.
+    # Bitwise equality shows that plain operations ran, because even correct kernels round
+    # differently.
     assert torch.equal(found, expected)
 
 
 class Several(Processes):
-    """Imitate one of two processes on different machines."""
+    """Stand in for one of two processes on different machines."""
 
     def all_or_none_with_heartbeat(self, action, what):
         return action()
@@ -363,9 +366,9 @@ def test_processes_use_the_worst_check_result_of_all_machines(monkeypatch):
     with pytest.warns(UserWarning, match="failed their check"):
         decoder, _, phrase = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(0, 2))
     assert is_plain(decoder)
-    with warnings.catch_warnings(action="error"):  # Only the first process warns.
+    with warnings.catch_warnings(action="error"):  # only the first process warns
         second = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(1, 2))
-        # Only the first process of a machine checks.
+        # Only the first process on a machine runs the check.
         third = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(1, 2, local_rank=1))
     assert second.description == third.description == phrase
     assert len(tried) == 1

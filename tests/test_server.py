@@ -1,4 +1,4 @@
-"""tacotron2_voice/server/: OpenAI's API with its own client, the queue, and rejected requests."""
+"""Test tacotron2_voice/server/: the OpenAI client, the queue, and rejected requests."""
 
 import base64
 import io
@@ -58,7 +58,7 @@ def client(server):
 
 
 def web(voice, access=None, **limits):
-    """Return a client of an application that runs in this thread."""
+    """Return a client for an application that runs in this thread."""
     workers = Workers(Limits(workers=1, **limits), Metrics())
     return TestClient(make_app(Voices({"small": voice}), workers, access or Access()), HERE)
 
@@ -71,7 +71,7 @@ def speech_of(voice, text=SENTENCES, **options):
     return np.concatenate([*voice.stream(text, **options)])
 
 
-# ---------------------------------------------------------------------------- OpenAI's client
+# ---------------------------------------------------------------------------- the OpenAI client
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -81,7 +81,7 @@ def test_openai_client_gets_decodable_audio_in_every_format(name, client, voice)
     )
     expected = len(speech_of(voice)) / 22050
     assert response.response.headers["content-type"].startswith(FORMATS[name].media_type)
-    if name == "pcm":  # 16-bit samples at 24 kHz, as OpenAI's
+    if name == "pcm":  # 16-bit samples at 24 kHz, as in the OpenAI API
         assert len(response.content) / 2 / 24_000 == pytest.approx(expected, abs=0.001)
         return
     audio, rate = soundfile.read(io.BytesIO(response.content))
@@ -107,7 +107,7 @@ def test_openai_client_gets_the_samples_of_the_voice(client, voice):
 def test_streaming_starts_before_the_whole_text_is_synthesized(name, paused):
     with running(paused) as server:
         client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="x")
-        paused.allowed.release(8 if name == "opus" else 3)  # a page of Opus is a second long
+        paused.allowed.release(8 if name == "opus" else 3)  # an Opus page is 1 s of audio
         request = client.audio.speech.with_streaming_response.create(
             model="small",
             voice="default",
@@ -386,7 +386,7 @@ def test_server_responds_when_there_are_many_idle_connections(server):
         client.close()
 
 
-def test_connection_is_closed_early_when_the_audio_is_broken(voice, monkeypatch, capsys):
+def test_connection_is_closed_early_when_synthesis_fails(voice, monkeypatch, capsys):
     monkeypatch.setattr(voice.griffin_lim, "magnitudes", lambda mel: 1 / 0)
 
     def broken(mels):

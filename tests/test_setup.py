@@ -1,4 +1,4 @@
-"""Test which clips a start opens, the work of several processes, and the batches."""
+"""Test set-up: which clips a start opens, how processes share this work, and the batches."""
 
 import os
 import re
@@ -34,7 +34,7 @@ from training.start import Start, check_processes_agree
 
 @pytest.fixture
 def lists(tmp_path):
-    """Return settings with two filelists of two old clips each."""
+    """Return settings with two filelists, each with two clips that have old modification times."""
     for name in ("train", "val"):
         for clip in "ab":
             write_audio(tmp_path / f"{name}-{clip}.wav")
@@ -52,7 +52,7 @@ def write_audio(path, last=0.0, length=5000):
 
 
 def put_older_audio(path):
-    """Replace a file and keep its old time, as cp -p, rsync -t and mv do."""
+    """Replace a file and keep its old modification time, as cp -p, rsync -t and mv do."""
     old = path.with_name("old.wav")
     write_audio(old, 0.1)
     os.utime(old, (1, 1))
@@ -61,7 +61,7 @@ def put_older_audio(path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Return the names of opened clips, with True if a clip was read to its end."""
+    """Return the name of each opened clip, and whether it was read to its end."""
     found = []
 
     def watch(name, to_its_end):
@@ -82,7 +82,7 @@ ALL = ["train-a", "train-b", "val-a", "val-b"]
 
 
 def test_read_clips_warns_when_lists_share_clips(lists, tmp_path, capsys):
-    """The filelists may contain a clip under different paths."""
+    """The filelists can list the same clip under different paths."""
     (tmp_path / "val.txt").write_text("val-a.wav|Text.\n./train-b.wav|Text.\n")
     read_clips(lists, new_run=True)
     printed = capsys.readouterr().out
@@ -91,7 +91,7 @@ def test_read_clips_warns_when_lists_share_clips(lists, tmp_path, capsys):
 
 
 def test_read_clips_accepts_an_empty_validation_filelist(lists, opened):
-    """An empty name of the training list is rejected."""
+    """An empty path for the training filelist is rejected."""
     training, validation = read_clips(replace(lists, validation_files=""), new_run=True)
     assert (len(training), len(validation)) == (2, 0)
     assert read_in_two(replace(lists, validation_files=""))[1][1].fingerprint
@@ -106,7 +106,7 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
         read_clips(lists, new_run=True)
     printed = capsys.readouterr().out
     for filelist in (lists.training_files, lists.validation_files):
-        assert f"{filelist}:2: " in str(found.value)  # one message contains both errors
+        assert f"{filelist}:2: " in str(found.value)  # the same message contains both errors
         assert f"{filelist}:1: " not in str(found.value)
         name = Path(filelist).name
         assert f"{filelist}: no up-to-date {name}.clips; reading every clip once" in printed
@@ -123,7 +123,7 @@ def test_new_run_reads_every_clip_when_the_cache_is_incomplete(lists, opened):
 
 
 @pytest.mark.parametrize("new_run", [True, False])
-def test_second_start_opens_no_clips(lists, opened, capsys, new_run):
+def test_second_start_does_not_open_clips(lists, opened, capsys, new_run):
     first = read_clips(lists, new_run=new_run)
     assert sorted(opened) == [(name, new_run) for name in ALL]
     assert ("reading every clip" in capsys.readouterr().out) == new_run
@@ -177,7 +177,7 @@ def test_read_clips_fails_when_a_file_changes_while_it_is_read(
 
 
 def test_processes_compare_all_training_code():
-    """Processes that run other code would give other results without a message."""
+    """Otherwise processes with different code would produce incorrect results without a message."""
     compared = {name_of(path) for pattern in start_module.CODE for path in ROOT.glob(pattern)}
     left = {"train"}
     loaded = set()
@@ -192,11 +192,11 @@ def test_processes_compare_all_training_code():
 # ---------------------------------------------------------------------------- several processes
 
 
-PROCESS_TIMEOUT = 2  # seconds that processes wait for each other
+PROCESS_TIMEOUT = 2  # seconds that a process waits for another process
 
 
 class Pair(Processes):
-    """Imitate one of two processes of a machine by a thread."""
+    """Stand in for one of two processes on the same machine. It runs in a thread."""
 
     meeting = threading.Barrier(2, timeout=PROCESS_TIMEOUT)
     values: ClassVar[list] = [None, None]
@@ -228,7 +228,7 @@ def read_in_two(lists) -> list:
 
 @pytest.mark.parametrize("has_table", [True, False])
 def test_one_process_per_machine_checks_clips(has_table, lists, tmp_path, opened):
-    """If no cache can be written, each process checks the clips."""
+    """If the cache cannot be written, each process checks the clips."""
     for name in () if has_table else ("train", "val"):
         (tmp_path / f"{name}.txt.clips").mkdir()
     first, second = read_in_two(lists)
@@ -313,7 +313,7 @@ def test_describe_costs_excludes_random_epochs():
 
 
 def test_few_updates_warning_suggests_a_smaller_frame_budget_when_it_limits_batches():
-    """batch_size then has no effect."""
+    """In this case, batch_size has no effect."""
     frames = np.full(380, 500)
     hparams = replace(HParams(), batch_capacity=60_000)
     warning = few_updates(make_sampler(frames, hparams), hparams)
@@ -326,13 +326,13 @@ def test_few_updates_warning_is_returned_only_when_optimizer_steps_are_few():
     warning = few_updates(make_sampler(frames[:320], HParams()), HParams())
     assert "an epoch has only 5 optimizer steps" in warning
     assert "batch_size=16 for about 20" in warning
-    # With batches of 2 clips, the warning cannot advise smaller batches.
+    # With batches of 2 clips, the warning cannot suggest smaller batches.
     few = replace(HParams(), batch_size=2)
     assert "Add more clips" in few_updates(make_sampler(frames[:6], few), few)
 
 
 def test_short_limit_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
-    """The check includes both filelists. With the advised limit there is no warning."""
+    """The check includes both filelists. With the suggested limit, there is no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)
     h = replace(lists, n_frames_per_step=2, max_decoder_steps=15)

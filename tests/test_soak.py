@@ -1,12 +1,12 @@
-"""Test resuming with a run that is stopped 200 times, and test that this test finds differences.
+"""Test resuming with a run that is stopped 200 times, and test the comparison of runs.
 
-Start the long test by hand. It takes about 40 minutes on two cores:
+Start the long test manually. It takes about 40 minutes on two cores:
 
     .venv/bin/python -m pytest -m slow -s tests/test_soak.py
 
-You can change it with the environment variables SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one of
-soak_runs.KINDS) and SOAK_HPARAMS. The test prints its report and writes it to soak.md in its folder
-(see --basetemp).
+You can configure it with the environment variables SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one of
+soak_runs.KINDS) and SOAK_HPARAMS. The test prints a report and writes it to soak.md in its
+temporary folder (see --basetemp).
 """
 
 import errno
@@ -45,7 +45,8 @@ def test_run_equals_an_uninterrupted_run_when_it_is_stopped_many_times(tmp_path)
 
 @pytest.mark.thorough
 def test_output_is_complete_when_the_disk_is_full(tmp_path):
-    """The limit is 2,000 bytes per file, and the output is longer."""
+    """A limit of 2,000 bytes per file imitates the full disk. The output is longer than this
+    limit."""
     draw = SimpleNamespace(randrange=lambda *_: 2000, random=lambda: 1, uniform=lambda *_: 60)
     hparams = create_hparams(soak_runs.SETTINGS)
     filelist = soak_runs.make_mels(tmp_path, hparams, 0)
@@ -101,7 +102,7 @@ def test_start_counts_as_failed_when_it_ends_with_a_traceback_or_without_a_reaso
         assert found.startswith(failure)
 
 
-def test_patterns_match_the_messages_of_training(whole, tmp_path, capsys):
+def test_soak_patterns_match_the_messages_of_training(whole, tmp_path, capsys):
     assert soak_runs.TRAINING in whole.with_suffix(".log").read_text()
     (tmp_path / METRICS_FILE).write_text("changed\n")
     saved = {"logs": {METRICS_FILE: 8}, "metrics_checksum": 0}

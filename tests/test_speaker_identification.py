@@ -1,6 +1,6 @@
-"""Test which speaker is nearest to an embedding (evaluation/speaker_identification.py).
+"""Test the search for the nearest speaker (evaluation/speaker_identification.py).
 
-test_recognizers.py tests the encoder, test_evaluate.py its use in scripts/evaluate.py.
+test_recognizers.py tests the encoder. test_evaluate.py tests its use in scripts/evaluate.py.
 """
 
 from pathlib import Path
@@ -22,12 +22,13 @@ SILENCE = np.zeros(2)
 
 
 def unit(degrees):
-    """Return a vector [2] in that direction."""
+    """Return a unit vector [2] in this direction."""
     return np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
 
 
 def test_nearest_speaker_has_the_largest_cosine_similarity():
-    """The centroid is the mean of a speaker's recordings. Silence has no speaker."""
+    """The centroid is the mean over a speaker's recordings. Silence is not assigned to any
+    speaker."""
     centroids = centroids_of([unit(0), unit(90), unit(20)], ["anna", "bert", "anna"])
     np.testing.assert_allclose(centroids["anna"], unit(10))
     assert [nearest_speaker(unit(x), centroids) for x in (-60, 45, 55)] == ["anna", "anna", "bert"]

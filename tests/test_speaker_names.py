@@ -1,4 +1,4 @@
-"""Test the fields, columns and folders with names of speakers (corpus/speaker_names.py)."""
+"""Test fields, columns and folders that contain speaker names (corpus/speaker_names.py)."""
 
 import re
 import shutil
@@ -29,7 +29,7 @@ def write_metadata(folder, *lines):
 
 
 def read_metadata(folder, column):
-    """Read a metadata.csv whose audio files c0.wav to c41.wav are empty."""
+    """Read a metadata.csv with the empty audio files c0.wav to c41.wav."""
     (folder / "wavs").mkdir(exist_ok=True)
     for i in range(42):
         (folder / "wavs" / f"c{i}.wav").touch()
@@ -38,8 +38,9 @@ def read_metadata(folder, column):
 
 @pytest.fixture
 def readers(tmp_path):
-    """Write real clips in a folder for each speaker: anna's in LJSpeech's layout, and Zoë's with
-    texts next to them. Two clips have the names of anna's clips."""
+    """Write real clips in one folder per speaker: anna's folder has LJSpeech's layout, and Zoë's
+    folder has a text file next to each clip. Two of Zoë's clips have the same names as anna's
+    clips."""
     corpus = tmp_path / "the readers"
     (corpus / "anna" / "wavs").mkdir(parents=True)
     (corpus / "Zoë" / "part 1").mkdir(parents=True)
@@ -54,7 +55,7 @@ def readers(tmp_path):
 
 
 def lists_of(out, name="{}"):
-    """Return the speaker of each id in both filelists."""
+    """Map each clip id in both filelists to its speaker."""
     lines = "".join((out / f"{name.format(x)}.txt").read_text("utf-8") for x in ("train", "val"))
     rows = [line.split("|") for line in lines.splitlines()]
     return {re.sub(r".*/|\.\w+$", "", row[0]): row[3] for row in rows if len(row) == 4}
@@ -107,7 +108,8 @@ def test_speaker_column_is_rejected_when_it_is_the_text_or_empty(tmp_path):
 
 
 def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
-    """Filelists of cached mels have this field too, and settings.txt sets speaker_embedding_dim."""
+    """Filelists for cached mels also have this field, and settings.txt sets
+    speaker_embedding_dim."""
     corpus, out = tmp_path / "corpus", tmp_path / "lists"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):
@@ -205,10 +207,11 @@ def test_speaker_names_are_equal_when_only_their_unicode_form_differs(tmp_path):
 
 
 def test_speaker_folders_work_with_any_layout(readers, tmp_path):
-    """The ids of two speakers that share a name begin with the speakers' names."""
+    """If two speakers have clips with the same file name, the clip ids begin with the speaker
+    names."""
     out = tmp_path / "lists"
     command = [str(readers), "--speaker-folders", "--out", str(out), "--val-fraction", "0.34"]
-    assert "--convert" in refusal(prepare.main, command)  # two files have one name
+    assert "--convert" in refusal(prepare.main, command)  # two files have the same name
     prepare.main([*command, "--convert", str(tmp_path / "new ones")])
     expected = {"0": "anna", "3": "Zoë"}
     expected |= {f"{name}-{i}": name for name in ("anna", "Zoë") for i in (1, 2)}
@@ -221,7 +224,7 @@ def test_speaker_folders_work_with_any_layout(readers, tmp_path):
 
 
 def test_speaker_folders_can_be_links(readers, tmp_path):
-    """The links lead to corpora in other places. Each folder is read once."""
+    """The links point to corpora in different locations. Each folder is read once."""
     linked = tmp_path / "linked"
     (linked / "bert").mkdir(parents=True)
     (linked / "anna").symlink_to(readers / "anna")

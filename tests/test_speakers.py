@@ -1,4 +1,4 @@
-"""Test models of several speakers: filelists, caches, batches, the model, runs and warm starts."""
+"""Test models with several speakers: filelists, caches, batches, model, runs and warm starts."""
 
 import re
 import shlex
@@ -29,8 +29,8 @@ TINY_MODEL = create_hparams(tiny())
 
 @pytest.fixture
 def lists(tmp_path):
-    """Return settings with a filelist of nine clips by three speakers, and three validation
-    clips."""
+    """Return settings with filelists of nine training clips and three validation clips by three
+    speakers."""
     lines = []
     for i in range(9):
         path = tmp_path / f"{i}.wav"
@@ -49,12 +49,13 @@ def test_fourth_field_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
-    # A letter with an accent may be one or two characters. Both spellings are the same name.
+    # A letter with an accent can be one or two characters. Both forms must give the same name.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
 def test_every_label_is_a_field_and_has_settings():
-    """Fields of a line have no names, so another order would mix them up without an error."""
+    """Fields in a filelist line have no names, so a different order would mix them up without an
+    error."""
     assert ListedClip._fields[3:] == LABELS
     assert all(
         {f"{label}s", f"{label}_embedding_dim"} <= types_of(HParams).keys() for label in LABELS
@@ -135,7 +136,7 @@ def speakers_model(**changes) -> tuple[Tacotron2, HParams]:
 
 
 def test_output_of_every_decoder_step_changes_when_the_speaker_changes():
-    """The log-mels of two speakers differ from the first frame on. The encoder outputs differ only
+    """The log-mels of two speakers differ from the first frame. Their encoder outputs differ only
     by the speaker vectors."""
     model, hparams = speakers_model()
     model.eval()
@@ -167,7 +168,7 @@ def test_model_raises_when_speakers_are_missing_or_unexpected():
 
 
 def test_fast_decoder_equals_the_reference_when_there_are_speakers():
-    """Outputs and all gradients are compared."""
+    """The test compares outputs and all gradients."""
     fast_decoder = pytest.importorskip("fast_decoder")
     hparams = replace(TINY_MODEL, speaker_embedding_dim=6, speakers=NAMES)
     batch = synthetic_batch([9, 5, 7], [6, 3, 5], hparams)
@@ -194,8 +195,8 @@ def options(lists, **changes) -> str:
     return tiny(**named | defaults | changes)
 
 
-def test_run_trains_speakers_and_resumes(lists, capsys):
-    """The checkpoint contains the names. An interrupted run ends with the same result as an
+def test_run_with_several_speakers_trains_and_resumes(lists, capsys):
+    """The checkpoint contains the speaker names. An interrupted run has the same result as an
     uninterrupted run."""
     out, other = lists / "run", lists / "other"
     train.main(flags(out, options(lists)))
@@ -228,7 +229,7 @@ def test_filelists_are_rejected_when_their_speakers_differ(lists):
 
 
 def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
-    """Users may join filelists by hand, so the names are compared here for the first time."""
+    """Users can combine filelists manually, so the names must be compared again here."""
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.||ANNA\n")
     message = refusal(train.main, flags(lists / "run", options(lists)), error=SystemExit)
@@ -237,8 +238,8 @@ def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
 
 
 def test_resume_is_rejected_when_there_are_new_speakers(lists):
-    """The run is rejected at once, because --new-clips would not help. Then the test follows the
-    advice."""
+    """The error does not suggest --new-clips, because it would not help. Then the test follows the
+    suggestion in the error."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.||dora\n" * 2)
@@ -252,7 +253,7 @@ def test_resume_is_rejected_when_there_are_new_speakers(lists):
 
 
 def test_resume_is_rejected_when_a_model_of_one_speaker_gets_speakers(lists, capsys):
-    """The test follows the advice of the warning and of the error."""
+    """The test follows the suggestions in the warning and in the error."""
     run, settings = lists / "run", options(lists, epochs=1)
     train.main(flags(run, f"{settings},speaker_embedding_dim=0"))
     train.main(flags(run, "epochs=2", "--resume"))
@@ -269,7 +270,7 @@ def test_resume_is_rejected_when_a_model_of_one_speaker_gets_speakers(lists, cap
 
 
 def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
-    """The settings of the run require speakers, and the message suggests no option to leave out."""
+    """The run's settings require speakers. The error does not suggest leaving out an option."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
         path = lists / name
@@ -310,7 +311,7 @@ def test_warning_is_printed_when_several_speakers_are_trained_as_one(lists, caps
 
 
 def test_warm_start_keeps_the_speech_of_a_model_with_one_speaker(lists):
-    """With learning rate 0, each speaker speaks exactly like the model with one speaker."""
+    """With learning rate 0, every speaker sounds exactly like the model with one speaker."""
     one, many = lists / "one", lists / "many"
     train.main(flags(one, options(lists, speaker_embedding_dim=0, epochs=1)))
     still = options(lists, epochs=1, learning_rate=1e-30)
@@ -335,8 +336,8 @@ def test_warm_start_is_rejected_when_filelists_lack_speakers(lists):
 
 
 def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_path):
-    """Weights of other projects, such as Mellotron, contain speaker vectors without names. The test
-    follows the advice."""
+    """Weights from some projects, such as Mellotron, contain speaker vectors without names. The
+    test follows the suggestion in the error."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     weights = tmp_path / "mellotron.pt"
     torch.save({"state_dict": load(newest(lists / "run"))["state_dict"]}, weights)
@@ -354,8 +355,8 @@ def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_pa
 
 
 def test_warm_start_keeps_speaker_vectors_by_name(lists, capsys):
-    """The order changes, one speaker is removed, and a new speaker begins with the mean of the
-    vectors."""
+    """The order of speakers changes, one speaker is removed, and the vector of a new speaker starts
+    as the mean of the old vectors."""
     first, second = lists / "first", lists / "second"
     train.main(flags(first, options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):

@@ -1,4 +1,4 @@
-"""Test training with several speakers: balanced batches, memory, and each speaker's validation."""
+"""Test training with several speakers: balanced batches, memory, and validation per speaker."""
 
 import math
 import re
@@ -62,7 +62,8 @@ SPEAKERS = replace(HParams(), speaker_embedding_dim=64, batch_size=3, random_epo
 
 
 def with_speakers(corpus: Corpus, **names: str) -> Corpus:
-    """Write filelists with a speaker in each line: `train="ab"` alternates a and b."""
+    """Write filelists with a speaker in each line. For `train="ab"`, the lines alternate between a
+    and b."""
     for name, of_clips in names.items():
         path = corpus.folder / f"{name}.txt"
         lines = path.read_text().splitlines()
@@ -74,8 +75,8 @@ def with_speakers(corpus: Corpus, **names: str) -> Corpus:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Corpus:
-    """Validation has two batches, of 3 and 2 clips; the first clips of a and b are in the first
-    batch, and the first clip of c is in the second batch."""
+    """Return a corpus whose validation has two batches, with 3 and 2 clips. The first clips of a
+    and b are in the first batch, and the first clip of c is in the second batch."""
     corpus = make_corpus(tmp_path_factory.mktemp("speakers"))
     return with_speakers(corpus, train="aabca", val="abcca")
 
@@ -91,7 +92,7 @@ corpora = st.lists(st.tuples(st.integers(1, 90), st.integers(0, 3)), min_size=4,
 @few
 @given(corpus=corpora, balance=st.floats(0, 1))
 def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
-    """The mean frames per epoch are proportional to a speaker's frames to the power of 1 - b."""
+    """With speaker_balance b, the mean frames per epoch are proportional to frames ** (1 - b)."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     weights = balancing_weights(frames, speakers, replace(SPEAKERS, speaker_balance=balance))
     if balance == 0 or len(set(speakers)) == 1:
@@ -116,9 +117,9 @@ def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
     update=st.integers(1, 2),
 )
 def test_balanced_epochs_follow_the_sampling_rules(corpus, balance, strategy, epoch, update):
-    """An epoch draws as many clips as the corpus contains. Each clip's share is rounded down or up.
-    Draws depend on seed and epoch only, batches keep the frame budget, processes share them, and
-    runs resume inside an epoch."""
+    """An epoch draws as many clips as the corpus contains, and the number of draws of each clip is
+    its share, rounded down or up. Draws depend only on seed and epoch, batches stay within the
+    frame budget, processes share the batches, and runs resume inside an epoch."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(
         SPEAKERS,
@@ -154,12 +155,12 @@ def test_balanced_epochs_follow_the_sampling_rules(corpus, balance, strategy, ep
 
 
 FRAMES = np.array([*[100] * 90, *[50] * 10])
-# One speaker has 9,000 frames, the other speaker has 500.
+# One speaker has 9,000 frames, and the other speaker has 500 frames.
 NUMBERS = np.array([*[0] * 90, *[1] * 10])
 
 
 def test_balanced_draws_equal_values_computed_by_hand():
-    """Each speaker gets half of the time, so short clips are drawn twice as often."""
+    """Each speaker gets half of the training time, so short clips are drawn twice as often."""
     weights = balancing_weights(FRAMES, NUMBERS, replace(SPEAKERS, speaker_balance=1))
     draws = draws_of_clips(weights)
     assert draws[0] * 90 == pytest.approx(100 / 3)
@@ -167,8 +168,8 @@ def test_balanced_draws_equal_values_computed_by_hand():
 
 
 def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
-    """Costs are compared with random batches of the same drawn clips, so random batches save
-    nothing."""
+    """The costs are relative to random batches of the same drawn clips. Therefore random batches
+    have no saving."""
     same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
     hparams = replace(SPEAKERS, batch_randomization=False, **same)
     weights = balancing_weights(FRAMES, NUMBERS, hparams)
@@ -188,7 +189,7 @@ def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
 def test_balance_is_rejected_when_out_of_range(overrides, message):
     with pytest.raises(UserError, match=message):
         create_hparams(overrides)
-    # The advised settings are valid.
+    # The settings that the error suggests are valid.
     assert create_hparams("speaker_balance=0.5,speaker_embedding_dim=64")
 
 
@@ -200,7 +201,7 @@ def test_balance_is_rejected_when_out_of_range(overrides, message):
 def test_balanced_batches_never_need_more_memory_than_the_worst_case(
     corpus, balance, capacity, seed
 ):
-    """A batch may contain a clip several times."""
+    """A batch can contain the same clip several times."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(
         SPEAKERS,
@@ -223,7 +224,7 @@ def test_balanced_batches_never_need_more_memory_than_the_worst_case(
 
 
 def test_memory_check_includes_speakers_and_repeated_draws():
-    """The check runs a rare speaker's only short clip as often as an epoch may draw it."""
+    """The check repeats the only short clip of a rare speaker as often as an epoch can draw it."""
     lengths = [(1, "rare"), *[(30, "often")] * 7]
     clips = ClipTable.of(
         "list.txt",
@@ -236,7 +237,7 @@ def test_memory_check_includes_speakers_and_repeated_draws():
     weights = balancing_weights(clips.num_frames, clips.speaker_numbers, hparams)
     check_memory(trainer, clips, clips, weights)
     validation = [(3, 4, 30)] * 2
-    # On a CPU, the check first runs a batch of one clip.
+    # On a CPU, the check first runs a batch with one clip.
     shapes = [tuple(batch.mel.shape) for batch in batches if len(batch.mel) > 1]
     assert shapes == [(3, 4, 30), (8, 4, 1), *validation]
     assert all("speaker" in batch.labels for batch in batches)
@@ -253,14 +254,14 @@ def test_compare_batching_rejects_speaker_balance_when_only_lengths_are_given(tm
 
 
 def noise(batch: Batch) -> Outputs:
-    """Return outputs of a batch, also at padding."""
+    """Return random outputs for a batch, including its padding."""
     parts = (torch.randn(batch.mel.shape), torch.randn(batch.mel.shape))
     return Outputs(*parts, torch.randn(batch.gate.shape), torch.empty(0))
 
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_loss_sums_per_clip_exclude_padding(r):
-    """The sums equal the losses of each clip alone."""
+    """The sums equal the losses that are computed for each clip alone."""
     batch = synthetic_batch([7, 2, 9], [3, 1, 2], create_hparams(tiny(n_frames_per_step=r)))
     outputs = noise(batch)
     for row, (mel, gate) in enumerate(sums_of_clips(outputs, batch).T.tolist()):
@@ -276,8 +277,8 @@ def test_loss_sums_per_clip_exclude_padding(r):
 
 @pytest.mark.parametrize("r", [1, 2])
 def test_losses_of_speakers_equal_values_computed_by_hand(r, corpus, tmp_path):
-    """The losses come from each batch's outputs. Their mean, weighted by frames, is the loss of all
-    clips."""
+    """The losses are computed from the outputs of each batch. Their mean, weighted by frames,
+    equals the loss over all clips."""
     out = tmp_path / "out"
     run(out, corpus, **MANY, p_prenet_dropout=0, n_frames_per_step=r)
     saved = load(out / "best.pt")
@@ -307,8 +308,8 @@ def test_losses_of_speakers_equal_values_computed_by_hand(r, corpus, tmp_path):
 
 
 def test_validation_has_an_example_of_every_speaker(corpus, tmp_path, monkeypatch, capsys):
-    """Each example is the speaker's first validation clip in the batches' order, spoken by that
-    speaker. The record contains the means."""
+    """The example for each speaker is the speaker's first validation clip in batch order, spoken by
+    that speaker. The record contains the means over the examples."""
     out, asked, speak = tmp_path / "out", [], validation.speak
     spy = lambda run, ids, name: asked.append((ids, name)) or speak(run, ids, name)  # noqa: E731
     monkeypatch.setattr(validation, "speak", spy)
@@ -339,8 +340,8 @@ def test_validation_has_an_example_of_every_speaker(corpus, tmp_path, monkeypatc
 
 
 def test_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path):
-    """The example is the same clip. With one speaker, numbers, lines and plots contain no names of
-    speakers."""
+    """The example is the same clip. With one speaker, the metrics, printed lines and plots contain
+    no speaker names."""
     places = {}
     for name, dim in (("voice", 0), ("speaker", 4)):
         table = ClipTable.of(
@@ -412,7 +413,8 @@ def test_start_prints_at_most_ten_speakers():
 
 @given(st.data())
 def test_examples_are_the_first_clips_of_speakers(data):
-    """Examples come from the speakers with the most speech, at any position in the batches."""
+    """The examples come from the speakers with the most speech, whatever their positions in the
+    batches."""
     counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
     table = clips_of({f"s{i}": count for i, count in enumerate(counts)})
     hparams = replace(HParams(), validation_batch_size=data.draw(st.integers(1, 7)))
@@ -429,7 +431,7 @@ def test_examples_are_the_first_clips_of_speakers(data):
 def test_number_of_curves_and_lines_is_limited_when_there_are_many_speakers(
     tmp_path, monkeypatch, capsys
 ):
-    """metrics.jsonl contains the losses of all speakers."""
+    """metrics.jsonl still contains the losses of all speakers."""
     monkeypatch.setattr(validation, "MAX_SHOWN", 2)
     monkeypatch.setattr("training.speakers.MAX_SHOWN", 2)
     monkeypatch.setattr("training.metrics.MAX_CURVES", 3)
@@ -473,7 +475,7 @@ def test_run_line_contains_the_minutes_of_each_speaker(corpus, tmp_path, capsys)
 
 
 def test_results_of_one_and_two_processes_are_equal(corpus, tmp_path):
-    """Weights, records of speakers and examples are bitwise the same with the fast decoder."""
+    """With the fast decoder, weights, speaker records and examples are bitwise equal."""
     settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": 0.5, "decoder": "fast"}
     one, two = tmp_path / "one", tmp_path / "two"
     assert Child(flags(one, corpus.hparams(**settings))).end().code == 0

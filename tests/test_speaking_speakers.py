@@ -70,8 +70,8 @@ def save(path, names=NAMES, **more):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Return a checkpoint of three speakers, its exports with their printed output, and a
-    checkpoint of one speaker."""
+    """Return a checkpoint with three speakers, the voices exported from it with their printed
+    output, and a checkpoint with one speaker."""
     folder = tmp_path_factory.mktemp("speakers")
     (folder / "texts.txt").write_text("A dog came.\nIt sat down, and it ate.\n" * 2)
     found = {"checkpoint": save(folder / "best.pt"), "alone": save(folder / "one.pt", ("anna",))}
@@ -88,7 +88,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
 def test_audio_differs_between_speakers(kind, made):
-    """Each speaker's audio is the same in every call, complete or streamed."""
+    """The audio of each speaker is the same in every call, whether it is complete or streamed."""
     speaker = load_synthesizer(getattr(made, kind))
     sounds = [np.concatenate([*speaker.stream(SENTENCE, speaker=name)]).tobytes() for name in NAMES]
     assert len(set(sounds)) == 3
@@ -97,8 +97,8 @@ def test_audio_differs_between_speakers(kind, made):
 
 
 def test_voice_equals_its_checkpoint_for_every_speaker(made):
-    """Every decoder step of every speaker is compared without dropout. int8 is as exact as for one
-    speaker."""
+    """The test compares every decoder step for every speaker, without dropout. int8 is as accurate
+    as for one speaker."""
     exact = load_checkpoint_synthesizer(made.checkpoint, "p_prenet_dropout=0", torch.device("cpu"))
     words = [5, 6, 7, 20, 31, 40]
     for kind, tolerance in (("fp32", 1e-4), ("int8", 0.1)):
@@ -117,7 +117,7 @@ def test_texts_for_the_export_comparison_alternate_between_speakers(made):
     assert f"--voice {made.int8} --speaker NAME --text" in made.int8_printed
 
 
-def test_export_is_rejected_when_the_graph_confuses_speakers(made, tmp_path, monkeypatch):
+def test_export_is_rejected_when_the_graph_ignores_the_chosen_speaker(made, tmp_path, monkeypatch):
     """The graph uses the vector of one speaker for all speakers."""
     last, write = torch.tensor([[0.0, 0.0, 1.0]]), export.write_graphs
 
@@ -149,7 +149,7 @@ def test_error_lists_speakers_when_the_name_is_missing_or_unknown(name, message,
     assert str(made.fp32) in refused
 
 
-def test_name_is_optional_when_there_is_one_speaker(made, checkpoint_path):
+def test_speaker_name_is_optional_when_there_is_one_speaker(made, checkpoint_path):
     alone = load_synthesizer(made.alone)
     assert (
         alone.synthesize(SENTENCE).audio.tobytes()
@@ -165,7 +165,7 @@ def test_name_is_optional_when_there_is_one_speaker(made, checkpoint_path):
 
 
 def test_programs_use_the_chosen_speaker(made, tmp_path, capsysbinary):
-    """synthesize.py, the program of the wheel, and streams give the same bytes."""
+    """synthesize.py, the command in the wheel, and streams produce the same bytes."""
     expected = (
         (32767 * np.concatenate([*Voice(made.fp32).stream(SENTENCE, speaker="bert")]))
         .round()
@@ -180,7 +180,7 @@ def test_programs_use_the_chosen_speaker(made, tmp_path, capsysbinary):
 
 
 def test_texts_are_synthesized_again_when_the_speaker_changes(made, tmp_path, capsys):
-    """Another spelling of the same name does not count as a change."""
+    """A different Unicode form of the same name does not count as a change."""
     out = ["--text", SENTENCE, "-o", str(tmp_path / "out")]
     sounds = {}
     for name in ("anna", " anna", "bert"):
@@ -191,7 +191,6 @@ def test_texts_are_synthesized_again_when_the_speaker_changes(made, tmp_path, ca
 
 
 def test_programs_report_a_missing_speaker_before_they_read_or_write_files(made, tmp_path):
-    """The error comes before texts are read or files are written."""
     arguments = ["--text-file", str(tmp_path / "none.txt"), "-o", str(tmp_path / "out")]
     message = refusal(synthesize.main, ["--checkpoint", str(made.checkpoint), *arguments])
     assert message.startswith("--speaker: ")
@@ -225,7 +224,7 @@ def test_speakers_cannot_be_overridden_in_synthesis(setting, made, checkpoint_pa
     assert "speaker_embedding_dim=4: " in message
 
 
-# ---------------------------------------------------------------------------- files from elsewhere
+# ---------------------------------------------------------------------------- damaged files
 
 
 def names(folder, *changed: object) -> None:
@@ -280,13 +279,13 @@ def test_checkpoint_is_rejected_when_its_speakers_are_damaged(changed, tmp_path)
             read(path)
 
 
-# ---------------------------------------------------------------------------- pace
+# ---------------------------------------------------------------------------- speaking rates
 
 
 def corpus(*paces: float, clips: int = 200, few: int = 0):
-    """Make clips of speakers with these rates, in seconds per symbol.
+    """Make clips of speakers with these speaking rates, in seconds per symbol.
 
-    Each clip is up to 10 % faster or slower. The last speaker has only `few` clips."""
+    The rate varies by up to 10 % between clips. The last speaker has only `few` clips."""
     rng, rows = np.random.default_rng(0), list[tuple[float, ...]]()
     for index, pace in enumerate(paces):
         count = few if few and index == len(paces) - 1 else clips
@@ -297,7 +296,7 @@ def corpus(*paces: float, clips: int = 200, few: int = 0):
     return frames, symbols, indices.astype(np.int64)
 
 
-SETTINGS = create_hparams("hop_length=441")  # a frame lasts 20 ms
+SETTINGS = create_hparams("hop_length=441")  # one frame is 20 ms
 
 
 def measured(*paces: float, **sizes):
@@ -308,7 +307,7 @@ def measured(*paces: float, **sizes):
 
 
 def test_statistics_contain_the_rate_of_each_speaker():
-    """The range is computed from all speakers, relative to the rate of each speaker."""
+    """The range of rates is computed over all speakers, relative to the rate of each speaker."""
     whole, (slow, fast) = measured(0.12, 0.05)
     for one, pace in ((slow, 0.12), (fast, 0.05)):
         assert one.statistics.seconds_per_symbol == pytest.approx(pace, rel=0.03)
@@ -325,7 +324,7 @@ def test_statistics_contain_the_rate_of_each_speaker():
 
 
 def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
-    """These clips do not change the range of other speakers."""
+    """These clips do not change the range for the remaining speakers."""
     whole, speakers = measured(0.12, 0.05, 0.3, few=MIN_CLIPS - 1)
     assert speakers[2].statistics == whole
     assert speakers[0].statistics.slowest < 1.2
@@ -334,7 +333,7 @@ def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
 
 
 def test_duration_of_long_texts_is_predicted_when_clips_have_similar_lengths():
-    """A line through these clips alone could have any slope, and long texts would be cut off."""
+    """A line fitted only to these clips could have any slope, and long texts could be cut off."""
     frames, symbols, indices = corpus(0.06)
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -351,7 +350,7 @@ def test_duration_of_long_texts_is_predicted_when_clips_have_similar_lengths():
 
 
 def test_minutes_are_missing_when_a_speaker_has_no_clips():
-    """The filelists of a resumed run may lack the clips of a speaker."""
+    """The filelists of a resumed run can lack clips of a speaker."""
     frames, symbols, indices = corpus(0.1)
     whole = measure(frames, symbols, ["."] * len(frames), SETTINGS)
     nobody, one = measure_speakers(frames, symbols, indices + 1, NAMES[:2], whole, SETTINGS)
@@ -360,7 +359,7 @@ def test_minutes_are_missing_when_a_speaker_has_no_clips():
 
 
 def test_failures_and_limits_depend_on_the_speaker():
-    """A rate that is slow for one speaker is usual for another speaker."""
+    """A rate that is too slow for one speaker can be normal for another speaker."""
     speaker = Scripted(GOOD, settings=replace(H, speakers=NAMES))
     speaker.training = replace(speaker.training, speaker_statistics=STATISTICS)
     assert speaker.synthesize(TEXT, speaker="anna").warnings == []
@@ -373,8 +372,8 @@ def test_failures_and_limits_depend_on_the_speaker():
 
 @pytest.mark.thorough
 def test_checkpoints_contain_statistics_of_their_speakers(tmp_path):
-    """Every checkpoint of several speakers has statistics. A run that resumes an older checkpoint
-    adds them."""
+    """Every checkpoint with several speakers contains statistics. If a run resumes from an older
+    checkpoint, it adds the statistics."""
     lines = []
     for i in range(9):
         write_tone(tmp_path / f"{i}.wav", 4000 + 500 * i)

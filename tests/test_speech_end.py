@@ -1,4 +1,4 @@
-"""Test which decoder step is the last, by the stop token and by attention at rest
+"""Test how the stop token and resting attention determine the last decoder step
 (tacotron2_voice/speech_end.py)."""
 
 import numpy as np
@@ -13,10 +13,10 @@ from tacotron2_voice.text import ENGLISH, text_to_sequence
 STEP = 0.05  # seconds per decoder step
 SETTINGS = "sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000"
 H = create_hparams(SETTINGS)
-WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # the last word from symbol 4, "." is 7
-# Natural logarithms; QUIET is 69 dB softer.
+WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # last word: symbols 4 to 6; ".": symbol 7
+# Log-mel values (natural logarithm). QUIET is 69 dB softer than LOUD.
 LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
-REST = 8  # decoder steps of rest that end speech
+REST = 8  # number of resting decoder steps that end speech
 
 
 def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
@@ -31,11 +31,12 @@ def softer(decibels: float) -> np.ndarray:
 
 
 def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
-    """Return the detector at the end of speech, and the number of steps that were added."""
+    """Return the detector after it found the end of speech, and the number of added decoder
+    steps."""
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
-        assert certain <= finder.num_certain  # steps that a stream has yielded remain speech
+        assert certain <= finder.num_certain  # yielded steps must stay speech
         certain = finder.num_certain
         if ended:
             return finder, number
@@ -43,8 +44,8 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
 
 
 def through(gates=(), frames=(), after=()) -> list:
-    """Return decoder steps: one on each symbol, then steps at rest on the last symbol, then
-    others."""
+    """Return decoder steps: one step on each symbol, then resting steps on the last symbol, then
+    additional steps."""
     reading = [(LOUD, 0.01, at(symbol)) for symbol in range(len(WORDS) - 1)]
     rest = zip(frames or [LOUD] * len(gates), gates, strict=True)
     return reading + [(frame, gate, at(len(WORDS) - 1)) for frame, gate in rest] + list(after)
@@ -56,7 +57,7 @@ def test_speech_ends_immediately_when_the_stop_token_is_predicted():
     assert finder.is_quiet
 
 
-def test_speech_ends_later_when_a_loud_end_dies_away():
+def test_speech_ends_after_its_loud_end_has_become_quiet():
     finder, _ = run(through([0.6, 0.1, 0.1, 0.1], [LOUD, LOUD, QUIET, QUIET]))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)
 
@@ -64,21 +65,21 @@ def test_speech_ends_later_when_a_loud_end_dies_away():
 def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
     finder, told = run(through([0.6] + [0.1] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 8)
-    assert told == 8 + 0.25 / STEP  # 0.25 seconds later
+    assert told == 8 + 0.25 / STEP  # 0.25 s later
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
-    """Otherwise words would be cut off. The stop token counts if attention is blurred, because its
-    position is then unknown."""
+    """Otherwise words would be cut off. If attention is blurred, the stop token is used, because
+    the position of attention is unknown."""
     steps = [(QUIET, 0.9, at(2)), *through([0.1, 0.8], [LOUD, QUIET])]
     assert run(steps)[0].num_steps == 10
     assert run([(LOUD, 0.1, at(0)), (QUIET, 0.9, at(2, 0.2))] * 9)[0].num_steps == 2
 
 
-# The following tests have literal values on both sides of each threshold.
+# The following tests use literal values on both sides of each threshold.
 
 
-def test_stop_probability_must_exceed_the_setting():
+def test_stop_token_counts_only_when_its_probability_exceeds_the_setting():
     settings = create_hparams(f"{SETTINGS},gate_threshold=0.8")
     finder, _ = run(through([0.1, 0.6, 0.85], [LOUD, QUIET, QUIET]), settings=settings)
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)
@@ -155,7 +156,7 @@ def test_speech_ends_when_attention_makes_no_progress():
     finder, told = run([(LOUD, 0.1, at(2))] * 99)
     assert finder.reason is StopReason.STUCK
     assert not finder.reason.is_found
-    assert told == pytest.approx(2 / STEP + 1, abs=1)  # after 2 seconds
+    assert told == pytest.approx(2 / STEP + 1, abs=1)  # after 2 s without progress
 
 
 def test_speech_ends_at_its_limit_when_the_text_has_no_words():
@@ -170,8 +171,8 @@ STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.fl
 
 @given(st.lists(STEPS, min_size=60, max_size=60))
 def test_speech_ends_within_the_limit_for_any_decoder_steps(steps):
-    """`run` also checks that decoder steps are never removed from the speech after a stream has
-    yielded them."""
+    """`run` also checks that decoder steps that a stream has yielded are never removed from the
+    speech."""
     told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]
     finder, number = run(told, max_steps=60)
     assert finder.reason is not None

@@ -1,4 +1,4 @@
-"""Test examples/speech_enhancement.py and the rooms of numbers_in_noise.py on a small scale."""
+"""Test examples/speech_enhancement.py and the simulated rooms in numbers_in_noise.py."""
 
 import math
 from dataclasses import replace
@@ -13,14 +13,14 @@ from examples.numbers_in_noise import SAMPLE_RATE, make_room
 from examples.speech_enhancement import QUICK, ROWS, ConvTasNet, Experiment, pad, snr
 from length_batching import SegmentDataset, segments_of
 
-CLOSE = {"atol": 2e-5, "rtol": 0}  # sums in another order differ; the largest seen is 1.4e-6
+CLOSE = {"atol": 2e-5, "rtol": 0}  # the order of summation varies; largest observed: 1.4e-6
 
 
 @pytest.fixture
 def model(one_thread):
     torch.manual_seed(0)
     model = ConvTasNet(window=16, channels=4, hidden=6, dilations=3)
-    for parameter in model.parameters():  # changes the special values at the start of training
+    for parameter in model.parameters():  # replaces the special initial values
         parameter.data += 0.1 * torch.randn_like(parameter)
     return model
 
@@ -41,7 +41,7 @@ def test_output_and_loss_do_not_change_when_a_clip_is_padded(model):
     together = model(padded[..., 0])
     alone = model(clips[0][None, :, 0])
     torch.testing.assert_close(together[:1, :103], alone, **CLOSE)
-    padded[0, 103:] = 9.0  # the values of the padding do not matter
+    padded[0, 103:] = 9.0  # padding values must have no effect
     ratios = snr(together, padded[..., 1], lengths)
     torch.testing.assert_close(ratios[:1], snr(alone, clips[0][None, :, 1], lengths[:1]), **CLOSE)
 
@@ -75,14 +75,14 @@ def test_segments_contain_every_sample_once(lengths, longest):
 @settings(max_examples=20)
 @given(st.floats(0.2, 0.8), st.integers(0, 10), st.integers(0, 100))
 def test_room_has_the_given_reverberation_time(seconds, direct, seed):
-    """Schroeder's integral falls from -5 to -25 dB in a third of the reverberation time."""
+    """Schroeder's integral decreases from -5 dB to -25 dB in a third of the reverberation time."""
     room = make_room(np.random.default_rng(seed), seconds, direct)
     np.testing.assert_allclose(10 * np.log10(np.sum(room[1:] ** 2)), -direct, atol=1e-6)
     left = 10 * np.log10(np.cumsum(room[:0:-1] ** 2)[::-1])
     times = [np.argmax(left < left[0] - fall) / SAMPLE_RATE for fall in (5, 25)]
     assert 3 * (times[1] - times[0]) == pytest.approx(
         seconds, rel=0.15
-    )  # the largest seen is 0.044
+    )  # the largest observed value is 0.044
 
 
 def test_experiment_results_are_finite_for_every_batching(one_thread):

@@ -1,4 +1,4 @@
-"""Test examples/speech_recognition.py, paper_table.py and numbers_in_noise.py on a small scale."""
+"""Test examples/speech_recognition.py, paper_table.py and numbers_in_noise.py at a small scale."""
 
 import importlib
 import math
@@ -57,7 +57,7 @@ def test_experiment_results_are_finite_for_utterances_and_chunks(one_thread):
 
 
 def table(measure, settings=QUICK, processes=1) -> PaperTable:
-    """Return a table whose runs are measured by `measure(row, seed)`."""
+    """Return a table that gets the results of each run from `measure(row, seed)`."""
     rows = [Row("fast", {}, (500.0,)), Row("slow", {}, (5.0,)), Row("new", {})]
     rows.append(Row("odd", {}, (1000.0,)))
     speed = Column("speed", "clips/s", "paper")
@@ -114,7 +114,7 @@ def test_table_is_shared_by_two_processes(tmp_path):
     assert makers.count(os.getpid()) == len(makers) // 2
 
 
-def test_table_reports_a_missing_run_when_the_other_process_crashed(tmp_path):
+def test_table_reports_a_missing_run_when_a_second_process_crashed(tmp_path):
     parent = os.getpid()
 
     def measure(row, seed):
@@ -127,12 +127,12 @@ def test_table_reports_a_missing_run_when_the_other_process_crashed(tmp_path):
         shared.make_runs(tmp_path, shared.settings)
     made = [path.name for path in tmp_path.glob("runs/*.json")]
     assert sorted(made) == ["fast, 0.json", "new, 0.json"]
-    assert table(measure).make_runs(tmp_path, shared.settings)  # this process makes the rest
+    assert table(measure).make_runs(tmp_path, shared.settings)  # trains the missing runs
 
 
 @pytest.mark.parametrize("name", ["speech_recognition", "speech_enhancement"])
 def test_quick_table_contains_every_row(name, tmp_path):
-    """Each test takes two minutes. It runs only in an environment with the frameworks."""
+    """Each case takes two minutes and needs the training frameworks."""
     for package in ("accelerate", "lightning", "pesq"):
         pytest.importorskip(package)
     program = [sys.executable, "-m", f"examples.{name}", str(tmp_path), "--quick"]

@@ -1,4 +1,4 @@
-"""Test a corpus's speaking rate and final punctuation, and LJSpeech's own values
+"""Test the speaking rate and final punctuation of a corpus, and the values for LJSpeech
 (speech_statistics.py)."""
 
 import csv
@@ -12,7 +12,7 @@ from hparams import create_hparams
 from tacotron2_voice.speech_statistics import LJSPEECH, MARGIN, last_symbol, measure
 from tacotron2_voice.text import text_to_sequence
 
-H = create_hparams("hop_length=441")  # frames of 20 ms
+H = create_hparams("hop_length=441")  # one frame is 20 ms
 RNG = np.random.default_rng(0)
 
 
@@ -32,7 +32,7 @@ def test_statistics_of_ljspeech_equal_the_constants(ljspeech_metadata):
 
 
 def test_speaking_rate_equals_that_of_a_synthetic_corpus():
-    """Each clip takes 0.3 s plus 60 ms per symbol, at a rate that varies by 10 %."""
+    """Each clip lasts 0.3 s plus 60 ms per symbol, with a rate that varies by 10 %."""
     symbols = RNG.integers(5, 150, 4000)
     seconds = (0.3 + 0.06 * symbols) * RNG.uniform(0.9, 1.1, 4000)
     found = measure(np.rint(seconds / 0.02), symbols, ["."] * 4000, H)

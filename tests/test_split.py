@@ -16,14 +16,14 @@ def named(ids):
 
 
 def test_split_depends_on_ids_fraction_and_seed():
-    """LJSpeech's ids give the pinned split. All other ids follow the rule that made it."""
+    """LJSpeech's ids have a pinned split. All other ids are split by the rule that created it."""
     pinned = read_split(SPLIT_FILE)
     order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
     validation, origin = choose_split(named(pinned), 0.2, 0)
     assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}
     assert "the pinned split" in origin
     fewer, origin = choose_split(named(sorted(pinned)[1:]), 0.2, 0)
-    assert len(fewer ^ validation) <= 2  # few clips change sets when clips are added or removed
+    assert len(fewer ^ validation) <= 2  # few clips change sets when the corpus changes
     assert "seed 0" in origin
     of_one = [replace(clip, speaker="linda") for clip in named(pinned)]
     assert choose_split(of_one, 0.2, 0)[0] == validation
@@ -31,14 +31,15 @@ def test_split_depends_on_ids_fraction_and_seed():
     linda = {name for name in choose_split(of_two, 0.2, 0)[0] if name[:2] != "b-"}
     assert linda == validation
     other, _ = choose_split(named(pinned), 0.2, 1)
-    assert 0.1 < len(other & validation) / 2620 < 0.3  # 0.2 is expected by chance
+    assert 0.1 < len(other & validation) / 2620 < 0.3  # 0.2 would be expected by chance
     assert choose_split(named(order[::-1]), 0.1, 0)[0] < validation
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=60), st.floats(0, 0.9), st.integers(0, 3))
-def test_split_of_a_speaker_does_not_depend_on_other_speakers(speakers, fraction, seed):
-    """Each speaker's held-out clips are the same as if the corpus had only this speaker, but at
-    least one clip is trained on. A single speaker is split like a corpus without speakers."""
+def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, fraction, seed):
+    """For each speaker, the same clips are held out as if the corpus had only this speaker, but at
+    least one clip stays in the training set. A single speaker is split like a corpus without
+    speakers."""
     clips = [Clip(f"wavs/{i}.wav", "", speaker=name) for i, name in enumerate(speakers)]
     validation, origin = choose_split(clips, fraction, seed)
     assert ("of each speaker's clips" in origin) == (len({*speakers}) > 1)
@@ -52,7 +53,8 @@ def test_split_of_a_speaker_does_not_depend_on_other_speakers(speakers, fraction
 
 
 def test_clips_of_a_text_are_in_the_same_set_when_several_speakers_read_it():
-    """For example, all speakers read the same sentences. No speaker has fewer clips held out."""
+    """This matters if all speakers read the same sentences. No speaker has fewer held-out clips
+    because of this rule."""
     clips = [
         Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)
         for name, count in (("a", 50), ("b", 20), ("c", 4))
@@ -76,8 +78,8 @@ def test_clips_of_a_text_are_in_the_same_set_when_several_speakers_read_it():
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40), st.floats(0.05, 0.6))
 def test_clips_of_a_text_are_in_the_same_set_when_it_was_read_twice(letters, fraction):
-    """Case and punctuation do not matter. The split holds out at least as many clips as without
-    this option, and at most one text more."""
+    """Texts are compared without case and punctuation. The split holds out at least as many clips
+    as without this option, and at most one additional text."""
     texts = [f"{x.upper()} {x}!" if i % 2 else f"{x}, {x}" for i, x in enumerate(letters)]
     clips = [Clip(f"wavs/{i}.wav", text) for i, text in enumerate(texts)]
     validation, _ = choose_split(clips, fraction, 0, by_text=True)

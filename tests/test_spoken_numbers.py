@@ -1,4 +1,4 @@
-"""Test numbers in words, and the grammar with which a recognizer transcribes them."""
+"""Test number words, and the grammar that restricts a recognizer to numbers."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ VALUES = dict(
 
 
 def value(words: str) -> int:
-    """Return the number that these words mean."""
+    """Return the number that these words stand for."""
     whole = part = 0
     for word in words.split():
         if word == "hundred":
@@ -36,7 +36,8 @@ def value(words: str) -> int:
 
 
 def grammar_pattern() -> str:
-    """Return the grammar's public rule as a regular expression. Each word has a space before it."""
+    """Return the public rule of the grammar as a regular expression, with a space before each
+    word."""
     rules = dict(re.findall(r"<(\w+)> = (.*);", GRAMMAR))
 
     def expand(rule: str) -> str:

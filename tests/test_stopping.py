@@ -1,4 +1,4 @@
-"""Test that runs that are killed or stopped end bitwise as if they were never interrupted."""
+"""Test that killed or stopped runs end with bitwise the same results as uninterrupted runs."""
 
 import contextlib
 import hashlib
@@ -42,7 +42,7 @@ def test_killed_run_resumes_bitwise(moment, workers, corpus, whole, tmp_path):
     out = tmp_path / "out"
     first, second = (corpus.hparams(**LONG, num_workers=number) for number in workers)
     assert Child(flags(out, first), kill_at, moment).end().code == -signal.SIGKILL
-    if moment == "in validation":  # everything is saved before validation
+    if moment == "in validation":  # all state is saved before validation
         assert newest(out).name == newest(whole).name
     second = Child(flags(out, second, "--resume")).end()
     assert second.code == 0, second.output
@@ -61,7 +61,7 @@ def test_run_killed_while_resuming_resumes_bitwise(corpus, whole, tmp_path):
 
 
 def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
-    """Return an uninterrupted run with these settings."""
+    """Assert that a stopped and resumed run equals an uninterrupted run, and return the latter."""
     uninterrupted, killed = folder / "uninterrupted", folder / "killed"
     assert Child(flags(uninterrupted, hparams)).end().code == 0
     assert Child(flags(killed, hparams), kill_at, "inside an epoch").end().code == -signal.SIGKILL
@@ -71,8 +71,8 @@ def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
 
 
 def test_fast_decoder_and_guided_attention_resume_bitwise(corpus, tmp_path):
-    """The guided attention loss is logged. It has a weight in the first 9 of 16 to 20 optimizer
-    steps, which end in the third epoch."""
+    """The guided attention loss is logged. Its weight is positive only in the first 9 of 16 to 20
+    optimizer steps, until the third epoch."""
     settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "log_interval": 1}
     settings["decoder"] = "fast"
     out = resumed_like_uninterrupted(corpus.hparams(**settings), tmp_path)
@@ -83,7 +83,7 @@ def test_fast_decoder_and_guided_attention_resume_bitwise(corpus, tmp_path):
     assert 0 < min(first) <= epochs[0]["train_guided_attention"] <= max(first) < 1
 
 
-# ---------------------------------------------------------------------------- asked to stop
+# ---------------------------------------------------------------------------- signals
 
 
 PLACES = {
@@ -95,14 +95,15 @@ PLACES = {
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        # Sent by another process, because a loader's worker obeys a SIGTERM of its parent.
+        # A separate process sends the signal, because a loader worker obeys a SIGTERM from its
+        # parent.
         if to_group:
             code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
             command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]
             subprocess.run(command, check=True, start_new_session=True)
         else:
             os.kill(os.getpid(), number)
-        time.sleep(seconds)  # time in which the loader would notice the death of a worker
+        time.sleep(seconds)  # enough time for the loader to detect that a worker has died
 
     act_at(*PLACES[place], send, call)
 
@@ -146,7 +147,7 @@ def test_signal_to_the_process_group_leaves_no_orphans(number, corpus, whole, tm
     stopped = child.end()
     assert stopped.code == 128 + number, stopped.output
     assert "Traceback" not in stopped.output
-    # Saved at this step, although no checkpoint was due.
+    # This step was saved because of the signal: no checkpoint was due.
     assert newest(out).name == "checkpoint_7.pt"
     assert session_members(child.process.pid) == []
     resumed = Child(flags(out, "num_workers=0", "--resume")).end()
@@ -161,7 +162,7 @@ def signal_twice(number: int) -> None:
 
 @pytest.mark.parametrize(("number", "saved"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
 def test_second_ctrl_c_stops_the_run_immediately(number, saved, corpus, tmp_path):
-    """A second SIGTERM, which make sends too, does not prevent the checkpoint."""
+    """In contrast, a second SIGTERM, as sent by make, does not prevent the checkpoint."""
     out = tmp_path / "out"
     stopped = Child(flags(out, corpus.hparams(**LONG)), signal_twice, number).end()
     assert stopped.code == 128 + number
@@ -171,9 +172,9 @@ def test_second_ctrl_c_stops_the_run_immediately(number, saved, corpus, tmp_path
 
 
 def compute_for_minutes(interrupts: int, limit: float) -> None:
-    """Make step 7 compute for minutes in one operation, and send SIGINT this many times.
+    """Make optimizer step 7 run one operation for minutes, and send SIGINT this many times.
 
-    Python runs no signal handler during such an operation, as in a backward pass of torch.
+    During such an operation, for example a backward pass, Python does not run signal handlers.
     """
     vars(train)["SECONDS_FOR_STEP"] = limit
 
@@ -193,7 +194,7 @@ def compute_for_minutes(interrupts: int, limit: float) -> None:
 def test_ctrl_c_stops_within_seconds_when_a_step_takes_minutes(
     interrupts, limit, corpus, whole, tmp_path
 ):
-    """One Ctrl-C stops after the limit, a second Ctrl-C stops at once."""
+    """One Ctrl-C stops the run after a time limit. A second Ctrl-C stops it immediately."""
     out = tmp_path / "out"
     hook = (compute_for_minutes, interrupts, limit)
     stopped = Child(flags(out, corpus.hparams(**LONG)), *hook).end(timeout=60)

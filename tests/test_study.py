@@ -1,4 +1,4 @@
-"""Test scripts/study.py: settings, runs, their stops and failures, and the report."""
+"""Test scripts/study.py: settings, runs, stops, failures, and the report."""
 
 import json
 import re
@@ -68,13 +68,13 @@ def test_remember_rejects_changed_settings_for_a_name(tmp_path):
         study.remember(path, "batch_sise=4", {"d": ""})
 
 
-# ---------------------------------------------------------------------------- running
+# ---------------------------------------------------------------------------- runs of a study
 
 
 @pytest.fixture
 def make_study(tmp_path, monkeypatch):
-    """Return a function that makes a study. A shell command stands for the training, which leaves
-    a run's files. The transcripts have one wrong word of four."""
+    """Return a function that makes a study. In place of training, a shell command writes the files
+    of a run. In the transcripts, one word of four is incorrect."""
     real = study.Study.execute
 
     def make(train="true", points=(2,)):
@@ -111,7 +111,7 @@ def make_study(tmp_path, monkeypatch):
 
 
 def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
-    """Finished points are not repeated, even if the run folders are gone."""
+    """Finished points are not repeated, even if the run folders were deleted."""
     made = make_study(train="echo $NAME $OVERRIDES", points=(1, 2))
     made.run([1], concurrent_runs=2)
     assert made.failed == []
@@ -124,7 +124,7 @@ def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
     kept = {path.name for path in (made.out / "sb" / "seed_1").glob("epoch_*")}
     assert kept == {"epoch_1.pt", "epoch_2.pt"}
     for name in GRID:
-        shutil.rmtree(made.out / name)  # the saved values are enough for the report
+        shutil.rmtree(made.out / name)  # the report needs only the saved values
     again = make_study(train="false", points=(1, 2))
     again.run([1], concurrent_runs=1)
     assert again.failed == []
@@ -149,7 +149,8 @@ def test_values_are_summed_over_the_epochs_of_a_run(make_study):
 
 
 def test_lost_values_are_restored_from_the_runs(make_study):
-    """Nothing is trained again. A point that a run has passed is reported."""
+    """The test checks that nothing is trained again. Points that a run has already passed are
+    reported."""
     make_study(points=(1, 2)).run([1], concurrent_runs=1)
     (made := make_study()).out.joinpath("values.csv").unlink()
     again = make_study(train="false", points=(1, 2))
@@ -172,7 +173,7 @@ def test_study_continues_when_a_run_fails(make_study, capsys):
     assert problem in capsys.readouterr().out
     study.write_report(made)
     report = (made.out / "report.md").read_text("utf-8")
-    assert "| ssb  | " in report  # the strategy appears only in the table of settings
+    assert "| ssb  | " in report  # only the table of settings contains this strategy
     assert re.findall(r"^\| (\w+) +\| +3.000", report, re.MULTILINE)[:2] == ["rand", "sb"]
 
 
@@ -208,8 +209,8 @@ def test_study_ignores_signals_when_its_parent_ignored_them(tmp_path, monkeypatc
 
 
 def made_up(name, seed, *, updates, steps, factor=1.0):
-    """Return epochs of a run whose loss halves with every 100 updates. The loss has a factor that
-    depends on the seed."""
+    """Return the epochs of a run whose loss halves every 100 optimizer steps. The loss also has a
+    factor that depends on the seed."""
     epoch = np.arange(1, 5)
     frame = pd.DataFrame({"epoch": epoch, "updates": updates * epoch, "minutes": 0.01 * epoch})
     loss = factor * (1 + seed / 10) * 0.5 ** (frame["updates"] / 100)
@@ -220,7 +221,8 @@ def made_up(name, seed, *, updates, steps, factor=1.0):
 
 @pytest.fixture
 def values():
-    """Return RAND, and a strategy with half the updates and 1.5 times the loss."""
+    """Return the values for RAND, and for a strategy with half the optimizer steps and 1.5 times
+    the loss."""
     runs = [made_up("rand", seed, updates=100, steps=40) for seed in (1, 2, 3)]
     runs += [made_up("ssb", seed, updates=50, steps=20, factor=1.5) for seed in (1, 2, 3)]
     return pd.concat(runs, ignore_index=True)
@@ -232,11 +234,12 @@ def table_of(values, quantity, spent):
 
 
 def test_budget_table_compares_strategies_at_equal_budgets(values):
-    """By hand: after equal epochs RAND has twice the updates; after equal updates the factor is
-    1.5. The cheapest run has half of RAND's updates."""
+    """The expected values were calculated by hand: after equal epochs, RAND has twice as many
+    optimizer steps. After equal optimizer steps, the losses differ by the factor 1.5. The cheapest
+    run has half as many optimizer steps as RAND."""
     titles, _, rand, ssb = table_of(values, study.LOSS, "updates")
     assert titles == ["", "100 updates", "200 updates"]
-    errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]  # seeds' factors are 1.1, 1.2 and 1.3
+    errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]  # seed factors: 1.1, 1.2, 1.3
     assert rand[1:] == [f"{1.2 * 0.5:.3f} ± {errors[0]:.3f}", f"{1.2 * 0.25:.3f} ± {errors[1]:.3f}"]
     assert [cell.split(" (")[1] for cell in ssb[1:]] == ["+50 %\\*)"] * 2
     titles, _, rand, ssb = table_of(values, study.RATE, "epoch")
@@ -244,12 +247,12 @@ def test_budget_table_compares_strategies_at_equal_budgets(values):
     assert [cell.split(" (")[1] for cell in ssb[1:]] == ["+200 %\\*)", "+500 %\\*)"]
     titles, _, rand, ssb = table_of(values, study.RATE, "decoder_steps")
     assert titles[1:] == ["40 decoder steps", "80 decoder steps"]
-    assert rand[1] == "–"  # the first word error rate came after 80 optimizer steps
+    assert rand[1] == "–"  # the first word error rate was measured after 80 optimizer steps
     assert ssb[1].startswith("0.900 ± ")
 
 
 def test_budget_table_has_a_dash_when_a_seed_is_behind(values):
-    """A mean over fewer seeds would not be comparable with the other cells."""
+    """A mean over fewer seeds could not be compared with the remaining cells."""
     is_behind = (values["name"] == "ssb") & (values["seed"] == 3) & (values["epoch"] > 2)
     *_, ssb = table_of(values[~is_behind], study.LOSS, "epoch")
     assert ssb[1].startswith("0.900 ± ")
@@ -272,7 +275,7 @@ def test_budget_table_counts_half_an_error_when_all_words_are_correct(values):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("clean_process")
-def test_study_trains_real_runs_and_repeats_nothing(tmp_path, monkeypatch, capsys):
+def test_study_trains_real_runs_and_does_not_repeat_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     make_corpus(tmp_path / "corpus", 12, text="No. {} text.")
     tiny = ",".join(f"{name}={value}" for name, value in TINY.items() if "epochs" not in name)

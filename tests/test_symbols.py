@@ -1,5 +1,4 @@
-"""Test symbols of any language: tables, texts, phones, splitting, and a run from corpus to
-speech."""
+"""Test symbols of any language: tables, texts, phones, splitting, and a complete run."""
 
 import json
 import shutil
@@ -39,7 +38,7 @@ PHONES = "text_cleaners=[phones]"
 
 
 def test_file_is_not_changed_when_it_is_not_a_symbol_table(tmp_path):
-    """The file may be important, because a typing error in symbols= can select any file."""
+    """The file could be important, because a typo in symbols= can select any file."""
     (tmp_path / "notes.txt").write_text("my notes\n")
     with pytest.raises(UserError, match="expected a list of strings") as caught:
         read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))
@@ -74,10 +73,10 @@ def test_symbol_table_is_rejected_when_it_is_damaged(symbols, message, tmp_path)
     [
         ("Zażółć GĘŚLĄ jaźń!", "zażółć gęślą jaźń!"),
         (unicodedata.normalize("NFD", "Été à Orléans"), "été à orléans"),
-        # Direction marks are removed, and vowel signs stay.
+        # Direction marks are removed, but vowel signs are kept.
         ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),
         ("हिन्दी में।", "हिन्दी में।"),
-        ("می\u200cروم", "می\u200cروم"),  # a joiner that Persian spelling needs
+        ("می\u200cروم", "می\u200cروم"),  # a non-joiner, which Persian spelling needs
         ("你好，世界。", "你好，世界。"),
         ("İstanbul", "istanbul"),
         ("soft\u00adhyphen\ufeff \x07bell", "softhyphen bell"),
@@ -89,7 +88,7 @@ def test_basic_cleaners_keep_letters_of_every_alphabet(text, expected):
     assert sequence_to_text(text_to_sequence(text, BASIC, table), table) == expected
 
 
-def test_turkish_i_has_its_own_lower_case():
+def test_turkish_i_is_lowercased_correctly():
     assert "".join(clean("ISPARTA İZMİR", BASIC, language="tr")) == "ısparta izmir"
     assert "".join(clean("ISPARTA", BASIC, language="pl")) == "isparta"
 
@@ -149,7 +148,7 @@ def test_underscore_is_the_padding_symbol_only_in_english():
         ("これは長い文です、そして続きます", ["これは長い文です、", "そして続きます"], "CLAUSE"),
     ],
 )
-def test_chunks_end_at_punctuation_of_other_scripts(text, parts, ending):
+def test_chunks_end_at_punctuation_of_non_latin_scripts(text, parts, ending):
     table = table_of(text)
     sequence = text_to_sequence(text, BASIC, table)
     found = split_sequence(sequence, max(map(len, parts)), table)
@@ -162,8 +161,8 @@ def test_chunks_end_at_punctuation_of_other_scripts(text, parts, ending):
 
 @pytest.fixture
 def espeak(monkeypatch):
-    """Replace eSpeak in tacotron2_voice.text.phones: return a phone for each letter, and record the
-    texts."""
+    """Replace eSpeak in tacotron2_voice.text.phones with a function that returns a phone for each
+    letter and records the texts."""
     fake, asked = types.SimpleNamespace(version="1.52"), []
 
     def to_phones(texts, language):
@@ -235,7 +234,7 @@ def test_prepare_converts_each_text_to_phones_once(espeak, tmp_path, no_plots):
     assert not cached_table(hparams.training_files, replace(hparams, espeak_version="1.49"))
 
 
-# ---------------------------------------------------------------------------- a run
+# ---------------------------------------------------------------------------- a complete run
 
 
 OWN = tiny(sampling_rate=22050, symbols="corpus", text_cleaners="basic_cleaners", epochs=1)
@@ -243,7 +242,7 @@ OWN = tiny(sampling_rate=22050, symbols="corpus", text_cleaners="basic_cleaners"
 
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory):
-    """Prepare a corpus of Polish texts. One text has letters that no other text has."""
+    """Prepare a corpus with Polish texts. One text contains letters that occur in no other text."""
     folder = tmp_path_factory.mktemp("polish")
     corpus = make_corpus(folder / "corpus", 12, text="Żółw {}.")
     write_tone(corpus / "wavs" / "odd.wav", 5000)
@@ -257,7 +256,7 @@ def lists(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory):
-    """Write an English checkpoint in the form that NVIDIA's recipe saves with several GPUs."""
+    """Write an English checkpoint in the format in which NVIDIA's recipe saves multi-GPU runs."""
     path = tmp_path_factory.mktemp("english") / "english.pt"
     torch.manual_seed(5)
     weights = Tacotron2(create_hparams(tiny(sampling_rate=22050))).state_dict()
@@ -279,7 +278,7 @@ def test_prepare_writes_the_symbol_table_and_reports_rare_symbols(lists, capsys)
     hparams = read_symbols(create_hparams(f"@{lists / 'settings.txt'}"))
     assert (hparams.symbol_table, hparams.n_symbols) == (tuple(table), len(table))
     files = hparams.training_files, hparams.validation_files
-    # `prepare` wrote the caches.
+    # `prepare` has already written the caches.
     clips = [clip for filelist in files for clip in cached_table(filelist, hparams)]
     assert all(clip.text.lower() == sequence_to_text(clip.symbols, hparams.table) for clip in clips)
     warning = preparation.rare_symbols(clips * 2, hparams)
@@ -343,7 +342,7 @@ def test_new_embedding_rows_have_the_mean_and_spread_of_old_rows():
     assert "50 rows" in refusal(map_symbols, saved, table, 1)
 
 
-def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
+def test_voice_uses_its_symbol_table(trained, tmp_path, capsys):
     path = newest(trained)
     assert len(text_to_ids("żółw", load_checkpoint_synthesizer(path).settings)) == 4
     command = ["--checkpoint", str(path), "-o", str(tmp_path / "out"), "--text", "Żółw, Ąę!"]
@@ -357,7 +356,8 @@ def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
 
 
 def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, capsys):
-    """Another table in the settings is rejected. A new table next to new filelists is not used."""
+    """A different table in the settings is rejected. A new table next to new filelists is
+    ignored."""
     out = shutil.copytree(trained, tmp_path / "run")
     again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
@@ -394,7 +394,7 @@ def test_checkpoint_uses_english_symbols_when_it_has_no_symbol_table(checkpoint_
     hparams = load_checkpoint_synthesizer(checkpoint_path).settings
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
-    for text in ("So.", "£10, at 10:05"):  # each model reads the texts as in its training
+    for text in ("So.", "£10, at 10:05"):  # each model reads texts as during its training
         assert text_to_ids(text, hparams) == text_to_sequence(text, ["english_cleaners"])
 
 

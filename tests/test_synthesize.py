@@ -1,4 +1,4 @@
-"""Test the files and warnings of synthesize.py, and that texts do not affect each other."""
+"""Test the output files and warnings of synthesize.py, and that texts do not affect each other."""
 
 import contextlib
 import resource
@@ -16,7 +16,7 @@ from tacotron2_voice.griffin_lim import SILENCE
 from tacotron2_voice.utils import plots as pictures
 from tacotron2_voice.utils.errors import UserError
 
-# With at most 16 symbols per chunk: a sentence and two clauses.
+# With at most 16 symbols per chunk, this text becomes a sentence and two clauses.
 LONG_TEXT = "A dog came. It sat down, and it ate."
 
 
@@ -39,7 +39,7 @@ def mels_alone(empty_pictures, monkeypatch):
 def test_chunks_equal_separate_texts_with_pauses_between(checkpoint_path, tmp_path, empty_pictures):
     mel = speak_text(checkpoint_path, tmp_path, "--max-symbols", "16", "--pause", "0.3")
     wav = (tmp_path / "0001.wav").read_bytes()
-    # A frame lasts 11.6 ms, so 26 frames last 0.30 s, and 10 frames last 0.12 s.
+    # One frame is 11.6 ms, so the pauses of 26 and 10 frames last 0.30 s and 0.12 s.
     spans = [(0, 12), (12 + 26, 12 + 26 + 12), (50 + 10, 50 + 10 + 12)]
     assert mel.shape == (80, spans[-1][1])
     assert np.all(mel[:, 12:38] == np.float32(SILENCE))
@@ -48,12 +48,12 @@ def test_chunks_equal_separate_texts_with_pauses_between(checkpoint_path, tmp_pa
         ("a dog came.", "it sat down,", "and it ate."), spans, strict=True
     ):
         assert np.array_equal(speak_text(checkpoint_path, tmp_path, text=text), mel[:, start:end])
-    speak_text(checkpoint_path, tmp_path, "--max-symbols", "16")  # the default's pause is 0.3 s
+    speak_text(checkpoint_path, tmp_path, "--max-symbols", "16")  # the default pause is 0.3 s
     assert (tmp_path / "0001.wav").read_bytes() == wav
 
 
 def test_chunk_limit_is_the_longest_training_text(checkpoint_path, tmp_path, mels_alone, capsys):
-    whole = speak_text(checkpoint_path, tmp_path)  # the checkpoint contains no longest text
+    whole = speak_text(checkpoint_path, tmp_path)  # no longest text in the checkpoint
     assert whole.shape == (80, 12)
     saved = torch.load(checkpoint_path, weights_only=True)
     for longest, parts in ((len(LONG_TEXT), 1), (len(LONG_TEXT) - 1, 2)):
@@ -88,9 +88,9 @@ def test_arguments_out_of_range_are_rejected(arguments, message, capsys):
 
 @contextlib.contextmanager
 def file_size_limited(size):
-    """Limit the size of files to this number of bytes, which imitates a full disk.
+    """Limit the size of files to this number of bytes, to imitate a full disk.
 
-    This is a context and not a fixture, because the limit also applies to pytest's own output."""
+    This is a context manager, not a fixture, because the limit also applies to pytest's output."""
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -102,7 +102,7 @@ def file_size_limited(size):
 @pytest.mark.parametrize(
     ("size", "written"),
     [(20, []), (3000, []), (6300, ["0001.wav"])],
-    ids=["a wav's header", "a wav", "a picture"],
+    ids=["disk full at WAV header", "disk full in WAV", "disk full at plot"],
 )
 def test_complete_files_are_kept_when_the_disk_is_full(
     size, written, checkpoint_path, tmp_path, capsys
@@ -135,7 +135,7 @@ def test_all_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
     assert mel.shape == (80, 12)
     info = soundfile.info(str(out / "0003.wav"))
     assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
-    # The largest number of samples with 12 frames (1 + N // 256).
+    # The maximum number of samples N for 12 frames: 1 + N // 256 = 12.
     assert info.frames == 12 * 256 - 1
     printed = capsys.readouterr()
     assert printed.err.count("no stop within 0.1 s") == 2
@@ -144,7 +144,7 @@ def test_all_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
         f"0003.wav   0.14 s  General remarks.\nwrote the files of 2 texts to {out};" in printed.out
     )
     alone = speak_text(checkpoint_path, tmp_path / "alone", text="General remarks.")
-    assert np.array_equal(alone, mel)  # the other texts in the file have no effect
+    assert np.array_equal(alone, mel)  # the remaining texts in the file have no effect
 
 
 def test_speech_can_consist_of_one_frame(checkpoint_path, tmp_path):

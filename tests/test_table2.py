@@ -1,4 +1,4 @@
-"""Test the shell scripts of scripts/table2: their settings, order, stops and failures."""
+"""Test the shell scripts in scripts/table2: settings, order, stops and failures."""
 
 import os
 import shutil
@@ -29,8 +29,9 @@ STRATEGY = {
     "ATS": "alternated_sort",
 }
 
-# This program replaces Python and records its arguments. A training takes $SECONDS_PER_RUN, writes
-# metrics.jsonl, and ends with the exit code in the file $OUT/status.<experiment>, or with 0.
+# This program replaces Python and records its arguments. A training run takes $SECONDS_PER_RUN,
+# writes metrics.jsonl, and exits with the exit code from the file $OUT/status.<experiment>
+# (default: 0).
 STAND_IN = """#!/usr/bin/env bash
 name=$(basename "$(dirname "${3:-.}")")
 [ "$1" != train.py ] || mkdir -p "$3"
@@ -74,14 +75,14 @@ def run(tmp_path):
 
 
 def calls(run, program):
-    """Return the arguments of every call of a program."""
+    """Return the arguments of every call of this program."""
     lines = run.calls.read_text().splitlines() if run.calls.exists() else []
     start = "\t".join([*program.split(), ""])
     return [line.rstrip("\t").split("\t") for line in lines if line.startswith(start)]
 
 
 def trained(run):
-    """Return (experiment, seed folder, settings) of every training."""
+    """Return (experiment, seed folder, settings) for every training run."""
     found = []
     for call in calls(run, "train.py"):
         assert call[1] == "-o"
@@ -116,7 +117,7 @@ def test_script_trains_the_row_of_its_name(run, name):
 
 
 def test_script_reads_settings_from_the_environment(run):
-    """PYTHON can be a relative path."""
+    """The variable PYTHON can be a relative path."""
     settings = {"SEEDS": "3 5", "EPOCHS": 10, "EXTRA": "batch_size=8,precision=bf16"}
     status, output = run("sb.sh", PYTHON=Path("..") / "stand-in", **settings)
     assert status == 0, output
@@ -183,7 +184,7 @@ def test_all_script_rejects_arguments(run):
     assert not run.calls.exists()
 
 
-@pytest.mark.parametrize("status", [2, 130])  # exit codes of wrong settings and of Ctrl-C
+@pytest.mark.parametrize("status", [2, 130])  # exit codes for invalid settings and for Ctrl-C
 def test_all_script_stops_when_settings_are_invalid_or_a_run_is_interrupted(run, status):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.ssb_br").write_text(str(status))
@@ -197,7 +198,7 @@ def test_all_script_stops_on_ctrl_c(run):
     deadline = time.monotonic() + 60
     while not calls(run, "train.py") and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends Ctrl-C to the whole process group
     process.communicate(timeout=20)
     assert process.returncode != 0
     assert len(trained(run)) == 1
@@ -209,14 +210,14 @@ def test_all_script_stops_on_ctrl_c(run):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("clean_process")
 def test_programs_accept_the_arguments_of_the_scripts(run, monkeypatch):
-    """The real programs prepare, train and report with the recorded arguments."""
+    """The test runs the real programs with the recorded arguments."""
     make_corpus(run.here / "a corpus", 12)
     tiny = TINY | {"win_time": None, "hop_time": None, "bucket_size": 6}
     del tiny["epochs"]
     extra = ",".join(f"{name}={value}" for name, value in tiny.items())
     status, output = run("ssb_dbs_br.sh", CORPUS="a corpus", EPOCHS=1, EXTRA=extra)
     assert status == 0, output
-    shutil.rmtree(run.here / "out")  # the replaced program made this folder
+    shutil.rmtree(run.here / "out")  # created by the replacement program
     [prepared] = calls(run, "scripts/prepare.py")
     [trained] = calls(run, "train.py")
     prepare.main(prepared[1:])

@@ -18,7 +18,7 @@ def path(tmp_path):
 
 
 def read(path, text=None, speaker="", **options):
-    """Return [(name, text)] and the problems of a table with this content."""
+    """Read a table with this content, and return its clips as (name, text) and its problems."""
     if text is not None:
         path.write_text(text, encoding="utf-8")
     entries, problems = read_table(Table(path, **options), speaker)
@@ -26,7 +26,8 @@ def read(path, text=None, speaker="", **options):
 
 
 def rows(line, texts=TEXTS):
-    """One line for each text; in tables with commas or semicolons it must be in quotes."""
+    """Return a table with one line per text. With commas or semicolons, the texts must be
+    quoted."""
     return "".join(line.format(i=i, text=text) + "\n" for i, text in enumerate(texts))
 
 
@@ -34,7 +35,7 @@ def expected(texts=TEXTS):
     return [(f"c{i}", text) for i, text in enumerate(texts)], []
 
 
-# ---------------------------------------------------------------------------- forms
+# ---------------------------------------------------------------------------- table formats
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -131,7 +132,7 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
     assert "--delimiter" in message
 
 
-# ---------------------------------------------------------------------------- certain columns
+# ---------------------------------------------------------------------------- ambiguous columns
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
     ],
 )
 def test_table_is_rejected_when_a_column_is_ambiguous(path, text, option):
-    """Without this check, the header would be read as a clip whose audio is missing."""
+    """Otherwise the header would be read as a clip with missing audio."""
     if option is None:
         entries, _ = read(path, text)
         assert entries[0][0] in ("path", "text")
@@ -159,8 +160,9 @@ def test_table_is_rejected_when_a_column_is_ambiguous(path, text, option):
 
 
 @pytest.mark.parametrize("line", ["c{i}|{text}|{who}", "c{i}|{who}|{text}"])
-def test_three_columns_are_rejected_when_values_repeat_like_names(path, line):
-    """A column of speakers must not be trained as texts, nor speakers as one person."""
+def test_three_columns_are_rejected_when_values_repeat_like_speaker_names(path, line):
+    """A column of speaker names must not be used as texts, and several speakers must not become
+    one."""
     lines = [line.format(i=i, text=f"Text number {i}.", who=f"p{i % 2}") for i in range(20)]
     message = refusal(read, path, "\n".join(lines))
     assert "--text-column" in message
@@ -235,7 +237,7 @@ def test_quotation_mark_belongs_to_the_text_when_the_delimiter_is_a_pipe(path):
 @pytest.mark.parametrize(
     "line",
     ['{"path": "b"', "[1]", "b,Two."],
-    ids=["cut short", "a list", "of a CSV"],
+    ids=["truncated", "JSON list", "CSV line"],
 )
 def test_json_line_is_reported_when_it_is_invalid(path, line):
     message = refusal(read, path, '{"path": "a", "text": "One."}\n' + line)
@@ -251,7 +253,7 @@ def test_table_is_rejected_when_it_has_no_lines(path, content):
 
 
 def test_offset_and_duration_select_a_part_of_the_recording(path):
-    """NeMo's manifests have this form. Without an offset, the line transcribes the whole file."""
+    """NeMo manifests have this format. Without an offset, the text belongs to the whole file."""
     lines = [
         {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
         {"audio_filepath": "a", "offset": 0, "text": "Two."},

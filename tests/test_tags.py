@@ -1,4 +1,4 @@
-"""Test pauses ([pause 0.5] in a text), other tags, and --speed."""
+"""Test pause tags ([pause 0.5]), speaker tags, unknown tags, and --speed."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ def test_piece_is_silent_when_it_has_no_words():
         prepare_utterance("[pause 1] ...", H)
 
 
-def test_stretched_ramp_keeps_its_ends_and_slope():
+def test_stretched_ramp_keeps_its_end_values_and_slope():
     ramp = np.arange(100, dtype=np.float32)[None]
     fast = np.concatenate([*stretched([ramp], 1.5)], axis=1)[0]
     assert len(fast) == 67
@@ -114,7 +114,7 @@ def test_speaker_tags_set_the_speaker_of_segments_and_chunks():
     ]
 
 
-def test_each_chunk_is_decoded_with_its_own_speaker():
+def test_each_chunk_is_decoded_with_the_speaker_of_its_tag():
     synthesizer = Scripted(GOOD, settings=TWO)
     speakers = []
     decode = synthesizer.decode

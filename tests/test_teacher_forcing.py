@@ -1,4 +1,4 @@
-"""Tests of evaluation/teacher_forcing.py: log-mels of recordings, to fine-tune a vocoder."""
+"""Test evaluation/teacher_forcing.py: teacher-forced log-mels for fine-tuning a vocoder."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hparams import create_hparams
 
 @pytest.fixture(params=["", "_mel"])
 def filelist(request, tmp_path, no_plots):
-    """Return a filelist of audio files, or of cached log-mels."""
+    """Return a filelist of audio files or cached log-mels."""
     prepare(
         Preparation(make_corpus(tmp_path / "corpus"), tmp_path / "lists", mels=tmp_path / "mels")
     )
@@ -49,5 +49,5 @@ def test_teacher_forced_mels_match_the_recordings_in_length_and_depend_on_them(
             expected = model(batch, masks).mel_postnet[0, :, : mel.shape[1]]
         np.testing.assert_allclose(mel, expected, atol=1e-5)
     before = {path: path.stat().st_mtime_ns for path in out.glob("*.npy")}
-    synthesize.main([*map(str, arguments)])  # files that exist are kept
+    synthesize.main([*map(str, arguments)])  # existing files are kept
     assert {path: path.stat().st_mtime_ns for path in out.glob("*.npy")} == before

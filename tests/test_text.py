@@ -1,4 +1,4 @@
-"""Test text to symbols: NVIDIA's sequences, numbers, abbreviations, phones, and arbitrary texts."""
+"""Test the conversion of text to symbols: NVIDIA's ids, numbers, abbreviations and phones."""
 
 import json
 
@@ -21,7 +21,7 @@ def clean_text(text, cleaner_names):
 
 
 def spoken(text, cleaner_names=COMPATIBLE):
-    """Return the text that the model gets, converted back from symbol ids."""
+    """Return the text that the model receives, converted back from symbol ids."""
     return sequence_to_text(text_to_sequence(text, cleaner_names))
 
 
@@ -29,7 +29,7 @@ def test_symbols_equal_those_of_nvidia():
     assert symbols == json.loads((GOLDEN / "symbols.json").read_text(encoding="utf-8"))
 
 
-# NVIDIA's sequences below contain more expected values.
+# The recorded NVIDIA sequences below contain more expected values.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -69,8 +69,8 @@ def test_symbols_equal_those_of_nvidia():
         ("Mr Smith at first.", "mr smith at first."),
         ("the 1st. St", "the first. st"),
         ("best. _mr.", "best. _mr."),
-        # The rules run one after another: the rule for "mister" also
-        # removes the start of the word "st".
+        # The rules run one after another: the rule for "mister" also removes the start of the word
+        # "st".
         ("Mr.St.", "misterst."),
     ],
 )
@@ -95,7 +95,7 @@ def test_years_are_read_in_pairs_of_digits_like_inflect():
         ("{B}{D}", "{B D}"),
         # Unpaired braces do not enclose phones, and braces are not symbols.
         ("{{ B} D}", "{B} d"),
-        ("{} {B}", ""),  # the braces enclose two unknown phones, "}" and "{B"
+        ("{} {B}", ""),  # these braces contain the unknown phones "}" and "{B"
         ("{}", ""),
         # Each piece is cleaned separately.
         ("1{B}000", "one{B}zero"),
@@ -133,7 +133,7 @@ def test_braces_contain_arpabet_phones(text, expected):
         ("Mr. and Mrs. Smith", "mister and missus smith"),
         ("50% or 4.5 %.", "fifty percent or four point five percent."),
         ("Smith & Wesson, AT&T", "smith and wesson, a t and t"),
-        # Characters that are left out leave no double spaces, and no spaces at the ends.
+        # Removed characters leave no double spaces, and no spaces at the ends of the text.
         ("  hello  ", "hello"),
         ('"he [Truly]" * lower_under and/or _', "he truly lower under and or"),
         (" {B} and {D} ", "{B} and {D}"),
@@ -145,7 +145,7 @@ def test_corrected_cleaners_return_the_expected_words(text, expected):
     assert spoken(text, CORRECTED) == expected
 
 
-TABLE = [  # a person wrote the expected values; they do not come from the code
+TABLE = [  # a person wrote the expected values without running the code
     row.split("|") for row in (DATA / "spoken_english.csv").read_text("utf-8").splitlines()[1:]
 ]
 
@@ -221,7 +221,7 @@ def test_symbol_ids_equal_those_of_nvidia():
 
 
 @pytest.mark.parametrize("text", ["A", "...no", "7", "{HH}", "{AH0} ...", "é", "'t"])
-def test_only_letters_digits_and_phones_can_be_spoken(text):
+def test_only_letters_digits_and_phones_count_as_speakable(text):
     assert can_be_spoken(bytes(text_to_sequence(text, COMPATIBLE)))
     for silent in ("", " ", "...", "—", "- ! ?", "_", "(),.", "{}", "{QQ}", "#*~"):
         assert not can_be_spoken(text_to_sequence(silent, COMPATIBLE))

@@ -40,7 +40,7 @@ def test_text_is_decoded_with_one_note_when_its_encoding_is_unambiguous(tmp_path
     [note] = capsys.readouterr().out.splitlines()
     assert note.startswith(f"note: {path}: ")
     assert encoding in note
-    assert text.partition("|")[2][:10] in note  # an example with the letters
+    assert text.partition("|")[2][:10] in note  # an example that contains the letters
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
@@ -52,7 +52,7 @@ def test_utf_16_and_utf_32_are_read_when_all_letters_are_english(tmp_path, encod
 
 
 def test_text_is_rejected_when_its_encoding_is_ambiguous_and_not_set(tmp_path):
-    """French in Latin-1 is also likely Baltic text."""
+    """This French text in Latin-1 could also be text in a Baltic encoding."""
     text = "".join(f"c{i}|Où est le château, l'été à la forêt déjà passé ?\n" for i in range(50))
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode("latin-1"))
@@ -90,8 +90,8 @@ def test_file_is_rejected_when_it_is_not_text(tmp_path, kind):
     assert str(path) in refusal(read_text, path)
 
 
-def test_files_of_one_corpus_are_decoded_together(capsys):
-    """One short text alone would be ambiguous."""
+def test_encoding_is_detected_from_all_files_of_a_corpus_together(capsys):
+    """A single short text would be ambiguous."""
     lines = table_of("cp1251").splitlines()
     contents = {Path(f"{i}.txt"): line.encode("cp1251") for i, line in enumerate(lines)}
     contents[Path("utf8.txt")] = "Größe".encode()

@@ -1,4 +1,4 @@
-"""tacotron2_voice/timings.py: the times of words and symbols, and their files."""
+"""Test tacotron2_voice/timings.py: the times of words and symbols, and the files with times."""
 
 import json
 
@@ -17,7 +17,7 @@ from tacotron2_voice.timings import Timing, Timings, best_path, timings_of
 from tacotron2_voice.voice import Voice
 
 CLEANERS = ("english_cleaners_corrected",)
-STEP = 0.1  # seconds
+STEP = 0.1  # seconds per decoder step
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def voice(voices):
 
 
 def chunk_of(text, steps_per_symbol=2, start=0.0):
-    """Return a chunk that attends each symbol for the same time."""
+    """Return a chunk in which attention stays on each symbol for the same time."""
     ids = text_to_sequence(text, CLEANERS)
     alignment = np.repeat(np.eye(len(ids), dtype=np.float32), steps_per_symbol, axis=0)
     seconds = len(alignment) * STEP
@@ -65,7 +65,7 @@ def test_words_are_joined_when_their_boundary_is_unknown(voice):
 
 def test_word_has_a_time_when_attention_skips_its_only_symbol(voice):
     chunk = chunk_of("It was a dog.")
-    hidden = 7  # the article
+    hidden = 7  # index of the article "a"
     chunk.alignment[2 * hidden : 2 * hidden + 2] = np.eye(len(chunk.ids))[hidden - 1]
     timings = timings_of([chunk], "It was a dog.", voice.settings)
     assert timings.words[2].text == "a"
@@ -157,7 +157,7 @@ def test_times_of_a_wav_are_the_same_when_synthesis_was_stopped_and_resumed(
 
 @pytest.mark.parametrize("options", [["--lines"], []])
 def test_times_include_the_pause_between_texts(options, voices, tmp_path):
-    """Between paragraphs, the pause is longer than between lines."""
+    """The pause between paragraphs is longer than the pause between lines."""
     texts = tmp_path / "book.txt"
     separator = "\n" if options else "\n\n"
     texts.write_text(f"A dog came.{separator}It sat down.\n")

@@ -1,5 +1,4 @@
-"""Test what a run trains, logs and prints, which failures stop it, and which settings it
-rejects."""
+"""Test what a run trains, logs and prints, which failures stop it, which settings it rejects."""
 
 import copy
 import functools
@@ -41,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def without_memory_check(monkeypatch) -> None:
-    """Compute no batches before the first optimizer step."""
+    """Skip the memory check, so that no batches are computed before the first optimizer step."""
     monkeypatch.setattr(train, "check_memory", lambda *_: 0)
 
 
@@ -110,11 +109,11 @@ def test_epoch_record_matches_the_trained_batches(corpus, tmp_path, monkeypatch)
     assert record["clips_per_second"] * seconds == pytest.approx(14)
     assert 0 < record["prepare_seconds"] < seconds
     assert 0 < record["data_wait_seconds"] < seconds
-    assert record["peak_memory_bytes"] > 1e8  # torch alone needs this much
+    assert record["peak_memory_bytes"] > 1e8  # PyTorch alone needs this much
 
 
 def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
-    """The clock of this test only moves in chosen calls."""
+    """The clock in this test advances only in chosen calls."""
     now = 0.0
 
     def takes(owner, name, seconds):
@@ -156,7 +155,7 @@ def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatc
         ),
         (
             "learning_rate=1e-6,learning_rate_schedule=exponential,learning_rate_decay_start=0",
-            {0: 1e-6, 10**6: 1e-6},  # learning_rate_final must not raise a lower rate
+            {0: 1e-6, 10**6: 1e-6},  # learning_rate_final must not increase a lower rate
         ),
     ],
 )
@@ -200,8 +199,9 @@ def test_plan_and_dropout_of_each_epoch_follow_the_settings(corpus, tmp_path, mo
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypatch):
-    """The optimizer steps have 2, 2 and 1 batches. The padded loss weights them by padded frames.
-    The masked loss weights mels by real frames and the stop token by real decoder steps."""
+    """The optimizer steps have 2, 2 and 1 batches. In the padded loss, batches are weighted by
+    padded frames. In the masked loss, the mel terms are weighted by real frames, and the stop-token
+    term by real decoder steps."""
     forward, seen, out = Tacotron2Loss.forward, [], tmp_path / "out"
 
     def record(self, outputs, batch):
@@ -231,7 +231,7 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
     "settings",
     [
         {"precision": "bf16"},
-        # Larger than the number of clips.
+        # larger than the number of clips
         {"n_frames_per_step": 2, "mask_padding": False, "batch_size": 64},
     ],
 )
@@ -247,12 +247,12 @@ def test_loss_decreases_with_each_setting(settings, corpus, tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"batch_capacity": 7},  # budget in frames; the longest clip is a batch of its own
+        {"batch_capacity": 7},  # frame budget per batch; the longest clip fills a batch
         {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2, "decoder": "fast"},
     ],
 )
 def test_training_accepts_batches_with_one_short_clip(settings, tmp_path):
-    """Any clip may be alone in a batch by chance, and no clip may stop the run."""
+    """Any clip can be alone in a batch by chance. This must not stop the run."""
     one_frame = (HOP - 1) / SAMPLING_RATE
     corpus = make_corpus(
         tmp_path, {"train": (0.25, one_frame, one_frame, 0.2), "val": (one_frame,)}
@@ -271,8 +271,8 @@ def test_training_accepts_batches_with_one_short_clip(settings, tmp_path):
 
 
 class Reads(TorchDispatchMode):
-    """Count values that are read from floating and boolean tensors, which are on the device.
-    Lengths and indices are integers, and stay on the CPU."""
+    """Count the values that are read from float and bool tensors. These tensors are on the device.
+    Integer tensors contain lengths and indices, and stay on the CPU."""
 
     def __init__(self):
         super().__init__()
@@ -308,7 +308,7 @@ def test_training_step_never_reads_values_from_the_device(precision, corpus, tmp
     hparams = {"epochs": 1, "log_interval": 2, "epochs_per_validation": 9, "precision": precision}
     run(tmp_path / "out", corpus, **hparams, iters_per_checkpoint=1000)
     assert counts == [0] * metrics(tmp_path / "out", "epoch")[0]["iteration"]
-    # Losses are read every log_interval steps, and at the end.
+    # Losses are read every log_interval optimizer steps and at the end.
     assert sum(tolists) == math.ceil(len(counts) / 2)
     with Reads() as reads:  # check that the counter works
         bool(torch.ones(1) > 0)
@@ -317,8 +317,8 @@ def test_training_step_never_reads_values_from_the_device(precision, corpus, tmp
 
 
 def test_losses_are_read_one_step_later(corpus, tmp_path, monkeypatch, capsys):
-    """This imitates a GPU. Values are ready after the wait for their event and for all earlier
-    steps, so the device always works on the newest step."""
+    """The test imitates a GPU, on which values are available only after waiting for their event.
+    The wait covers all earlier steps, but not the newest step, so the device always has work."""
     read = train.read_pending
     waited, hidden, left = [], [], []
 
@@ -346,16 +346,16 @@ def test_losses_are_read_one_step_later(corpus, tmp_path, monkeypatch, capsys):
     watch_steps(monkeypatch, hiding)
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
-    # Each of the two epochs has 14 steps. Losses are read every fourth step, one step late, and
-    # after the last step.
+    # Each of the two epochs has 14 optimizer steps. Losses are read every fourth step, one step
+    # later, and after the last step.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]  # the first call, after step 1, has nothing to read
+    assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]  # after step 1, there is nothing to read yet
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]
     assert [number for number, _ in curves(out)["training/loss"]] == [4, 8, 12, 16, 20, 24, 28]
 
 
-# ---------------------------------------------------------------------------- not finite
+# ---------------------------------------------------------------------------- losses that are not finite
 
 
 def poison_mel(monkeypatch, clip_name: str) -> None:
@@ -392,14 +392,15 @@ EVERY_STEP = {"iters_per_checkpoint": 1, "keep_checkpoints": 1}
 
 @pytest.mark.parametrize("more", [EVERY_STEP, ONE_BATCH], ids=str)
 def test_run_resumes_at_a_lower_rate_when_it_diverged(more, corpus, tmp_path, capsys):
-    """The diverged weights were saved earlier, after a step or at the end of an epoch."""
+    """The diverged weights were already saved, after an optimizer step or at the end of an
+    epoch."""
     out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more
     message = refused(flags(out, corpus.hparams(**settings)), capsys)
     assert "training diverged: the loss became" in message
     assert "in optimizer step 2, on these clips" in message
     assert f"The last good checkpoint is {out}/checkpoint_0.pt." in message
     assert "--hparams learning_rate=3\n" in message
-    assert "--resume-from best" not in message  # no best.pt exists yet
+    assert "--resume-from best" not in message  # best.pt does not exist yet
     saved = [path.name for path in out.glob("*.pt*")]
     assert sorted(saved) == ["checkpoint_0.pt", "checkpoint_1.pt.superseded"]
     train.main(flags(out, "learning_rate=1e-3", "--resume"))
@@ -417,8 +418,8 @@ def state_of(trainer) -> dict:
 
 
 def poison_gradients(monkeypatch, steps) -> list[tuple[dict, dict]]:
-    """Make a gradient value infinite in these steps, and return (state before, state after) of each
-    step."""
+    """Make one gradient value infinite in these optimizer steps, and return the states before and
+    after each step."""
     compute = Trainer._accumulate_gradients
     states: list[tuple[dict, dict]] = []
 
@@ -442,7 +443,7 @@ def poison_gradients(monkeypatch, steps) -> list[tuple[dict, dict]]:
 def test_optimizer_step_is_skipped_when_a_gradient_is_not_finite(corpus, tmp_path, monkeypatch):
     states = poison_gradients(monkeypatch, {0, 3})
     run(tmp_path / "out", corpus, epochs=1, epochs_per_validation=9)
-    assert float(states[0][1]["adam"][0]["step"]) == 0  # the very first step was skipped
+    assert float(states[0][1]["adam"][0]["step"]) == 0  # the first optimizer step was skipped
     assert not states[0][1]["adam"][0]["exp_avg"].any()
     assert_same(states[0][0]["weights"], states[0][1]["weights"])
     assert_same(*states[3])
@@ -469,7 +470,7 @@ def test_run_stops_after_20_skipped_steps_in_a_row(corpus, tmp_path, monkeypatch
 
 
 def test_loss_scale_decreases_when_fp16_overflows(corpus, tmp_path, monkeypatch):
-    """The test starts from a scale at which only the infinite value overflows."""
+    """The test starts with a loss scale at which only the infinite value overflows."""
     states = poison_gradients(monkeypatch, {1})
     scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)
@@ -480,7 +481,7 @@ def test_loss_scale_decreases_when_fp16_overflows(corpus, tmp_path, monkeypatch)
     assert_same(*states[1])
     assert not torch.equal(*(state["weights"]["embedding.weight"] for state in states[2]))
     run(tmp_path / "out", corpus, "--resume", epochs=2, **settings)
-    # The scale continues from the checkpoint.
+    # The resumed run continues with the scale in the checkpoint.
     assert load(newest(tmp_path / "out"))["scaler"]["scale"] == 128.0
 
 

@@ -1,5 +1,4 @@
-"""Test the optimizer step: switches of the precision, the chosen decoder, and the results of a
-step."""
+"""Test the optimizer step: precision switches, the selected decoder, and the results of a step."""
 
 import functools
 import math
@@ -64,7 +63,7 @@ def test_warning_contains_the_reason_when_a_precision_has_a_disadvantage(
     assert re.match(meaning or "$", printed), printed
 
 
-def test_bf16_gives_no_warning_when_the_cpu_multiplies_in_bfloat16(monkeypatch):
+def test_no_warning_is_issued_when_the_cpu_supports_bfloat16(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
     assert describe_precision("bf16", None) == ""
     assert "has no effect" in describe_precision("tf32", None)
@@ -98,8 +97,8 @@ def test_step_returns_losses_and_gradient_norm(precision):
     assert (made.stop_requests, made.failures) == (0, 0)
     assert losses.copied is None
     assert 0 < made.terms.loss < made.terms.loss_unpadded
-    assert math.isnan(made.terms.guided_attention)  # NaN, because the weight of this loss is 0
-    assert made.gradient_norm > 0 or made.skipped  # in fp16, the first scale may overflow
+    assert math.isnan(made.terms.guided_attention)  # NaN because the weight of this loss is 0
+    assert made.gradient_norm > 0 or made.skipped  # in fp16, the first loss scale may overflow
     assert all(map(torch.equal, before, trainer.model.parameters())) == bool(made.skipped)
     assert trainer.optimizer.param_groups[0]["lr"] == 0.25
 
@@ -124,12 +123,12 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
             assert math.isnan(found)
     share = gradients[1.0] - gradients[0.0]
     assert share.norm() > 1e-4
-    # Bounds of differences between gradients in float32. Observed differences were a quarter of
-    # them.
+    # Limits for the differences between float32 gradients. The observed differences were a quarter
+    # of these limits.
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
 
 
-def test_each_loss_has_its_own_weight():
+def test_each_loss_term_has_a_separate_weight():
     trainer = Trainer(small(n_mel_channels=MELS, guided_attention_weight=2), CPU)
     found = []
     for weights in (LossWeights(), LossWeights(padded_frames=2, frames=3, steps=5)):
@@ -141,7 +140,7 @@ def test_each_loss_has_its_own_weight():
 
 
 def test_gradient_equals_that_of_the_masked_loss_when_loss_is_unpadded():
-    """The test compares with autograd on the explicit loss."""
+    """The expected gradient comes from autograd on the explicit loss."""
     settings = {"loss": "unpadded", "guided_attention_weight": 0, "gate_positive_weight": 3}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     torch.manual_seed(0)
@@ -168,7 +167,7 @@ def test_gradient_equals_that_of_the_masked_loss_when_loss_is_unpadded():
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("threshold", [0.01, 1e6])
 def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
-    """After one step, Adam's first moment is a tenth of its gradient."""
+    """After one optimizer step, Adam's first moment is a tenth of the gradient."""
     settings = {"grad_clip_thresh": threshold, "weight_decay": 0.001, "precision": precision}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     trainer.scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16", init_scale=256.0)
@@ -179,7 +178,7 @@ def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
     decay = [0.001 * parameter.detach().clone() for parameter in parameters]
     losses = trainer.step([MicroBatch(batch, seed=0)])
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given))
-    assert 0.01 < norm < 1e6  # only one of the two thresholds clips this norm
+    assert 0.01 < norm < 1e6  # this norm exceeds only one of the two thresholds
     made = StepValues.of(losses.values.tolist())
     assert made.gradient_norm == pytest.approx(norm, rel=1e-5)
     for parameter, gradient, decayed in zip(parameters, given, decay, strict=True):
@@ -190,7 +189,7 @@ def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
 
 
 def test_weights_do_not_change_when_the_loss_is_not_finite(monkeypatch):
-    """A squared value may overflow although its gradient does not."""
+    """The square of a value can overflow although the gradient is finite."""
     trainer = Trainer(small(n_mel_channels=MELS), CPU)
     losses_of = trainer.losses_of
 
@@ -209,7 +208,8 @@ def test_weights_do_not_change_when_the_loss_is_not_finite(monkeypatch):
 
 
 def test_running_statistics_are_means_over_batches():
-    """Running statistics become the mean of the statistics after each single batch of the step."""
+    """Running statistics become the mean of the statistics that each batch in the step would
+    produce alone."""
     batches = [tiny_batch(), tiny_batch(((4, 30), (9, 21)))]
     made = []
     for numbers in ([0], [1], [0, 1]):
@@ -232,18 +232,18 @@ def test_guided_attention_weight_decreases_to_0():
 def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
-        monkeypatch.setenv(name, by_user or "")  # so that monkeypatch restores the variable
+        monkeypatch.setenv(name, by_user or "")  # makes monkeypatch restore the variable
         if by_user is None:
             monkeypatch.delenv(name)
     Trainer(small(), CPU)
     assert [os.environ[name] for name in names] == [expected, expected]
 
 
-# ---------------------------------------------------------------------------- another optimizer
+# ---------------------------------------------------------------------------- custom optimizers
 
 
 def use_optimizer(monkeypatch, make) -> None:
-    """Replace the optimizer in the only place that chooses it."""
+    """Replace the optimizer in the only function that creates it."""
     monkeypatch.setattr(
         optimizer,
         "make_optimizer",
@@ -256,7 +256,7 @@ OPTIMIZERS = [torch.optim.RAdam, torch.optim.SGD]
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
 def test_gradient_clipping_works_with_any_optimizer(make, monkeypatch):
-    """The first step's gradients are divided by the norm over the threshold."""
+    """The gradients of the first optimizer step are divided by norm / threshold."""
     use_optimizer(monkeypatch, make)
     trainer = Trainer(small(n_mel_channels=MELS, grad_clip_thresh=0.01), CPU)
     given: list[torch.Tensor] = []
@@ -290,7 +290,8 @@ def test_weights_do_not_change_when_a_step_is_skipped_with_any_optimizer(make, m
 
 
 def test_fused_and_plain_optimizers_give_the_same_weights(monkeypatch):
-    """Fused Adam clips and skips on the device, other optimizers in `apply_gradients`."""
+    """Fused Adam clips gradients and skips steps on the device. For all other optimizers,
+    `apply_gradients` does this."""
     weights = []
     for fused in (True, False):
         use_optimizer(monkeypatch, functools.partial(torch.optim.Adam, fused=fused))
@@ -310,11 +311,11 @@ def test_optimizer_state_entries_contain_all_state_names(monkeypatch):
     assert optimizer.state_entries(small()) == {}
 
 
-# ---------------------------------------------------------------------------- another attention
+# ---------------------------------------------------------------------------- custom attention
 
 
 class ContentAttention(layers.Attention):
-    """Compute dot-product attention without location features."""
+    """A dot-product attention without location features."""
 
     def __init__(self, hparams):
         super().__init__()
@@ -328,7 +329,7 @@ class ContentAttention(layers.Attention):
 
 
 class ScaledAttention(layers.LocationSensitiveAttention):
-    """Represent a subclass, which the fast decoder does not support either."""
+    """A subclass of the attention. The fast decoder does not support subclasses either."""
 
 
 @pytest.mark.parametrize("attention", [ContentAttention, ScaledAttention])

@@ -1,4 +1,4 @@
-"""Test which characters of a text have no symbol in a model, and where they are
+"""Test the search for characters that have no symbol in a model
 (tacotron2_voice/text/unspoken.py)."""
 
 import unicodedata
@@ -39,7 +39,8 @@ def test_dropped_symbols_are_found_with_their_columns(text, cleaners, dropped):
 @settings(max_examples=300)
 @given(st.characters(exclude_categories=["Cs"]))
 def test_each_character_is_read_or_reported(character):
-    """Letters, digits and signs of all scripts. Other characters of Unicode are not spoken."""
+    """The test uses letters, digits and signs of all scripts. The remaining Unicode characters are
+    not spoken."""
     text, cleaners = f"ab {character} cd", ["english_cleaners_corrected"]
     found = text_to_sequence(text, cleaners)
     silent = [symbols[i] for i in found if symbols[i] != " "] == [*"abcd"]
@@ -62,7 +63,7 @@ def test_message_contains_columns_when_characters_are_left_out():
 
 @pytest.fixture
 def cleanings(monkeypatch):
-    """Record the pieces of text that are cleaned, because cleaning takes most of the time."""
+    """Record the pieces of text that are cleaned. Cleaning takes most of the time."""
     cleaned, clean_pieces = [], sequences.clean_pieces
     count = lambda pieces, *facts: cleaned.append(pieces) or clean_pieces(pieces, *facts)  # noqa: E731
     monkeypatch.setattr(sequences, "clean_pieces", count)
@@ -73,7 +74,7 @@ def cleanings(monkeypatch):
     ("cleaners", "table", "most"),
     [
         ("english_cleaners_corrected", ENGLISH, 300),
-        # Each piece is a single character.
+        # Each cleaned piece is a single character.
         ("basic_cleaners", SymbolTable(("_", "a", " ")), 12_000),
     ],
 )
@@ -86,8 +87,8 @@ def test_few_characters_are_checked_when_many_are_left_out(cleaners, table, most
 
 
 def test_characters_are_reported_when_espeak_ignores_them():
-    """Letters that only change other phones, such as the hard sign, and phones in the text are not
-    reported."""
+    """The test also checks that phones in the text are not reported, and neither are letters that
+    only change a neighboring phone, such as the hard sign."""
     facts = ["phones"], table_of("абвꜰəɪɛnʌbjkt⅛ ")
     text = "объект € и ⅛ /⅛n/"
     dropped = dropped_symbols(text, *facts, "ru")

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def recorded_validation(monkeypatch) -> list[tuple]:
-    """Record (clips, prenet masks) of every later validation batch."""
+    """Record (clips, prenet masks) for every validation batch from now on."""
     forward, seen = Tacotron2.forward, list[tuple]()
 
     def spy(self, batch, dropout_masks=None):
@@ -66,14 +66,14 @@ def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_pat
             assert all(torch.equal(*pair) for pair in zip(masks, later_masks, strict=True))
     assert sorted(seen[0][0] + seen[1][0]) == [0, 1, 2, 3, 4]
     assert [len(clips) for clips, _ in seen[:2]] == [3, 2]
-    # Validation mixes the clips of the filelist, which is sorted by length.
+    # Validation shuffles the clips, because the filelist is sorted by length.
     assert seen[0][0] + seen[1][0] != [0, 1, 2, 3, 4]
     assert 0.4 < seen[0][1][0].float().mean() < 0.6
 
 
 def test_validation_equals_values_computed_by_hand(corpus, tmp_path):
-    """The test checks how batches of 3 and 2 clips are weighted. test_model.py and
-    test_alignment.py test the weighted values."""
+    """The test checks the weights of two batches with 3 and 2 clips. test_model.py and
+    test_alignment.py test the values themselves."""
     out, r = tmp_path / "out", 2
     settings = {"p_prenet_dropout": 0, "n_frames_per_step": r}
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
@@ -138,7 +138,7 @@ def test_validation_warns_once_when_the_alignment_has_not_formed(
 def test_validation_warns_once_when_attention_ignores_the_text(
     corpus, tmp_path, monkeypatch, capsys
 ):
-    """The limits are set so that an untrained model meets the condition."""
+    """The thresholds are set so that an untrained model meets the condition."""
     monkeypatch.setattr(validation, "SHARP", 0.0)
     monkeypatch.setattr(validation, "TEXT_EFFECT", 1.0)
     monkeypatch.setattr(validation, "STEPS_TO_READ", 9)  # an epoch has 4 or 5 optimizer steps
@@ -156,7 +156,8 @@ def test_validation_warns_once_when_attention_ignores_the_text(
 
 
 def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsys):
-    """The run is interrupted, resumed and reported, and has the same weights as with validation."""
+    """The test interrupts, resumes and reports the run. It has the same weights as a run with
+    validation."""
     with_list, out = tmp_path / "with", tmp_path / "out"
     settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}
     run(with_list, corpus, **settings)
@@ -181,7 +182,7 @@ def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsy
 
 
 def test_validation_does_not_change_training(corpus, tmp_path):
-    """It includes free-running inference of an example."""
+    """Validation includes free-running inference of an example."""
     for name, every in (("often", 1), ("never", 1000)):
         run(tmp_path / name, corpus, epochs=3, epochs_per_validation=every)
     often, never = (load(newest(tmp_path / name)) for name in ("often", "never"))
@@ -193,7 +194,7 @@ def test_validation_does_not_change_training(corpus, tmp_path):
 
 
 def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
-    """On Python 3.12, loaders that are dropped close file descriptors of other loaders."""
+    """On Python 3.12, deleted loaders close file descriptors that belong to other loaders."""
     workers, validate = [], validation.validate
 
     def recorded(run, stop):
@@ -212,7 +213,7 @@ def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
 def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     settings, corpus, tmp_path, monkeypatch, capsys
 ):
-    """Plots, numbers and the printed line equal those of the saved model, also if the speech does
+    """Plots, metrics and the printed line equal those of the saved model, even if the speech does
     not end."""
     out, takes, speak = tmp_path / "out", [], validation.speak
     keep = lambda *given: takes.append(speak(*given)) or takes[-1]  # noqa: E731
@@ -230,7 +231,7 @@ def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     assert np.array_equal(take.alignment, attempt.alignment)
     assert take.symbols == [speaker.settings.table.symbols[i] for i in attempt.ids]
     decoded = speaker.decode(attempt.ids, 0, speaker.max_steps(len(attempt.ids)))
-    gates = [steps.gate for steps in decoded]  # includes decoder steps after the end of speech
+    gates = [steps.gate for steps in decoded]  # contains decoder steps after the end of speech
     assert np.array_equal(take.gate, np.concatenate(gates)[: len(take.gate)])
     assert len(take.gate) >= len(take.alignment)
     [record] = metrics(out, "validation")
@@ -261,7 +262,7 @@ FAILURES = ["loss", "clip", "alignment_sums", "speak", "draw_mels"]
 
 @pytest.mark.parametrize("what", FAILURES)
 def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkeypatch, capsys):
-    """The program prints a warning with the cause."""
+    """A warning contains the cause."""
     out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
     if what == "loss":
         poison_mel(monkeypatch, "val02.wav")
@@ -287,7 +288,7 @@ def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkey
     assert drawn == {"draw_mels": set(), "speak": {"alignment"}}.get(what, drawn)
 
 
-def test_validation_loses_only_audio_when_making_audio_fails(
+def test_validation_omits_only_the_audio_when_synthesis_of_audio_fails(
     corpus, whole, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
@@ -300,5 +301,5 @@ def test_validation_loses_only_audio_when_making_audio_fails(
     assert without_times(metrics(out)) == without_times(metrics(whole))
     left, heard = curves(out), curves(whole)
     assert heard.keys() - left.keys() == {"predicted", "spoken", "recording"}
-    assert len(heard["recording"]) == 1  # the recording is written only once
+    assert len(heard["recording"]) == 1  # the recording is logged only once
     assert all(left[tag] == heard[tag] for tag in left)

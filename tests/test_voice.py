@@ -1,4 +1,4 @@
-"""Test that an exported voice speaks like its checkpoint, and that damaged folders are rejected
+"""Test that an exported voice sounds like its checkpoint, and that damaged folders are rejected
 (tacotron2_voice/voice.py, vocoder.py and export/voice_export.py)."""
 
 import hashlib
@@ -43,7 +43,7 @@ def speak(*arguments: object) -> None:
 
 
 def test_voice_chunks_have_the_same_mels_as_torch(voices, monkeypatch):
-    monkeypatch.setattr(speaker, "FADE", 0)  # no fade-out for speech that does not end
+    monkeypatch.setattr(speaker, "FADE", 0)  # turns off the fade-out of speech that does not end
     exact = Voice(voices.fp32[0], "gate_threshold=2")
     sequence = text_to_ids(TEXT, exact.settings)
     found, parts = exact.synthesize(sequence, seed=3, retries=0), []
@@ -52,7 +52,7 @@ def test_voice_chunks_have_the_same_mels_as_torch(voices, monkeypatch):
     masks = DropoutMasks((kept[:, 0], kept[:, 1]), None, None)
     for words in (sequence[:11], sequence[12:]):
         outputs = model.infer(torch.tensor([words]), torch.tensor([len(words)]), masks)
-        parts += [outputs.mel_postnet[0].numpy(), np.full((80, 26), SILENCE)]  # a pause of 0.3 s
+        parts += [outputs.mel_postnet[0].numpy(), np.full((80, 26), SILENCE)]  # a 0.3 s pause
     np.testing.assert_allclose(found.mel, np.concatenate(parts[:-1], axis=1), atol=1e-4)
     assert found.warnings[1].startswith("chunk 1 of 2 ('a dog came.'): no stop within 0.9 s")
     assert [alignment.shape for alignment in found.alignments] == [
@@ -77,7 +77,7 @@ def test_attention_window_equals_the_window_in_torch(voices):
         assert not inside[furthest + 3 :].any()
         assert not inside[: max(0, furthest - WINDOW_BACK)].any()
         furthest = max(furthest, int(step.alignments[0].argmax()))
-    assert furthest > 2  # attention moved
+    assert furthest > 2  # attention has moved
     free = Voice(voices.fp32[0], "p_prenet_dropout=0").decode(words, 0, 1)
     assert (next(free).alignments > 0).all()
 
@@ -92,7 +92,7 @@ def test_int8_voice_is_smaller_and_its_export_prints_the_differences(voices):
 
 
 def test_8_bit_weights_are_rounded_to_the_nearest_integer(voices):
-    """This applies to all large weights of products, convolutions and LSTMs."""
+    """All large weights of matrix products, convolutions and LSTMs are rounded."""
     for name in GRAPHS:
         exact, stored = (onnx.load(x[0] / f"{name}.onnx").graph for x in (voices.fp32, voices.int8))
         exact, values = (
@@ -127,7 +127,7 @@ def test_compressed_voice_is_smaller_and_speaks(voices):
     assert "packed compared with fp32 on 2 texts" in voices.packed[1]
     exact, words = Voice(voices.fp32[0]), text_to_ids("A dog came.", voice.settings)
     made, expected = ([*x.decode(words, 0, 10)] for x in (voice, exact))
-    # Rounding errors have grown in later frames.
+    # In later frames, the rounding errors have accumulated.
     for one, other in zip(made[:2], expected[:2], strict=True):
         np.testing.assert_allclose(one.frames, other.frames, atol=0.1)
     for name in GRAPHS:
@@ -138,12 +138,12 @@ def test_compressed_voice_is_smaller_and_speaks(voices):
         assert max(largest) == export.COMPRESSED_LARGEST
 
 
-def test_voice_of_the_repository_speaks_and_stops():
+def test_included_voice_speaks_and_stops():
     folder = ROOT / "voices" / "english"
     assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
     voice = Voice(folder)
     assert voice.settings.speakers == ("hibari", "kathleen", "linda")
-    # The description contains no path of this machine.
+    # The description does not contain local paths.
     assert "/" not in voice.description.hparams["training_files"]
     for name in voice.settings.speakers:
         speech = voice.synthesize("It was a quiet evening.", speaker=name)
@@ -160,7 +160,7 @@ def test_voice_of_the_repository_speaks_and_stops():
         (lambda content: content[:-9], "cannot be decompressed"),
         (lambda content: lzma.compress(b"other"), "not the file that voice.json describes"),
     ],
-    ids=["cut off", "another file"],
+    ids=["truncated", "different content"],
 )
 def test_compressed_graph_is_rejected_when_it_is_damaged(voices, tmp_path, change, answer):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
@@ -174,7 +174,7 @@ def test_compressed_decoder_weights_equal_rounded_int8_weights(voices):
     graphs = onnx.load_from_string(packed).graph, onnx.load(voices.int8[0] / "decoder.onnx").graph
     rounded, exact = ({x.name: numpy_helper.to_array(x) for x in g.initializer} for g in graphs)
     names = [name.removesuffix("_quantized") for name in exact if name.endswith("_quantized")]
-    assert len(names) == 4  # the weights of two LSTMs
+    assert len(names) == 4  # two weight matrices of each of two LSTMs
     for name in names:
         scale = rounded[f"{name}_scale"]
         wrong = rounded[f"{name}_quantized"] * scale
@@ -318,8 +318,8 @@ def test_audio_is_rejected_when_a_graph_returns_nan(voices, tmp_path):
         Voice(folder).synthesize(TEXT)
 
 
-def test_graph_is_rejected_when_it_has_the_format_of_onnx_runtime(voices, tmp_path):
-    """Operators in this format cannot be checked, and a file may be a valid graph in both
+def test_graph_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
+    """Operators in this format cannot be checked, and a file can be a valid graph in both
     formats."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -381,7 +381,7 @@ def test_export_writes_no_folder_when_it_fails(damage, message, voices, tmp_path
 
 
 class Hold(torch.nn.Module):
-    """A vocoder that repeats the loudest value of each frame `hop` times."""
+    """A vocoder that repeats the largest value of each frame `hop` times."""
 
     def __init__(self, hop: int = 256, sampling_rate: int = 22050):
         super().__init__()
@@ -434,7 +434,7 @@ def test_vocoder_is_rejected_when_it_does_not_fit_the_voice(made, message, tmp_p
 
 @pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
 def test_vocoder_is_rejected_when_its_inputs_differ(tmp_path):
-    """An export without dynamic_axes has a fixed input length."""
+    """If a vocoder is exported without dynamic_axes, its input length is fixed."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [
         (
@@ -487,7 +487,7 @@ def test_vocoder_is_rejected_when_it_can_run_code(tmp_path):
 
 
 def test_vocoder_is_rejected_when_its_operators_are_unknown(tmp_path):
-    """Other operators may run subgraphs or code, or draw random numbers."""
+    """Unknown operators could run subgraphs or code, or draw random numbers."""
     ends = [helper.make_tensor_value_info(x, 1, [1, None, None]) for x in ("mel", "sound")]
     for operator, domain, named in [
         ("Loop", "", "Loop, subgraph"),

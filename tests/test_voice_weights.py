@@ -1,4 +1,4 @@
-"""Tests of export/voice_weights.py: a voice becomes a model again, and training starts from it."""
+"""Test export/voice_weights.py: loading a voice as a model, and training from a voice."""
 
 import shutil
 from dataclasses import replace
@@ -31,7 +31,7 @@ def synthesizer_of(folder) -> CheckpointSynthesizer:
 
 
 def forced_steps(synthesizer, count: int):
-    """Return the first decoder steps of a text: frames, gate and alignments."""
+    """Return frames, gate and alignments of the first decoder steps for a text."""
     ids = [int(x) for x in np.arange(38, 60)]
     speaker = 0 if synthesizer.settings.speakers else None
     steps = next(iter(synthesizer.decode(ids, 3, count, speaker)))
@@ -40,7 +40,8 @@ def forced_steps(synthesizer, count: int):
 
 @pytest.mark.parametrize("kind", ["fp32", "int8", "packed"])
 def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kind):
-    """Batch norms are part of the convolutions, so outputs are compared too."""
+    """In a voice, batch norms are folded into the convolutions, so the test also compares
+    outputs."""
     folder = getattr(voices, kind)[0]
     trained = torch.load(voices.checkpoint[0], weights_only=True)["state_dict"]
     state = state_of_voice(folder)["state_dict"]
@@ -49,7 +50,8 @@ def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kin
         assert weights.shape == trained[name].shape, name
         if ".convolutions." not in name:
             largest = trained[name].abs().max()
-            # A compressed voice is rounded twice, to 64 and to 46 integers on each side of 0.
+            # The weights of a compressed voice are rounded twice, to 64 and to 46 integers on each
+            # side of 0.
             tolerance = 0 if kind == "fp32" else largest * (1 / 128 + 1 / 92)
             difference = (weights - trained[name]).abs().max()
             assert difference <= tolerance, name
@@ -57,7 +59,7 @@ def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kin
 
 @pytest.mark.parametrize("kind", ["fp32", "packed"])
 def test_model_loaded_from_a_voice_has_the_mels_of_the_voice(voices, kind):
-    """A compressed voice also rounds the inputs of its LSTMs to 8 bits, and the model does not."""
+    """A compressed voice also rounds the inputs of its LSTMs to 8 bits, but the model does not."""
     folder = getattr(voices, kind)[0]
     found = forced_steps(synthesizer_of(folder), 5)
     expected = forced_steps(Voice(folder), 5)
@@ -72,7 +74,7 @@ def test_postnet_output_of_the_model_equals_that_of_the_voice(voices):
     np.testing.assert_allclose(found, Voice(voices.fp32[0]).refine(mel), atol=1e-4)
 
 
-def test_voice_of_the_repository_becomes_a_model():
+def test_included_voice_can_be_loaded_as_a_model():
     synthesizer = synthesizer_of(ENGLISH)
     assert synthesizer.settings.speakers == ("hibari", "kathleen", "linda")
     frames, _, alignments = forced_steps(synthesizer, 20)

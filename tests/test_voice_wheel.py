@@ -1,4 +1,4 @@
-"""Test the wheel tacotron2-voice: its files, and speech in an environment with nothing else."""
+"""Test the wheel tacotron2-voice: its files, and synthesis in an environment with nothing else."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
-    """Map names to distributions: these packages and all their requirements."""
+    """Return these packages and all their requirements, as a dict from name to distribution."""
     needed: dict[str, metadata.Distribution] = {}
     waiting = list(names)
     while waiting:
@@ -55,9 +55,9 @@ def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory) -> Path:
-    """Return the Python of an environment that has only the wheel and its dependencies.
+    """Return the Python interpreter of an environment with only the wheel and its dependencies.
 
-    The path contains a space. The dependencies are links to this environment."""
+    The path contains a space. The dependencies are links into the test environment."""
     folder = tmp_path_factory.mktemp("an environment")
     command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
     subprocess.run(command, check=True)
@@ -74,7 +74,7 @@ def python(wheel, tmp_path_factory) -> Path:
 
 def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: x for name, x in os.environ.items() if not name.startswith("PYTHON")}
-    # The last bits of products depend on the number of threads.
+    # The last bits of matrix products depend on the number of threads.
     environment["OMP_NUM_THREADS"] = "1"
     arguments = [str(argument) for argument in command]
     return subprocess.run(
@@ -94,7 +94,7 @@ def test_console_command_writes_the_same_bytes_as_synthesize_py(python, voices, 
 
 
 def test_wheel_works_when_user_files_have_the_names_of_its_modules(python, voices, tmp_path):
-    """A user's own modules must not replace the library's, and torch is not imported."""
+    """User modules must not replace those of the library. torch must not be imported."""
     for name in COLLIDING:
         (tmp_path / name).write_text("raise ImportError('a file of the user')\n")
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -103,7 +103,7 @@ def test_wheel_works_when_user_files_have_the_names_of_its_modules(python, voice
 
 
 def test_wheel_error_contains_the_checkpoint_or_the_missing_package(python, voices, tmp_path):
-    """One line names the missing package, for a checkpoint and for plots."""
+    """The error is a single line, for a checkpoint and for plots."""
     checkpoint, voice = voices.checkpoint[0], voices.int8[0]
     for path, out, message in (
         (checkpoint, "a.wav", str(checkpoint)),
@@ -118,7 +118,7 @@ def test_wheel_error_contains_the_checkpoint_or_the_missing_package(python, voic
 
 
 def test_wheel_works_when_the_server_packages_are_missing(python, voices, tmp_path):
-    """The error of `serve` names the extra with these packages."""
+    """The error of `serve` contains the extra that installs these packages."""
     served = run(python, "-m", "tacotron2_voice", "serve", voices.int8[0], folder=tmp_path)
     assert served.returncode == 1
     assert '"tacotron2-voice[server,wyoming]"' in served.stderr
@@ -149,14 +149,14 @@ def test_archives_contain_exactly_the_package(wheel, tmp_path):
 
 def test_dependencies_equal_the_pinned_dependencies():
     pinned = (ROOT / "requirements" / "onnx.txt").read_text(encoding="utf-8")
-    # Packages that only the export needs.
+    # Only the export needs these packages.
     names = set(re.findall(r"^([\w-]+)==", pinned, re.M)) - {"onnx"}
     dependencies = {Requirement(x).name for x in PROJECT["project"]["dependencies"]}
     assert dependencies == names
 
 
 def test_voice_can_be_shared_by_threads(voices):
-    """Two streams that alternate give the same bytes as two consecutive streams."""
+    """Two interleaved streams return the same bytes as two consecutive streams."""
     voice = Voice(voices.int8[0])
     texts = [TEXT, "It sat down, and it ate. A dog came."]
     expected = [np.concatenate([*voice.stream(text, seed=1)]) for text in texts]

@@ -33,11 +33,11 @@ HPARAMS = create_hparams()
 WINDOW = round(WINDOW_SECONDS * RATE)
 KEPT = round(KEPT_SECONDS * RATE)
 TEXT = "Words by the dozen."
-END = 0.05  # seconds of silence at the ends of a good clip
+END = 0.05  # seconds of silence at both ends of a valid clip
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
-    """Return 16-bit noise between two quiet ends that are 57 dB below it."""
+    """Return 16-bit noise with quiet ends, which are 57 dB below the noise."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
     start = round(before * RATE)
@@ -51,7 +51,7 @@ def quiet_at_ends(seed: int = 0):
 
 
 def noisy():
-    """Return a clip whose noise is 12 dB below the speech."""
+    """Return a clip with noise that is 12 dB below the speech."""
     speech = quiet_at_ends().astype(float)
     noise = np.random.default_rng(1).uniform(-1, 1, len(speech))
     return (speech + 15000 * 10 ** (-12 / 20) * noise).clip(-32767, 32767).astype(np.int16)
@@ -60,8 +60,8 @@ def noisy():
 def write_corpus(
     folder: Path, changes: dict | None = None, clips: int = 12, text: str = TEXT
 ) -> Path:
-    """Make clips c00, c01, ... of one second; `changes` replaces the audio, the text or both of
-    some clips."""
+    """Write one-second clips c00, c01, ... `changes` replaces the audio, the text or both for some
+    clips."""
     (folder / "wavs").mkdir(parents=True)
     lines = []
     for i in range(clips):
@@ -76,7 +76,7 @@ def write_corpus(
 
 
 def warnings(printed: str) -> list[str]:
-    """The warning that all clips have the same text is left out."""
+    """Return all warnings, except the warning that all clips have the same text."""
     lines = [line for line in printed.splitlines() if line.startswith("warning")]
     return [line for line in lines if "--split-by-text" not in line]
 
@@ -91,18 +91,18 @@ def test_silence_is_measured_to_the_exact_window(before, after, as_stored):
     assert found[0] % WINDOW == 0
 
 
-def test_silence_is_40_decibels_below_the_loudest():
+def test_samples_40_db_below_the_loudest_count_as_silence():
     for decibels, expected in ((38, 0), (42, RATE)):
         quiet = sound() * 10 ** (-decibels / 20)
         before, after = silence_at_ends(np.concatenate([sound(), quiet]).astype(np.int16), RATE)
         assert (before, after) == (0, pytest.approx(expected, abs=WINDOW))
-    # Silence in the middle is a pause, not an end.
+    # Silence in the middle is a pause and does not count as silence at an end.
     assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)
     assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # the audio is shorter than a window
 
 
 @pytest.mark.parametrize(("dtype", "full"), [(np.int16, 32767), (np.float32, 1.0)])
-def test_clipping_is_three_samples_at_full_scale(dtype, full):
+def test_three_samples_at_full_scale_count_as_clipping(dtype, full):
     def count(*samples):
         return count_clipped((full * np.array(samples)).astype(dtype))
 
@@ -113,8 +113,8 @@ def test_clipping_is_three_samples_at_full_scale(dtype, full):
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
-def test_flat_tops_below_full_scale_are_clipping(dtype):
-    """The wave was clipped, then scaled with dither. No real clip has flat tops."""
+def test_flat_tops_below_full_scale_count_as_clipping(dtype):
+    """The clip was clipped, then scaled with dither. Unclipped recordings have no flat tops."""
     scale = 32768 if dtype == np.float32 else 1
     files = sorted((ROOT / "tests/data/ljspeech").rglob("*.wav"))
     assert files
@@ -137,7 +137,7 @@ def test_range_of_usual_rates_depends_on_the_spread():
 
 
 LOUD = np.clip(4.0 * quiet_at_ends(), -32768, 32767).astype(np.int16)
-# The clips that are changed, the problem, and the affected clips, worst first, with the values.
+# The changed clips, the problem, and the affected clips with their values, worst first.
 FAULTS = {
     "silence": (
         {f"c{i:02}": (sound(END, 1, 0.4 + 0.1 * i), TEXT) for i in range(7)},
@@ -192,7 +192,7 @@ def test_each_kind_of_problem_has_a_separate_warning(tmp_path, capsys, fault):
     prepare(Preparation(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists"))
     found = warnings(capsys.readouterr().out)
     [warning] = [x for x in found if problem in x]
-    # Such texts also cause a warning about foreign letters.
+    # These texts also cause a warning about foreign letters.
     assert len(found) == 1 or fault == "encoded twice"
     assert f"{len(expected)} of 12 clips" in warning
     page = (tmp_path / "lists" / "report.html").read_text()
@@ -208,7 +208,7 @@ def test_each_kind_of_problem_has_a_separate_warning(tmp_path, capsys, fault):
 
 
 def quiet_corpus(folder: Path, clips: int = 12) -> Path:
-    """Every third clip has long silence at both ends, and the other clips have no silence."""
+    """Write clips. Every third clip has long silence at both ends, and the rest have no silence."""
     changes = {f"c{i:02}": (sound(0.5, 1, 0.7 + 0.01 * i, i), TEXT) for i in range(0, clips, 3)}
     return write_corpus(folder, changes, clips)
 
@@ -243,7 +243,7 @@ def test_trimmed_clips_keep_a_short_silence(tmp_path, capsys):
     total = sum(soundfile.info(path).frames for path in trimmed.glob("*.wav"))
     assert re.search(rf"all .* seconds .* {total / RATE:.2f} \|\n", printed)
     for name in ("train", "val"):
-        # Reading checks that the listed seconds agree with the file.
+        # Reading also checks that the listed seconds match the file.
         for clip in read_filelist(lists / f"{name}.txt", HPARAMS):
             assert os.path.samefile(Path(clip.path).parent, trimmed)
 
@@ -269,7 +269,7 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
 
 
 def test_prepare_warns_when_texts_contain_html_codes(tmp_path, capsys):
-    """It&#39;s would be spoken as "it and number thirty-nine; s"."""
+    """For example, "It&#39;s" would be spoken as "it and number thirty-nine; s"."""
     texts = {"c01": "It&#39;s &amp; <b>go</b> on.", "c02": "R&D; at AT&T", "c03": "A <sil> b."}
     corpus = write_corpus(tmp_path / "a corpus", {name: (None, x) for name, x in texts.items()})
     prepare(Preparation(corpus, tmp_path / "lists"))
@@ -279,7 +279,7 @@ def test_prepare_warns_when_texts_contain_html_codes(tmp_path, capsys):
 
 
 def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -> list[Clip]:
-    """Make clips of 1 to 8 s with the texts of the clips `shift` lines before."""
+    """Make clips of 1 to 8 s. Each clip has the text of the clip `shift` lines earlier."""
     rng = np.random.default_rng(0)
     seconds = rng.uniform(1, 8, count)
     symbols = np.roll(15 * seconds + rng.normal(0, 3, count), shift).astype(int)
@@ -295,8 +295,8 @@ def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -
 
 
 @pytest.mark.parametrize("shift", [1, -2])
-def test_prepare_warns_when_texts_are_shifted_to_other_clips(shift):
-    """A line that metadata.csv lost shifts all texts after it."""
+def test_prepare_warns_when_texts_belong_to_neighboring_clips(shift):
+    """If metadata.csv has lost a line, all later texts are shifted."""
     warning = texts_of_other_clips(clips_with(shift))
     assert warning.startswith("warning: ")
     assert "c0: 'A text.'" in warning
@@ -307,15 +307,15 @@ def test_prepare_warns_when_all_texts_have_the_same_length():
     assert "correlation 0.00" in warning
 
 
-def test_prepare_does_not_warn_when_lengths_of_texts_and_clips_fit():
-    """There is also no warning if there are too few clips or lengths."""
+def test_prepare_does_not_warn_when_text_and_clip_lengths_match():
+    """There is no warning either if there are too few clips or too few different lengths."""
     assert texts_of_other_clips(clips_with(0)) is None
     assert texts_of_other_clips(clips_with(1, count=19)) is None
     alike = [replace(x, measured=Measurements(RATE)) for x in clips_with(1)]
     assert texts_of_other_clips(alike) is None
 
 
-def test_clip_too_short_to_trim_is_copied(tmp_path):
+def test_clip_is_copied_when_it_is_too_short_to_trim(tmp_path):
     corpus = write_corpus(tmp_path / "corpus", {"c03": (sound(0.5, 0.02), TEXT)})
     prepare(Preparation(corpus, tmp_path / "lists", "filter_length=4096", trim=tmp_path / "t"))
     assert soundfile.info(tmp_path / "t" / "c03.wav").frames == round(0.52 * RATE)
@@ -359,7 +359,7 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
     capsys.readouterr()
     h = create_hparams(f"@{new / 'lists' / 'settings.txt'}")
     checked_clips(h.training_files, h, new_run=True)
-    assert capsys.readouterr().out == ""  # no file is read again
+    assert capsys.readouterr().out == ""  # no files are read again
     prepare(Preparation(new / "corpus", new / "lists", trim=new / "t"))
     assert f"12 of 12 files already exist in {new / 't'}" in capsys.readouterr().out
 

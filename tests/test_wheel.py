@@ -1,4 +1,4 @@
-"""Test the wheel length-batching: its files, types and use in an empty environment."""
+"""Test the wheel length-batching: its files, its types, and its use in an empty environment."""
 
 import os
 import re
@@ -60,7 +60,7 @@ LengthBatchSampler(lengths, 2, "sorted").set_epoch("1")
 
 
 def build(kind, folder, out):
-    """Build a wheel or sdist of the project in `folder`, and return its path."""
+    """Build a wheel or an sdist of the project in `folder`, and return its path."""
     program = f"from hatchling import build; print(build.build_{kind}({str(out)!r}))"
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -104,7 +104,8 @@ def test_wheel_contains_only_the_library(wheel):
 
 @pytest.fixture(scope="module")
 def environment(folder):
-    """Return the Python of an empty environment, and a folder with numpy alone."""
+    """Return the Python interpreter of an empty environment, and a folder that contains only
+    numpy."""
     venv.create(folder / "environment")
     packages = folder / "packages"
     packages.mkdir()
@@ -116,7 +117,7 @@ def environment(folder):
 
 
 def run_python(environment, folder, *arguments):
-    """Run the environment's Python with numpy in a folder of a user, and return its output."""
+    """Run Python of the empty environment with numpy in a user folder, and return the output."""
     python, packages = environment
     run = subprocess.run(
         [python, *arguments],
@@ -130,8 +131,8 @@ def run_python(environment, folder, *arguments):
 
 
 def test_library_works_when_installed_in_an_empty_environment(environment, folder, wheel):
-    """Plans, the sampler and the command need numpy alone. A user's files of the same names do no
-    harm."""
+    """Plans, the sampler and the command need only numpy. User files with the same names have no
+    effect."""
     python, _ = environment
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
     subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)
@@ -150,12 +151,12 @@ def test_library_works_when_installed_in_an_empty_environment(environment, folde
 
 
 def mypy_errors(folder, wheel, code):
-    """Return the lines in which mypy reports errors, with the errors."""
+    """Return the lines in which mypy reports errors, as a dict from line to error."""
     site = folder / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     (folder / "use.py").write_text(code)
-    # mypy skips torch, because it needs ten seconds to read the types of torch.
+    # mypy skips torch, because reading the types of torch takes ten seconds.
     (folder / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
     run = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "use.py"],
@@ -181,7 +182,7 @@ def test_mypy_reports_exactly_the_incorrect_lines(folder, wheel):
 
 
 @pytest.mark.parametrize("example", re.findall(r"\n```python\n(.*?)```", README, re.DOTALL))
-def test_examples_of_the_readme_run(example, tmp_path, monkeypatch, capsys):
+def test_readme_examples_run(example, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "example.py").write_text(example)
     runpy.run_path("example.py", run_name="__main__")

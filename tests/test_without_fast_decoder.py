@@ -1,4 +1,4 @@
-"""Test a copy of the recipe without the folder fast_decoder: training, synthesis and its tests."""
+"""Test a copy of the recipe without the folder fast_decoder: training, synthesis and tests."""
 
 import shutil
 from pathlib import Path
@@ -17,14 +17,14 @@ ITS_TESTS = (
     "test_self_check.py",
     "compile_kernels.py",
 )
-# Files that the recipe does not need.
+# Files that are not needed in the copy.
 LEFT_BEHIND = (".*", "__pycache__", "runs", "results", "shared")
 DECODER = "decoder: reference, step by step: the folder fast_decoder/ is missing"
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Path:
-    """Copy the project without the fast decoder and its tests."""
+    """Return a copy of the project without the fast decoder and its tests."""
     if not (PROJECT / "fast_decoder" / "__init__.py").exists():
         pytest.skip("the fast decoder was taken out")
     folder = tmp_path_factory.mktemp("without") / "project"
@@ -34,7 +34,7 @@ def project(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(project, corpus) -> tuple[Path, str]:
-    """Train an epoch in the copy, and return the output folder and the printed text."""
+    """Train one epoch in the copy, and return the output folder and the printed text."""
     settings = corpus.hparams(epochs=1, epochs_per_validation=1, decoder="fast")
     printed = run(project, "train.py", "-o", "runs/tiny", "--hparams", settings)
     return project / "runs" / "tiny", printed
@@ -66,7 +66,7 @@ def test_benchmark_is_rejected_when_the_folder_is_missing(project):
 
 @pytest.mark.thorough
 def test_remaining_tests_pass_when_the_folder_is_missing(project):
-    """Tests that use the fast decoder are collected, and the tests of the model pass."""
+    """All test modules can be imported, and the model tests pass."""
     chosen = "test_trainer.py or test_model.py and (shapes or numpy)"
     naming = [path for path in (project / "tests").glob("test_*.py") if "fast_" in path.read_text()]
     (project / "tests" / "run_tests.py").write_text(
@@ -74,7 +74,7 @@ def test_remaining_tests_pass_when_the_folder_is_missing(project):
     )
     options = "-p", "no:cacheprovider", "--assert=plain", "-k", chosen
     printed = run(project, "tests/run_tests.py", *options, "tests/test_model.py", *map(str, naming))
-    assert " passed" in printed  # an error while collecting a module would fail the run
+    assert " passed" in printed  # an error in an import would make the run fail
 
 
 def test_fast_decoder_counts_as_missing_when_only_compiled_files_exist(trained, project, corpus):

@@ -1,4 +1,4 @@
-"""The Wyoming protocol, with its own client."""
+"""Test the Wyoming protocol with the client of the wyoming package."""
 
 import asyncio
 import socket
@@ -52,7 +52,8 @@ def server(voice, opened):
 
 
 def talk(port, *events, until=AudioStop):
-    """Return the events that answer these events, until one of a type or the connection's end."""
+    """Send events, and return the replies until an event of one of these types or the end of the
+    connection."""
 
     async def run():
         answers = []
@@ -94,7 +95,7 @@ def test_sentences_are_spoken_while_the_text_is_still_being_written(server, port
             await client.write_event(SynthesizeStart().event())
             for piece in ("A dog ca", "me. It s", "at down"):
                 await client.write_event(SynthesizeChunk(piece).event())
-            answers = [await client.read_event()]  # before the text is complete
+            answers = [await client.read_event()]  # arrives before the text is complete
             await client.write_event(SynthesizeChunk(".").event())
             await client.write_event(Synthesize("A dog came. It sat down.").event())
             await client.write_event(SynthesizeStop().event())

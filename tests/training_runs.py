@@ -21,7 +21,7 @@ def run(out: Path, corpus, *more, **overrides) -> None:
 
 
 def refused(arguments: list[str], capsys) -> str:
-    """Return the error message of `train.main`, which must end with SystemExit and a code."""
+    """Return the error message of `train.main`, which must exit with an exit code."""
     with pytest.raises(SystemExit) as stop:
         train.main(arguments)
     assert stop.value.code not in (0, None)
@@ -29,14 +29,15 @@ def refused(arguments: list[str], capsys) -> str:
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:
-    """Return the content of every file in a folder."""
+    """Return the contents of all files in a folder."""
     return {
         str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()
     }
 
 
 def watch_steps(patch, watch) -> None:
-    """Call `watch(trainer, batch, make_step)` instead of each optimizer step of one batch."""
+    """Replace each optimizer step of one batch with a call of `watch(trainer, batch,
+    make_step)`."""
     step = Trainer.step
 
     def watched(trainer, micro_batches, *args, **options):
@@ -52,7 +53,7 @@ def act_at_patched(monkeypatch, owner, name, act, call) -> None:
 
 
 class StopHere(Exception):
-    """Raised by a test to end a run."""
+    """Raised in a test to end a run."""
 
 
 def stop_here(*_) -> None:
@@ -60,7 +61,7 @@ def stop_here(*_) -> None:
 
 
 def half_of_a_checkpoint(call: int) -> None:
-    """Kill this process when it has written half of its `call`-th checkpoint."""
+    """Kill this process when it has written half of checkpoint number `call`."""
     save = torch.save
     calls = 0
 
@@ -72,12 +73,12 @@ def half_of_a_checkpoint(call: int) -> None:
             os.truncate(path, os.path.getsize(path) // 2)
             kill_self()
 
-    # This process ends before the patch must be undone.
+    # The patch is not undone, because the process ends here.
     pytest.MonkeyPatch().setattr(torch, "save", half)
 
 
 def half_of_a_log_line(kind: str) -> None:
-    """Kill this process when it has written half of a metrics line of this kind."""
+    """Kill this process when it has written half of a metrics line of the given kind."""
 
     def write(self, line_kind, record):
         if line_kind != kind:
@@ -92,8 +93,8 @@ def half_of_a_log_line(kind: str) -> None:
     pytest.MonkeyPatch().setattr(RunLogger, "_write", write)
 
 
-# Moments at which a run is killed: owner, name of a function, number of its call, and whether the
-# process is killed after the call instead of before it.
+# Moments at which a run is killed: owner and name of a function, number of the call, and whether
+# the process is killed after this call (otherwise before it).
 KILLS = {
     "before the first checkpoint": (checkpoint, "save", 1, False),
     "before the first step": (Trainer, "step", 1, False),
@@ -125,7 +126,7 @@ def kill_at(moment: str) -> None:
 
 
 def stopped_inside_an_epoch(corpus, out: Path) -> Path:
-    """Return the folder of a run that was killed inside an epoch."""
+    """Return the folder of a run that was killed during an epoch."""
     assert Child(flags(out, corpus.hparams(**LONG)), kill_at, "inside an epoch").end().code == -9
     assert load(newest(out))["loop"]["batches_trained"] > 0
     return out
