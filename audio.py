@@ -284,7 +284,7 @@ def mel_filters(hparams: VoiceSettings, device: torch.device | str = "cpu") -> t
 
 
 def silent_bands(hparams: VoiceSettings) -> str | None:
-    """Return a warning if some mel bands contain no frequency bin of the filter, otherwise None."""
+    """Return a warning if some mel bands contain no FFT bin, otherwise None."""
     empty = int((mel_filters(hparams).max(dim=1).values == 0).sum())
     if not empty:
         return None

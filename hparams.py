@@ -83,7 +83,7 @@ class HParams(VoiceSettings):
     seed: Seed = 1234  # seed for all random numbers in the run
     num_workers: Workers = 2  # number of processes that read clips; 0: the training process reads them itself
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # numeric precision of the computation; tf32 and fp16 need a GPU, bf16 needs a GPU or a recent CPU
-    decoder: Literal["fast", "reference"] = "fast"  # decoder for training; both decoders compute the same results, but fast needs less time
+    decoder: Literal["fast", "reference"] = "fast"  # decoder for training; both decoders compute the same results, but `fast` takes less time
     ignore_layers: tuple[str, ...] = ()  # names of the tensors that --warm_start skips
 
     # --- data

@@ -24,7 +24,7 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
         "--device",
         type=available_device,
         default=default,
-        help="device to compute on: cpu, cuda or cuda:1 (default: a GPU, or the CPU without a GPU)",
+        help="device to compute on: cpu, cuda or cuda:1 (default: cuda if available, otherwise cpu)",
     )
     parser.add_argument(
         "--json",

@@ -229,7 +229,8 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
 
 
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
-    """Describe the trimmed copy in `folder`; a clip that would be too short stays whole."""
+    """Return the `Clip` of the trimmed copy in `folder`. A clip that would be too short is not
+    trimmed."""
     measured = clip.measured
     kept_samples = round(KEPT_SECONDS * hparams.sampling_rate)
     before = min(measured.silence_before, kept_samples)

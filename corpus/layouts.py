@@ -304,7 +304,7 @@ def advice_on_tables(corpus: Path) -> str:
 def _read_table(
     corpus: Path, table: Table, speaker_column: str = ""
 ) -> tuple[list[Clip], list[str]]:
-    """Read the recordings of a table. See `read_table` and `with_names` for errors."""
+    """Read the recordings listed in a table. See `read_table` and `with_names` for errors."""
     problems = list[str]()
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)

@@ -171,7 +171,7 @@ def prepare(asked: Preparation) -> list[Path]:
     """Check a corpus, write its filelists (and mels), and return the files written to `out`.
 
     Raises:
-        UserError: if clips are bad (unless `skip_bad` is set), or if anything else is wrong. The
+        UserError: if any clip is bad (unless `skip_bad` is set), or if any other check fails. The
             message lists every bad clip, and no filelist is written.
     """
     hparams = with_lexicon(check_text_settings(create_hparams(asked.overrides)), asked.lexicon)

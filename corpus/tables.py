@@ -223,9 +223,9 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
     for field in row.fields:
         if more := field.count("\n"):
             raise ValueError(
-                f"a quotation mark starts a field that extends over {more:,} more lines: "
-                f"{field[:60]!r}; expected one recording per line, with every quotation mark "
-                "inside a quoted field doubled"
+                f"a quoted field continues for {more:,} more lines: {field[:60]!r}; expected one "
+                "recording per line. Close the quotation mark, and double any quotation marks inside "
+                "a quoted field"
             )
     has_more = any(row.fields[num_fields:])
     if len(row.fields) < needed or has_more:

@@ -50,7 +50,7 @@ def make_recognizer(
     Args:
         name: "pocketsphinx" or "whisper".
         whisper_model: the argument `model` of `Whisper`.
-        language: eSpeak's code, such as "en-us".
+        language: an eSpeak language code, such as "en-us".
         texts: the texts of the audio. If they contain only English numbers, pocketsphinx uses a
             grammar of numbers.
 
@@ -137,7 +137,7 @@ class Whisper:
     Args:
         model: the name of a published model, such as "tiny.en", "base" or "large-v3", or the folder
             of a model in CTranslate2 format. Published models are downloaded once.
-        language: eSpeak's code, such as "en-us" or "de".
+        language: an eSpeak language code, such as "en-us" or "de".
 
     Raises:
         UserError: if the model cannot be loaded or does not support the language.

@@ -313,7 +313,7 @@ class LengthBatches(Dataset[Any]):
         Raises:
             BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
         """
-        # A stateful DataLoader calls `state_dict` in its workers, even when they start.
+        # A stateful DataLoader also calls `state_dict` in its workers, starting when they launch.
         if get_worker_info() is not None:
             self._in_stateful_worker = True
             return {}

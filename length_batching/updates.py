@@ -186,9 +186,9 @@ class UpdatePlanner:
         if least > most:
             expected = "fewer batches per optimizer step, or more clips"
         raise BatchingError(
-            f"batches_per_epoch={wanted}, batches_per_update={size}: {len(plan.order)} clips need "
-            f"{len(plan)} batches, and all processes must get the same number of batches; "
-            f"expected {expected}"
+            f"batches_per_epoch={wanted} does not work with batches_per_update={size}: the "
+            f"{len(plan.order)} clips need at least {len(plan)} batches, divided equally among the "
+            f"processes; expected {expected}"
         )
 
     def _group_by_length(self, plan: EpochPlan, epoch: int) -> tuple[EpochPlan, np.ndarray]:

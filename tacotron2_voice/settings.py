@@ -206,7 +206,7 @@ BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no":
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 MIN_SIMILARITY = 0.72  # least similarity (0 to 1) of an unknown name and a suggested name
 
-# A model speaks correctly only with the audio settings and the speakers of its training.
+# A model speaks correctly only with the audio settings and speakers that it was trained with.
 FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers", "lexicon")
 # Sizes that are built into the graphs of an exported voice.
 GRAPH_SETTINGS = (

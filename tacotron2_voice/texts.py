@@ -72,7 +72,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         type=seconds,
         default=PAUSE,
         metavar="SECONDS",
-        help="pause after a sentence in seconds; shorter after clauses (default: %(default)s)",
+        help="pause after each sentence, in seconds; pauses after clauses are shorter (default: %(default)s)",
     )
     add(
         "--retries",

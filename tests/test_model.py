@@ -24,7 +24,7 @@ MELS = 6
 # differences are the rounding errors in NVIDIA's arrays and do not depend on the processor. The
 # largest differences are 1.8e-6, 1e-5, 7e-8, 6.7e-5 and, after 60 decoder steps, 1.8e-5.
 OUTPUTS, ALIGNMENTS, LOSS, GRADIENTS, INFERENCE = 2e-5, 1e-4, 1e-5, 1e-3, 1e-4
-# Tolerance for batched inference, because the order of summation depends on the matrix shapes. The
+# Batched inference needs a tolerance, because the order of summation depends on the matrix shapes. The
 # largest observed difference was 1.9e-6.
 BATCHED = 2e-5
 TINY = HParams(

@@ -156,8 +156,8 @@ def test_validation_warns_once_when_attention_ignores_the_text(
 
 
 def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsys):
-    """The test interrupts, resumes and reports the run. It has the same weights as a run with
-    validation."""
+    """Interrupt the run, resume it, and write its report. The final weights must equal those of
+    a run with validation."""
     with_list, out = tmp_path / "with", tmp_path / "out"
     settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}
     run(with_list, corpus, **settings)

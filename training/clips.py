@@ -113,8 +113,8 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
         "check the filelists",
     )
-    # Ask all processes, because an outdated cache may remain where the new cache could not be
-    # written.
+    # Check whether every machine wrote its cache. If a write failed, an outdated cache may still be
+    # there.
     is_saved = lists is None or all(table.is_on_disk for table in lists if len(table))
     all_saved = all(processes.gather(is_saved))
     lists = processes.all_or_none_with_heartbeat(

@@ -26,7 +26,7 @@ class Ending(IntEnum):
     """The kinds of endings of a chunk, from best to worst."""
 
     SENTENCE = 0  # . ! ? and similar marks of other scripts
-    CLAUSE = 1  # ; : , a dash, dots
+    CLAUSE = 1  # ; : , a dash or an ellipsis
     WORD = 2  # a space between two words
     INSIDE = 3  # a space inside a number or after an abbreviation, or a cut inside a word
 
