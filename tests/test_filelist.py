@@ -149,7 +149,7 @@ def test_error_lists_all_bad_lines(sounds):
         assert words in line
 
 
-def test_filelist_is_rejected_when_it_has_no_good_clip(sounds):
+def test_filelist_is_rejected_when_it_has_no_valid_clip(sounds):
     assert "no such filelist; make a filelist with scripts/prepare" in refusal(sounds / "gone.txt")
     assert "contains no clips" in refusal(write_list(sounds, "", "  "))
     assert "a folder" in refusal(sounds)
