@@ -49,7 +49,7 @@ FULL_DISK = "full disk"
 # Patterns that are searched for in the output of train.py.
 SAYS_FULL = "free some space|File too large: '/"  # messages about a full disk
 # Messages about lost metrics.
-LOST = r"starting a new file|no validation of epoch|lines of metrics\.jsonl failed"
+LOST = r"starts a new file|the validation of epoch \d+ failed|metrics\.jsonl failed"
 TRAINING = "watch: tensorboard"  # printed when set-up is complete
 KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)

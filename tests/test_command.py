@@ -24,7 +24,7 @@ def test_folder_is_rejected_when_it_contains_no_voice(tmp_path):
     message = refusal(load_synthesizer, tmp_path / "run")
     assert f"did you mean {tmp_path}/run/best.pt?" in message
     message = refusal(load_synthesizer, tmp_path)
-    assert message == f"{tmp_path}: no voice.json in this folder"
+    assert message == f"{tmp_path}: this folder contains no voice.json"
     missing = tmp_path / "nowhere"
     for option in ("--voice", "--checkpoint"):
         message = refusal(synthesize.main, [option, str(missing), "--text", "a"])

@@ -47,10 +47,10 @@ def test_dataset_raises_when_a_file_has_changed(sounds, cached_mels):
     soundfile.write(sounds / "a.wav", noise(12000), 22050)
     with pytest.raises(UserError) as refusal:
         dataset[0]
-    for value in (f"{filelist}:1: {sounds}/a.wav: ", "47 frames", "before 87", "--new-clips"):
+    for value in (f"{filelist}:1: {sounds}/a.wav: ", "47 frames", "previously 87", "--new-clips"):
         assert value in str(refusal.value)
     soundfile.write(sounds / "a.wav", noise(22050, seed=1), 22050)
-    with pytest.raises(UserError, match=r"87 frames, before 87"):
+    with pytest.raises(UserError, match=r"87 frames, previously 87"):
         dataset[0]
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|One.")
     dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
@@ -200,7 +200,7 @@ def test_collate_raises_when_shared_memory_is_full(monkeypatch):
     items = [(torch.ones(2), torch.ones(80, 3), 0)]
     collate_and_share(items, 1)  # called outside a worker
     monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: "a worker")
-    with pytest.raises(UserError, match=r"No space left on device\): make room in /dev/shm"):
+    with pytest.raises(UserError, match=r"No space left on device.*/dev/shm"):
         collate_and_share(items, 1)
 
 

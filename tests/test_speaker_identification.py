@@ -53,8 +53,8 @@ def test_speaker_with_only_silence_is_never_the_nearest():
 @pytest.mark.parametrize(
     ("names", "known", "expected"),
     [
-        (["", ""], (), "best.pt has one speaker"),
-        (["anna", "anna"], ("anna",), "best.pt has one speaker"),
+        (["", ""], (), "best.pt has only one speaker"),
+        (["anna", "anna"], ("anna",), "best.pt has only one speaker"),
         (["", ""], KNOWN, "--speaker-column"),
         (["anna", "anna"], KNOWN, "1 speakers"),
         (["anna", "anna", "bert", "carl"], KNOWN, "'bert'"),

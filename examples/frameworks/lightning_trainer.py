@@ -62,9 +62,7 @@ class SaveBatches(Callback):
         # it would end the epoch at the wrong batch.
         if state_dict["world_size"] != self.batches.world_size:
             expected = state_dict["world_size"]
-            raise BatchingError(
-                f"world_size={self.batches.world_size}, expected {expected} as in the checkpoint"
-            )
+            raise BatchingError(f"world_size={self.batches.world_size}: expected {expected}")
         self.batches.load_state_dict(state_dict)
 
 
