@@ -47,3 +47,14 @@ def test_measures_accept_very_short_clips(length):
     samples = np.sin(np.arange(length) / 5).astype(np.float32)
     quality = measure_quality(samples, 22050)
     assert np.isfinite(list(vars(quality).values())).all()
+
+
+def test_tone_is_no_hum_when_it_pauses():
+    """Voices have constant pitches for a while. Hum is also in the quietest parts of a clip."""
+    times = np.arange(4 * 22050) / 22050
+    tone = 0.1 * np.sin(2 * np.pi * 120 * times)
+    noise = 1e-4 * np.random.default_rng(0).standard_normal(len(times))
+    constant = (tone + noise).astype(np.float32)
+    paused = (tone * (times % 1 < 0.6) + noise).astype(np.float32)
+    assert "hum" in problems_of(measure_quality(constant, 22050))
+    assert "hum" not in problems_of(measure_quality(paused, 22050))

@@ -276,6 +276,7 @@ def test_offset_is_reported_when_it_is_not_a_number_of_seconds(path, offset):
     "lines",
     [
         ["0|我喜欢吃苹果|I like eating apples.", "1|今天下雨|It rains today."],
+        ["0|Guten Morgen, Linda.|Good day to you.", "1|Es regnet jetzt.|The rain begins."],
         ["0|Good morning.|1.90", "1|It rains now.|1.78"],
     ],
 )

@@ -17,10 +17,12 @@ from corpus.clips import Clip, Measurements
 from corpus.derived import KEPT_SECONDS
 from corpus.filelist import checked_clips, read_filelist, symbols_of
 from corpus.prepare import Preparation, prepare
+from corpus.symbols import with_symbols_of
 from corpus.warnings import (
     TWICE_ENCODED,
     WORST_SHOWN,
     other_language,
+    other_script,
     texts_of_other_clips,
     usual_rates,
 )
@@ -396,3 +398,16 @@ def test_words_in_square_brackets_are_listed_by_line(tmp_path, capsys):
     prepare(Preparation(corpus, tmp_path / "lists"))
     [found] = [line for line in warnings(capsys.readouterr().out) if "[laughs]" in line]
     assert "metadata.csv:4, '[laughs]'" in found
+
+
+@pytest.mark.parametrize(("num_english", "is_reported"), [(3, False), (12, True)])
+def test_texts_in_another_script_are_reported_when_they_are_many(num_english, is_reported):
+    """Korean audio was once trained with the English translations."""
+    texts = ["Good morning."] * num_english + ["안녕하세요, Anna."] * (20 - num_english)
+    clips = [Clip(f"c{i}.wav", text, where=f"m.csv:{i}") for i, text in enumerate(texts)]
+    hparams = create_hparams("text_cleaners=[basic_cleaners],symbols=corpus,language=ko")
+    warning = other_script(clips, with_symbols_of(clips, hparams))
+    assert (warning is not None) == is_reported
+    if is_reported:
+        assert "m.csv:0: 'Good morning.'" in warning
+        assert "12 of 20" in warning
