@@ -115,9 +115,8 @@ def test_last_batch_keeps_all_clips():
 def test_updates_are_the_same_when_the_default_multiple_is_given(num_clips, batches_per_update):
     """The recipe always passes all options. Its optimizer steps must not depend on that."""
     plans = []
+    updates = {"batches_per_update": batches_per_update, "short_last_update": True}
     for options in ({}, {"size_multiple": 1, "row_costs": None}):
-        sampler = LengthBatchSampler(
-            FRAMES[:num_clips], 3, "semi_sorted", batches_per_update=batches_per_update, **options
-        )
+        sampler = LengthBatchSampler(FRAMES[:num_clips], 3, "semi_sorted", **updates, **options)
         plans.append([list(sampler) for _ in (sampler.set_epoch(i) for i in range(3))])
     assert plans[0] == plans[1]
