@@ -55,6 +55,7 @@ READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
 # Maximum number of characters of the speaker's name in an id; file names are limited to 255 bytes.
 MAX_PREFIX = 40
+TRANSCRIPTS = "--transcripts EXTENSION"
 SHOWN = 5  # maximum number of files in a note
 # VCTK 0.92 contains two recordings of each text, made with two microphones.
 MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
@@ -67,12 +68,15 @@ class TextSource:
     Args:
         folder: a folder that contains text files, at any depth, with the same names as the audio
             files.
+        suffix: only read transcripts with this extension; "": read all.
         tier: the tier to read from TextGrids with several tiers.
+        encoding: encoding of the texts; "": UTF-8, or an encoding that is detected.
     """
 
     folder: Path | None = None
     suffix: str = ""
     tier: str = ""
+    encoding: str = ""
 
     def files(self) -> list[Path]:
         """Return the text files in the folder, or [] if there is no folder."""
@@ -227,25 +231,25 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             contents[name] = found[0]
         elif found:
             listed = " and ".join(str(path) for path in found)
-            problems.append(
-                f"{by_name[name]}: several transcripts, {listed}; choose with --transcripts"
-            )
+            fix = "keep one of them" if texts.folder else f"choose with {TRANSCRIPTS}"
+            problems.append(f"{by_name[name]}: several transcripts, {listed}; {fix}")
         else:
             problems.append(f"{by_name[name]}: no text file, expected {name.name}.txt next to it")
-    if not contents and not texts.folder and not any("--transcripts" in x for x in problems):
+    if not contents and not texts.folder and not any(TRANSCRIPTS in x for x in problems):
         raise UserError(
             f"{corpus}: {len(by_name):,} audio files but no text files, expected {METADATA}, or a "
             f"text file next to each audio file (a.wav, a.txt){advice_on_tables(corpus)}"
         )
-    if unused := sorted({*corpus_texts(corpus), *texts.files()} - {*contents.values()}):
+    unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
+    if unused and not texts.folder:
         example = os.path.relpath(unused[0], corpus)
         print(f"note: {len(unused):,} text files have no audio file, such as {example}")
-    plain = {path for path in contents.values() if path.suffix not in SEGMENT_SUFFIXES}
-    decoded = decode({path: read_bytes(path) for path in sorted(plain)})
+    plain = {path for path in contents.values() if not _has_segments(path)}
+    decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
     clips = []
     for name, path in contents.items():
         if path not in plain or are_labels(decoded[path]):
-            entries = read_segments(path, str(by_name[name]), texts.tier)
+            entries = read_segments(path, str(by_name[name]), texts.tier, texts.encoding)
             clips += [
                 Clip(entry.name, entry.text, where=entry.where, segment=entry.segment)
                 for entry in entries
@@ -278,13 +282,19 @@ def texts_next_to(name: Path, suffix: str = "") -> list[Path]:
         name: the path of the audio file without its extension.
         suffix: only files with this extension; "": all.
     """
-    files = [Path(f"{name}{x}") for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES)]
-    files = [path for path in files if path.is_file()]
+    files = []
+    for ending in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES):
+        spellings = (ending, ending.lower(), ending.upper())
+        paths = [Path(f"{name}{x}") for x in dict.fromkeys(spellings)]
+        files += [path for path in paths if path.is_file()][:1]
     if suffix:
         return [path for path in files if path.suffix.lower() == f".{suffix.lower().lstrip('.')}"]
-    plain = [path for path in files if path.suffix not in SEGMENT_SUFFIXES]
-    segments = [path for path in files if path.suffix in SEGMENT_SUFFIXES]
-    return plain[:1] + segments
+    plain = [path for path in files if not _has_segments(path)]
+    return plain[:1] + [path for path in files if _has_segments(path)]
+
+
+def _has_segments(path: Path) -> bool:
+    return path.suffix.lower() in {suffix.lower() for suffix in SEGMENT_SUFFIXES}
 
 
 # ---------------------------------------------------------------------------- tables

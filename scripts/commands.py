@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
 
@@ -38,3 +39,8 @@ def run_stage(*command: object, threads: str | None = None) -> None:
             process.wait()
     if process.returncode != 0:
         raise UserError(f"stopped in {program}; run the same command again to continue")
+
+
+def is_outdated(result: Path, source: Path) -> bool:
+    """Return whether a result is missing or older than the file that it was made from."""
+    return not result.exists() or result.stat().st_mtime < source.stat().st_mtime

@@ -26,7 +26,7 @@ import pandas as pd
 from evaluation.figures import draw_progress, write_figure
 from evaluation.results import INTELLIGIBILITY_FILE, Intelligibility, read_result
 from hparams import HParams
-from scripts.commands import run_stage
+from scripts.commands import is_outdated, run_stage
 from scripts.table2.runs import MEASURES, read_progress
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english, sentence_of
 from tacotron2_voice.utils.arguments import make_parser
@@ -116,7 +116,7 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
 def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibility:
     """Return the intelligibility of unseen numbers; measure it if the checkpoint is newer."""
     result = out / INTELLIGIBILITY_FILE
-    if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
+    if is_outdated(result, checkpoint):
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
         given += ("--language", language) if language != ENGLISH else ()
         run_stage(
@@ -128,8 +128,7 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
 def export(out: Path, checkpoint: Path) -> Path:
     """Export the checkpoint unless the exported voice is newer, and return the voice's folder."""
     voice = out / "voice"
-    about = voice / DESCRIPTION_FILE
-    if not about.exists() or about.stat().st_mtime < checkpoint.stat().st_mtime:
+    if is_outdated(voice / DESCRIPTION_FILE, checkpoint):
         shutil.rmtree(voice, ignore_errors=True)
         run_stage("scripts/export_voice.py", "--checkpoint", checkpoint, "-o", voice, threads="1")
     return voice

@@ -32,7 +32,7 @@ from corpus.filelist import split_filelist_line
 from evaluation.results import Intelligibility, read_result
 from hparams import HParams, batching_options, create_hparams, read_symbols
 from length_batching import plan_epoch
-from scripts.commands import run_stage
+from scripts.commands import is_outdated, run_stage
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.errors import UserError
@@ -131,7 +131,7 @@ def train(out: Path, start: Path, settings: str) -> Path:
 def evaluate(out: Path, checkpoint: Path, args: argparse.Namespace) -> Intelligibility:
     """Synthesize and transcribe the held-out texts, and return the word error rates."""
     result = out / EVALUATION_FILE
-    if not result.exists() or result.stat().st_mtime < checkpoint.stat().st_mtime:
+    if is_outdated(result, checkpoint):
         run_stage(
             "scripts/evaluate.py",
             *("--checkpoint", checkpoint, "--recordings", out / "lists" / "val.txt"),
@@ -145,8 +145,7 @@ def evaluate(out: Path, checkpoint: Path, args: argparse.Namespace) -> Intelligi
 def export(out: Path, checkpoint: Path) -> Path:
     """Export the checkpoint unless the exported voice is newer, and return the voice's folder."""
     voice = out / "voice"
-    description = voice / DESCRIPTION_FILE
-    if not description.exists() or description.stat().st_mtime < checkpoint.stat().st_mtime:
+    if is_outdated(voice / DESCRIPTION_FILE, checkpoint):
         shutil.rmtree(voice, ignore_errors=True)
         run_stage("scripts/export_voice.py", "--checkpoint", checkpoint, "-o", voice, "--packed")
     return voice

@@ -114,7 +114,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     delimiter_help = "character that separates the columns (default: detected)"
     table("--delimiter", metavar="C", type=delimiter, help=delimiter_help)
     encoding = checked(check_encoding, "an encoding such as cp1252", bool)
-    encoding_help = "encoding of the table (default: UTF-8, or detected if it is not UTF-8)"
+    encoding_help = (
+        "encoding of the table or the texts (default: UTF-8, or detected if they are not UTF-8)"
+    )
     table("--encoding", metavar="NAME", type=encoding, help=encoding_help)
 
     texts = parser.add_argument_group("corpora without a table").add_argument
@@ -128,15 +130,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="read only transcripts with this extension, such as srt (default: all)",
     )
     texts("--tier", metavar="NAME", default="", help=tier_help)
-    not_negative = checked(float, "a number of at least 0", lambda value: 0 <= value < math.inf)
+    padding_seconds = checked(float, "a number from 0 to 0.5", lambda value: 0 <= value <= 0.5)
     padding_help = (
-        "seconds to add at both ends of segments of long recordings (default: %(default)s)"
+        "seconds to add at both ends of segments of long recordings, at most 0.5 (default: "
+        "%(default)s)"
     )
     texts(
         "--segment-padding",
         metavar="S",
         dest="padding",
-        type=not_negative,
+        type=padding_seconds,
         default=SEGMENT_PADDING,
         help=padding_help,
     )
@@ -169,8 +172,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def table_of(args: argparse.Namespace) -> Table | None:
     """Return the table that the options describe, or None to search CORPUS for a table."""
-    is_described = args.path_column or args.text_column or args.delimiter or args.encoding
-    if not args.csv and not is_described:
+    is_described = args.path_column or args.text_column or args.delimiter
+    has_table = args.csv or (args.corpus / METADATA).exists()
+    if not args.csv and not is_described and not (args.encoding and has_table):
         return None
     path = args.csv or args.corpus / METADATA
     return Table(path, args.path_column, args.text_column, args.delimiter, args.encoding or "")
@@ -202,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
         speakers = SpeakerSource(
             args.speaker_column or "", args.speaker_folders, args.speaker or ""
         )
-        texts = TextSource(args.text_folder, args.transcripts, args.tier)
+        texts = TextSource(args.text_folder, args.transcripts, args.tier, args.encoding or "")
         asked = Preparation(**options, table=table_of(args), speakers=speakers, texts=texts)
         written = prepare(asked)
     except KeyboardInterrupt:

@@ -21,6 +21,7 @@ SKIPPED = {
     "html_block": "HTML block",
 }
 # Front matter: YAML between two lines of hyphens at the start of a file.
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?=\r?\n|\Z)", re.DOTALL)
 _TASK = re.compile(r"\[[ xX]\]\s+")
 
@@ -45,14 +46,15 @@ def read_markdown(source: str, text: str) -> Prose:
             is_table = token.type == "table_open"
         if token.type != "inline" or is_table:
             continue
+        skipped["image"] += sum(child.type == "image" for child in token.children or [])
         lines = _text_of(token.children or []).split("\n")
         lines = [line.strip() for line in lines if line.strip()]
         if lines and token.map:
             lines[0] = _TASK.sub("", lines[0], count=1) if _TASK.match(lines[0]) else lines[0]
             paragraphs.append((token.map[0] + 1, join_lines(lines, joined)))
     notes = joined_note(source, joined)
-    if skipped:
-        counts = [f"{count:,} {what}{'s' * (count > 1)}" for what, count in skipped.items()]
+    counts = [f"{count:,} {what}{'s' * (count > 1)}" for what, count in skipped.items() if count]
+    if counts:
         notes.append(f"{source}: skipped {', '.join(counts)}")
     return Prose(paragraphs, notes)
 
@@ -63,6 +65,6 @@ def _text_of(tokens: list[Token]) -> str:
     for token in tokens:
         if token.type in ("text", "text_special", "code_inline"):
             texts.append(token.content)
-        elif token.type in ("softbreak", "hardbreak"):
+        elif token.type in ("softbreak", "hardbreak") or _BREAK.fullmatch(token.content):
             texts.append("\n")
     return "".join(texts)

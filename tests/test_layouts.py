@@ -20,6 +20,7 @@ from corpus.layouts import (
 )
 from corpus.speaker_names import SpeakerSource
 from corpus.tables import Table
+from scripts import prepare as prepare_program
 
 TEXTS = ["One, or two.", '"Go!" he said: "Now."', "Äpfel; Öl."]
 
@@ -289,3 +290,23 @@ def test_text_folder_is_searched_in_the_folder_of_the_speaker(tmp_path):
     clips, problems = read_layout(tmp_path / "audio", None, SpeakerSource(folders=True), texts)
     assert [clip.speaker for clip in clips] == ["p2"]
     assert str(tmp_path / "audio" / "p1" / "1.wav") in problems[0]
+
+
+def test_texts_next_to_audio_are_read_in_the_given_encoding(tmp_path):
+    """The error about an unclear encoding advises --encoding, which once needed a table."""
+    for name, content in (("a.txt", "Là-bas, déjà."), ("b.SRT", "")):
+        soundfile.write(tmp_path / f"{name[0]}.wav", np.zeros(100), 22050)
+        srt = "1\n00:00:00,000 --> 00:00:01,000\nÇa va?\n"
+        (tmp_path / name).write_bytes((content or srt).encode("cp1252"))
+    clips, _ = read_layout(tmp_path, texts=TextSource(encoding="cp1252"))
+    assert [clip.text for clip in clips] == ["Là-bas, déjà.", "Ça va?"]
+
+
+def test_prepare_takes_an_encoding_without_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare_program, "prepare", lambda asked: asked)
+    parser = prepare_program.make_parser("")
+    prepare_program.add_options(parser)
+    args = parser.parse_args([str(tmp_path), "--encoding", "cp1252"])
+    assert prepare_program.table_of(args) is None
+    (tmp_path / "metadata.csv").touch()
+    assert prepare_program.table_of(args) == Table(tmp_path / "metadata.csv", encoding="cp1252")

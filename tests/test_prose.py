@@ -114,7 +114,7 @@ def test_markdown_is_read_as_prose():
     ]
     assert prose.notes == [
         "a.md: joined 1 word at the ends of lines: 'thirteen'",
-        "a.md: skipped 2 code blocks, 1 table, 1 HTML block",
+        "a.md: skipped 1 image, 2 code blocks, 1 table, 1 HTML block",
     ]
 
 
@@ -178,3 +178,9 @@ def test_pause_between_paragraphs_is_longer(option, factor, voices, tmp_path, mo
         lengths.append(soundfile.info(wav).frames)
     rate = soundfile.info(wav).samplerate
     assert lengths[1] - 2 * lengths[0] == round(0.4 * factor * rate)
+
+
+def test_markdown_breaks_separate_words_and_images_are_counted():
+    prose = read_markdown("a.md", "Stay here.<br>Next ![a dog](dog.png) one.<BR/>End.\n")
+    assert [text for _, text in prose.paragraphs] == ["Stay here. Next  one. End."]
+    assert any("1 image" in note for note in prose.notes)
