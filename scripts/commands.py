@@ -8,11 +8,15 @@ from project_root import ROOT
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
+
+# Exit codes after Ctrl-C: of our programs, and of a process that the signal ends.
+STOPPED = (130, -signal.SIGINT)
 
 
 def run_stage(*command: object, threads: str | None = None) -> None:
@@ -37,8 +41,10 @@ def run_stage(*command: object, threads: str | None = None) -> None:
         # Ignore Ctrl-C here, because the program also receives it and saves before it exits.
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
-    if process.returncode != 0:
+    if process.returncode in STOPPED:
         raise UserError(f"stopped in {program}; run the same command again to continue")
+    if process.returncode != 0:
+        raise UserError(f"{program} failed, see its message above")
 
 
 def is_outdated(result: Path, source: Path) -> bool:

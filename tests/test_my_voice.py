@@ -7,6 +7,7 @@ import pytest
 
 from evaluation.results import Intelligibility
 from scripts import my_voice
+from scripts.commands import run_stage
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import write_json
 
@@ -115,3 +116,14 @@ def test_symbol_table_is_built_from_the_texts_when_the_language_is_not_english(c
     make(tmp_path, "--language", "nl")
     prepared = commands[0]
     assert "symbols=corpus" in prepared[prepared.index("--hparams") + 1]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(1, "failed"), (130, "run the same command again")])
+def test_message_says_whether_a_stage_failed_or_was_stopped(tmp_path, code, expected):
+    """After an error in a stage, the same command would fail again."""
+    program = tmp_path / "stage.py"
+    program.write_text(f"raise SystemExit({code})")
+    with pytest.raises(UserError) as raised:
+        run_stage(program)
+    assert str(program) in str(raised.value)
+    assert expected in str(raised.value)
