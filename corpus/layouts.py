@@ -53,6 +53,8 @@ TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
 # in this list is used.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
+# The end of the name of subtitles in one language, such as .en.vtt
+LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # Maximum number of characters of the speaker's name in an id; file names are limited to 255 bytes.
 MAX_PREFIX = 40
 TRANSCRIPTS = "--transcripts EXTENSION"
@@ -215,6 +217,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     in_folder = defaultdict[str, list[Path]](list)
     for path in texts.files():
         in_folder[path.stem].append(path)
+    subtitles = subtitles_in_languages(corpus)
     contents = dict[Path, Path]()
     problems = list[str]()
     for name in sorted(by_name):
@@ -226,7 +229,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
                 x for x in same_name if x.parent in (texts.folder, texts.folder / name.parent.name)
             ]
         else:
-            found = texts_next_to(name, texts.suffix)
+            found = texts_next_to(name, subtitles.get(name, []), texts.suffix)
         if len(found) == 1:
             contents[name] = found[0]
         elif found:
@@ -275,11 +278,22 @@ def _has_audio(path: Path) -> bool:
     return any((path.parent / f"{stem}{suffix}").is_file() for suffix in AUDIO_SUFFIXES)
 
 
-def texts_next_to(name: Path, suffix: str = "") -> list[Path]:
+def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
+    """Return the subtitles with a language before the extension (NAME.en.vtt), by NAME."""
+    found = defaultdict[Path, list[Path]](list)
+    for path in sorted(corpus.rglob("*")):
+        language = LANGUAGE.search(path.name)
+        if language:
+            found[path.with_name(path.name[: language.start()])].append(path)
+    return found
+
+
+def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") -> list[Path]:
     """Return the transcripts of an audio file: a text, and files with segments.
 
     Args:
         name: the path of the audio file without its extension.
+        subtitles: the subtitles of this file with a language before the extension.
         suffix: only files with this extension; "": all.
     """
     files = []
@@ -287,8 +301,10 @@ def texts_next_to(name: Path, suffix: str = "") -> list[Path]:
         spellings = (ending, ending.lower(), ending.upper())
         paths = [Path(f"{name}{x}") for x in dict.fromkeys(spellings)]
         files += [path for path in paths if path.is_file()][:1]
+    files += subtitles
     if suffix:
-        return [path for path in files if path.suffix.lower() == f".{suffix.lower().lstrip('.')}"]
+        ending = f".{suffix.lower().lstrip('.')}"
+        return [path for path in files if path.name.lower().endswith(ending)]
     plain = [path for path in files if not _has_segments(path)]
     return plain[:1] + [path for path in files if _has_segments(path)]
 

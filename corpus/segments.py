@@ -17,6 +17,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from corpus.clips import Clip, Segment
@@ -83,7 +84,7 @@ def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]
     cues = _vtt_cues(path, text) if text.lstrip().startswith("WEBVTT") else _srt_cues(path, text)
     if len(cues) != num_cues:
         raise UserError(f"{path}: {num_cues:,} lines with times, but {len(cues):,} subtitles")
-    return without_rolling_lines(path, cues)
+    return without_rolling_times(path, without_rolling_lines(path, cues))
 
 
 def _vtt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
@@ -140,9 +141,34 @@ def without_rolling_lines(
             kept.append((start, end, "\n".join(lines)))
         previous = last
     if num_repeated < MIN_ROLLING_SHARE * len(cues):
+        if num_repeated:
+            print(
+                f"warning: {path}: {num_repeated:,} of {len(cues):,} subtitles begin with the last "
+                "line of the subtitle before. Remove the lines that are not spoken twice"
+            )
         return cues
     print(f"note: {path}: removed {num_repeated:,} lines that repeat the subtitle before")
     return kept
+
+
+def without_rolling_times(
+    path: Path, cues: list[tuple[float, float, str]]
+) -> list[tuple[float, float, str]]:
+    """End each subtitle at the start of the next, if most subtitles overlap the next.
+
+    Automatic captions stay visible while the next line is spoken.
+    """
+    ends = [min(end, following[0]) for (_, end, _), following in pairwise(cues)]
+    num_overlaps = sum(end < cue[1] - MAX_OVERLAP for end, cue in zip(ends, cues, strict=False))
+    in_order = all(cue[0] < following[0] for cue, following in pairwise(cues))
+    if not in_order or num_overlaps <= len(cues) / 2:
+        return cues
+    print(
+        f"note: {path}: {num_overlaps:,} of {len(cues):,} subtitles overlap the next subtitle, so "
+        "each subtitle ends where the next subtitle begins"
+    )
+    last = cues[-1]
+    return [(cue[0], end, cue[2]) for cue, end in zip(cues, ends, strict=False)] + [last]
 
 
 def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
@@ -215,10 +241,14 @@ def read_kaldi(folder: Path) -> list[Entry]:
         recording = utterance
         segment = None
         if segments:
-            values = segments.get(utterance, "").split()
+            if utterance not in segments:
+                raise UserError(f"{where}: {utterance!r} is not in {folder / 'segments'}")
+            values = segments[utterance].split()
             if len(values) != 3:
-                found = f"{utterance!r} is not in {folder / 'segments'}"
-                raise UserError(f"{where}: {found}, expected a recording, a start and an end")
+                raise UserError(
+                    f"{folder / 'segments'}: {utterance} {segments[utterance][:60]}, expected the "
+                    "utterance, the recording, the start and the end"
+                )
             recording = values[0]
             start = _seconds(values[1], where)
             # In Kaldi, -1 is the end of the recording.
@@ -267,10 +297,17 @@ def read_lhotse(path: Path) -> list[Entry]:
     sources = {}
     for where, recording in _json_lines(recordings_path):
         try:
-            files = [x["source"] for x in recording["sources"] if x.get("type") == "file"]
-            [sources[str(recording["id"])]] = files
+            files = [x for x in recording["sources"] if x.get("type") == "file"]
+            [file] = files
+            sources[str(recording["id"])] = file["source"]
+            num_channels = len(file.get("channels") or [0])
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(f"{where}: expected an id and one source of the type file") from None
+        if num_channels > 1:
+            raise UserError(
+                f"{where}: a recording with {num_channels} channels, expected one channel. Write "
+                "each channel to its own file"
+            )
     entries = []
     for where, supervision in _json_lines(path):
         recording_id = str(supervision.get("recording_id"))

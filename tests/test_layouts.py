@@ -302,6 +302,29 @@ def test_texts_next_to_audio_are_read_in_the_given_encoding(tmp_path):
     assert [clip.text for clip in clips] == ["Là-bas, déjà.", "Ça va?"]
 
 
+def write_subtitles(path, text):
+    path.write_text(f"1\n00:00:00,000 --> 00:00:01,000\n{text}\n")
+
+
+def test_subtitles_with_a_language_in_their_name_belong_to_the_audio(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
+    write_subtitles(tmp_path / "a.pt-BR.srt", "Bom dia.")
+    [clip] = read_layout(tmp_path)[0]
+    assert clip.text == "Bom dia."
+
+
+def test_subtitles_in_several_languages_are_rejected_until_one_is_chosen(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
+    write_subtitles(tmp_path / "a.en.srt", "Good morning.")
+    write_subtitles(tmp_path / "a.nl.srt", "Goedemorgen.")
+    clips, [problem] = read_layout(tmp_path)
+    assert not clips
+    assert "a.en.srt" in problem
+    assert "a.nl.srt" in problem
+    [clip] = read_layout(tmp_path, texts=TextSource(suffix="nl.srt"))[0]
+    assert clip.text == "Goedemorgen."
+
+
 def test_prepare_takes_an_encoding_without_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare_program, "prepare", lambda asked: asked)
     parser = prepare_program.make_parser("")

@@ -106,6 +106,7 @@ def test_kaldi_directory_is_read_when_it_has_no_segments(tmp_path):
         ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "u r 1 x\n"}, "text:1"),
         ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "v r 1 2\n"}, "text:1"),
         ({"wav_scp": "u a.wav\n", "text": "u yes\nu no\n"}, "text:2"),
+        ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "u r 1 2 1\n"}, "segments"),
     ],
 )
 def test_kaldi_directory_is_rejected_when_its_files_are_inconsistent(files, place, tmp_path):
@@ -256,7 +257,12 @@ def test_lhotse_supervision_with_wrong_times_is_rejected_with_its_line(changes, 
     assert str(raised.value).startswith(f"{tmp_path / 'supervisions.jsonl'}:1: ")
 
 
-@pytest.mark.parametrize("sources", [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}]])
+TWO_CHANNELS = [{"type": "file", "channels": [0, 1], "source": "one.wav"}]
+
+
+@pytest.mark.parametrize(
+    "sources", [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}], TWO_CHANNELS]
+)
 def test_lhotse_recording_without_one_file_is_rejected_with_its_line(sources, tmp_path):
     (tmp_path / "recordings.jsonl").write_text(json.dumps({"id": "r1", "sources": sources}))
     (tmp_path / "supervisions.jsonl").write_text("")
@@ -269,3 +275,35 @@ def test_segments_inside_another_segment_are_problems():
     clips, problems = padded(segments_of((0.0, 12.0), (2.0, 3.0), (5.0, 8.0)), 0.1)
     assert [x.where for x in clips] == ["book.srt: 0.00 s"]
     assert len(problems) == 2
+
+
+def write_srt(path, *cues):
+    blocks = [
+        f"{number}\n00:00:{start:06.3f} --> 00:00:{end:06.3f}\n{text}\n".replace(".", ",")
+        for number, (start, end, text) in enumerate(cues, 1)
+    ]
+    path.write_text("\n".join(blocks))
+
+
+def test_subtitles_end_at_the_next_subtitle_when_most_of_them_overlap(tmp_path, capsys):
+    write_srt(tmp_path / "a.srt", (0, 4, "one"), (2, 6, "two"), (4, 8, "three"), (7, 8, "four"))
+    entries = read_segments(tmp_path / "a.srt", "a")
+    assert [x.segment for x in entries] == [
+        Segment(0, 2),
+        Segment(2, 2),
+        Segment(4, 3),
+        Segment(7, 1),
+    ]
+    assert "note:" in capsys.readouterr().out
+
+
+def test_subtitles_keep_their_times_when_few_of_them_overlap(tmp_path):
+    write_srt(tmp_path / "a.srt", (0, 2.5, "one"), (2, 4, "two"), (4, 7, "three"), (7, 8, "four"))
+    assert read_segments(tmp_path / "a.srt", "a")[0].segment == Segment(0, 2.5)
+
+
+def test_subtitles_with_few_repeated_lines_are_kept_with_a_warning(tmp_path, capsys):
+    cues = [(i, i + 1, f"line {i}") for i in range(9)]
+    write_srt(tmp_path / "a.srt", *cues, (9, 10, "line 8\nline 9"))
+    assert read_segments(tmp_path / "a.srt", "a")[-1].text == "line 8 line 9"
+    assert "warning:" in capsys.readouterr().out
