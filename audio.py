@@ -28,6 +28,10 @@ FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
 # Limit of about 3 hours per clip, because a small FLAC file of silence could otherwise exhaust
 # memory.
 MAX_SAMPLES = 2**28
+# Only in these formats, missing samples at the end of a file can be detected.
+READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
+EXPECTED_FORMATS = "expected a WAV, FLAC, Ogg, MP3 or AIFF file"
+OGG_END_OF_STREAM = 4  # flag of the last page
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
 UNKNOWN_BYTES = 0x7FFFF000  # a WAV header with this size or a larger one means "size unknown"
 # Hops and windows (in ms) that differ from the defaults by more than this factor cause a warning.
@@ -116,9 +120,11 @@ def open_audio(path: str | Path) -> Iterator[Any]:
         except soundfile.SoundFileError as error:
             # the message without the descriptor number
             reason = getattr(error, "error_string", error)
-            expected = "expected a WAV, FLAC, Ogg, MP3 or AIFF file"
-            raise UserError(f"cannot read this file as audio ({reason}), {expected}") from None
+            found = f"cannot read this file as audio ({reason})"
+            raise UserError(f"{found}, {EXPECTED_FORMATS}") from None
         with audio:
+            if audio.format not in READABLE_FORMATS:
+                raise UserError(f"the format is {audio.format}, {EXPECTED_FORMATS}")
             if is_truncated(file, audio.format):
                 raise UserError(
                     "the file is truncated: it is shorter than its header says; copy it again"
@@ -148,10 +154,13 @@ def is_truncated(file: BinaryIO, file_format: str) -> bool:
 
 
 def ends_with_last_page(content: bytes) -> bool:
-    """Return whether `content`, the last bytes of an Ogg file, contains the complete last page (RFC
-    3533, section 6)."""
+    """Return whether the last page in `content` is complete and ends the stream (RFC 3533, section 6).
+
+    Args:
+        content: the last bytes of an Ogg file.
+    """
     page = content[content.rfind(b"OggS") :]
-    if len(page) < 27 or not page.startswith(b"OggS"):
+    if len(page) < 27 or not page.startswith(b"OggS") or not page[5] & OGG_END_OF_STREAM:
         return False
     num_segments = page[26]
     lengths = page[27 : 27 + num_segments]

@@ -50,8 +50,8 @@ class Quality:
     hum: float = -100.0  # level of constant tones at multiples of 50 or 60 Hz
     offset: float = -100.0  # level of the samples' mean
     upper_band: float = 0.0  # power density of 4.5 to 8 kHz relative to 300 to 3,400 Hz
-    start: float = -60.0  # level of the first 10 ms
-    end: float = -60.0  # level of the last 10 ms
+    start: float = -60.0  # level of the first 10 ms, after samples that are exactly zero
+    end: float = -60.0  # level of the last 10 ms, before samples that are exactly zero
     longest_pause: float = 0.0  # longest pause between speech, in seconds
 
 
@@ -78,14 +78,15 @@ def measure_quality(samples: np.ndarray, sampling_rate: int) -> Quality:
     noise = float(recorded[int(NOISE_SHARE * len(recorded))]) if len(recorded) else loudest
     spectra, frequencies = _power_spectra(waves, sampling_rate)
     edge = max(1, round(EDGE_SECONDS * sampling_rate))
+    first, last = np.flatnonzero(samples)[[0, -1]]
     return Quality(
         level=level,
         signal_to_noise=level - noise,
         hum=max(_hum(spectra, frequencies, base) for base in MAINS) - level,
         offset=_decibels(mean**2) - level,
         upper_band=_upper_band(spectra, frequencies),
-        start=_decibels(np.square(waves[:edge]).mean()) - level,
-        end=_decibels(np.square(waves[-edge:]).mean()) - level,
+        start=_decibels(np.square(waves[first : first + edge]).mean()) - level,
+        end=_decibels(np.square(waves[max(0, last + 1 - edge) : last + 1]).mean()) - level,
         longest_pause=_longest_pause(levels, noise),
     )
 

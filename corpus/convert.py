@@ -36,7 +36,8 @@ from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_json
 
-# Speech level of the copies, in dB of full scale. Public vocoders expect this level of LJSpeech.
+# Speech level of the converted copies, in dBFS. LJSpeech has this level, and public vocoders expect
+# it.
 LEVEL = -20
 MAX_PEAK = 0.95  # audio with high peaks is scaled to this peak, so its level is below LEVEL
 # If the mean of all channels is quieter than this fraction of the loudest channel, the channels
@@ -102,6 +103,7 @@ def convert(
     clips, overlapping = padded(clips, padding)
     problems += overlapping
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
+    assert len(ids) == len(clips)  # otherwise, two clips would overwrite each other
     cut_seconds = list[float]()
 
     def copy_of(clip: Clip) -> Path:
@@ -281,8 +283,8 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     is_inside = segment.start < total and end <= total + MAX_MISSING_SECONDS
     if not 0 < seconds <= MAX_SECONDS or not is_inside:
         raise UserError(
-            f"offset {segment.start:g} s, duration {seconds:g} s: expected a segment of at most "
-            f"{MAX_SECONDS} s inside the file, which is {total:.2f} s long"
+            f"segment from {segment.start:g} s to {end:g} s, expected at most {MAX_SECONDS} s "
+            f"inside the file, which is {total:.2f} s long"
         )
     first = round(segment.start * rate)
     count = min(round(seconds * rate), audio.frames - first)

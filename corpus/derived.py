@@ -86,7 +86,8 @@ class DerivedFolder:
             try:
                 make(clip)
             except UserError as error:
-                return f"{clip.path}: {error}"
+                where = f"{clip.where} of {clip.path}" if clip.segment else clip.path
+                return f"{where}: {error}"
             return True
 
         self.path.mkdir(parents=True, exist_ok=True)
@@ -223,7 +224,8 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
         samples = audio.read_samples(source, dtype, audio.MAX_SAMPLES)
         if len(samples) < stop:
             raise UserError(
-                f"{len(samples)} samples, expected at least {stop}; run the command again"
+                f"{len(samples)} samples, expected at least {stop}, because the file has changed "
+                "since it was checked; run the command again"
             )
         return encode(samples[start:stop], source.samplerate, source.format, subtype)
 

@@ -466,5 +466,7 @@ def checked_clips(
         print(f"note: {filelist}: {len(changed):,} of {len(table):,} clips have changed")
     if new_run and Path(filelist).is_file():
         name = cache_path(filelist).name
-        print(f"note: {filelist}: no up-to-date {name}; reading every clip once")
+        print(
+            f"note: {filelist}: the cache {name} is missing or out of date. Reading every clip once"
+        )
     return cache_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

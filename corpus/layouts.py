@@ -27,6 +27,7 @@ from corpus.clips import Clip
 from corpus.segments import (
     SEGMENT_SUFFIXES,
     are_labels,
+    check_is_no_alignment,
     is_kaldi,
     is_lhotse,
     read_kaldi,
@@ -80,9 +81,15 @@ class TextSource:
     tier: str = ""
     encoding: str = ""
 
-    def files(self) -> list[Path]:
-        """Return the text files in the folder, or [] if there is no folder."""
-        return sorted(self.folder.rglob("*.txt")) if self.folder else []
+    @property
+    def options(self) -> str:
+        """The options that the user set, which need texts that are not in a table."""
+        named = {
+            "--text-folder": self.folder,
+            "--transcripts": self.suffix,
+            "--tier": self.tier,
+        }
+        return " and ".join(option for option, value in named.items() if value)
 
 
 NEXT_TO_AUDIO = TextSource()
@@ -120,6 +127,11 @@ def read_layout(
         raise UserError(f"--text-folder {texts.folder}: no such folder, expected text files")
     if table is None and os.path.lexists(corpus / METADATA):
         table = Table(corpus / METADATA)
+    if table and texts.options:
+        raise UserError(
+            f"{texts.options}: expected a corpus without a table, but the texts are read from "
+            f"{table.path}"
+        )
     if table:
         clips, problems = _read_table(corpus, table, speakers.column)
     elif is_kaldi(corpus):
@@ -130,6 +142,8 @@ def read_layout(
             f"--speaker-column {speakers.column}: no {METADATA} in {corpus}{advice_on_tables(corpus)}"
         )
     elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
+        if texts.options:
+            raise UserError(f"{texts.options}: expected a corpus without tables, found {nested[0]}")
         if not speakers.name:
             raise UserError(
                 f"{corpus}: contains no {METADATA}, but its folders contain {nested[0]} and "
@@ -162,6 +176,12 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     problems = [f"{path}: not in a speaker's folder; move it into a folder" for path in loose]
     clips = list[Clip]()
     speakers = speakers_of_folders(corpus, names)
+    for name in speakers:
+        if nested := sorted((corpus / name).glob(f"*/**/{METADATA}")):
+            raise UserError(
+                f"{nested[0]}: with --speaker-folders, expected one {METADATA} for each speaker, in "
+                f"{corpus / name}"
+            )
     layouts = each_or_all_errors(lambda name: read_layout(corpus / name, texts=texts), speakers)
     for speaker, (own, bad) in zip(speakers.values(), layouts, strict=True):
         clips += [replace(clip, speaker=speaker) for clip in own]
@@ -214,37 +234,49 @@ def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> 
 def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
     """Read the audio files that have a text, and report audio files that have none."""
     by_name = {path.with_suffix(""): path for path in reversed(readable_first(audio_files(corpus)))}
-    in_folder = defaultdict[str, list[Path]](list)
-    for path in texts.files():
-        in_folder[path.stem].append(path)
-    subtitles = subtitles_in_languages(corpus)
+    folder = texts.folder
+    subtitles = subtitles_in_languages(folder or corpus)
     contents = dict[Path, Path]()
     problems = list[str]()
     for name in sorted(by_name):
-        if texts.folder and name.name.endswith(OTHER_MICROPHONE):
+        if folder and name.name.endswith(OTHER_MICROPHONE):
             continue
-        if texts.folder:
-            same_name = in_folder.get(name.name.removesuffix(MICROPHONE), [])
-            found = [
-                x for x in same_name if x.parent in (texts.folder, texts.folder / name.parent.name)
-            ]
-        else:
-            found = texts_next_to(name, subtitles.get(name, []), texts.suffix)
+        base = name.name
+        places = [name]
+        if folder:
+            # The text is in the text folder, or in a folder of the speaker's name, or at the same
+            # path as the audio file in the corpus.
+            base = base.removesuffix(MICROPHONE)
+            parents = (Path(), Path(name.parent.name), name.parent.relative_to(corpus))
+            places = [folder / parent / base for parent in dict.fromkeys(parents)]
+        found = [
+            path
+            for place in places
+            for path in texts_next_to(place, subtitles.get(place, []), texts.suffix)
+        ]
         if len(found) == 1:
             contents[name] = found[0]
         elif found:
             listed = " and ".join(str(path) for path in found)
-            fix = "keep one of them" if texts.folder else f"choose with {TRANSCRIPTS}"
+            is_choice = len({path.name for path in found}) > 1
+            fix = f"choose with {TRANSCRIPTS}" if is_choice else "keep one of them"
             problems.append(f"{by_name[name]}: several transcripts, {listed}; {fix}")
         else:
-            problems.append(f"{by_name[name]}: no text file, expected {name.name}.txt next to it")
-    if not contents and not texts.folder and not any(TRANSCRIPTS in x for x in problems):
+            suffix = f".{texts.suffix.lstrip('.')}" if texts.suffix else ".txt"
+            where = f"in {folder}" if folder else "next to it"
+            problems.append(f"{by_name[name]}: no text file, expected {base}{suffix} {where}")
+    if not contents and texts.suffix:
+        raise UserError(
+            f"--transcripts {texts.suffix}: no audio file has a text file with this extension, "
+            "expected an extension such as srt"
+        )
+    if not contents and not folder and not any("several transcripts" in x for x in problems):
         raise UserError(
             f"{corpus}: {len(by_name):,} audio files but no text files, expected {METADATA}, or a "
             f"text file next to each audio file (a.wav, a.txt){advice_on_tables(corpus)}"
         )
     unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
-    if unused and not texts.folder:
+    if unused and not folder:
         example = os.path.relpath(unused[0], corpus)
         print(f"note: {len(unused):,} text files have no audio file, such as {example}")
     plain = {path for path in contents.values() if not _has_segments(path)}
@@ -258,8 +290,11 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
                 for entry in entries
             ]
         else:
+            check_is_no_alignment(path, decoded[path])
             words = decoded[path].split()
-            clips.append(Clip(str(by_name[name]), " ".join(words), where=str(path)))
+            # Several audio files can have the same text in a text folder.
+            where = f"{path} of {by_name[name]}" if folder else str(path)
+            clips.append(Clip(str(by_name[name]), " ".join(words), where=where))
     return clips, problems
 
 
@@ -268,8 +303,8 @@ def corpus_texts(corpus: Path) -> list[Path]:
 
     Other versions of a text, such as LibriTTS's NAME.original.txt, belong to the audio file NAME.
     """
-    suffixes = tuple(sorted((*TEXT_SUFFIXES, *SEGMENT_SUFFIXES)))
-    files = (path for path in corpus.rglob("*") if path.name.endswith(suffixes))
+    suffixes = tuple(x.lower() for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
+    files = (path for path in corpus.rglob("*") if path.name.lower().endswith(suffixes))
     return [path for path in files if not _has_audio(path)]
 
 
@@ -304,7 +339,7 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
     files += subtitles
     if suffix:
         ending = f".{suffix.lower().lstrip('.')}"
-        return [path for path in files if path.name.lower().endswith(ending)]
+        files = [path for path in files if path.name.lower().endswith(ending)]
     plain = [path for path in files if not _has_segments(path)]
     return plain[:1] + [path for path in files if _has_segments(path)]
 
@@ -389,8 +424,8 @@ def similar_files(name: str, files: Sequence[Path], *, in_folder: bool) -> list[
 
     Args:
         name: the listed name, with or without folders and extension.
-        files: the audio files whose names equal `name`, except for case and extension.
-        in_folder: whether the file must be in the folders that `name` contains.
+        files: the audio files that have the same name, ignoring folders, case and extension.
+        in_folder: whether the path of the file must also match the folders in `name`.
     """
     stem = without_folder_and_suffix(name)
     folders = [comparable(part) for part in re.split(r"[/\\]", name)[:-1]]

@@ -10,6 +10,7 @@ that the text transcribes. `convert` writes each segment to a separate file.
 """
 
 import gzip
+import html
 import json
 import math
 import re
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from corpus.clips import Clip, Segment
 from corpus.tables import Entry
@@ -30,15 +32,21 @@ NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
 DECIMAL = r"-?\d+[.,]\d+"
 # A line of Audacity labels: start and end in seconds, and a text, separated by tabs or spaces.
 LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
-TIMES = re.compile(r"(\d+:)?\d?\d:\d\d[.,]\d{1,3}\s*-->\s*(\d+:)?\d?\d:\d\d[.,]\d{1,3}(\s|$)")
-TAG = re.compile(r"<[^>]*>|\{\\[^}]*\}")  # formatting in SRT
+TIMES = re.compile(r"(\d+:)?\d?\d:\d\d[.,]\d{3}\s*-->\s*(\d+:)?\d?\d:\d\d[.,]\d{3}(\s|$)")
+# Formatting in SRT; other text between < and > is kept.
+TAG = re.compile(r"</?(?:i|b|u|s|em|strong|font|c|v)(?:[ .][^<>\n]*)?>|\{\\[^}]*\}", re.IGNORECASE)
+# Labels of silence and noise in forced alignments, such as those of the Montreal Forced Aligner.
+SILENCES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<spn>", "<eps>", "<p:>"}
 MIN_ROLLING_SHARE = 0.3  # share of subtitles that repeat a line in automatic captions
+MAX_ROLLING_GAP = 0.1  # automatic captions follow each other without a longer gap, in seconds
 MAX_OVERLAP = 0.05  # consecutive subtitles may overlap by this many seconds
 KALDI_FILES = ("wav.scp", "text")
 
 
 def read_segments(path: Path, recording: str, tier: str = "", encoding: str = "") -> list[Entry]:
-    """Read the segments of one recording, in file order. Segments without text are left out.
+    """Read the segments of one recording, in file order.
+
+    Segments without text and labels of silence are left out.
 
     Args:
         path: subtitles (.srt, .vtt), a TextGrid, or Audacity labels (.txt).
@@ -58,11 +66,16 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
     else:
         found = _read_labels(path, read_text(path, encoding))
     entries = []
-    for start, end, text in found:
+    num_silences = 0
+    for number, (start, end, text) in enumerate(found, 1):
         words = " ".join(text.split())
-        if words:
-            where = f"{path}: {start:.2f} s"
+        if words.lower() in SILENCES:
+            num_silences += 1
+        elif words:
+            where = f"{path}: segment {number} at {start:.2f} s"
             entries.append(Entry(recording, words, where, segment=Segment(start, end - start)))
+    if num_silences:
+        print(f"note: {path}: left out {num_silences:,} labels of silence, such as 'sil'")
     if not entries:
         raise UserError(f"{path}: contains no segment with text, expected times and texts")
     return entries
@@ -83,7 +96,10 @@ def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]
             )
     cues = _vtt_cues(path, text) if text.lstrip().startswith("WEBVTT") else _srt_cues(path, text)
     if len(cues) != num_cues:
-        raise UserError(f"{path}: {num_cues:,} lines with times, but {len(cues):,} subtitles")
+        raise UserError(
+            f"{path}: contains {num_cues:,} lines with times (-->), but {len(cues):,} of them could "
+            "be read as subtitles"
+        )
     return without_rolling_times(path, without_rolling_lines(path, cues))
 
 
@@ -94,7 +110,10 @@ def _vtt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
         captions = webvtt.from_string(text).captions
     except webvtt.errors.MalformedFileError as error:
         raise UserError(f"{path}: {error}, expected WebVTT subtitles") from None
-    return [(_seconds_of_time(x.start), _seconds_of_time(x.end), x.text) for x in captions]
+    return [
+        (_seconds_of_time(x.start), _seconds_of_time(x.end), html.unescape(x.text))
+        for x in captions
+    ]
 
 
 def _srt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
@@ -126,20 +145,23 @@ def without_rolling_lines(
 ) -> list[tuple[float, float, str]]:
     """Remove lines that are repeated from the subtitle before, if many subtitles repeat a line.
 
-    Automatic captions show each line twice: first alone, then above the next line.
+    Automatic captions show each line twice: first alone, then above the next line, without a gap
+    between the two subtitles.
     """
     kept = []
     num_repeated = 0
     previous = ""
+    previous_end = 0.0
     for start, end, text in cues:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         last = lines[-1] if lines else previous
-        if lines and lines[0] == previous:
+        if lines and lines[0] == previous and start - previous_end < MAX_ROLLING_GAP:
             num_repeated += 1
             lines = lines[1:]
         if lines:
             kept.append((start, end, "\n".join(lines)))
         previous = last
+        previous_end = end
     if num_repeated < MIN_ROLLING_SHARE * len(cues):
         if num_repeated:
             print(
@@ -176,10 +198,14 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
     from praatio.utilities.errors import PraatioException
 
     try:
-        grid = textgrid.openTextgrid(str(path), includeEmptyIntervals=False)
+        grid = textgrid.openTextgrid(
+            str(path), includeEmptyIntervals=False, duplicateNamesMode="rename"
+        )
     except (PraatioException, ValueError, IndexError, OSError) as error:
         raise UserError(f"{path}: {error}, expected a Praat TextGrid") from None
     tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]
+    if not tiers:
+        raise UserError(f"{path}: contains no tier of intervals, expected a tier with the texts")
     if not tier and len(tiers) == 1:
         tier = tiers[0]
     if tier not in tiers:
@@ -191,10 +217,26 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
 
 
 def are_labels(text: str) -> bool:
-    """Return whether a text file contains Audacity labels instead of a plain text: its first line
-    begins with two numbers between tabs, or with two decimal numbers."""
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return bool(re.match(rf"{NUMBER}\t{NUMBER}(\t|$)|{DECIMAL}\s+{DECIMAL}(\s|$)", first))
+    """Return whether a text file contains Audacity labels instead of a plain text.
+
+    Labels begin with two numbers that are followed by tabs. If spaces replaced the tabs, every line
+    begins with two decimal numbers, and there are at least two lines.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and re.match(rf"{NUMBER}\t{NUMBER}(\t|$)", lines[0]):
+        return True
+    decimals = re.compile(rf"{DECIMAL}\s+{DECIMAL}(\s|$)")
+    return len(lines) > 1 and all(decimals.match(line) for line in lines)
+
+
+def check_is_no_alignment(path: Path, text: str) -> None:
+    """Raise UserError if a text contains the times of an alignment, such as a label file of HTK."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and all(re.match(rf"{NUMBER}\s+{NUMBER}\s+\S", line) for line in lines):
+        raise UserError(
+            f"{path}: each line begins with two numbers, such as {lines[0][:60]!r}, expected the "
+            "words that are spoken"
+        )
 
 
 def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
@@ -207,8 +249,15 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
             raise UserError(f"{path}:{number}: {line[:60]!r}, expected start, end and text")
         start, end = (float(x.replace(",", ".")) for x in match.group(1, 2))
         if start < 0:
-            raise UserError(f"{path}:{number}: start {match[1]}, expected a time from 0 on")
+            raise UserError(f"{path}:{number}: start {match[1]}, expected at least 0 s")
         yield start, end, match[3] or ""
+
+
+class _Line(NamedTuple):
+    """The rest of a line after its key, and the file and number of the line."""
+
+    text: str
+    where: str
 
 
 def is_kaldi(folder: Path) -> bool:
@@ -223,12 +272,9 @@ def read_kaldi(folder: Path) -> list[Entry]:
         UserError: if wav.scp contains a command instead of a path, or if the files do not match.
     """
     recordings = _read_map(folder / "wav.scp")
-    for number, path in enumerate(recordings.values(), 1):
-        if path.endswith("|"):
-            raise UserError(
-                f"{folder / 'wav.scp'}:{number}: {path[:60]!r} is a command, expected a path"
-            )
-    texts = _read_map(folder / "text")
+    for line in recordings.values():
+        if line.text.endswith("|"):
+            raise UserError(f"{line.where}: {line.text[:60]!r} is a command, expected a path")
     segments = {}
     if (folder / "segments").is_file():
         segments = _read_map(folder / "segments")
@@ -236,41 +282,45 @@ def read_kaldi(folder: Path) -> list[Entry]:
     if (folder / "utt2spk").is_file():
         speakers = _read_map(folder / "utt2spk")
     entries = []
-    for number, (utterance, text) in enumerate(texts.items(), 1):
-        where = f"{folder / 'text'}:{number}"
+    for utterance, (text, where) in _read_map(folder / "text").items():
         recording = utterance
         segment = None
         if segments:
             if utterance not in segments:
                 raise UserError(f"{where}: {utterance!r} is not in {folder / 'segments'}")
-            values = segments[utterance].split()
-            if len(values) != 3:
-                raise UserError(
-                    f"{folder / 'segments'}: {utterance} {segments[utterance][:60]}, expected the "
-                    "utterance, the recording, the start and the end"
-                )
-            recording = values[0]
-            start = _seconds(values[1], where)
-            # In Kaldi, -1 is the end of the recording.
-            seconds = None if values[2] == "-1" else _seconds(values[2], where) - start
-            segment = Segment(start, seconds)
+            recording, segment = _kaldi_segment(segments[utterance])
         if recording not in recordings:
             raise UserError(f"{where}: {recording!r} is not in {folder / 'wav.scp'}")
-        path = recordings[recording]
-        entries.append(Entry(path, text, where, speakers.get(utterance, ""), segment))
+        path = recordings[recording].text
+        speaker = speakers[utterance].text if utterance in speakers else ""
+        entries.append(Entry(path, text, where, speaker, segment))
     return entries
 
 
-def _read_map(path: Path) -> dict[str, str]:
+def _kaldi_segment(line: _Line) -> tuple[str, Segment]:
+    """Return the recording and the segment in a line of the file `segments`."""
+    values = line.text.split()
+    if len(values) != 3:
+        raise UserError(
+            f"{line.where}: {line.text[:60]!r} after the utterance, expected the recording, the "
+            "start and the end"
+        )
+    start = _seconds(values[1], line.where)
+    # In Kaldi, -1 is the end of the recording.
+    seconds = None if values[2] == "-1" else _seconds(values[2], line.where) - start
+    return values[0], Segment(start, seconds)
+
+
+def _read_map(path: Path) -> dict[str, _Line]:
     """Read a file in which each line contains a key, a space and a value."""
-    values = dict[str, str]()
+    values = dict[str, _Line]()
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         key, *rest = line.split(maxsplit=1)
         if key in values:
             raise UserError(f"{path}:{number}: {key!r} occurs twice, expected unique ids")
-        values[key] = rest[0].strip() if rest else ""
+        values[key] = _Line(rest[0].strip() if rest else "", f"{path}:{number}")
     return values
 
 
@@ -318,7 +368,10 @@ def read_lhotse(path: Path) -> list[Entry]:
         except (KeyError, TypeError, ValueError):
             raise UserError(f"{where}: expected start and duration in seconds") from None
         if not (0 <= start < math.inf and 0 < seconds < math.inf):
-            raise UserError(f"{where}: start {start:g} and duration {seconds:g}, expected seconds")
+            raise UserError(
+                f"{where}: start {start:g} s and duration {seconds:g} s, expected a start of at "
+                "least 0 s and a duration above 0 s"
+            )
         text = " ".join(str(supervision.get("text") or "").split())
         speaker = str(supervision.get("speaker") or "")
         segment = Segment(start, seconds)
@@ -349,15 +402,20 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
     recording. Clips without a segment are not changed.
 
     Returns:
-        The clips in their original order; and a message for each segment that overlaps the previous
-        segment by more than 0.05 s.
+        The clips in their original order; and a message for each segment that does not end after
+        its start, or that overlaps the previous segment by more than 0.05 s.
     """
     by_recording = defaultdict[str, list[int]](list)
-    for i, clip in enumerate(clips):
-        if clip.segment and clip.segment.seconds is not None:
-            by_recording[clip.path].append(i)
     changed = list(clips)
     problems = {}
+    for i, clip in enumerate(clips):
+        if not clip.segment or clip.segment.seconds is None:
+            continue
+        if clip.segment.seconds > 0:
+            by_recording[clip.path].append(i)
+        else:
+            start, end = _bounds(clip)
+            problems[i] = f"{clip.where}: from {start:g} s to {end:g} s, expected start before end"
     for indices in by_recording.values():
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]

@@ -31,11 +31,18 @@ PATH_TITLES = (
 TEXT_TITLES = (
     "normalized_text normalized_transcription normalized text sentence transcript transcription"
 ).split()
+START_TITLES = ("offset", "start", "start_time", "begin", "begin_time")
+END_TITLES = ("end", "end_time")
+# A title of a column that contains times
+TIME_TITLE = re.compile(
+    r"(start|begin|end|stop|onset|offset)(ing)?(_(time|timestamp|s|secs?|seconds|ms|samples?))?"
+)
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
 MIN_SHARE = 0.9  # minimum fraction of lines that must contain the delimiter
 MIN_LINES = 5  # with fewer lines, values may repeat by chance
-# A column with at most this many distinct values per line may contain speaker names, which repeat.
+# A column may contain speaker names if its number of distinct values is at most this fraction of the
+# number of lines, because speaker names repeat.
 MAX_REPEATING_SHARE = 0.2
 IS_NUMBER = re.compile(r"-?[\d.,: ]*\d[\d.,: ]*")  # also a time such as 1:02
 MIN_WORDS = 2  # shorter texts are not compared
@@ -118,13 +125,14 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         num_fields = len(titles)
     columns = choose_columns(table, speaker_column, titles, rows, num_fields, delimiter)
     print_assumptions(table, titles, num_fields, columns, delimiter)
+    times = find_time_columns(table.path, titles or [])
     needed = 1 + max(index for index in columns if index is not None)
     entries = []
     problems = []
     for row in rows:
         try:
             check_row(row, needed, num_fields, delimiter)
-            segment = segment_of(titles, row.fields)
+            segment = segment_of(times, titles or [], row.fields)
         except ValueError as error:
             problems.append(f"{row.where}: {error}")
             continue
@@ -338,9 +346,9 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(
-        f"{path}: columns {written + 1} and {spoken + 1} are not a text and its normalized text: "
-        f"{pairs[0][0][:60]!r} and {pairs[0][1][:60]!r}. Set the column that contains the spoken "
-        "texts with --text-column, and a column with speakers with --speaker-column"
+        f"{path}: column {spoken + 1} does not look like the normalized form of column "
+        f"{written + 1}: {pairs[0][0][:60]!r} and {pairs[0][1][:60]!r}. Use --text-column to select "
+        "the column that contains the spoken texts, and --speaker-column to select the speakers"
     )
 
 
@@ -365,22 +373,54 @@ def scripts_of(text: str) -> set[str]:
     return {unicodedata.name(x, "").partition(" ")[0] for x in text if x.isalpha()}
 
 
-def segment_of(titles: list[str] | None, fields: Sequence[str]) -> Segment | None:
-    """Return the segment of the recording that a row transcribes, in seconds: from `offset` and
-    `duration`, as in NeMo manifests, or from `start` and `end`.
+class TimeColumns(NamedTuple):
+    """The titles of the columns that contain the segments of recordings."""
+
+    start: str
+    end: str  # either this title or `duration` is empty
+    duration: str
+
+
+def find_time_columns(path: Path, titles: Sequence[str]) -> TimeColumns | None:
+    """Return the columns that contain the segments of recordings, or None if there are none.
+
+    `offset` and `duration` are the columns of NeMo manifests.
 
     Raises:
-        ValueError: if a value is not a valid number.
+        UserError: if the table contains times in other columns.
     """
-    row = dict(zip(titles or (), fields, strict=False))
-    if row.get("offset"):
-        duration = row.get("duration")
-        length = _number("duration", duration) if duration else None
-        return Segment(_number("offset", row["offset"]), length)
-    if row.get("start") and row.get("end"):
-        start = _number("start", row["start"])
-        return Segment(start, _number("end", row["end"]) - start)
-    return None
+    found = [title for title in titles if TIME_TITLE.fullmatch(title)]
+    if not found:
+        return None
+    starts = [title for title in found if title in START_TITLES]
+    ends = [title for title in found if title in END_TITLES]
+    has_duration = "duration" in titles
+    is_known = len(starts) == 1 and len(found) == len(starts) + len(ends) and len(ends) <= 1
+    if is_known and ends and "offset" not in starts:
+        return TimeColumns(starts[0], ends[0], "")
+    if is_known and not ends and has_duration:
+        return TimeColumns(starts[0], "", "duration")
+    raise UserError(
+        f"{path}: contains times in {', '.join(map(repr, found))}, expected the columns offset and "
+        "duration, or start and end, in seconds"
+    )
+
+
+def segment_of(
+    columns: TimeColumns | None, titles: Sequence[str], fields: Sequence[str]
+) -> Segment | None:
+    """Return the segment of the recording that a row transcribes, or None for the whole recording.
+
+    Raises:
+        ValueError: if a value is missing or is not a valid number of seconds.
+    """
+    row = dict(zip(titles, fields, strict=False))
+    if columns is None or not row.get(columns.start):
+        return None
+    start = _number(columns.start, row[columns.start])
+    if columns.duration:
+        return Segment(start, _number(columns.duration, row.get(columns.duration, "")))
+    return Segment(start, _number(columns.end, row.get(columns.end, "")) - start)
 
 
 def _number(name: str, value: str) -> float:

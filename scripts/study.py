@@ -321,7 +321,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--texts",
         type=Path,
         required=True,
-        help="synthesize the texts of these recordings (a format that scripts/evaluate.py accepts)",
+        help="synthesize the texts of these recordings: a folder in LJSpeech's layout, or a filelist",
     )
     add(
         "--concurrent-runs",

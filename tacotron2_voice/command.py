@@ -86,7 +86,9 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
         help="number of CPU threads (default: 1 for a voice, PyTorch's default for a checkpoint)",
     )
     parser.add_argument(
-        "--time", action="store_true", help="print how long loading and speaking took, and the RTF"
+        "--time",
+        action="store_true",
+        help="print the time for loading and for synthesis, and the real-time factor (RTF)",
     )
     return source
 

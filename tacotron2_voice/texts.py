@@ -64,7 +64,8 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         "--max-symbols",
         type=at_least_one,
         metavar="N",
-        help="split texts with more symbols into chunks (default: the longest training text)",
+        help="split texts with more than N symbols into chunks (default: length of the longest "
+        "training text)",
     )
     seconds = checked(float, "seconds from 0 to 60", lambda value: 0 <= value <= 60)
     add(

@@ -280,7 +280,7 @@ def test_segments_of_long_recordings_become_clips(tmp_path, no_plots):
 @pytest.mark.parametrize("segment", [Segment(0, 60), Segment(50), Segment(1, 0), Segment(0, 601)])
 def test_segment_is_rejected_when_it_exceeds_the_recording(recordings, segment):
     message = refusal(converted, recordings / "c.wav", RATE, segment)
-    assert f"offset {segment.start:g}" in message
+    assert f"from {segment.start:g} s" in message
 
 
 # ---------------------------------------------------------------------------- truncated files
@@ -299,6 +299,25 @@ def test_recording_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     path.write_bytes(content[: round(share * len(content))])
     message = refusal(converted, path, RATE)
     assert "truncated" in message or "cannot read" in message
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_recording_is_rejected_when_its_second_half_is_zeros(tmp_path, subtype):
+    """Interrupted downloads can have such ends."""
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, speech(), 48000, format="OGG", subtype=subtype)
+    content = path.read_bytes()
+    half = len(content) // 2
+    path.write_bytes(content[:half] + bytes(len(content) - half))
+    message = refusal(converted, path, RATE)
+    assert "truncated" in message or "cannot read" in message
+
+
+@pytest.mark.parametrize("form", ["W64", "AU", "NIST"])
+def test_recording_is_rejected_in_a_format_that_can_be_truncated_without_notice(tmp_path, form):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, speech(), RATE, format=form, subtype="PCM_16")
+    assert form in refusal(converted, path, RATE)
 
 
 @pytest.mark.parametrize("kind", ["flac", "mp3"])

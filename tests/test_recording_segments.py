@@ -44,7 +44,7 @@ def test_segments_are_read_from_every_file_with_times(name, content, tmp_path):
     entries = read_segments(path, "a")
     assert [(x.text, x.segment) for x in entries] == EXPECTED
     assert {x.name for x in entries} == {"a"}
-    assert entries[1].where == f"{path}: 63.00 s"
+    assert entries[1].where == f"{path}: segment 2 at 63.00 s"
 
 
 def test_textgrid_raises_when_it_has_several_tiers_and_no_tier_is_chosen(tmp_path):
@@ -103,10 +103,10 @@ def test_kaldi_directory_is_read_when_it_has_no_segments(tmp_path):
     [
         ({"wav_scp": "rec1 sox a.flac -t wav - |\n", "text": "rec1 yes\n"}, "wav.scp:1"),
         ({"wav_scp": "rec1 a.wav\n", "text": "rec1 yes\nrec2 no\n"}, "text:2"),
-        ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "u r 1 x\n"}, "text:1"),
+        ({"wav_scp": "r a.wav\n", "text": "\nu yes\n", "segments": "u r 1 x\n"}, "segments:1"),
         ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "v r 1 2\n"}, "text:1"),
         ({"wav_scp": "u a.wav\n", "text": "u yes\nu no\n"}, "text:2"),
-        ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "u r 1 2 1\n"}, "segments"),
+        ({"wav_scp": "r a.wav\n", "text": "u yes\n", "segments": "u r 1 2 1\n"}, "segments:1"),
     ],
 )
 def test_kaldi_directory_is_rejected_when_its_files_are_inconsistent(files, place, tmp_path):
@@ -278,10 +278,10 @@ def test_segments_inside_another_segment_are_problems():
 
 
 def write_srt(path, *cues):
-    blocks = [
-        f"{number}\n00:00:{start:06.3f} --> 00:00:{end:06.3f}\n{text}\n".replace(".", ",")
-        for number, (start, end, text) in enumerate(cues, 1)
-    ]
+    blocks = []
+    for number, (start, end, text) in enumerate(cues, 1):
+        times = f"00:00:{start:06.3f} --> 00:00:{end:06.3f}".replace(".", ",")
+        blocks.append(f"{number}\n{times}\n{text}\n")
     path.write_text("\n".join(blocks))
 
 
@@ -307,3 +307,54 @@ def test_subtitles_with_few_repeated_lines_are_kept_with_a_warning(tmp_path, cap
     write_srt(tmp_path / "a.srt", *cues, (9, 10, "line 8\nline 9"))
     assert read_segments(tmp_path / "a.srt", "a")[-1].text == "line 8 line 9"
     assert "warning:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("start", "end"), [(1.5, 1.5), (1.5, 1.45), (3.0, 1.0)])
+def test_segment_is_a_problem_when_it_does_not_end_after_its_start(start, end):
+    clips, [problem] = padded(segments_of((0.0, 1.0), (start, end), (5.0, 8.0)), 0.1)
+    assert [x.segment.start for x in clips] == [0.0, 4.9]
+    assert problem.startswith(f"book.srt: {start:.2f} s: ")
+
+
+def test_two_segments_with_the_same_start_are_told_apart(tmp_path):
+    (tmp_path / "a.txt").write_text("1.000\t1.003\tHm.\n1.004\t3.0\tThe first.\n")
+    first, second = read_segments(tmp_path / "a.txt", "a")
+    assert first.where != second.where
+
+
+def test_labels_of_silence_are_left_out_with_a_note(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("0\t1\tsil\n1\t2\tYes.\n2\t3\tSPN\n3\t4\t<p:>\n")
+    assert [x.text for x in read_segments(tmp_path / "a.txt", "a")] == ["Yes."]
+    assert "3 labels" in capsys.readouterr().out
+
+
+def test_subtitles_keep_text_between_angle_brackets_that_is_no_tag(tmp_path):
+    write_srt(tmp_path / "a.srt", (0, 1, '<i>If</i> a < b and <font color="red">c</font> > d.'))
+    [entry] = read_segments(tmp_path / "a.srt", "a")
+    assert entry.text == "If a < b and c > d."
+
+
+def test_entities_in_webvtt_are_decoded(tmp_path):
+    (tmp_path / "a.vtt").write_text("WEBVTT\n\n00:01.000 --> 00:02.000\nR&amp;B, a &lt; b\n")
+    [entry] = read_segments(tmp_path / "a.vtt", "a")
+    assert entry.text == "R&B, a < b"
+
+
+@pytest.mark.parametrize("time", ["00:00:10,9", "00:00:10,90", "00:00:10"])
+def test_subtitles_are_rejected_with_their_line_when_a_time_has_no_milliseconds(time, tmp_path):
+    """`,9` was once read as 9 ms."""
+    (tmp_path / "a.srt").write_text(f"1\n00:00:01,000 --> {time}\nYes.\n")
+    with pytest.raises(UserError) as raised:
+        read_segments(tmp_path / "a.srt", "a")
+    assert str(raised.value).startswith(f"{tmp_path / 'a.srt'}:2: ")
+
+
+def test_repeated_line_is_kept_when_there_is_a_gap_between_the_subtitles(tmp_path):
+    write_srt(tmp_path / "a.srt", (1, 3, "No."), (4, 6, "No."), (7, 10, "No.\nNever again."))
+    texts = [x.text for x in read_segments(tmp_path / "a.srt", "a")]
+    assert texts == ["No.", "No.", "No. Never again."]
+
+
+def test_text_that_begins_with_two_decimals_is_not_a_label():
+    assert not are_labels("1.5 2.5 and 3.5 are numbers.")
+    assert are_labels("1.5 2.5 one\n3.5 4.5 two")

@@ -275,8 +275,8 @@ def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
     quiet = write_study(tmp_path / "quiet", tuple(minutes), minutes=minutes.get)
     assert verdicts(quiet)[claim] == "confirmed"
     [finding] = [f for f in findings(Measured(read_runs([quiet]))) if f.claim == claim]
-    assert finding.ours[0].startswith(f"RAND → {BEST}: −50.00\u00a0% ± ")
-    assert finding.published == [f"RAND → {BEST}: −41.25\u00a0%"]
+    assert finding.ours[0].startswith(f"RAND → {BEST}: −50.00% ± ")
+    assert finding.published == [f"RAND → {BEST}: −41.25%"]
     for name, value in minutes.items():  # the medians are the same for all seeds
         for seed in range(3):
             folder = tmp_path / "busy" / name / str(seed)

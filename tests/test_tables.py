@@ -256,12 +256,12 @@ def test_offset_and_duration_select_a_part_of_the_recording(path):
     """NeMo manifests have this format. Without an offset, the text belongs to the whole file."""
     lines = [
         {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
-        {"audio_filepath": "a", "offset": 0, "text": "Two."},
+        {"audio_filepath": "a", "offset": 4, "duration": 1, "text": "Two."},
         {"audio_filepath": "b", "duration": 9.5, "text": "Three."},
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
     entries, problems = read_table(Table(path))
-    assert [entry.segment for entry in entries] == [Segment(1.5, 2.0), Segment(0.0), None]
+    assert [entry.segment for entry in entries] == [Segment(1.5, 2.0), Segment(4.0, 1.0), None]
     assert problems == []
 
 
@@ -289,8 +289,41 @@ def test_table_raises_when_its_last_column_is_no_normalized_text(lines, tmp_path
     assert "--text-column" in str(raised.value)
 
 
-def test_columns_start_and_end_make_segments(tmp_path):
+@pytest.mark.parametrize(
+    ("titles", "times"),
+    [
+        ("start end", "1.5 3.5"),
+        ("start_time end_time", "1.5 3.5"),
+        ("begin end duration", "1.5 3.5 99"),
+        ("start duration", "1.5 2"),
+        ("offset duration", "1.5 2"),
+    ],
+)
+def test_table_has_segments_when_its_columns_contain_times(tmp_path, titles, times):
     path = tmp_path / "segments.tsv"
-    path.write_text("file\tstart\tend\ttext\na.wav\t1.5\t3.5\tYes.\n")
+    path.write_text(
+        "\n".join("\t".join(x.split()) for x in (f"file {titles} text", f"a {times} Yes."))
+    )
     [entry], _ = read_table(Table(path))
     assert entry.segment == Segment(1.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    "titles",
+    ["onset offset", "offset", "start", "end", "start_ms end_ms", "offset end", "start stop"],
+)
+def test_table_is_rejected_when_the_meaning_of_its_times_is_unclear(tmp_path, titles):
+    """The times were once ignored, so a text got the audio of the whole recording."""
+    path = tmp_path / "segments.tsv"
+    rows = (f"file {titles} text", f"a {' '.join('12'[: len(titles.split())])} Yes.")
+    path.write_text("\n".join("\t".join(x.split()) for x in rows))
+    with pytest.raises(UserError) as raised:
+        read_table(Table(path))
+    assert titles.split()[0] in str(raised.value)
+
+
+def test_line_is_reported_when_one_of_its_two_times_is_missing(tmp_path):
+    path = tmp_path / "segments.tsv"
+    path.write_text("file\tstart\tend\ttext\na\t1\t\tYes.\nb\t1\t2\tNo.\n")
+    _, [problem] = read_table(Table(path))
+    assert problem.startswith(f"{path}:2: ")

@@ -237,7 +237,7 @@ def findings(measured: Measured) -> list[Finding]:
 
 
 def _signed(per_cent: float) -> str:
-    return f"{per_cent:+.2f}".replace("-", "−") + "\u00a0%"
+    return f"{per_cent:+.2f}".replace("-", "−") + "%"
 
 
 def verdict(claim: str, measured: pd.DataFrame) -> str:

@@ -144,7 +144,7 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
         raise UserError(f"{respelling[:60]!r}: expected phones between slashes, such as /wˈɪn/")
     if has_phones and PHONES not in cleaners:
         raise UserError(
-            f"{respelling[:60]!r}: phones, but the model reads letters (expected letters)"
+            f"{respelling[:60]!r}: contains phones, but the model reads letters. Write letters"
         )
     if not any(character.isalnum() for character in respelling):
         raise UserError(f"{respelling[:60]!r}: nothing to speak ({EXPECTED})")
