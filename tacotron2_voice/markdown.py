@@ -20,9 +20,15 @@ SKIPPED = {
     "table_open": "table",
     "html_block": "HTML block",
 }
-# Front matter: YAML between two lines of hyphens at the start of a file.
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-_FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?=\r?\n|\Z)", re.DOTALL)
+# Front matter at the start of a file: YAML between two lines of hyphens, or TOML between two lines of
+# plus signs. Its first line begins with a key.
+_FRONT_MATTER = re.compile(
+    r"\A(?:---\r?\n(?=[\w-]+:).*?\n(?:---|\.\.\.)|\+\+\+\r?\n.*?\n\+\+\+)[ \t]*(?=\r?\n|\Z)",
+    re.DOTALL,
+)
+_FOOTNOTE = re.compile(r"^\[\^[^\]\s]+\]:.*(?:\n[ \t]+\S.*)*", re.MULTILINE)
+_FOOTNOTE_REFERENCE = re.compile(r"\[\^[^\]\s]+\]")
 _TASK = re.compile(r"\[[ xX]\]\s+")
 
 
@@ -33,11 +39,13 @@ def read_markdown(source: str, text: str) -> Prose:
         source: the name of the file, for the notes.
         text: the Markdown text.
     """
-    # Replace the front matter with blank lines, so that line numbers stay correct.
-    text = _FRONT_MATTER.sub(lambda match: "\n" * match[0].count("\n"), text)
     paragraphs: list[tuple[int, str]] = []
     joined: list[str] = []
     skipped: Counter[str] = Counter()
+    for kind, pattern in (("front matter", _FRONT_MATTER), ("footnote", _FOOTNOTE)):
+        # Blank lines replace the skipped text, so that line numbers stay correct.
+        text, skipped[kind] = pattern.subn(lambda match: "\n" * match[0].count("\n"), text)
+    text = _FOOTNOTE_REFERENCE.sub("", text)
     is_table = False
     for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
         if token.type in SKIPPED:

@@ -46,11 +46,25 @@ def lexicon(folder, content):
         ("tom\ttim\ntim\ttom", "Tom Tim", "tim tom"),
         ("# a comment\n\n  tom \t  tim  bo \n", "tom", "tim bo"),
         ("hh\tx", "{HH AH0} hh", "{HH AH0} x"),
+        ("Maße\tmahse\nMasse\tmasser", "Maße, Masse, MAẞE", "mahse, masser, mahse"),
+        ("10\tten ten", "10, 10,000 10.5 10:30", "ten ten, 10,000 10.5 10:30"),
+        ("I\teye", "I am, i.e. A.I. I.", "eye am, i.e. A.I. eye."),
+        ("nguyen\t{W IH1 N}", "Nguyen", "{W IH1 N}"),
     ],
 )
 def test_whole_words_are_respelled(content, text, expected, tmp_path):
     settings = with_lexicon(H, lexicon(tmp_path, content))
     assert respell(text, settings.pronunciations) == expected
+
+
+def test_phones_without_slashes_are_rejected_when_the_model_has_phones(tmp_path):
+    path = lexicon(tmp_path, "reading  ɹ ɛ d ɪ ŋ\n")
+    assert f"{path}:1: " in refusal(with_lexicon, PHONES, path)
+
+
+def test_lexicon_is_rejected_when_it_contains_only_comments(tmp_path):
+    path = lexicon(tmp_path, "# Nguyen win\n")
+    assert str(path) in refusal(with_lexicon, H, path)
 
 
 def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
@@ -71,6 +85,17 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
         ("reading /ɹˈɛdɪŋ", "'/ɹˈɛdɪŋ'"),
         ("word ...", "'...'"),
         ("word ta5 shi3", "'ta5 shi3'"),
+        ("New York\tnoo york", "'New York'"),  # "New" was once respelled as "York noo york"
+        ("nguyen\t0.9\twin", "'nguyen"),
+        ("nguyen 0.9 win", "'0.9 win'"),
+        ("nguyen N UW1 AH0 N", "'N UW1 AH0 N'"),
+        ("reading ɹ ɛ d ɪ ŋ", "'ɹ ɛ d ɪ ŋ'"),
+        ("nguyen win # a comment", "'win # a comment'"),
+        ("nguyen = win", "'= win'"),
+        ("nguyen -> win", "'-> win'"),
+        ("nguyen [laughs]", "'[laughs]'"),
+        ("nguyen <b>win</b>", "'<b>win</b>'"),
+        ("nguyen w\u202ein", "'w"),
     ],
 )
 def test_error_contains_file_line_and_value_when_a_line_is_invalid(line, value, tmp_path):

@@ -28,6 +28,9 @@ CORRECTED = ["english_cleaners_corrected"]
         ("ta5 shi3 de5", CORRECTED, ENGLISH, "ta5 shi3 de5"),
         ("He said ni3hao3.", CORRECTED, ENGLISH, "ni3hao3"),
         ("Zhong1 guo2, lü4", ["english_cleaners"], ENGLISH, "Zhong1 guo2"),
+        ("ni³ hao³", CORRECTED, ENGLISH, "ni³ hao³"),
+        ("/hɛlˈoʊ/ Anna", CORRECTED, ENGLISH, "/hɛlˈoʊ/"),
+        ("{{HH AH0}}", CORRECTED, ENGLISH, "{{HH AH0"),
     ],
 )
 def test_notation_is_rejected_when_the_model_does_not_have_it(text, cleaners, table, found):
@@ -42,6 +45,7 @@ def test_notation_is_rejected_when_the_model_does_not_have_it(text, cleaners, ta
         ("ta5 shi3", ["basic_cleaners"], LETTERS),
         ("Use a4 or an mp3 in room b2. Web2 h2o go2 a1 e2", CORRECTED, ENGLISH),
         ("pin1, pin2 and fan3", CORRECTED, ENGLISH),
+        ("and/or, 1/2 or /tmp/ 10 m² x³", CORRECTED, ENGLISH),
     ],
 )
 def test_text_is_accepted_when_it_only_resembles_a_notation(text, cleaners, table):

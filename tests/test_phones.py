@@ -232,6 +232,10 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("en-us", "سلام", "سلام"),
         ("en-us", "ⴰⵎⴰⵣⵉⵖ", "ⴰⵎⵣⵉⵖ"),
         ("de", "𐌰𐌱𐌲", "𐌰𐌱𐌲"),
+        ("cmn", "𠮷野", "𠮷"),
+        ("ja", "𠮷", "𠮷"),
+        ("en-us", "ℵ one", "ℵ"),
+        ("de", "schön ǆ", "ǆ"),
     ],
 )
 def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled):
@@ -257,6 +261,8 @@ def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled
         ("ka", "გამარჯობა"),
         ("am", "ሰላም"),
         ("ta", "வணக்கம்"),
+        ("vi", "để thể Ẩ"),
+        ("cmn", "吉野 ⓗ ②"),
     ],
 )
 def test_letters_that_espeak_reads_are_accepted(language, text):

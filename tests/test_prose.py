@@ -114,7 +114,7 @@ def test_markdown_is_read_as_prose():
     ]
     assert prose.notes == [
         "a.md: joined 1 word at the ends of lines: 'thirteen'",
-        "a.md: skipped 1 image, 2 code blocks, 1 table, 1 HTML block",
+        "a.md: skipped 1 front matter, 1 image, 2 code blocks, 1 table, 1 HTML block",
     ]
 
 
@@ -184,3 +184,23 @@ def test_markdown_breaks_separate_words_and_images_are_counted():
     prose = read_markdown("a.md", "Stay here.<br>Next ![a dog](dog.png) one.<BR/>End.\n")
     assert [text for _, text in prose.paragraphs] == ["Stay here. Next  one. End."]
     assert any("1 image" in note for note in prose.notes)
+
+
+@pytest.mark.parametrize("text", ["---\nText\n---\nMore\n", "---\n\nText\n\n---\n\nMore\n"])
+def test_text_after_a_horizontal_rule_is_not_front_matter(text):
+    texts = " ".join(text for _, text in read_markdown("a.md", text).paragraphs)
+    assert texts == "Text More"
+
+
+@pytest.mark.parametrize("text", ["---\ntitle: A\n---\nMore\n", "+++\ntitle = 1\n+++\nMore\n"])
+def test_front_matter_is_skipped_with_a_note(text):
+    prose = read_markdown("a.md", text)
+    assert prose.paragraphs == [(4, "More")]
+    assert "front matter" in prose.notes[0]
+
+
+def test_markdown_footnotes_are_skipped_with_a_note():
+    text = "One[^1] two.\n\n[^1]: A note.\n    More of it.\n\nThree[^a b].\n"
+    prose = read_markdown("a.md", text)
+    assert prose.paragraphs == [(1, "One two."), (6, "Three[^a b].")]
+    assert "1 footnote" in prose.notes[0]

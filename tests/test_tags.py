@@ -25,8 +25,8 @@ def test_pauses_split_a_text():
         Pause(2),
         Pause(0.25),
     ]
-    plain = "[T]he colo[u]r [1] (sic) 1 < 2 > 0, a<b []."
-    assert split_tags(plain) == [plain]
+    for plain in ("[T]he colo[u]r work[ing] [1] (sic) 1 < 2 > 0, a<b [].", "【新闻】今天 R&amp;B"):
+        assert split_tags(plain) == [plain]
     assert split_tags("[speaker  anna b.] One. [Speaker C] Two.") == [
         SpeakerTag("anna b."),
         "One.",
@@ -40,7 +40,14 @@ def test_pauses_split_a_text():
     [
         ("[pause]", r"\[pause \]: expected seconds from 0 to 60"),
         ("[pause 61]", r"\[pause 61\]: expected seconds from 0 to 60"),
-        ("a [pause 0.5 b", r"'\[pause 0.5 b' would be read aloud \(expected \[pause 0.5\]"),
+        ("a [pause 0.5 b", r"'\[pause 0.5 b' would be read aloud"),
+        ("Ha[laughs] yes", r"laughs"),
+        ("[laughs]ha", r"laughs"),
+        ("［laughs］ ok", r"laughs"),
+        ("【laughs】 ok", r"laughs"),
+        ("Yes [laughs", r"'\[laughs'"),
+        ("[speaker linda] a [/speaker] b", r"'\[/speaker'"),
+        ("a &lt;break&gt; b", r"'&lt;break&gt;'"),
         ("a (PAUSE 0.5s) b", "would be read aloud"),
         ("He [laughs] sat.", r"'\[laughs\]'.*\[pause SECONDS\] and \[speaker NAME\]"),
         ("[speakers x]", r"'\[speakers x\]'"),

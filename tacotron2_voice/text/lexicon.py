@@ -3,13 +3,14 @@
     settings = with_lexicon(settings, Path("names.txt"))
     respell("Nguyen's dog", settings.pronunciations)  # "win's dog"
 
-Each line of the file contains a word and its respelling, separated by a tab or spaces. Models that
-read phones also accept phones as a respelling. Lines that begin with # are comments.
+Each line of the file contains a word and its respelling, separated by one tab or by spaces. Models
+that read phones also accept phones as a respelling. Lines that begin with # are comments.
 
     Nguyen   win
     Reading  /ɹˈɛdɪŋ/
 
-Case is ignored, and only whole words are replaced. The settings store the pronunciations, so that
+Case is ignored, and only whole words are replaced. A part of a number (the 10 in 10,000) or of an
+abbreviation (the i in i.e.) is not a whole word. The settings store the pronunciations, so that
 checkpoints and exported voices contain them.
 """
 
@@ -21,9 +22,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacotron2_voice.settings import Settings
-from tacotron2_voice.text.notations import check_notations
+from tacotron2_voice.text.notations import IPA_LETTER, check_notations
+from tacotron2_voice.text.rules import uses_english_rules
 from tacotron2_voice.text.sequences import PHONES
-from tacotron2_voice.text.symbols import SymbolTable
+from tacotron2_voice.text.symbols import SymbolTable, symbols
 from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import numbered_lines
 
@@ -32,6 +34,12 @@ EXPECTED = "expected a word and its respelling, separated by a tab or spaces"
 _PHONE_SPANS = re.compile(r"(\{[^{}]*\}|(?<!\w)/\S(?:[^/\n]*\S)?/(?!\w))")
 _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
+_CONTINUES = re.compile(r"[.,:]\w")
+_CONTINUED = re.compile(r"\w[.,:]")
+_NUMBER = re.compile(r"\d*\.\d+")
+# Unicode categories of the characters in a respelling, and other characters that may occur in it.
+_LETTER_CATEGORIES = ("L", "M", "N")
+_OTHER_CHARACTERS = " '’-‐‑.,!?·{}\u200c\u200d"
 _SAME = str.maketrans("’‐‑", "'--")
 
 
@@ -69,15 +77,23 @@ def respell(text: str, pronunciations: tuple[str, ...]) -> str:
     """
     if not pronunciations:
         return text
-    known = _respellings(pronunciations)
+    known = _respellings_of_forms(pronunciations)
     pieces = _PHONE_SPANS.split(unicodedata.normalize("NFC", text))
     for i in range(0, len(pieces), 2):
-        pieces[i] = _word_pattern().sub(lambda word: _respelled(word[0], known), pieces[i])
+        pieces[i] = _word_pattern().sub(lambda word: _respelled_match(word, known), pieces[i])
     return "".join(pieces)
 
 
+def _respelled_match(word: re.Match[str], known: dict[str, str]) -> str:
+    """Return the respelling of a word in a text, unless it is part of a number or abbreviation."""
+    text = word.string
+    is_part = _CONTINUES.match(text, word.end()) or _CONTINUED.fullmatch(text[: word.start()][-2:])
+    is_short = len(word[0]) == 1 or word[0].isdigit()
+    return word[0] if is_part and is_short else _respelled(word[0], known)
+
+
 def _respelled(word: str, known: dict[str, str]) -> str:
-    respelling = known.get(_key(word))
+    respelling = known.get(_key(word), known.get(word))
     if respelling is not None:
         return respelling
     if _key(word).endswith("'s"):
@@ -89,14 +105,24 @@ def _respelled(word: str, known: dict[str, str]) -> str:
 
 
 def _key(word: str) -> str:
-    """Return a lookup key that ignores case and the forms of apostrophes and hyphens."""
-    return unicodedata.normalize("NFC", word.casefold()).translate(_SAME)
+    """Return a lookup key that ignores case and the forms of apostrophes and hyphens.
+
+    "Maße" and "Masse" have different keys.
+    """
+    return unicodedata.normalize("NFC", word.lower()).translate(_SAME)
 
 
 @functools.lru_cache(8)
 def _respellings(pronunciations: tuple[str, ...]) -> dict[str, str]:
     entries = (one.partition("\t") for one in pronunciations)
     return {key: respelling for key, _, respelling in entries}
+
+
+@functools.lru_cache(8)
+def _respellings_of_forms(pronunciations: tuple[str, ...]) -> dict[str, str]:
+    """Return the respellings by lookup key and by upper-case form, such as STRASSE for Straße."""
+    known = _respellings(pronunciations)
+    return {key.upper(): respelling for key, respelling in known.items()} | known
 
 
 @functools.cache
@@ -127,15 +153,18 @@ def _read_lexicon(path: Path, cleaners: Sequence[str], table: SymbolTable) -> di
             problems.append(f"{path}:{number}: {error}")
     if problems:
         raise lines_rejected(path, problems, len(lines))
+    if not known:
+        raise UserError(f"{path}: contains no words, {EXPECTED}")
     return known
 
 
 def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str, str]:
     """Return the word and its respelling from a line of the lexicon."""
-    fields = unicodedata.normalize("NFC", line).split(maxsplit=1)
+    line = unicodedata.normalize("NFC", line).strip()
+    fields = line.split("\t") if "\t" in line else line.split(maxsplit=1)
     if len(fields) != 2:
-        raise UserError(f"{line.strip()[:60]!r}: no respelling ({EXPECTED})")
-    word = fields[0]
+        raise UserError(f"{line[:60]!r}: {len(fields)} columns ({EXPECTED})")
+    word = fields[0].strip()
     respelling = " ".join(fields[1].split())
     if not _word_pattern().fullmatch(word):
         raise UserError(f"{word[:60]!r}: not a single word ({EXPECTED})")
@@ -148,5 +177,31 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
         )
     if not any(character.isalnum() for character in respelling):
         raise UserError(f"{respelling[:60]!r}: nothing to speak ({EXPECTED})")
+    if not has_phones:
+        _check_letters(respelling, cleaners)
     check_notations(respelling, cleaners, table)
     return word, respelling
+
+
+def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
+    """Raise UserError if a respelling is not in letters, but in the notation of a dictionary."""
+    shown = repr(respelling[:60])
+    for character in respelling:
+        is_letter = unicodedata.category(character).startswith(_LETTER_CATEGORIES)
+        if not is_letter and character not in _OTHER_CHARACTERS:
+            raise UserError(f"{shown}: contains {character!r} (expected letters)")
+    if not respelling[0].isalnum() and respelling[0] not in "{'’":
+        raise UserError(f"{shown}: begins with {respelling[0]!r} (expected a letter)")
+    words = respelling.split()
+    is_arpabet = all(f"@{word}" in symbols for word in words)
+    if is_arpabet and (len(words) > 1 or respelling[-1].isdigit()):
+        raise UserError(
+            f"{shown}: phones of the ARPAbet without braces (expected {{{respelling}}})"
+        )
+    if _NUMBER.fullmatch(words[0]):
+        raise UserError(f"{shown}: begins with a number (expected letters)")
+    has_ipa = bool(IPA_LETTER.search(respelling))
+    if has_ipa and uses_english_rules(tuple(cleaners)):
+        raise UserError(f"{shown}: contains phones, but the model reads letters (expected letters)")
+    if has_ipa and PHONES in cleaners:
+        raise UserError(f"{shown}: phones without slashes (expected phones such as /wˈɪn/)")

@@ -1,4 +1,4 @@
-"""Reject pronunciations in a notation that a model does not support: ARPAbet or pinyin.
+"""Reject pronunciations in a notation that a model does not support: ARPAbet, IPA or pinyin.
 
 check_notations("Turn left on {HH AW1}.", ["basic_cleaners"], table)  # UserError
 """
@@ -18,7 +18,10 @@ _FINAL = (
 )
 _SYLLABLE = rf"(?:{_INITIAL}?{_FINAL}|[bpmfwy]?o)"
 # Two or more syllables with tone digits, such as "ta5 shi3" and "ni3hao3".
-_PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5][ '-]*){{2,}}(?!\w)", re.IGNORECASE)
+_PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5¹²³⁴⁵][ '-]*){{2,}}(?!\w)", re.IGNORECASE)
+IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
+_IPA_SPAN = re.compile(r"(?<!\w)/[^\s/]+/(?!\w)")
+_NESTED_BRACES = re.compile(r"\{\s*\{[^{}]*")
 _LONG_SYLLABLE = re.compile("[^\\W\\d]{2}")
 
 
@@ -26,9 +29,12 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
     """Check that a text contains no notation that the model would read as ordinary words.
 
     Raises:
-        UserError: if the text contains ARPAbet phones in braces but the model has no symbols for
-            them, or if it contains pinyin with tone digits but the cleaners are for English.
+        UserError: if the text contains ARPAbet phones in two pairs of braces, or in braces if the
+            model has no symbols for them; or if the cleaners are for English, and the text contains
+            pinyin with tone digits or IPA between slashes.
     """
+    if nested := _NESTED_BRACES.search(text):
+        raise UserError(f"{nested[0][:60]!r}: two opening braces (expected one)")
     if not table.has_phones or PHONES in cleaner_names:
         for span in ARPABET_SPAN.finditer(text):
             phones = span[1].split()
@@ -37,6 +43,10 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
                 known = "phones such as /hɛlˈoʊ/" if PHONES in cleaner_names else "letters"
                 raise UserError(f"{span[0][:60]!r}: {problem} (expected {known})")
     if uses_english_rules(tuple(cleaner_names)):
+        for span in _IPA_SPAN.finditer(text):
+            if IPA_LETTER.search(span[0]):
+                problem = "phones, but the model reads letters"
+                raise UserError(f"{span[0][:60]!r}: {problem} (expected letters)")
         found = _PINYIN.search(text)
         if found and _LONG_SYLLABLE.search(found[0]):
             problem = "pinyin with the digits of tones, but the model reads English"

@@ -25,7 +25,7 @@ from tacotron2_voice.utils.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
 SPOKEN = "%&@#*/\\_§‰"  # punctuation marks that eSpeak would read as words
-ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24ea\u3251-\u325f\u32b1-\u32bf"
+ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Marks that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
 # Marks inside words in scripts with capitals (z.B., EU:n). In other scripts, they end a sentence.
@@ -33,6 +33,7 @@ CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # these marks also belong to a word at its end
 NUMBER_MARKS = ".,:'’"
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
+NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
 SAMPLES = 16  # number of letters of a script to compare
 MIN_NAME = 5  # minimum number of characters in eSpeak's name for the letters of a script
@@ -258,7 +259,11 @@ def _check_is_read(phones: dict[str, str], language: str) -> None:
 
 def _spelled(words: str, phones: str, language: str) -> list[str]:
     """Return the letters in `words` that eSpeak spells by name; `phones` are the words' phones."""
-    spelled = []
+    spelled = [
+        letter
+        for letter in dict.fromkeys(NOT_ASCII.findall(words))
+        if _hexadecimal(letter, language) in _joined(phones)
+    ]
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
         if language == "ja" and _script(letter) == "CJK":  # eSpeak skips kanji before kana
             spelled.append(letter)
@@ -282,6 +287,23 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if num_equal > len(word) / 2:
             spelled += word
     return spelled
+
+
+@functools.lru_cache(2**16)
+def _hexadecimal(letter: str, language: str) -> str:
+    """Return the phones of a letter if eSpeak reads its code point, such as "letter 2135" for ℵ.
+
+    If eSpeak reads the letter in a different way, return a string that no phones contain.
+    """
+    phones = _joined(_phones_of_word(letter, language))
+    digits = " ".join(f"{ord(letter.lower()[0]):x}")
+    is_code = phones.endswith(_joined(_phones_of_word(digits, language)))
+    return phones if is_code else "\0"
+
+
+def _joined(phones: str) -> str:
+    """Return phones without stress marks and spaces."""
+    return STRESS.sub("", phones).replace(" ", "")
 
 
 def _script(letters: str) -> str:

@@ -13,15 +13,23 @@ from tacotron2_voice.utils.errors import UserError
 MAX_PAUSE_SECONDS = 60
 KNOWN_TAGS = "[pause SECONDS] and [speaker NAME]"
 _TAG = re.compile(r"\[\s*(pause|speaker)\b([^\[\]]*)\]", re.IGNORECASE)
-# Brackets around whole words. Brackets inside a word, as in "[T]he" and "colo[u]r", are not tags.
-WORDS_IN_BRACKETS = re.compile(r"(?<!\w)\[\s*[^\W\d_][^\[\]]*\](?!\w)")
+# Brackets around whole words. Short brackets inside a word, as in "[T]he" and "colo[u]r", are not
+# tags.
+WORDS_IN_BRACKETS = re.compile(
+    r"(?<!\w)\[\s*[^\W\d_][^\[\]]*\](?!\w)"
+    r"|\w\[\s*[^\W\d_][^\[\]]{3,}\](?!\w)"
+    r"|(?<!\w)\[\s*[^\W\d_][^\[\]]{3,}\]\w"
+    r"|[［【]\s*[A-Za-z][A-Za-z0-9 .]*[］】]"
+)
 # Text that is probably meant as a tag, but lacks a bracket or uses different words or brackets.
 _NEARLY = re.compile(
-    r"\[\s*(?:pause|speaker)\b[^\]]{0,40}"
-    r"|[\[({]\s*(?:break|silence|pause)\s+[\d.]+\s*s?\s*[\])}]",
+    r"\[\s*/?\s*(?:pause|speaker)\b[^\]]{0,40}"
+    r"|[\[({]\s*(?:break|silence|pause)\s+[\d.]+\s*s?\s*[\])}]"
+    r"|\[\s*[A-Za-z]+\s*$",
     re.IGNORECASE,
 )
-_MARKUP = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # SSML, HTML and XML tags
+# SSML, HTML and XML tags, also with &lt; for <
+_MARKUP = re.compile(r"(?:<|&lt;)/?[A-Za-z][\w:.-]*(?:\s[^<>]*?)?/?(?:>|&gt;)")
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,7 @@ def without_tags(text: str) -> str:
 def _checked(piece: str) -> str:
     """Strip a piece of text, and raise UserError if it contains an unknown or malformed tag."""
     if nearly := _NEARLY.search(piece):
-        expected = "expected [pause 0.5] for half a second of silence"
-        raise UserError(f"{nearly[0][:60]!r} would be read aloud ({expected})")
+        raise UserError(f"{nearly[0][:60]!r} would be read aloud (expected {KNOWN_TAGS})")
     if unknown := WORDS_IN_BRACKETS.search(piece):
         expected = f"expected {KNOWN_TAGS}; write other words in round brackets"
         raise UserError(f"{unknown[0][:60]!r}: an unknown tag ({expected})")
