@@ -83,7 +83,7 @@ def convert(
         UserError: see `read_layout`; also if `folder` contains files that were made with different
             settings, or if one of the two folders contains the other.
     """
-    check_is_outside(folder, corpus)
+    check_is_outside(folder, corpus, "--convert")
     wavs = folder / "wavs"
     made_with = {
         SOURCE: path_from(wavs, corpus),
@@ -157,12 +157,15 @@ def recordings_of(
     return good, problems
 
 
-def check_is_outside(folder: Path, corpus: Path) -> None:
-    """Raise UserError if one of the two folders contains the other, directly or through a link."""
+def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
+    """Raise UserError if one of the two folders contains the other, directly or through a link.
+
+    `option` is the option that specifies `folder`, for the message.
+    """
     here = folder.resolve()
     there = corpus.resolve()
     if here.is_relative_to(there) or there.is_relative_to(here):
-        raise UserError(f"--convert {folder}: expected a folder outside of {corpus}")
+        raise UserError(f"{option} {folder}: expected a folder outside of {corpus}")
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:

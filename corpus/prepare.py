@@ -16,7 +16,7 @@ from audio import unusual_frames
 from corpus.cache import ClipTable, cache_path
 from corpus.checks import check_clips, check_ids, seconds_of
 from corpus.clips import Clip
-from corpus.convert import SEGMENT_PADDING, SPEAKER_COLUMN, convert
+from corpus.convert import SEGMENT_PADDING, SPEAKER_COLUMN, check_is_outside, convert
 from corpus.derived import DerivedFolder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
 from corpus.layouts import METADATA, NEXT_TO_AUDIO, TextSource, note_of_unused_audio, read_layout
@@ -138,6 +138,8 @@ class Preparation:
                 "spaces at its ends, because settings.txt cannot contain them"
             )
         check_is_folder(self.out, "--out")
+        if self.trim:
+            check_is_outside(self.trim, self.corpus, "--trim-silence")
         for option, folder in self.new_folders.items():
             if folder.resolve() == self.corpus.resolve():
                 raise UserError(

@@ -32,9 +32,14 @@ NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
 DECIMAL = r"-?\d+[.,]\d+"
 # A line of Audacity labels: start and end in seconds, and a text, separated by tabs or spaces.
 LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
-TIMES = re.compile(r"(\d+:)?\d?\d:\d\d[.,]\d{3}\s*-->\s*(\d+:)?\d?\d:\d\d[.,]\d{3}(\s|$)")
-# Formatting in SRT; other text between < and > is kept.
-TAG = re.compile(r"</?(?:i|b|u|s|em|strong|font|c|v)(?:[ .][^<>\n]*)?>|\{\\[^}]*\}", re.IGNORECASE)
+TIME = r"\d?\d:\d\d[.,]\d{3}"
+SRT_TIMES = re.compile(rf"\d+:{TIME}\s*-->\s*\d+:{TIME}(\s|$)")
+VTT_TIMES = re.compile(rf"(\d+:)?{TIME}\s*-->\s*(\d+:)?{TIME}(\s|$)")  # hours are optional
+# Formatting, voices and times in subtitles; other text between < and > is kept.
+TAG = re.compile(
+    r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
+    re.IGNORECASE,
+)
 # Labels of silence and noise in forced alignments, such as those of the Montreal Forced Aligner.
 SILENCES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<spn>", "<eps>", "<p:>"}
 MIN_ROLLING_SHARE = 0.3  # share of subtitles that repeat a line in automatic captions
@@ -84,17 +89,19 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
 def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]:
     """Read SRT or WebVTT. Raises UserError at the first line whose times cannot be read."""
     text = read_text(path, encoding).replace("\r\n", "\n").replace("\r", "\n")
+    is_vtt = text.lstrip().startswith("WEBVTT")
+    times = VTT_TIMES if is_vtt else SRT_TIMES
     num_cues = 0
     for number, line in enumerate(text.split("\n"), 1):
         if "-->" not in line:
             continue
         num_cues += 1
-        if not TIMES.match(line.strip()):
+        if not times.match(line.strip()):
             raise UserError(
                 f"{path}:{number}: {line[:60]!r}, expected times such as 00:00:01.000 --> "
                 "00:00:02.500"
             )
-    cues = _vtt_cues(path, text) if text.lstrip().startswith("WEBVTT") else _srt_cues(path, text)
+    cues = _vtt_cues(path, text) if is_vtt else _srt_cues(path, text)
     if len(cues) != num_cues:
         raise UserError(
             f"{path}: contains {num_cues:,} lines with times (-->), but {len(cues):,} of them could "
@@ -111,7 +118,11 @@ def _vtt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
     except webvtt.errors.MalformedFileError as error:
         raise UserError(f"{path}: {error}, expected WebVTT subtitles") from None
     return [
-        (_seconds_of_time(x.start), _seconds_of_time(x.end), html.unescape(x.text))
+        (
+            _seconds_of_time(x.start),
+            _seconds_of_time(x.end),
+            html.unescape(TAG.sub("", x.raw_text)),
+        )
         for x in captions
     ]
 
@@ -162,12 +173,13 @@ def without_rolling_lines(
             kept.append((start, end, "\n".join(lines)))
         previous = last
         previous_end = end
+    if not num_repeated:
+        return cues
     if num_repeated < MIN_ROLLING_SHARE * len(cues):
-        if num_repeated:
-            print(
-                f"warning: {path}: {num_repeated:,} of {len(cues):,} subtitles begin with the last "
-                "line of the subtitle before. Remove the lines that are not spoken twice"
-            )
+        print(
+            f"warning: {path}: {num_repeated:,} of {len(cues):,} subtitles begin with the last line "
+            "of the subtitle before. Remove the lines that are not spoken twice"
+        )
         return cues
     print(f"note: {path}: removed {num_repeated:,} lines that repeat the subtitle before")
     return kept

@@ -44,7 +44,7 @@ MIN_LINES = 5  # with fewer lines, values may repeat by chance
 # A column may contain speaker names if its number of distinct values is at most this fraction of the
 # number of lines, because speaker names repeat.
 MAX_REPEATING_SHARE = 0.2
-IS_NUMBER = re.compile(r"-?[\d.,: ]*\d[\d.,: ]*")  # also a time such as 1:02
+IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # also a time such as 1:02, or a date
 MIN_WORDS = 2  # shorter texts are not compared
 EXPECTED_JSON = 'expected a JSON object such as {"path": "a.wav", "text": "Yes."}'
 
@@ -237,9 +237,11 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
             )
     has_more = any(row.fields[num_fields:])
     if len(row.fields) < needed or has_more:
-        fix = (
-            f"; quote texts that contain {delimiter!r}, or remove {delimiter!r}" if has_more else ""
-        )
+        fix = ""
+        if has_more and delimiter in QUOTING_DELIMITERS:
+            fix = f"; quote texts that contain {delimiter!r}, or remove {delimiter!r}"
+        elif has_more:
+            fix = f"; remove {delimiter!r} from the text"
         beginning = repr(delimiter.join(row.fields)[:60])
         raise ValueError(f"{len(row.fields)} fields, expected {num_fields}: {beginning}{fix}")
 
@@ -358,7 +360,10 @@ def repeats(values: Sequence[str]) -> bool:
 
 
 def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Return whether, in most lines, the two texts have no word in common, or no script."""
+    """Return whether, in most lines, the two texts have no word in common, or no script, or the
+    second text has less than half the length of the first."""
+    if sum(2 * len(b) < len(a) for a, b in pairs) > len(pairs) / 2:
+        return True
     words = [[{*re.findall(r"[^\W\d_]+", text.casefold())} for text in pair] for pair in pairs]
     long = [pair for pair in words if min(map(len, pair)) >= MIN_WORDS]
     if sum(a.isdisjoint(b) for a, b in long) > len(long) / 2:

@@ -334,15 +334,16 @@ def test_subtitles_keep_text_between_angle_brackets_that_is_no_tag(tmp_path):
     assert entry.text == "If a < b and c > d."
 
 
-def test_entities_in_webvtt_are_decoded(tmp_path):
-    (tmp_path / "a.vtt").write_text("WEBVTT\n\n00:01.000 --> 00:02.000\nR&amp;B, a &lt; b\n")
+def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):
+    text = "<v Anna>R&amp;B, 5 < 6 and 7 > 3 <00:00:01.500><c.red>now</c></v>"
+    (tmp_path / "a.vtt").write_text(f"WEBVTT\n\n00:01.000 --> 00:02.000\n{text}\n")
     [entry] = read_segments(tmp_path / "a.vtt", "a")
-    assert entry.text == "R&B, a < b"
+    assert entry.text == "R&B, 5 < 6 and 7 > 3 now"
 
 
-@pytest.mark.parametrize("time", ["00:00:10,9", "00:00:10,90", "00:00:10"])
-def test_subtitles_are_rejected_with_their_line_when_a_time_has_no_milliseconds(time, tmp_path):
-    """`,9` was once read as 9 ms."""
+@pytest.mark.parametrize("time", ["00:00:10,9", "00:00:10,90", "00:00:10", "00:10,000"])
+def test_subtitles_are_rejected_with_their_line_when_a_time_is_incomplete(time, tmp_path):
+    """`,9` was once read as 9 ms, and a time without hours as hours and minutes."""
     (tmp_path / "a.srt").write_text(f"1\n00:00:01,000 --> {time}\nYes.\n")
     with pytest.raises(UserError) as raised:
         read_segments(tmp_path / "a.srt", "a")

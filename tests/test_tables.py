@@ -278,6 +278,9 @@ def test_offset_is_reported_when_it_is_not_a_number_of_seconds(path, offset):
         ["0|我喜欢吃苹果|I like eating apples.", "1|今天下雨|It rains today."],
         ["0|Guten Morgen, Linda.|Good day to you.", "1|Es regnet jetzt.|The rain begins."],
         ["0|Good morning.|1.90", "1|It rains now.|1.78"],
+        ["0|Good morning.|anna", "1|It rains now.|bert"],
+        [f"{i}|Sentence number {i}.|speaker{i}" for i in range(20)],
+        ["0|Good morning to you.|2020-01-05", "1|It rains now and here.|2020-01-06"],
     ],
 )
 def test_table_raises_when_its_last_column_is_no_normalized_text(lines, tmp_path):
@@ -327,3 +330,11 @@ def test_line_is_reported_when_one_of_its_two_times_is_missing(tmp_path):
     path.write_text("file\tstart\tend\ttext\na\t1\t\tYes.\nb\t1\t2\tNo.\n")
     _, [problem] = read_table(Table(path))
     assert problem.startswith(f"{path}:2: ")
+
+
+def test_error_does_not_advise_quotation_marks_when_the_table_cannot_have_them(tmp_path):
+    path = tmp_path / "transcript.txt"
+    path.write_text("a:At 12:30.\nb:Yes.\nc:No.\n")
+    _, [problem] = read_table(Table(path, delimiter=":"))
+    assert problem.startswith(f"{path}:1: ")
+    assert "quote" not in problem
