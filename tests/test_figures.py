@@ -22,7 +22,7 @@ from length_batching.search import Surveyor
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 
 
-def test_markers_differ_when_strategies_are_not_in_styles(monkeypatch):
+def test_markers_differ_when_strategies_have_no_predefined_style(monkeypatch):
     strategies = (*STRATEGIES, "one more", "another")
     monkeypatch.setattr(figures, "STRATEGIES", strategies)
     assert len({style_of(strategy).marker for strategy in strategies}) == len(strategies)

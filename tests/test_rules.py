@@ -55,7 +55,9 @@ def test_version_depends_on_every_rule_file(tmp_path, monkeypatch):
         ("0123456789abcdef", "basic_cleaners", False),
     ],
 )
-def test_synthesizer_prints_a_note_when_reading_rules_differ(trained, cleaner, has_note):
+def test_synthesizer_has_a_note_when_reading_rules_differ_from_those_of_training(
+    trained, cleaner, has_note
+):
     settings = replace(Scripted(GOOD).settings, text_cleaners=(cleaner,))
     synthesizer = Scripted(GOOD, settings=settings)
     synthesizer.training = replace(synthesizer.training, text_rules=trained)

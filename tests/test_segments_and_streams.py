@@ -194,5 +194,5 @@ def test_stream_fails_when_accelerate_prepares_its_loader():
         put_on_device=True,
         dispatch_batches=False,
     )
-    with pytest.raises(TypeError, match="NoneType"):  # raised by accelerate
+    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises this error
         list(prepared)

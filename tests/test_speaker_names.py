@@ -98,7 +98,7 @@ def test_column_is_rejected_when_it_contains_no_speakers(tmp_path, column, messa
     assert message in error
 
 
-def test_speaker_column_is_rejected_when_it_is_the_text_or_empty(tmp_path):
+def test_speaker_column_is_rejected_when_it_is_the_text_column_or_empty(tmp_path):
     write_metadata(tmp_path, *(f"c{i}|Text {i}." for i in range(8)))
     assert "--text-column" in refusal(read_metadata, tmp_path, "2")
     table = Table(tmp_path / "metadata.csv", text_column="2")

@@ -376,7 +376,9 @@ def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, caps
         (lambda table: ("x",) * 10**5, "100,000 symbols"),
     ],
 )
-def test_checkpoint_is_rejected_when_its_symbol_table_differs(change, message, trained, tmp_path):
+def test_checkpoint_is_rejected_when_its_symbol_table_is_invalid(
+    change, message, trained, tmp_path
+):
     state = load(newest(trained))
     table = change(state["hparams"]["symbol_table"])
     changed = state["hparams"] | {"symbol_table": table, "n_symbols": len(table) or 148}

@@ -53,7 +53,8 @@ def test_chunks_equal_separate_texts_with_pauses_between(checkpoint_path, tmp_pa
 
 
 def test_chunk_limit_is_the_longest_training_text(checkpoint_path, tmp_path, mels_alone, capsys):
-    whole = speak_text(checkpoint_path, tmp_path)  # no longest text in the checkpoint
+    # This checkpoint does not contain the length of the longest text.
+    whole = speak_text(checkpoint_path, tmp_path)
     assert whole.shape == (80, 12)
     saved = torch.load(checkpoint_path, weights_only=True)
     for longest, parts in ((len(LONG_TEXT), 1), (len(LONG_TEXT) - 1, 2)):

@@ -177,7 +177,7 @@ def test_all_script_trains_ten_rows_and_reports_even_when_a_row_fails(run, faili
     assert last_line.endswith(": sb") == bool(failing)
 
 
-def test_all_script_rejects_arguments(run):
+def test_all_script_rejects_any_argument(run):
     status, output = run("all.sh", "--small")
     assert status == 2
     assert "--small" in output

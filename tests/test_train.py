@@ -391,7 +391,7 @@ EVERY_STEP = {"iters_per_checkpoint": 1, "keep_checkpoints": 1}
 
 
 @pytest.mark.parametrize("more", [EVERY_STEP, ONE_BATCH], ids=str)
-def test_run_resumes_at_a_lower_rate_when_it_diverged(more, corpus, tmp_path, capsys):
+def test_diverged_run_can_be_resumed_at_a_lower_learning_rate(more, corpus, tmp_path, capsys):
     """The diverged weights were already saved, after an optimizer step or at the end of an
     epoch."""
     out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more
