@@ -42,7 +42,7 @@ def differences(one: object, other: object, path: str = "") -> list[str]:
 
 
 def without_times(records: Iterable[dict]) -> list[dict]:
-    """Return only the records and values that must be equal in equal runs."""
+    """Return only the records and values that must be equal when two runs are equal."""
     left_out = TIMES | BY_PROCESSES
     shared = (record for record in records if record["kind"] != "run")
     return [{name: x for name, x in record.items() if name not in left_out} for record in shared]

@@ -245,9 +245,7 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
         ("semi_sorted_exponential", 4, 1000 / 2, 1 / (4 * 1000 / 2)),
     ],
 )
-def test_pair_frequency_matches_the_closed_form_of_the_noise(
-    strategy, power, distance, squared_density
-):
+def test_pair_frequency_matches_its_closed_form(strategy, power, distance, squared_density):
     """The noise is in units of length for `semi_sorted`, and in ranks for the remaining
     strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power

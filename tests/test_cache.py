@@ -167,7 +167,7 @@ def test_workers_map_the_same_file_when_a_table_is_pickled(filelist):
     pickled = pickle.dumps(read(filelist))
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
-    # This table was not read from a file.
+    # `table` was not read from a file, so the pickle contains its clips.
     assert list(pickle.loads(pickle.dumps(table))) == list(table)
     cache_path(filelist).unlink()
     with pytest.raises(UserError) as caught:

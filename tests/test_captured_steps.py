@@ -185,7 +185,8 @@ def test_gpu_still_works_after_a_failed_capture():
     assert next(results) == 3
     assert torch.cuda.current_stream(device) == stream
     assert torch.nn.functional.dropout(torch.ones(100, device=device)).max() == 2
-    torch.cuda.empty_cache()  # raises an error if torch still assumes a running capture
+    # This would raise an error if torch still assumed that a capture is running.
+    torch.cuda.empty_cache()
     graph, value = cuda_capture.captured(lambda: counter.add_(1), torch.cuda.Stream(device))
     graph.replay()
     assert value.item() == 4

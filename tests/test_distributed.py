@@ -55,7 +55,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory) -> Path:
-    """Return the run with SETTINGS in one process."""
+    """Return the folder of a run with SETTINGS in one process."""
     out = tmp_path_factory.mktemp("alone") / "out"
     assert Child(flags(out, corpus)).end().code == 0
     return out
@@ -115,7 +115,7 @@ OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_va
 
 @pytest.fixture(scope="module")
 def alone_of_four(corpus, tmp_path_factory) -> Path:
-    """Return the run with OF_FOUR in one process."""
+    """Return the folder of a run with OF_FOUR in one process."""
     out = tmp_path_factory.mktemp("of_four") / "out"
     assert Child(flags(out, corpus, **OF_FOUR)).end().code == 0
     return out
@@ -224,7 +224,7 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
     assert_same_result(out, undisturbed)
 
 
-def test_restarted_processes_ignore_dead_processes(monkeypatch):
+def test_restarted_processes_ignore_values_from_dead_processes(monkeypatch):
     """The torchrun store still contains values from the dead processes."""
     store = torch.distributed.HashStore()
     store.set("start", "gone")

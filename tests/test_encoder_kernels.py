@@ -7,7 +7,7 @@ import torch
 from helpers import assert_same
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
-from test_decoder_kernels import (  # noqa: F401, fixtures that run by themselves
+from test_decoder_kernels import (  # noqa: F401, autouse fixtures
     DEVICE,
     DTYPES,
     FP16,

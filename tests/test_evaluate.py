@@ -161,7 +161,7 @@ def test_reference_is_measured_again_only_when_settings_change(recordings):
     assert reference.vocoded == Measures(1, 100)
 
 
-def test_evaluate_measures_a_checkpoint_and_its_recordings(
+def test_evaluate_measures_a_checkpoint_and_the_recordings(
     recordings, tmp_path, monkeypatch, capsys
 ):
     """The stand-in for a model returns a tone for each text except the last, and silence for the

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
-from test_decoder_kernels import (  # noqa: F401, fixtures that run by themselves
+from test_decoder_kernels import (  # noqa: F401, autouse fixtures
     DTYPES,
     assert_parity,
     guarded_buffers,

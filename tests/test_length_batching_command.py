@@ -123,7 +123,7 @@ def test_error_contains_the_line_or_option_when_input_is_invalid(
     assert "\n" not in message + capsys.readouterr().out
 
 
-def test_command_succeeds_when_output_is_closed(tmp_path):
+def test_command_succeeds_when_standard_output_is_closed(tmp_path):
     path = tmp_path / "lengths"
     path.write_text("3\n4\n5\n")
     command = shlex.join([sys.executable, "-m", "length_batching", str(path)])

@@ -52,7 +52,7 @@ def lexicon(folder, content):
         ("nguyen\t{W IH1 N}", "Nguyen", "{W IH1 N}"),
     ],
 )
-def test_whole_words_are_respelled(content, text, expected, tmp_path):
+def test_only_whole_words_are_respelled(content, text, expected, tmp_path):
     settings = with_lexicon(H, lexicon(tmp_path, content))
     assert respell(text, settings.pronunciations) == expected
 

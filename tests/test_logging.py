@@ -65,7 +65,7 @@ def scalars(directory) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def test_tensorboard_contains_settings_curves_plots_audio(tmp_path):
+def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
     logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_run(RUN)
     logger.log_step(3, {"loss": 1.5})

@@ -156,7 +156,7 @@ def test_filelist_has_relative_paths_when_clips_are_in_a_nearby_folder(clip, out
     assert preparation.listed_path(clip, Path(out)) == listed
 
 
-def test_caches_stay_current_when_the_folder_is_moved(tmp_path, monkeypatch):
+def test_caches_stay_valid_when_the_folder_is_moved(tmp_path, monkeypatch):
     """Neither the clips nor the table are read again, and settings.txt refers to the filelists in
     its own folder."""
     make_corpus(tmp_path / "old" / "data")

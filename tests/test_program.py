@@ -40,7 +40,7 @@ def test_program_prints_help_when_started_in_another_folder(path, tmp_path):
 
 
 CTRL_C = "os.kill(os.getpid(), signal.SIGINT)"
-ENDS = {  # the body of main, exit code, pattern of standard error
+ENDS = {  # body of main, exit code, and pattern for standard error
     "nothing wrong": ("print('done')", 0, ""),
     "Ctrl-C": (f"{CTRL_C}\nprint('went on')", 130, r"program\.py: interrupted\n"),
     "Ctrl-C with a message": (

@@ -166,7 +166,9 @@ def test_markdown_parser_is_needed_only_for_markdown_files(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(("option", "factor"), [([], 2.5), (["--lines"], 1)])
-def test_pause_between_paragraphs_is_longer(option, factor, voices, tmp_path, monkeypatch):
+def test_pause_between_paragraphs_is_longer_than_between_lines(
+    option, factor, voices, tmp_path, monkeypatch
+):
     synthesize_quickly(monkeypatch.setattr)
     path = tmp_path / "a.txt"
     lengths = []

@@ -1,4 +1,4 @@
-"""Test segments from subtitles, labels, TextGrids, Kaldi and lhotse, and their padding."""
+"""Test reading segments from subtitles, labels, TextGrids, Kaldi and lhotse, and their padding."""
 
 import gzip
 import json

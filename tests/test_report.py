@@ -305,7 +305,8 @@ def test_loss_plot_has_bands_of_one_standard_error(tmp_path):
     rand, sb = epochs.get_lines()[:2]
     np.testing.assert_allclose(rand.get_xydata(), [(2, 9), (4, 7), (6, 5)])
     np.testing.assert_allclose(hours.get_lines()[0].get_xdata(), [1.5, 5.0, 10.5])
-    band = epochs.collections[0]  # two losses that differ by 2 have a standard error of 1
+    # The mean of two losses that differ by 2 has a standard error of 1.
+    band = epochs.collections[0]
     assert {(2.0, 10.0), (2.0, 8.0)} <= set(map(tuple, band.get_paths()[0].vertices.tolist()))
     assert (rand.get_color(), rand.get_marker()) != (sb.get_color(), sb.get_marker())
     assert hours.get_xlabel() == "training time (hours)"

@@ -81,7 +81,7 @@ def test_resume_fails_when_no_checkpoint_is_valid(how, copied, capsys):
 def test_resume_reports_the_read_error_when_a_checkpoint_is_unreadable(
     which, copied, monkeypatch, capsys
 ):
-    """`best.pt` is read too, because it might be from a later step."""
+    """`best.pt` is read too, because it might be from a later optimizer step."""
     unreadable = newest(copied) if which == "newest" else copied / "best.pt"
     open_file = files.open_file
 
@@ -324,7 +324,9 @@ def change_clips(corpus, filelist: Path) -> None:
 NEW_CLIPS = "1 added, 1 gone, 2 changed"
 
 
-def test_error_suggests_the_option_for_new_clips_when_clips_have_changed(copied, corpus, tmp_path, capsys):
+def test_error_suggests_the_option_for_new_clips_when_clips_have_changed(
+    copied, corpus, tmp_path, capsys
+):
     filelist = tmp_path / "new.txt"
     change_clips(corpus, filelist)
     before = snapshot(copied)

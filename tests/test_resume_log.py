@@ -95,7 +95,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def damage(rng: random.Random, folder: Path) -> None:
-    """Damage the output folder in a way that a killed process or a user could."""
+    """Damage the output folder in one of the ways in which a killed process or a user could damage
+    it."""
     log = folder / "spoken.jsonl"
     made = [path for path in folder.iterdir() if path.suffix in (".wav", ".png")]
     if log.exists() and rng.random() < 0.5:

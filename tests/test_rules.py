@@ -87,6 +87,6 @@ def test_exported_voice_keeps_the_rules_version_of_its_training(voices, tmp_path
     description = json.loads(path.read_text())
     path.write_text(json.dumps(description | {"text_rules": "0123456789abcdef"}))
     assert "0123456789abcdef" in Voice(folder).rules_note()
-    del description["text_rules"]  # voices of 0.4.0 do not contain this entry
+    del description["text_rules"]  # voices that were exported with 0.4.0 do not contain this entry
     path.write_text(json.dumps(description))
     assert Voice(folder).rules_note() == ""

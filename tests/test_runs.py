@@ -128,7 +128,7 @@ def labels(folder):
     return list(read_runs([folder]).rows.index)
 
 
-def test_rows_of_the_paper_come_first_in_its_order(tmp_path):
+def test_rows_of_the_paper_come_first_and_in_the_order_of_the_paper(tmp_path):
     for name in ["BKT-width", "RAND-DBS", *reversed(published.TABLE_2)]:
         write_run(tmp_path / name, name)
     assert labels(tmp_path) == [*published.TABLE_2, "BKT-width", "RAND-DBS"]

@@ -64,7 +64,7 @@ def test_segments_equal_those_of_a_naive_loop(data, longest):
 
 
 OPTIONS = {"batch_capacity": 9_000, "batch_randomization": True, "seed": 3} | DBS
-READ: list[int] = []  # the argument `skip` in every call of `read`
+READ: list[int] = []  # value of `skip` in every call of `read`
 
 
 def stream_of(count, **changed):

@@ -124,7 +124,7 @@ def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     assert create_hparams(f"@{out}/settings.txt").speaker_embedding_dim == 8
 
 
-def test_filelists_differ_only_by_the_name_when_there_is_one_named_speaker(tmp_path):
+def test_filelists_differ_only_by_the_speaker_name_when_there_is_one_named_speaker(tmp_path):
     corpus = tmp_path / "corpus"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):

@@ -144,8 +144,8 @@ def test_chunks_equal_those_split_by_hand(text, limit, parts, kinds):
 
 @pytest.mark.parametrize("text", ["one," * 100, "x" * 401, "-" * 300 + "a" * 300, "a" + "-" * 300])
 def test_text_without_spaces_is_cut_when_it_exceeds_the_limit(text):
-    """Lists and languages without spaces are examples. Without this cut, one chunk could need
-    gigabytes of memory."""
+    """Examples are lists and texts in languages without spaces. Without this cut, one chunk could
+    need gigabytes of memory."""
     sequence = text_to_sequence(text, COMPATIBLE)
     parts = split_sequence(sequence, 30)
     assert [place for part in parts for place in range(part.start, part.end)] == [

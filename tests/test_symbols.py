@@ -1,4 +1,4 @@
-"""Test symbols of any language: tables, texts, phones, splitting, and a complete run."""
+"""Test symbols for any language: tables, texts, phones, splitting, and a complete run."""
 
 import json
 import shutil
@@ -190,7 +190,7 @@ def test_phones_are_rejected_when_language_or_symbols_are_missing(espeak):
     assert "language=de" in message
 
 
-def test_symbols_come_from_the_corpus_when_texts_become_phones(espeak):
+def test_symbols_setting_defaults_to_corpus_when_texts_are_converted_to_phones(espeak):
     phones = create_hparams("text_cleaners=[phones],language=x1")
     assert phones.symbols == "corpus"
     own = create_hparams("text_cleaners=[phones]", replace(phones, symbols="own.json"))

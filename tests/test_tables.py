@@ -86,7 +86,7 @@ def test_columns_are_read_when_the_user_sets_them(path, text, options):
     assert read(path, text, **options) == expected()
 
 
-def test_table_can_be_json_lines(path):
+def test_table_is_read_when_its_format_is_json_lines(path):
     objects = [
         {"text": text, "duration": 1.5, "audio_filepath": f"c{i}"} for i, text in enumerate(TEXTS)
     ]

@@ -99,7 +99,7 @@ def test_years_are_read_in_pairs_of_digits_as_inflect_does():
         ("{}", ""),
         # Each piece is cleaned separately.
         ("1{B}000", "one{B}zero"),
-        # Only the first line may contain spans. If it does, later lines are dropped.
+        # Only the first line may contain phones in braces. If it does, later lines are dropped.
         ("{A\nB}", "a b"),
         ("one\n{B}", "one b"),
         ("{B} one\ntwo", "{B} one"),

@@ -82,7 +82,7 @@ def test_attention_window_equals_the_window_in_torch(voices):
     assert (next(free).alignments > 0).all()
 
 
-def test_int8_voice_is_smaller_and_its_export_prints_the_differences(voices):
+def test_int8_voice_is_smaller_and_its_export_prints_a_comparison_with_fp32(voices):
     sizes = [(x[0] / "decoder.onnx").stat().st_size for x in (voices.int8, voices.fp32)]
     assert sizes[0] < 0.5 * sizes[1]
     assert "int8 compared with fp32 on 2 texts" in voices.int8[1]
