@@ -303,7 +303,7 @@ def test_recording_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 
 @pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
 def test_recording_is_rejected_when_its_second_half_is_zeros(tmp_path, subtype):
-    """Interrupted downloads can have such ends."""
+    """Files from interrupted downloads can end with zeros."""
     path = tmp_path / "a.ogg"
     soundfile.write(path, speech(), 48000, format="OGG", subtype=subtype)
     content = path.read_bytes()
@@ -314,7 +314,7 @@ def test_recording_is_rejected_when_its_second_half_is_zeros(tmp_path, subtype):
 
 
 @pytest.mark.parametrize("form", ["W64", "AU", "NIST"])
-def test_recording_is_rejected_in_a_format_that_can_be_truncated_without_notice(tmp_path, form):
+def test_recording_is_rejected_when_its_format_does_not_reveal_truncation(tmp_path, form):
     path = tmp_path / "a.wav"
     soundfile.write(path, speech(), RATE, format=form, subtype="PCM_16")
     assert form in refusal(converted, path, RATE)

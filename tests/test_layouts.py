@@ -328,7 +328,7 @@ def test_subtitles_in_several_languages_are_rejected_until_one_is_chosen(tmp_pat
     assert clip.text == "Goedemorgen."
 
 
-def test_label_file_with_times_is_rejected_instead_of_being_read_as_text(tmp_path):
+def test_label_file_with_times_is_rejected_and_not_read_as_text(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     (tmp_path / "a.lab").write_text("0 3500000 sil\n3500000 4200000 hh\n")
     with pytest.raises(UserError) as raised:
@@ -352,21 +352,21 @@ def test_recordings_of_the_same_prompt_are_different_clips(tmp_path):
     assert len({clip.where for clip in clips}) == 2
 
 
-def test_text_folder_may_have_the_same_subfolders_as_the_corpus(tmp_path):
+def test_text_is_found_when_the_text_folder_has_the_subfolders_of_the_corpus(tmp_path):
     write_prompts(tmp_path, "wav/s1/c1/a.wav", "txt/s1/c1/a.txt", "txt/s2/c1/a.txt")
     [clip], _ = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
     assert clip.text == "Text of txt/s1/c1/a.txt."
 
 
 @pytest.mark.parametrize("suffix", ["txt", "normalized.txt"])
-def test_transcripts_selects_a_text_when_there_are_also_subtitles(tmp_path, suffix):
+def test_transcripts_option_selects_the_text_when_there_are_also_subtitles(tmp_path, suffix):
     write_prompts(tmp_path, "a.wav", "a.txt", "a.normalized.txt")
     write_subtitles(tmp_path / "a.srt", "Subtitle.")
     [clip], _ = read_layout(tmp_path, texts=TextSource(suffix=suffix))
     assert clip.text == "Text of a.normalized.txt."
 
 
-def test_transcripts_is_rejected_when_no_text_has_the_extension(tmp_path):
+def test_transcripts_option_is_rejected_when_no_text_has_this_extension(tmp_path):
     write_prompts(tmp_path, "a.wav", "a.txt")
     with pytest.raises(UserError) as raised:
         read_layout(tmp_path, texts=TextSource(suffix="vtt"))
@@ -377,7 +377,7 @@ def test_transcripts_is_rejected_when_no_text_has_the_extension(tmp_path):
     "texts", [TextSource(folder=Path("texts")), TextSource(suffix="srt"), TextSource(tier="words")]
 )
 def test_options_for_text_files_are_rejected_when_there_is_a_table(tmp_path, texts, monkeypatch):
-    """They were once ignored."""
+    """In an earlier version, these options were ignored."""
     monkeypatch.chdir(tmp_path)
     Path("texts").mkdir()
     write_prompts(tmp_path, "a.wav")

@@ -85,7 +85,8 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
         ("reading /ɹˈɛdɪŋ", "'/ɹˈɛdɪŋ'"),
         ("word ...", "'...'"),
         ("word ta5 shi3", "'ta5 shi3'"),
-        ("New York\tnoo york", "'New York'"),  # "New" was once respelled as "York noo york"
+        # In an earlier version, "New" was respelled as "York noo york".
+        ("New York\tnoo york", "'New York'"),
         ("nguyen\t0.9\twin", "'nguyen"),
         ("nguyen 0.9 win", "'0.9 win'"),
         ("nguyen N UW1 AH0 N", "'N UW1 AH0 N'"),

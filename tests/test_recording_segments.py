@@ -316,13 +316,13 @@ def test_warning_is_printed_and_subtitles_are_kept_when_few_lines_are_repeated(t
 
 
 @pytest.mark.parametrize(("start", "end"), [(1.5, 1.5), (1.5, 1.45), (3.0, 1.0)])
-def test_segment_is_a_problem_when_it_does_not_end_after_its_start(start, end):
+def test_segment_is_reported_when_it_does_not_end_after_its_start(start, end):
     clips, [problem] = padded(segments_of((0.0, 1.0), (start, end), (5.0, 8.0)), 0.1)
     assert [x.segment.start for x in clips] == [0.0, 4.9]
     assert problem.startswith(f"book.srt: {start:.2f} s: ")
 
 
-def test_two_segments_with_the_same_start_are_told_apart(tmp_path):
+def test_segments_have_different_locations_in_messages_when_their_starts_are_nearly_equal(tmp_path):
     (tmp_path / "a.txt").write_text("1.000\t1.003\tHm.\n1.004\t3.0\tThe first.\n")
     first, second = read_segments(tmp_path / "a.txt", "a")
     assert first.where != second.where
@@ -334,7 +334,7 @@ def test_labels_of_silence_are_left_out_with_a_note(tmp_path, capsys):
     assert "3 labels" in capsys.readouterr().out
 
 
-def test_subtitles_keep_text_between_angle_brackets_that_is_no_tag(tmp_path):
+def test_text_between_angle_brackets_is_kept_when_it_is_not_a_tag(tmp_path):
     write_srt(tmp_path / "a.srt", (0, 1, '<i>If</i> a < b and <font color="red">c</font> > d.'))
     [entry] = read_segments(tmp_path / "a.srt", "a")
     assert entry.text == "If a < b and c > d."
@@ -348,8 +348,9 @@ def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):
 
 
 @pytest.mark.parametrize("time", ["00:00:10,9", "00:00:10,90", "00:00:10", "00:10,000"])
-def test_subtitles_are_rejected_with_their_line_when_a_time_is_incomplete(time, tmp_path):
-    """`,9` was once read as 9 ms, and a time without hours as hours and minutes."""
+def test_error_contains_the_line_when_the_time_of_a_subtitle_is_incomplete(time, tmp_path):
+    """In an earlier version, `,9` was read as 9 ms, and a time without hours was read as hours and
+    minutes."""
     (tmp_path / "a.srt").write_text(f"1\n00:00:01,000 --> {time}\nYes.\n")
     with pytest.raises(UserError) as raised:
         read_segments(tmp_path / "a.srt", "a")

@@ -302,7 +302,7 @@ def test_table_is_rejected_when_its_last_column_is_not_the_normalized_text(lines
         ("offset duration", "1.5 2"),
     ],
 )
-def test_table_has_segments_when_its_columns_contain_times(tmp_path, titles, times):
+def test_table_defines_segments_when_its_columns_contain_times(tmp_path, titles, times):
     path = tmp_path / "segments.tsv"
     path.write_text(
         "\n".join("\t".join(x.split()) for x in (f"file {titles} text", f"a {times} Yes."))
@@ -316,7 +316,8 @@ def test_table_has_segments_when_its_columns_contain_times(tmp_path, titles, tim
     ["onset offset", "offset", "start", "end", "start_ms end_ms", "offset end", "start stop"],
 )
 def test_table_is_rejected_when_the_meaning_of_its_times_is_unclear(tmp_path, titles):
-    """The times were once ignored, so a text got the audio of the whole recording."""
+    """In an earlier version, the times were ignored, so each text was paired with the whole
+    recording."""
     path = tmp_path / "segments.tsv"
     rows = (f"file {titles} text", f"a {' '.join('12'[: len(titles.split())])} Yes.")
     path.write_text("\n".join("\t".join(x.split()) for x in rows))
