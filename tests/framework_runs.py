@@ -238,7 +238,7 @@ def lightning_epochs(**options):
     for step in (size, 2 * size, 2 * size + 1, size - 1):
         again, _ = fit(f"{folder} again {step}", f"{folder}/step={step}.ckpt", **options)
         assert again == trained[step:], step
-    validated = validated[2:]  # without the two batches of the sanity check
+    validated = validated[2:]  # leave out the two batches of the sanity check
     return [
         batches[start : start + size]
         for batches in (trained, validated)
@@ -277,4 +277,4 @@ if __name__ == "__main__":
     Path(f"result.{RANK}").write_text(json.dumps(results))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # about 1 in 10 normal exits would be aborted by a gloo thread
+    os._exit(0)  # otherwise, a gloo thread would abort about 1 in 10 exits

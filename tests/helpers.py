@@ -69,7 +69,7 @@ TINY = {
     "iters_per_checkpoint": 4,
     "keep_checkpoints": 2,
     "epochs": 2,
-    "decoder": "reference",  # faster than the fast decoder for such a small model
+    "decoder": "reference",  # the reference decoder is faster for such a small model
 }
 
 
@@ -173,12 +173,12 @@ def newest(directory: Path) -> Path:
 
 
 def assert_same(one, other, path: str = "") -> None:
-    """Assert that two nested dicts, lists or tensors are equal bit by bit."""
+    """Assert that two nested dicts, lists or tensors are bitwise equal."""
     assert differences(one, other, path) == []
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Assert that two runs have equal checkpoints and logs, except times."""
+    """Assert that two runs have equal checkpoints and logs, except for times."""
     assert compare_runs(one, other) == []
     assert newest(one).name == newest(other).name
     assert curves(one) == curves(other)

@@ -92,7 +92,8 @@ def write_run(
         step: number of epochs between validations.
         loss, minutes: functions that map an epoch to its value.
         overrides: additional settings.
-        clips: numbers of training and validation clips (default: the number of lengths, and 10).
+        clips: numbers of training and validation clips (default: one training clip per length, and
+            10 validation clips).
         record: additional values for the run line.
     """
     settings = (

@@ -14,7 +14,7 @@ from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
 LENGTHS_FILE = "lengths.csv"  # not imported from corpus, because GPU machines may lack pyarrow
 
-# Entries of a checkpoint that must be equal in equal runs.
+# Checkpoint entries that must be equal when two runs are equal.
 ENTRIES = ("loop", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
 TIMES = {
     *("seconds", "minutes", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
@@ -42,7 +42,7 @@ def differences(one: object, other: object, path: str = "") -> list[str]:
 
 
 def without_times(records: Iterable[dict]) -> list[dict]:
-    """Return only the records and values that must be equal in equal runs."""
+    """Return only the records and values that must be equal when two runs are equal."""
     left_out = TIMES | BY_PROCESSES
     shared = (record for record in records if record["kind"] != "run")
     return [{name: x for name, x in record.items() if name not in left_out} for record in shared]
@@ -53,7 +53,8 @@ def read_metrics(folder: Path) -> list[dict]:
 
 
 def compare_runs(one: Path, other: Path) -> list[str]:
-    """Return the differences between two runs: metrics, lengths, and newest and best checkpoint."""
+    """Return the differences between two runs in their metrics, lengths, newest checkpoints and
+    best checkpoints."""
     found = differences(read_metrics(one), read_metrics(other), METRICS_FILE)
     if read_bytes(one / LENGTHS_FILE) != read_bytes(other / LENGTHS_FILE):
         found.append(LENGTHS_FILE)

@@ -46,7 +46,7 @@ SETTINGS = (
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FULL_DISK = "full disk"
-# Patterns that are searched for in the output of train.py.
+# Patterns to search for in the output of train.py.
 SAYS_FULL = "free some space|File too large: '/"  # messages about a full disk
 # Messages about lost metrics.
 LOST = r"starts a new file|the validation of epoch \d+ failed|metrics\.jsonl failed"
@@ -139,7 +139,8 @@ def failure_of(by_itself: bool, code: int, printed: str, accepted_message: str) 
 
     Args:
         by_itself: whether the start ended without receiving a signal.
-        accepted_message: pattern of the message with which a start may end without a signal.
+        accepted_message: pattern of the message with which a start may end although it
+            received no signal.
     """
     traceback = re.search("^(Traceback|At:$)", printed, re.MULTILINE)  # torch prints "At:"
     if traceback:

@@ -28,7 +28,7 @@ def test_find_failures_returns_nothing_when_attention_passes_each_symbol_once():
 
 
 def test_word_is_reported_as_skipped_when_attention_never_reaches_it():
-    alignment = diagonal(60, 20)  # "she was the last one"
+    alignment = diagonal(60, 20)  # the text is "she was the last one"
     alignment[:, 8:11] = 0
     alignment[24:33, 7] = 1
     (failure,) = failures_of(alignment, TWENTY)
@@ -66,7 +66,7 @@ def test_failure_is_reported_when_speech_does_not_stop(end, kind):
 
 
 @pytest.mark.parametrize(("steps", "kind"), [(60, "fast"), (120, None), (260, "slow")])
-def test_failure_is_reported_when_speaking_rate_differs_from_the_corpus(steps, kind):
+def test_failure_is_reported_when_speaking_rate_differs_from_that_of_the_corpus(steps, kind):
     """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations from 0.7
     s to 2.8 s are accepted."""
     failures = failures_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
@@ -82,7 +82,7 @@ def test_message_contains_max_decoder_steps_when_the_user_sets_it():
 
 
 def test_advice_never_suggests_a_larger_step_limit():
-    """With a larger limit, the speech would only end with more noise."""
+    """A larger limit would only add more noise at the end of the speech."""
     blurred = np.full((400, 20), 0.05, np.float32)
     for end in StopReason:
         for alignment in (blurred, diagonal(30, 20)[:20], diagonal(500, 20)):
@@ -91,7 +91,7 @@ def test_advice_never_suggests_a_larger_step_limit():
                 assert "Train longer" in failure.message
 
 
-def test_severity_is_higher_for_a_missing_end_than_for_wrong_words():
+def test_missing_end_is_more_severe_than_wrong_words():
     def of(*failures):
         return severity([Failure(kind, count, "") for kind, count in failures])
 

@@ -80,7 +80,7 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-# Two functions read some of the files. A word after the file name distinguishes them.
+# If two functions read the same file, a word after the file name distinguishes the two entries.
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,
@@ -135,7 +135,7 @@ def test_reader_error_contains_the_path_when_the_file_is_unusable(attacked, name
     assert len(message.splitlines()) <= 3
 
 
-def test_mel_settings_are_reported_when_the_file_is_unreadable(attacked):
+def test_problem_is_reported_when_the_file_of_mel_settings_is_unreadable(attacked):
     path = attacked("mel_settings.json")
     assert settings_problem(path, {"hop_length": 256})
 

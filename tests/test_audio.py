@@ -71,7 +71,7 @@ def band_edges(h):
 def naive_log_mel(samples, h):
     """Compute the log-mel from its definition with numpy in float64."""
     half, size = h.filter_length // 2, h.filter_length
-    window = np.zeros(size)  # the window is centered in the filter
+    window = np.zeros(size)  # the window is centered in the FFT frame
     start = (size - h.win_length) // 2
     # A periodic window is zero only at its start.
     turns = np.arange(h.win_length) / h.win_length
@@ -90,7 +90,7 @@ def naive_log_mel(samples, h):
 
 @BOTH
 @pytest.mark.parametrize("clip", ["LJ001-0002", "LJ001-0008", "LJ002-0020"])
-def test_log_mel_matches_nvidia(clip, h):
+def test_log_mel_matches_that_of_nvidia(clip, h):
     with np.load(GOLDEN / "mel_dev.npz", allow_pickle=False) as golden:
         samples = torch.from_numpy(golden[f"{clip}/wav_int16"].astype(np.float32) / 32768)
         expected = golden[f"{clip}/{h.filter_length}_{h.hop_length}"]
@@ -102,7 +102,7 @@ def test_log_mel_matches_nvidia(clip, h):
     assert difference.mean() <= 2e-5
 
 
-def test_log_mel_matches_plain_numpy():
+def test_log_mel_matches_its_definition_in_plain_numpy():
     h = create_hparams("mel_fmin=125,mel_fmax=7600,n_mel_channels=64,hop_length=300")
     samples = speech_like()
     mel, expected = log_mel_spectrogram(samples, h).numpy(), naive_log_mel(samples, h)
@@ -220,7 +220,7 @@ def test_valid_audio_is_read_in_every_format(tmp_path, options, peak):
         (-1.5, r"samples reach 1.5, expected values in \[-1, 1\]; .*--convert"),
     ],
 )
-def test_clip_is_rejected_when_its_samples_are_bad(tmp_path, bad, words):
+def test_clip_is_rejected_when_its_samples_are_invalid(tmp_path, bad, words):
     samples = speech_like(0.3).numpy()
     samples[2205] = bad
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype="FLOAT")

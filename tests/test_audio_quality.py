@@ -49,8 +49,9 @@ def test_measures_accept_very_short_clips(length):
     assert np.isfinite(list(vars(quality).values())).all()
 
 
-def test_tone_is_no_hum_when_it_pauses():
-    """Voices have constant pitches for a while. Hum is also in the quietest parts of a clip."""
+def test_tone_does_not_count_as_hum_when_it_pauses():
+    """A voice can have a constant pitch for a while, but hum continues in the quietest parts of a
+    clip."""
     times = np.arange(4 * 22050) / 22050
     tone = 0.1 * np.sin(2 * np.pi * 120 * times)
     noise = 1e-4 * np.random.default_rng(0).standard_normal(len(times))

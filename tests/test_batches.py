@@ -68,7 +68,7 @@ def plans(world_size=1, epochs=EPOCHS, **options):
 
 
 @every_kind_of_worker
-def test_pass_yields_the_epoch_that_was_set(workers):
+def test_pass_yields_the_batches_of_the_epoch_that_was_set(workers):
     whole = plans(2)
     for rank in range(2):
         batches = make(2)
@@ -128,13 +128,13 @@ def run_until(stops, world_size, workers, batches_per_update=None):
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
-def test_every_clip_is_trained_once_when_training_stops_anywhere(stops, world_size):
+def test_every_clip_is_trained_once_when_training_stops_at_any_step(stops, world_size):
     for epoch in run_until(stops, world_size, {}):
         assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
 @pytest.mark.parametrize("workers", WORKERS[1:3], ids=str)
-def test_every_clip_is_trained_once_when_training_stops_with_workers(workers):
+def test_every_clip_is_trained_once_when_training_with_workers_stops(workers):
     draw = random.Random(0)
     for world_size in (1, 2):
         stops = [draw.randint(1, 7) for _ in range(3)]
@@ -165,7 +165,7 @@ def test_processes_yield_the_remaining_batches_when_the_world_size_changes(befor
 
 @settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
-def test_item_raises_when_it_is_not_the_next_batch(numbers, world_size, epoch):
+def test_reading_a_batch_raises_when_its_index_is_not_the_next(numbers, world_size, epoch):
     """For any sequence of indices, the returned batches are the first batches of a rank, in order.
     Then an error is raised."""
     batches = make(world_size)
@@ -182,7 +182,7 @@ def test_item_raises_when_it_is_not_the_next_batch(numbers, world_size, epoch):
     assert not given or any(share[: len(given)] == given for share in shares)
 
 
-def test_item_raises_when_its_index_comes_from_an_earlier_pass():
+def test_reading_a_batch_raises_when_its_index_comes_from_an_earlier_pass():
     """A persistent worker can receive such an index late, after set_epoch was called again with the
     same epoch."""
     batches = make()
@@ -213,7 +213,7 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         (1, {"batch_size": None, "shuffle": True}),
         (1, {"batch_size": 1, "collate_fn": list, "shuffle": True}),
         (1, {"batch_size": 2, "collate_fn": LengthBatches.unwrap}),
-        (2, LEAVES),  # a single process
+        (2, LEAVES),  # one process, although the batches are planned for two
         (1, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=False)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=True)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 4, 1, shuffle=False)}),
@@ -270,7 +270,7 @@ def test_second_pass_raises_when_set_epoch_was_not_called(workers):
     assert list(loader) == plans()[1]
     assert "set_epoch" in error_of(lambda: list(loader))
     batches.set_epoch(1)
-    # A loader without RankSampler, as in some frameworks.
+    # Some frameworks create a loader without RankSampler.
     loader = DataLoader(batches, **LEAVES, **workers)
     assert list(loader) == plans()[1]
     assert "set_epoch" in error_of(lambda: list(loader))
@@ -292,7 +292,9 @@ def test_pass_raises_when_set_epoch_is_called_during_it(num_workers, other):
     "changed", [{"seed": 12}, {"batch_size": 4}, {"lengths": [*TWENTY[:-1], 15]}], ids=str
 )
 @pytest.mark.parametrize("trained", [2, None])
-def test_load_state_dict_raises_when_clips_or_options_differ(changed, trained):
+def test_load_state_dict_raises_when_clips_or_options_differ_from_those_of_the_state(
+    changed, trained
+):
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
@@ -328,7 +330,7 @@ def skipping(batches, epoch, skipped):
     return [batches[number] for number in range(skipped, len(batches))]
 
 
-def test_skipping_raises_when_there_is_no_state_or_record(tmp_path):
+def test_skipping_batches_raises_when_there_is_no_state_or_record(tmp_path):
     with pytest.raises(BatchingError, match=r"record="):
         skipping(make(), 0, 2)
     saved = make()
@@ -340,9 +342,8 @@ def test_skipping_raises_when_there_is_no_state_or_record(tmp_path):
     assert skipping(make(record=record), 0, 0) == plans()[0]
     again = make(record=record)
     assert skipping(again, 1, 2) == plans()[1][2:]
-    with pytest.raises(
-        BatchingError, match="batch 2 of epoch 2"
-    ):  # later epochs begin with batch 0
+    # Only the resumed epoch may begin after batch 0.
+    with pytest.raises(BatchingError, match="batch 2 of epoch 2"):
         skipping(again, 2, 2)
     for changed in ({"seed": 12}, {"world_size": 2}, {"lengths": [*TWENTY[:-1], 15]}):
         with pytest.raises(BatchingError, match=r"batches\.txt: "):

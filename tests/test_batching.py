@@ -160,7 +160,7 @@ def test_batch_randomization_shuffles_uniformly():
 
 @every_strategy
 @with_and_without_randomization
-def test_plan_depends_only_on_seed_and_epoch_when_global_seeds_differ(strategy, randomize):
+def test_plan_stays_the_same_when_global_seeds_differ(strategy, randomize):
     plans, options = [], {"seed": 3, "epoch": 4, "batch_randomization": randomize} | SMALL | DBS
     for global_seed in (1, 2):
         np.random.seed(global_seed)  # noqa: NPY002  the test needs the global generators
@@ -188,7 +188,7 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
 
 
 @every_strategy
-def test_clips_change_positions_when_lengths_are_equal(strategy):
+def test_clips_of_equal_length_change_positions(strategy):
     """Each of 8 clips is expected 50 times at each position. `random` mixes all lengths."""
     lengths = range(1, 9) if strategy == "random" else [5] * 8
     options = {"num_bins": 3, "bucket_size": 8}
@@ -209,8 +209,10 @@ FIVE = [30, 10, 20, 50, 40]
     ("lengths", "batch_size", "options", "batches"),
     [
         (FIVE, 2, {}, [[1, 2], [0, 4], [3]]),
-        (FIVE, 2, DBS, [[1, 2, 0], [4, 3]]),  # 3 x 30 <= 2 x 50 = 100, and 2 x 50
-        (FIVE, 2, DBS | {"batch_capacity": 89.5}, [[1, 2], [0, 4], [3]]),  # 3 x 30 > 89.5
+        # The default budget is 2 x 50 = 100 frames, so three 30-frame clips fit.
+        (FIVE, 2, DBS, [[1, 2, 0], [4, 3]]),
+        # Three 30-frame clips do not fit.
+        (FIVE, 2, DBS | {"batch_capacity": 89.5}, [[1, 2], [0, 4], [3]]),
         ([7, 1_056_123], 1, DBS | {"batch_capacity": 1_056_123}, [[0], [1]]),
     ],
 )
@@ -222,7 +224,9 @@ def test_sorted_batches_equal_batches_calculated_by_hand(lengths, batch_size, op
 @with_and_without_randomization
 @few
 @given(data=data, mode=st.sampled_from(MODES))
-def test_semi_sorted_equals_sorted_when_factor_is_0(strategy, randomize, data, mode):
+def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
+    strategy, randomize, data, mode
+):
     lengths, batch_size, options = draw_case(data, "sorted", mode, randomize)
     semi = plan_epoch(lengths, batch_size, strategy, local_randomization_factor=0, **options)
     assert as_lists(semi) == as_lists(plan_epoch(lengths, batch_size, "sorted", **options))
@@ -241,9 +245,7 @@ def test_semi_sorted_equals_sorted_when_factor_is_0(strategy, randomize, data, m
         ("semi_sorted_exponential", 4, 1000 / 2, 1 / (4 * 1000 / 2)),
     ],
 )
-def test_pair_frequency_matches_the_closed_form_of_the_noise(
-    strategy, power, distance, squared_density
-):
+def test_pair_frequency_matches_its_closed_form(strategy, power, distance, squared_density):
     """The noise is in units of length for `semi_sorted`, and in ranks for the remaining
     strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power

@@ -105,7 +105,7 @@ def test_costs_replace_lengths_when_cost_is_given(strategy, randomize, data):
 @every_strategy
 @pytest.mark.parametrize("capacity", [3_000, 200_000])
 def test_plan_stays_the_same_when_second_length_is_0(strategy, capacity):
-    """Different code forms the batches when clips have several kinds of lengths."""
+    """If each clip has several lengths, different code forms the batches."""
     lengths, options = LJSPEECH[:2000], DBS | {"epoch": 5, "batch_capacity": capacity}
     plan = plan_epoch(lengths, 16, strategy, **options)
     both = np.stack([lengths, 0 * lengths], axis=1)

@@ -43,13 +43,13 @@ def filelist(tmp_path):
 
 
 def listed(filelist, some, **options):
-    """Make a table of these clips, which are in every second line of the filelist."""
+    """Make a table of these clips, which are on every second line of the filelist."""
     numbered = zip(range(2, 2 * len(some) + 2, 2), some, strict=True)
     return ClipTable.of(filelist, numbered, made_from=KEY, **options)
 
 
 def read(filelist, key=KEY):
-    """Read a cache like a new process does. Return None if the cache must be regenerated."""
+    """Read a cache as a new process does. Return None if the cache must be regenerated."""
     try:
         return read_cache(cache_path(filelist), key)
     except UserError:
@@ -167,7 +167,7 @@ def test_workers_map_the_same_file_when_a_table_is_pickled(filelist):
     pickled = pickle.dumps(read(filelist))
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
-    # This table was not read from a file.
+    # `table` was not read from a file, so the pickle contains its clips.
     assert list(pickle.loads(pickle.dumps(table))) == list(table)
     cache_path(filelist).unlink()
     with pytest.raises(UserError) as caught:
@@ -200,12 +200,12 @@ FINGERPRINT_OF_ANNA = "2a15327c7dfe0db652ae5143b9df03a5f2d5a2013fc1cd9ee2bc9c1b5
     st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1), min_size=1).map("/".join)
 )
 def test_clip_id_is_the_stem_of_a_path(path):
-    # These paths cannot be file names.
+    # Exclude names that no audio file has.
     if path.rpartition("/")[2] not in (".", "..") and path[-1] != ".":
         assert clip_id(path) == Path(path).stem
 
 
-def test_open_table_stays_the_same_when_its_file_is_replaced(filelist):
+def test_loaded_table_does_not_change_when_its_file_is_replaced(filelist):
     listed(filelist, SMALL).write()
     table = read(filelist)
     listed(filelist, SMALL[::-1]).write()

@@ -103,7 +103,7 @@ def test_chunks_end_at_the_step_limit(most):
     assert len(calls) == -(-most // CHUNK)
 
 
-def test_chunks_are_single_steps_when_the_device_is_a_cpu():
+def test_chunks_are_single_steps_on_a_cpu():
     model = speaker(gate_threshold=1.0)
     memory, masks = torch.zeros(1, 4, 8), model.decoder.draw_masks(2, 1)
     steps = free_running(model.decoder, memory, memory[:, :, 0] > 0, masks, 2)
@@ -140,7 +140,7 @@ def full_size():
 @needs_gpu
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(60,), (23,), (60, 41, 7), tuple(range(20, 116, 6))], ids=len)
-def test_graph_results_equal_the_reference_loop_bitwise_when_on_a_gpu(full_size, lengths):
+def test_graph_results_are_bitwise_equal_to_the_reference_loop_on_a_gpu(full_size, lengths):
     decoder, most_steps = full_size.decoder, full_size.max_decoder_steps
     memory = torch.randn(len(lengths), max(lengths), 512, generator=seeded()).cuda()
     mask = torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)
@@ -158,7 +158,7 @@ def test_graph_results_equal_the_reference_loop_bitwise_when_on_a_gpu(full_size,
 
 
 @needs_gpu
-def test_synthesis_keeps_the_random_state_when_on_a_gpu(full_size):
+def test_synthesis_keeps_the_random_state_on_a_gpu(full_size):
     full_size.speaking_decoder = free_running
     torch.cuda.manual_seed(3)
     before, expected = torch.cuda.get_rng_state(), torch.rand(5, device="cuda")
@@ -185,7 +185,8 @@ def test_gpu_still_works_after_a_failed_capture():
     assert next(results) == 3
     assert torch.cuda.current_stream(device) == stream
     assert torch.nn.functional.dropout(torch.ones(100, device=device)).max() == 2
-    torch.cuda.empty_cache()  # raises an error if torch still assumes a running capture
+    # This would raise an error if torch still assumed that a capture is running.
+    torch.cuda.empty_cache()
     graph, value = cuda_capture.captured(lambda: counter.add_(1), torch.cuda.Stream(device))
     graph.replay()
     assert value.item() == 4

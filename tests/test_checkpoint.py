@@ -231,7 +231,7 @@ def random_model(seed: int) -> Tacotron2:
     return Tacotron2(H)
 
 
-def test_weights_load_with_or_without_wrapper_prefix():
+def test_weights_are_loaded_with_or_without_a_wrapper_prefix():
     theirs = random_model(1)
     for prefix in ("", "module."):
         model = random_model(2)

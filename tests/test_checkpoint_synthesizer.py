@@ -113,7 +113,7 @@ def test_dropout_changes_when_the_seed_changes(checkpoint_path):
     assert not np.array_equal(first, other)
 
 
-def test_overrides_are_the_settings_when_the_checkpoint_is_from_nvidia(tmp_path):
+def test_overrides_set_the_model_sizes_when_the_checkpoint_is_from_nvidia(tmp_path):
     torch.manual_seed(0)
     weights = Tacotron2(create_hparams(SMALL_MODEL)).state_dict()
     path = tmp_path / "reference.pt"

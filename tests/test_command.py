@@ -32,7 +32,7 @@ def test_folder_is_rejected_when_it_contains_no_voice(tmp_path):
         assert message.endswith("voice folder")
 
 
-def test_voice_loads_when_the_path_is_its_voice_json(voices):
+def test_voice_is_loaded_when_the_path_is_its_voice_json(voices):
     folder = voices.fp32[0]
     assert (
         load_synthesizer(folder / "voice.json").source == load_synthesizer(folder).source == folder
@@ -56,14 +56,14 @@ def test_messages_contain_the_line_when_texts_come_from_a_file():
 
 
 @pytest.mark.parametrize("threads", ["0", "1000"])
-def test_threads_are_rejected_when_there_are_fewer_cores(threads, capsys):
+def test_number_of_threads_is_rejected_when_it_exceeds_the_number_of_cores(threads, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--voice", "voice", "--text", "a", "--threads", threads])
     expected = f"'{threads}' (expected a whole number from 1 to {processors()}"
     assert expected in capsys.readouterr().err
 
 
-def test_command_writes_files_when_output_is_closed(voices, tmp_path):
+def test_command_writes_files_when_standard_output_is_closed(voices, tmp_path):
     words = [sys.executable, "-m", "tacotron2_voice", "speak", str(voices.fp32[0])]
     words += ["--text", "A dog.", "-o", str(tmp_path / "a.wav")]
     run = subprocess.run(f"{shlex.join(words)} >&-", shell=True, cwd=ROOT, capture_output=True)

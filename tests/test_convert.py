@@ -127,8 +127,8 @@ def test_output_folder_is_rejected_when_it_is_inside_the_corpus(recordings, tmp_
 
 
 def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
-    """This also works if the previous call was killed, or if the next call is killed before it
-    makes copies."""
+    """The copy is also made again if the previous call was killed, or if the next call is killed
+    before it makes copies."""
     out = tmp_path / "out"
 
     def killed(*_):
@@ -168,7 +168,7 @@ def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path
     assert changed == ["c.wav", "sources.json"]
 
 
-def test_error_lists_all_bad_recordings(recordings, tmp_path):
+def test_error_lists_all_invalid_recordings(recordings, tmp_path):
     (recordings / "a.flac").write_bytes(b"no audio")
     (recordings / "b.txt").write_text("A | B")
     content = (recordings / "c.wav").read_bytes()
@@ -192,7 +192,7 @@ WORDS = [
 ]
 
 
-def test_copies_are_kept_when_all_recordings_are_bad(recordings, tmp_path):
+def test_copies_are_kept_when_all_recordings_are_invalid(recordings, tmp_path):
     arguments = [str(recordings), "--convert", str(tmp_path / "out"), "--out"]
     prepare.main([*arguments, str(tmp_path / "lists")])
     before = contents(tmp_path / "out")
@@ -303,7 +303,7 @@ def test_recording_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 
 @pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
 def test_recording_is_rejected_when_its_second_half_is_zeros(tmp_path, subtype):
-    """Interrupted downloads can have such ends."""
+    """Files from interrupted downloads can end with zeros."""
     path = tmp_path / "a.ogg"
     soundfile.write(path, speech(), 48000, format="OGG", subtype=subtype)
     content = path.read_bytes()
@@ -314,7 +314,7 @@ def test_recording_is_rejected_when_its_second_half_is_zeros(tmp_path, subtype):
 
 
 @pytest.mark.parametrize("form", ["W64", "AU", "NIST"])
-def test_recording_is_rejected_in_a_format_that_can_be_truncated_without_notice(tmp_path, form):
+def test_recording_is_rejected_when_its_format_does_not_reveal_truncation(tmp_path, form):
     path = tmp_path / "a.wav"
     soundfile.write(path, speech(), RATE, format=form, subtype="PCM_16")
     assert form in refusal(converted, path, RATE)

@@ -61,7 +61,7 @@ def test_dataset_raises_when_a_file_has_changed(sounds, cached_mels):
         dataset[0]
 
 
-def test_mel_does_not_depend_on_threads_and_workers(sounds):
+def test_mel_does_not_depend_on_the_numbers_of_threads_and_workers(sounds):
     """Loader workers have one thread, but the training process has several threads."""
     clips = read_filelist(write_list(sounds, *[f"{sounds}/{n}|A." for n in ("a.wav", "c.wav")]), H)
     dataset, before, mels = TextMelDataset(clips, H), torch.get_num_threads(), []

@@ -55,7 +55,8 @@ interpreted_only = pytest.mark.skipif(GPU, reason="the interpreter shows what is
 
 class Patched:
     def restore(self):
-        """Keep the patches. Triton's interpreter calls this function after a launch."""
+        """Do nothing, so that the patches stay. Triton's interpreter calls this method after each
+        launch."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -178,12 +179,12 @@ def test_kernel_programs_write_nothing_when_they_have_no_clip_or_symbol(monkeypa
     ],
     ids=str,
 )
-def test_kernels_match_the_reference_when_sizes_or_dropout_differ(changes):
+def test_kernels_match_the_reference_for_other_sizes_and_dropout_probabilities(changes):
     assert_parity(problem(((7, 3), (3, 2)), DTYPES[0], **changes))
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1)])
-def test_gradients_match_the_reference_when_the_loss_uses_some_outputs(weights):
+def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
     assert_parity(problem(((7, 3), (3, 2)), DTYPES[0]), weights)
 
 
@@ -256,7 +257,7 @@ def test_gradients_are_correct_when_two_forward_passes_precede_backward():
 
 
 @gpu_only
-def test_graph_results_equal_those_of_single_launches_when_on_a_gpu():
+def test_graph_results_equal_those_of_single_launches_on_a_gpu():
     case = problem(((20, 70), (9, 33)))
     replayed = run(case, fast_decoder.teacher_forced)
     loop_run = graphs._Loop.run
@@ -296,7 +297,7 @@ def full_size(lengths):
 
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16", "bf16, 64 clips"])
-def test_full_size_kernels_are_as_accurate_as_the_reference_when_on_a_gpu(precision):
+def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision):
     lengths = ((30, 34), (9, 20)) * 32 if "64" in precision else ((120, 70), (33, 40)) * 8
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         switch.allow_tf32 = precision == "tf32"
@@ -307,7 +308,7 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_when_on_a_gpu(precis
     reference = relative_errors(run(case, model.teacher_forced, precision=autocast), exact)
     for name, error in ours.items():
         # This checks the largest error of one random batch. A test above checks typical errors.
-        # With TF32, the ratio to the reference was 2.51 on an H200.
+        # With TF32 on an H200, this error was 2.51 times that of the reference.
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
@@ -431,7 +432,7 @@ def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
 
 
 @gpu_only
-def test_optimizer_step_never_waits_when_on_a_gpu():
+def test_optimizer_step_never_waits_on_a_gpu():
     """The host prepares the next optimizer step while the GPU computes the current step."""
     hparams = HParams(precision="bf16")
     trainer = Trainer(hparams, DEVICE)

@@ -55,7 +55,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory) -> Path:
-    """Return the run with SETTINGS in one process."""
+    """Return the folder of a run with SETTINGS in one process."""
     out = tmp_path_factory.mktemp("alone") / "out"
     assert Child(flags(out, corpus)).end().code == 0
     return out
@@ -77,7 +77,7 @@ def check_all(ended, code: int = 0) -> None:
 
 
 def assert_same_result(one: Path, other: Path) -> None:
-    """Assert that checkpoints and metrics are bitwise equal, except times and numbers of
+    """Assert that checkpoints and metrics are bitwise equal, except for times and the number of
     processes."""
     assert newest(one).name == newest(other).name
     for name in (newest(one).name, "best.pt"):
@@ -115,7 +115,7 @@ OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_va
 
 @pytest.fixture(scope="module")
 def alone_of_four(corpus, tmp_path_factory) -> Path:
-    """Return the run with OF_FOUR in one process."""
+    """Return the folder of a run with OF_FOUR in one process."""
     out = tmp_path_factory.mktemp("of_four") / "out"
     assert Child(flags(out, corpus, **OF_FOUR)).end().code == 0
     return out
@@ -224,7 +224,7 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
     assert_same_result(out, undisturbed)
 
 
-def test_restarted_processes_ignore_dead_processes(monkeypatch):
+def test_restarted_processes_ignore_values_from_dead_processes(monkeypatch):
     """The torchrun store still contains values from the dead processes."""
     store = torch.distributed.HashStore()
     store.set("start", "gone")
@@ -357,7 +357,7 @@ def test_run_fails_when_processes_have_different_settings(corpus, tmp_path):
     assert not out.exists()
 
 
-def test_run_fails_when_processes_have_different_last_epochs(corpus, alone, tmp_path):
+def test_run_fails_when_the_epochs_setting_differs_between_processes(corpus, alone, tmp_path):
     out = shutil.copytree(alone, tmp_path / "out")
     message = refused(Together(2, [on(out), on(out, "--hparams", "epochs=3")]).end())
     assert "epochs is 3, expected 2 " in message
@@ -382,7 +382,7 @@ def test_run_fails_when_only_some_processes_allow_new_clips(corpus, alone, tmp_p
     assert metrics(out, "run")[-1]["changed_clips"] == {"added": 0, "gone": 1, "changed": 0}
 
 
-def test_error_is_printed_once_when_all_processes_have_it(corpus, tmp_path):
+def test_error_is_printed_once_when_it_occurs_in_all_processes(corpus, tmp_path):
     said = refused(Together(2, flags(tmp_path / "out", corpus, sync_batch_norm=True)).end())
     assert "sync_batch_norm=True" in said
     assert len(said.splitlines()) == 1

@@ -132,7 +132,7 @@ def prepare(clone: Path) -> None:
     for folder in (run, clone):
         (folder / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")
     weights = Tacotron2(create_hparams(TINY)).state_dict()
-    # The format of NVIDIA's checkpoint.
+    # NVIDIA's checkpoint has this format.
     torch.save({"state_dict": weights}, clone / "tacotron2_statedict.pt")
 
 

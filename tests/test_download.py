@@ -104,7 +104,7 @@ def names_in(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_download_verifies_and_unpacks_once(tmp_path, serve, capsys):
+def test_download_verifies_and_unpacks_the_archive_once(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     corpus = tmp_path / "new folder" / "speech"
     download_corpus(corpus)
@@ -150,7 +150,7 @@ def test_download_fails_when_the_connection_always_drops(tmp_path, serve):
     assert len(server.asked) == 1 + download.TRIES
 
 
-def test_download_tries_again_when_the_server_has_an_error(tmp_path, serve):
+def test_download_tries_again_when_the_server_returns_an_error(tmp_path, serve):
     server = serve(make_archive(tmp_path))
     server.statuses = [503, 429]
     download_corpus(tmp_path / "data")
@@ -161,11 +161,11 @@ def test_download_tries_again_when_the_server_has_an_error(tmp_path, serve):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_archive_is_rejected_when_its_hash_differs(tmp_path, serve, there):
+def test_archive_is_rejected_when_its_hash_is_not_the_expected_hash(tmp_path, serve, there):
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)
-    if there:  # like a complete earlier download
+    if there:  # as after a complete earlier download
         (tmp_path / "LJSpeech-1.1.tar.bz2").write_bytes(changed)
     message = refusal(download_corpus, tmp_path / "data")
     assert hashlib.sha256(changed).hexdigest() in message
@@ -199,7 +199,7 @@ def test_download_resumes_when_it_was_killed(tmp_path, serve):
     assert names_in(tmp_path) == {"source", "data", "LJSpeech-1.1.tar.bz2"}
 
 
-def test_download_does_not_start_when_disk_space_is_missing_or_the_folder_has_files(
+def test_download_does_not_start_when_there_is_too_little_disk_space_or_the_folder_has_files(
     tmp_path, serve, monkeypatch
 ):
     server = serve(make_archive(tmp_path))

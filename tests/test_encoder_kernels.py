@@ -7,7 +7,7 @@ import torch
 from helpers import assert_same
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
-from test_decoder_kernels import (  # noqa: F401, fixtures that run by themselves
+from test_decoder_kernels import (  # noqa: F401, autouse fixtures
     DEVICE,
     DTYPES,
     FP16,
@@ -47,7 +47,7 @@ def largest_error(case, function, exact, precision=None):
 
 @pytest.mark.parametrize("name", ENCODER_SIZES)
 @pytest.mark.parametrize("loops", [graphs.lstm_graphs_for, plain_lstm_loops])
-def test_encoder_kernels_match_the_lstm_in_torch(name, loops):
+def test_encoder_kernels_match_the_lstm_of_torch(name, loops):
     """The test compares outputs, zeros in the padding, and all gradients."""
     case = encoder_problem(ENCODER_SIZES[name], dtype=DTYPES[0])
     exact = case.run(model.packed_lstm)
@@ -84,8 +84,8 @@ def test_encoder_uses_torch_when_kernels_are_not_available(monkeypatch):
 
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16"])
-def test_full_size_encoder_is_as_accurate_as_torch_when_on_a_gpu(precision):
-    """As for the decoder, the error is at most five times the error of plain operations."""
+def test_full_size_encoder_is_as_accurate_as_torch_on_a_gpu(precision):
+    """As in the decoder test, the error must be at most five times that of plain operations."""
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         switch.allow_tf32 = precision == "tf32"
     autocast = AUTOCAST_DTYPES[precision]

@@ -161,11 +161,11 @@ def test_reference_is_measured_again_only_when_settings_change(recordings):
     assert reference.vocoded == Measures(1, 100)
 
 
-def test_evaluate_measures_a_checkpoint_and_its_recordings(
+def test_evaluate_measures_a_checkpoint_and_the_recordings(
     recordings, tmp_path, monkeypatch, capsys
 ):
-    """The stand-in for a model returns a tone for each text except the last text, and silence for
-    that."""
+    """The stand-in for a model returns a tone for each text except the last, and silence for the
+    last text."""
 
     def sound(text):
         return np.full(4000, 0.0 if text == TEXTS[-1] else 0.5, np.float32)
@@ -249,7 +249,8 @@ def test_read_recordings_accepts_a_filelist(recordings, tmp_path):
 
 @pytest.fixture
 def with_speakers(recordings, tmp_path, monkeypatch):
-    """Return a filelist with two speakers. The stand-in returns silence except for bert's texts."""
+    """Return a filelist with two speakers. The stand-in synthesizer returns silence for all texts
+    except bert's."""
     tones = [clip.path for clip in read_recordings(recordings)]
     lines = zip(
         [*tones, tones[0]], [*TEXTS, TEXTS[0]], ("anna", "bert", "bert", "anna"), strict=True
@@ -287,7 +288,8 @@ def test_evaluate_uses_the_speakers_of_a_filelist(with_speakers, tmp_path, capsy
 
 
 def test_evaluate_uses_the_speaker_column_of_metadata(with_speakers, recordings, tmp_path):
-    """A filelist rejects the option, because it has a field for speakers."""
+    """The option --speaker-column is rejected for a filelist, because filelists have a field for
+    speakers."""
     lines = zip(range(3), ("anna", "bert", "bert"), TEXTS, strict=True)
     metadata = "".join(f"c{i:02}|{name}|{text}\n" for i, name, text in lines)
     (recordings / "metadata.csv").write_text(metadata)

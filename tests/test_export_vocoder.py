@@ -70,7 +70,7 @@ def test_audio_equals_that_of_the_published_code(published):
     np.testing.assert_allclose(vocoder(expected["mel"]), expected["sound"][0, 0], atol=1e-5)
 
 
-def test_fp16_halves_the_file_and_keeps_the_audio(folder):
+def test_fp16_halves_the_file_size_and_keeps_the_audio(folder):
     expected = np.load(folder / "sound.npz")
     exported(folder)
     path = folder / "vocoder.onnx"
@@ -82,7 +82,7 @@ def test_fp16_halves_the_file_and_keeps_the_audio(folder):
     assert 0 < np.abs(sound - expected["sound"]).max() < 0.02
 
 
-def test_exported_file_contains_its_mel_settings(folder):
+def test_exported_file_contains_the_mel_settings_of_its_weights(folder):
     """--vocoder rejects a file whose settings differ from those of the voice."""
     change_config(folder, fmax=None, fmin=20.5)
     exported(folder)
@@ -104,7 +104,7 @@ def test_exported_file_contains_its_mel_settings(folder):
     assert f"{graph.metadata_props[0].key}=unknown" in message
 
 
-def test_weights_are_rejected_when_their_mels_differ_from_the_voice(voices, folder):
+def test_vocoder_is_rejected_when_its_mel_settings_differ_from_those_of_the_voice(voices, folder):
     exported(folder, "--voice", voices.fp32[0])
     (folder / "vocoder.onnx").unlink()
     change_config(folder, fmax=7600)
@@ -114,7 +114,7 @@ def test_weights_are_rejected_when_their_mels_differ_from_the_voice(voices, fold
     assert not (folder / "vocoder.onnx").exists()
 
 
-def test_export_command_in_the_vocoder_error_works(voices, tmp_path, monkeypatch):
+def test_export_command_suggested_by_the_vocoder_error_works(voices, tmp_path, monkeypatch):
     """The command must work even if a path contains a space."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
@@ -207,7 +207,7 @@ def test_export_is_rejected_when_config_is_missing(folder, tmp_path):
     assert ": upsample_rates=" in refusal(exported, folder, "--config", tmp_path / "v1.json")
 
 
-def test_graph_is_not_written_when_its_audio_differs(folder, monkeypatch):
+def test_graph_is_not_written_when_its_audio_differs_from_that_of_pytorch(folder, monkeypatch):
     other, make = generator_of(folder), export_vocoder.make_graph
     other.conv_post.bias.data += 0.01
     monkeypatch.setattr(export_vocoder, "make_graph", lambda _: make(other))

@@ -14,9 +14,9 @@ from fast_decoder.parity import EQUAL, Problem, relative_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Relative to the largest value of each tensor. The order of summation differs from that of the
-# reference. On an EPYC with SSE4.1, AVX2 and AVX-512 and one to four threads, the largest errors
-# were 2e-12 (float64) and 4e-6 (float32).
+# Tolerance relative to the largest value of each tensor. The order of summation differs from that
+# of the reference. On an EPYC with SSE4.1, AVX2 and AVX-512 and one to four threads, the largest
+# errors were 2e-12 (float64) and 4e-6 (float32).
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 4e-5}
 WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
 
@@ -58,8 +58,8 @@ def problem(
 
 
 def errors_by_precision(draws, lengths, precision, run):
-    """Return the errors of the fast decoder and of the reference compared with float64, by tensor
-    name, for every random draw."""
+    """Return the errors of the fast decoder and of the reference relative to exact float64 results.
+    Both dicts map a tensor name to the errors of all random draws."""
     changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
     fast, reference = {}, {}
     for draw in range(draws):
@@ -120,7 +120,9 @@ def test_outputs_and_gradients_match_the_reference(name, dtype):
     ],
     ids=str,
 )
-def test_fast_decoder_matches_the_reference_when_sizes_or_dropout_differ(changes, dtype):
+def test_fast_decoder_matches_the_reference_for_other_sizes_and_dropout_probabilities(
+    changes, dtype
+):
     assert differences(problem(dtype=dtype, **changes)) == {}
 
 
@@ -138,8 +140,8 @@ def test_gradient_keeps_its_precision_when_many_rows_are_summed():
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1), (0, 1, 1)])
-def test_gradients_match_the_reference_when_the_loss_uses_some_outputs(weights):
-    """The loss may depend on the alignments, because the guided attention loss does."""
+def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
+    """These outputs include the alignments, because the guided attention loss depends on them."""
     assert differences(problem(dtype=torch.float64), weights) == {}
 
 
@@ -258,7 +260,7 @@ def test_frozen_parameters_get_no_gradient():
         assert parameter.grad is None or errors[f"grad {name}"] <= TOLERANCE[torch.float32]
 
 
-def test_fast_decoder_raises_when_the_mel_has_a_partial_step():
+def test_fast_decoder_raises_when_the_mel_ends_with_a_partial_decoder_step():
     case = problem(((4, 8),), n_frames_per_step=2)
     case.mel = case.mel[:, :, :7]
     with pytest.raises(ValueError, match="the mel has 7 frames, expected a multiple of 2"):

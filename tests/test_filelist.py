@@ -58,7 +58,7 @@ def test_clips_are_read_from_lists_with_and_without_seconds(sounds):
 
 
 def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_path, monkeypatch):
-    """If that file does not exist, the path is resolved from the working directory. Errors contain
+    """If there is no such file, the path is resolved from the working directory. Errors contain
     both paths."""
     (tmp_path / "work" / "here").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
@@ -104,8 +104,8 @@ def test_clips_folder_is_rejected_when_two_paths_match_one_file(sounds):
 
 
 def test_csv_quoting_rules_do_not_apply_to_texts(sounds, monkeypatch):
-    """LJSpeech has 523 lines with a single quotation mark, which a CSV reader would misinterpret.
-    Only a line feed ends a line. Line numbers count empty lines too."""
+    """523 lines of LJSpeech contain exactly one double quotation mark, which a CSV reader would
+    misinterpret. Only a line feed ends a line. Line numbers count empty lines too."""
     texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
     lines = "\r\n\n".join(f"a.wav|{text}|1.0" for text in texts)
     (sounds / "list.txt").write_bytes(f"\ufeff{lines}\r\n".encode())
@@ -117,7 +117,7 @@ def test_csv_quoting_rules_do_not_apply_to_texts(sounds, monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", ["1.00002", "0.99998", "1"])
-def test_seconds_are_accepted_when_they_differ_by_half_a_sample(sounds, seconds):
+def test_seconds_are_accepted_when_they_differ_from_the_audio_by_half_a_sample(sounds, seconds):
     assert read_filelist(write_list(sounds, f"{sounds}/a.wav|Text.|{seconds}"), H)
 
 
@@ -128,7 +128,7 @@ def test_line_is_rejected_when_its_seconds_differ_from_the_audio_file(sounds, se
     assert f"{filelist}:1: {sounds}/a.wav: {found}" in refusal(filelist)
 
 
-def test_error_lists_all_bad_lines(sounds):
+def test_error_lists_all_invalid_lines(sounds):
     soundfile.write(sounds / "rate.wav", np.zeros(5000), 16000)
     expected = {
         f"{sounds}/gone.wav|Text.": f"{sounds}/gone.wav: no such file",
@@ -174,7 +174,7 @@ def test_text_without_letters_is_rejected_when_the_run_is_new(sounds):
 # ---------------------------------------------------------------------------- the cache
 
 
-def test_cache_is_ignored_when_list_or_settings_differ(sounds, monkeypatch):
+def test_cache_is_ignored_when_the_filelist_or_the_settings_have_changed(sounds, monkeypatch):
     lines = [f"{sounds}/a.wav|One.|1.0", f"{sounds}/c.wav|Two."]
     filelist = write_list(sounds, *lines)
     assert cached_table(filelist, H) is None
@@ -203,7 +203,7 @@ def test_cache_is_ignored_when_list_or_settings_differ(sounds, monkeypatch):
     assert cached_table(filelist, H) is None
 
 
-def test_cache_is_ignored_when_its_mel_settings_differ(cached_mels):
+def test_cache_is_ignored_when_the_settings_of_cached_mels_have_changed(cached_mels):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
     cache_table(read_filelist(filelist, CACHED), CACHED)
     assert list(cached_table(filelist, CACHED)) == list(read_filelist(filelist, CACHED))
@@ -228,7 +228,7 @@ def test_lengths_are_written_one_per_line(tmp_path):
         assert list(csv.reader(file)) == [["id", "frames"], ["a", "7"], ['b, "c".d', "8"]]
 
 
-def test_warning_contains_the_longest_of_the_long_clips():
+def test_warning_about_long_clips_contains_the_longest_clip():
     seconds = [*np.linspace(1, 10, 100), 31.0, 600.0, 35.0]
     warning = warn_of_long_clips(seconds, "list:{}".format)
     assert "3 of 103 clips" in warning
@@ -260,11 +260,11 @@ def test_cached_mels_are_read(cached_mels):
     _, mel, *_ = TextMelDataset(clips, CACHED)[0]
     assert mel.dtype == torch.float32
     np.testing.assert_array_equal(mel, np.load(cached_mels / "x.npy"))
-    mel += 1  # must change a copy in memory, not the file
+    mel += 1  # this must change a copy in memory, not the file
     assert not np.array_equal(mel, np.load(cached_mels / "x.npy"))
 
 
-def test_cached_mels_are_rejected_when_settings_differ(cached_mels):
+def test_cached_mels_are_rejected_when_their_settings_differ_from_those_of_the_run(cached_mels):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
     for name, value in (("hop_length", 300), ("mel_fmax", 7600.0)):
         other = create_hparams(f"load_mel_from_disk=True,{name}={value}")
@@ -273,7 +273,7 @@ def test_cached_mels_are_rejected_when_settings_differ(cached_mels):
     assert "mel_settings.json" in refusal(filelist, CACHED)
 
 
-def test_error_lists_all_bad_cached_mels(cached_mels):
+def test_error_lists_all_invalid_cached_mels(cached_mels):
     mel = np.load(cached_mels / "x.npy")
     bad = mel.copy()
     bad[3, 17] = np.nan
@@ -296,12 +296,12 @@ def test_error_lists_all_bad_cached_mels(cached_mels):
     lines = refusal(filelist, CACHED, new_run=True).splitlines()[1:]
     for number, (name, line) in enumerate(zip(expected, lines, strict=True), 1):
         assert line.startswith(f"  {filelist}:{number}: {cached_mels}/{name}.npy: {expected[name]}")
-    # A resumed run accepts nan, so the error has fewer messages.
+    # A resumed run accepts NaN, so the error does not list nan.npy.
     assert len(refusal(filelist, CACHED).splitlines()) == len(expected)
 
 
 @pytest.mark.parametrize("read", [read_recordings, lambda path: read_filelist(path, H)])
-def test_problem_is_printed_once_when_all_lines_have_it(tmp_path, read):
+def test_problem_is_printed_once_when_it_occurs_in_all_lines(tmp_path, read):
     path = tmp_path / "train.txt"
     path.write_text("".join(f"a{i}.wav\n" for i in range(1000)))
     with pytest.raises(UserError) as caught:

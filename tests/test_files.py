@@ -88,7 +88,7 @@ def test_write_keeps_the_old_file_when_the_process_is_killed(tmp_path):
     assert set(os.listdir(tmp_path)) == kept
 
 
-def test_lock_fails_when_a_different_process_has_it(tmp_path):
+def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
     def another_process():
         command = [sys.executable, "-c", LOCK, tmp_path]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -91,7 +91,7 @@ def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, li
     """Return random runs, each with a number of workers and the optimizer steps at which it
     stops."""
     draw = random.Random(f"stops {program} {processes}")
-    # These stops once made a loop in the documentation lose clips.
+    # With these stops, a loop in the documentation once lost clips.
     known = [7, 18] if processes == 1 else [4, 9]
     several = [sorted(draw.sample(range(1, 3 * epoch), count)) for count in (1, 3, 4, 5)]
     ends = [epoch, 2 * epoch]
@@ -183,7 +183,8 @@ WRONG_USES = {
         "trainer_changed seed=1": r"batches\.txt",
     },
     "lightning": {
-        # The first batch can match the plan by chance. Then saving the state raises the error.
+        # The first batch can match the plan by chance. In this case, saving the state raises the
+        # error.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
         "fit folder='four' world_size=4 loader_options={'shuffle':False}": WRONG_BATCH,

@@ -23,7 +23,7 @@ def script(source: str, seconds: int = 20) -> Part:
 
 
 def page(folder: Path) -> str:
-    """Return the report with all whitespace collapsed to single spaces."""
+    """Return the report with runs of spaces collapsed to single spaces."""
     return re.sub(" +", " ", (folder / "report.md").read_text(encoding="utf-8"))
 
 

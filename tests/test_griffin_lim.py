@@ -80,7 +80,8 @@ def test_griffin_lim_accepts_a_few_frames(frames, h):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         samples = sound_of(mel, h)
-    assert len(samples) == h.hop_length * frames - 1  # maximum for this number of frames
+    # This is the largest number of samples with this number of frames.
+    assert len(samples) == h.hop_length * frames - 1
     assert frame_count(len(samples), h) == frames
     assert np.isfinite(samples).all()
     assert 0.01 < np.abs(samples).max() < 2

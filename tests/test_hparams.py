@@ -111,7 +111,7 @@ def test_unknown_names_suggest_a_similar_setting(name, answer):
 
 
 def test_symbol_table_has_a_path_when_the_filelist_has_no_name():
-    """The problem is reported later, when the program reads the filelist."""
+    """The missing name is reported later, when the program reads the filelist."""
     table = symbols_path(create_hparams("training_files=,symbols=corpus"))
     assert table.name == "symbols.json"
 
@@ -208,7 +208,7 @@ def test_values_set_in_code_are_checked():
     for name in ("seed=True", "text_cleaners=['list']", "batch_capacity=x"):
         assert name in str(caught.value)
     with pytest.raises(UserError, match=r"hop_time=12\.5: .*expected 276 samples"):
-        HParams(hop_time=12.5)  # in code, hop_time does not change hop_length
+        HParams(hop_time=12.5)  # if set in code, hop_time does not change hop_length
     with pytest.raises(dataclasses.FrozenInstanceError):
         HParams().batch_size = 1
     assert HParams(learning_rate=1).learning_rate == 1
@@ -324,7 +324,7 @@ BY_TIME = "win_time=50,hop_time=12.5"
         ("win_time=50,filter_length=4096", "batch_size=8", (1103, 256, 4096)),
     ],
 )
-def test_times_are_converted_to_lengths(before, overrides, expected):
+def test_times_are_converted_to_lengths_in_samples(before, overrides, expected):
     """Later overrides replace earlier overrides."""
     h = create_hparams(overrides, create_hparams(before))
     assert (h.win_length, h.hop_length, h.filter_length) == expected

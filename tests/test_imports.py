@@ -25,7 +25,7 @@ LAYERS = [
     "benchmarks scripts",
 ]
 PROGRAMS = {"synthesize", "train", "benchmarks", "scripts"}  # no module imports these programs
-LIBRARIES = {"tacotron2_voice", "length_batching"}  # they do not import the recipe
+LIBRARIES = {"tacotron2_voice", "length_batching"}  # libraries, which do not import the recipe
 # Packages that are slow to load or that the recipe may replace. Only the listed files import them.
 OWNERS = {
     "librosa": "audio.py",

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
-from test_decoder_kernels import (  # noqa: F401, fixtures that run by themselves
+from test_decoder_kernels import (  # noqa: F401, autouse fixtures
     DTYPES,
     assert_parity,
     guarded_buffers,
@@ -33,7 +33,7 @@ def test_early_launches_read_only_finished_values(kernel_size, monkeypatch):
     # Addresses that the previous launch wrote, and addresses that this launch wrote.
     written: list[set[int]] = [set(), set()]
     cached: set[int] = set()  # sectors that the processor has read
-    changed: set[int] = set()  # cached sectors that were written after that
+    changed: set[int] = set()  # cached sectors that were written after they were read
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
     def addresses(pointers, mask) -> set[int]:
@@ -81,13 +81,13 @@ def test_early_launches_read_only_finished_values(kernel_size, monkeypatch):
     monkeypatch.setattr(kernels, "_wait", wait)
     monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
     sizes = {"attention_location_kernel_size": kernel_size}
-    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # with the block sizes of GPUs
+    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # float32, as on a GPU
     assert early_bytes > 0
 
 
 def test_kernels_never_read_beyond_the_buffers(monkeypatch):
-    """This applies even to programs without a clip, a symbol or a step, although their values are
-    not used."""
+    """This must be true even for kernel programs without a clip, a symbol or a step. Their values
+    are not used."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0

@@ -66,7 +66,7 @@ def test_texts_are_read_when_they_are_next_to_the_audio(recordings):
     assert "C.txt" in problem
 
 
-def test_metadata_finds_audio_in_any_folder(recordings):
+def test_audio_listed_in_metadata_is_found_in_any_folder(recordings):
     (recordings / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
     (recordings / "uploads").mkdir()
     (recordings / "uploads" / "a.webm").touch()  # an unsupported format
@@ -92,7 +92,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("case", NAMES)
-def test_audio_is_found_when_only_one_file_name_is_similar(tmp_path, capsys, case):
+def test_audio_is_found_when_exactly_one_file_name_is_similar(tmp_path, capsys, case):
     path, name = NAMES[case]
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     write_tone(tmp_path / path, 4000)
@@ -262,7 +262,7 @@ def test_note_counts_texts_without_audio(tmp_path, capsys):
     assert "b.txt" in note
 
 
-def test_audio_with_several_transcripts_is_a_problem_until_one_is_chosen(tmp_path):
+def test_audio_with_several_transcripts_is_reported_until_one_is_chosen(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     (tmp_path / "a.txt").write_text("One. Two.")
     (tmp_path / "a.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nOne.\n")
@@ -275,8 +275,9 @@ def test_audio_with_several_transcripts_is_a_problem_until_one_is_chosen(tmp_pat
     assert (clip.text, clip.segment) == ("One. Two.", None)
 
 
-def test_text_folder_is_searched_in_the_folder_of_the_speaker(tmp_path):
-    """Texts of another speaker with the same file name were once used."""
+def test_texts_of_a_speaker_are_read_only_from_the_folder_of_this_speaker(tmp_path):
+    """In an earlier version, a clip could get the text of another speaker's clip with the same file
+    name."""
     for speaker in ("p1", "p2"):
         path = tmp_path / "audio" / speaker / "1.wav"
         path.parent.mkdir(parents=True)
@@ -294,7 +295,8 @@ def test_text_folder_is_searched_in_the_folder_of_the_speaker(tmp_path):
 
 
 def test_texts_next_to_audio_are_read_in_the_given_encoding(tmp_path):
-    """The error about an unclear encoding advises --encoding, which once needed a table."""
+    """The error about an ambiguous encoding suggests --encoding. In an earlier version, this option
+    worked only with a table."""
     for name, content in (("a.txt", "Là-bas, déjà."), ("b.SRT", "")):
         soundfile.write(tmp_path / f"{name[0]}.wav", np.zeros(100), 22050)
         srt = "1\n00:00:00,000 --> 00:00:01,000\nÇa va?\n"
@@ -307,7 +309,7 @@ def write_subtitles(path, text):
     path.write_text(f"1\n00:00:00,000 --> 00:00:01,000\n{text}\n")
 
 
-def test_subtitles_with_a_language_in_their_name_belong_to_the_audio(tmp_path):
+def test_subtitles_are_found_when_their_file_name_contains_a_language(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     write_subtitles(tmp_path / "a.pt-BR.srt", "Bom dia.")
     [clip] = read_layout(tmp_path)[0]
@@ -326,7 +328,7 @@ def test_subtitles_in_several_languages_are_rejected_until_one_is_chosen(tmp_pat
     assert clip.text == "Goedemorgen."
 
 
-def test_label_file_with_times_is_rejected_instead_of_being_read_as_text(tmp_path):
+def test_label_file_with_times_is_rejected_and_not_read_as_text(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     (tmp_path / "a.lab").write_text("0 3500000 sil\n3500000 4200000 hh\n")
     with pytest.raises(UserError) as raised:
@@ -350,21 +352,21 @@ def test_recordings_of_the_same_prompt_are_different_clips(tmp_path):
     assert len({clip.where for clip in clips}) == 2
 
 
-def test_text_folder_may_have_the_same_subfolders_as_the_corpus(tmp_path):
+def test_text_is_found_when_the_text_folder_has_the_subfolders_of_the_corpus(tmp_path):
     write_prompts(tmp_path, "wav/s1/c1/a.wav", "txt/s1/c1/a.txt", "txt/s2/c1/a.txt")
     [clip], _ = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
     assert clip.text == "Text of txt/s1/c1/a.txt."
 
 
 @pytest.mark.parametrize("suffix", ["txt", "normalized.txt"])
-def test_transcripts_selects_a_text_when_there_are_also_subtitles(tmp_path, suffix):
+def test_transcripts_option_selects_the_text_when_there_are_also_subtitles(tmp_path, suffix):
     write_prompts(tmp_path, "a.wav", "a.txt", "a.normalized.txt")
     write_subtitles(tmp_path / "a.srt", "Subtitle.")
     [clip], _ = read_layout(tmp_path, texts=TextSource(suffix=suffix))
     assert clip.text == "Text of a.normalized.txt."
 
 
-def test_transcripts_is_rejected_when_no_text_has_the_extension(tmp_path):
+def test_transcripts_option_is_rejected_when_no_text_has_this_extension(tmp_path):
     write_prompts(tmp_path, "a.wav", "a.txt")
     with pytest.raises(UserError) as raised:
         read_layout(tmp_path, texts=TextSource(suffix="vtt"))
@@ -375,7 +377,7 @@ def test_transcripts_is_rejected_when_no_text_has_the_extension(tmp_path):
     "texts", [TextSource(folder=Path("texts")), TextSource(suffix="srt"), TextSource(tier="words")]
 )
 def test_options_for_text_files_are_rejected_when_there_is_a_table(tmp_path, texts, monkeypatch):
-    """They were once ignored."""
+    """In an earlier version, these options were ignored."""
     monkeypatch.chdir(tmp_path)
     Path("texts").mkdir()
     write_prompts(tmp_path, "a.wav")
@@ -385,7 +387,7 @@ def test_options_for_text_files_are_rejected_when_there_is_a_table(tmp_path, tex
     assert str(raised.value).startswith(texts.options)
 
 
-def test_prepare_takes_an_encoding_without_a_table(tmp_path, monkeypatch):
+def test_prepare_accepts_an_encoding_when_there_is_no_table(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare_program, "prepare", lambda asked: asked)
     parser = prepare_program.make_parser("")
     prepare_program.add_options(parser)

@@ -83,7 +83,7 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
 def test_sampler_passes_match_a_model_when_actions_are_random(actions):
     """The test compares the sampler with this model: a pass over `epoch` starts at batch `start`
-    and has yielded `drawn` batches. None: no pass has started."""
+    and has yielded `drawn` batches. If no pass has started, `drawn` is None."""
 
     def made():
         sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
@@ -195,7 +195,7 @@ def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
     ],
     ids=str,
 )
-def test_load_state_dict_raises_when_clips_or_options_differ(changed):
+def test_load_state_dict_raises_when_clips_or_options_differ_from_those_of_the_state(changed):
     arguments = {"lengths": TWENTY, "batch_size": 3, "strategy": "semi_sorted", **RECIPE}
     sampler = LengthBatchSampler(**arguments)
     sampler.set_epoch(3)
@@ -207,7 +207,7 @@ def test_load_state_dict_raises_when_clips_or_options_differ(changed):
     assert len(list(other)) == len(other.plan)
 
 
-def test_load_state_dict_raises_when_batch_boundaries_differ():
+def test_load_state_dict_raises_when_batch_boundaries_differ_from_those_of_the_state():
     state = LengthBatchSampler(TWENTY, 4, "sorted").state_at(2)
     with pytest.raises(BatchingError, match=r"epoch 0 .*2 of"):
         LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)

@@ -34,7 +34,7 @@ def printed_call(capsys, path, *options):
     return eval(f"dict({call.rpartition(')')[0]})")
 
 
-def test_command_prints_what_each_strategy_costs(tmp_path, capsys):
+def test_command_prints_the_cost_of_each_strategy(tmp_path, capsys):
     rows = "".join(f"{i},{length},7\n" for i, length in enumerate(LENGTHS))
     (tmp_path / "lengths.csv").write_text(f"id,frames,text\n{rows}")
     options = "--column", "frames", "batch_size=8", "num_bins=5", "bucket_size=40"
@@ -66,7 +66,7 @@ def test_printed_call_needs_fewer_steps_than_semi_sorted(tmp_path, capsys):
     assert steps[0] < 0.97 * steps[1]
 
 
-def test_printed_call_keeps_the_sizes_of_the_command(tmp_path, capsys):
+def test_printed_call_keeps_the_size_limits_of_the_command(tmp_path, capsys):
     np.savetxt(tmp_path / "lengths", LENGTHS)
     sizes = ["batch_capacity=2000", "max_clips=40", "size_multiple=2", "too_long=alone"]
     options = printed_call(capsys, tmp_path / "lengths", *sizes)
@@ -123,7 +123,7 @@ def test_error_contains_the_line_or_option_when_input_is_invalid(
     assert "\n" not in message + capsys.readouterr().out
 
 
-def test_command_succeeds_when_output_is_closed(tmp_path):
+def test_command_succeeds_when_standard_output_is_closed(tmp_path):
     path = tmp_path / "lengths"
     path.write_text("3\n4\n5\n")
     command = shlex.join([sys.executable, "-m", "length_batching", str(path)])

@@ -57,7 +57,7 @@ def test_error_contains_the_line_when_a_length_is_invalid(tmp_path, content, exp
     assert f"{path}{expected}" in str(refusal.value)
 
 
-def test_lengths_come_from_the_filelist_cache(tmp_path):
+def test_lengths_are_read_from_the_filelist_cache(tmp_path):
     made = [Clip("x/a.wav", "Ah!", (1, 2, 3), 80, ""), Clip("b.npy", "", (1,), 2, "")]
     filelist = tmp_path / "list.txt"
     ClipTable.of(filelist, enumerate(made, 1)).write()

@@ -52,7 +52,7 @@ def lexicon(folder, content):
         ("nguyen\t{W IH1 N}", "Nguyen", "{W IH1 N}"),
     ],
 )
-def test_whole_words_are_respelled(content, text, expected, tmp_path):
+def test_only_whole_words_are_respelled(content, text, expected, tmp_path):
     settings = with_lexicon(H, lexicon(tmp_path, content))
     assert respell(text, settings.pronunciations) == expected
 
@@ -85,7 +85,8 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
         ("reading /ɹˈɛdɪŋ", "'/ɹˈɛdɪŋ'"),
         ("word ...", "'...'"),
         ("word ta5 shi3", "'ta5 shi3'"),
-        ("New York\tnoo york", "'New York'"),  # "New" was once respelled as "York noo york"
+        # In an earlier version, "New" was respelled as "York noo york".
+        ("New York\tnoo york", "'New York'"),
         ("nguyen\t0.9\twin", "'nguyen"),
         ("nguyen 0.9 win", "'0.9 win'"),
         ("nguyen N UW1 AH0 N", "'N UW1 AH0 N'"),

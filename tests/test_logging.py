@@ -65,7 +65,7 @@ def scalars(directory) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def test_tensorboard_contains_settings_curves_plots_audio(tmp_path):
+def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
     logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_run(RUN)
     logger.log_step(3, {"loss": 1.5})
@@ -116,8 +116,8 @@ def test_plots_show_the_text_and_the_end_of_speech():
     assert plots_of(replace(example(), free_running=None)).keys() == PLOTS
 
 
-def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
-    """This also works if the folder was renamed."""
+def test_logs_are_truncated_to_the_checkpoint(tmp_path):
+    """The logs are also truncated if the run folder was renamed."""
     before, folder = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     logger = RunLogger(before, before / "logs")
@@ -208,7 +208,7 @@ def event_files(directory) -> set[str]:
     return {path.name for path in (directory / "logs").iterdir()}
 
 
-def test_event_files_from_different_programs_do_not_change(tmp_path):
+def test_event_files_of_other_programs_do_not_change(tmp_path):
     logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_epoch(EPOCH)
     saved = logger.state()

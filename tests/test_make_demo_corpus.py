@@ -116,7 +116,7 @@ def test_stopped_generation_leaves_no_files(tmp_path, number):
     assert list(folder.iterdir()) == []
 
 
-def test_corpus_records_the_language_and_its_voice(tmp_path):
+def test_demo_corpus_records_its_language_and_uses_a_voice_of_that_language(tmp_path):
     folders = [tmp_path / language for language in ("en-us", "de", "fr-fr")]
     for folder in folders:
         make_corpus(folder, clips=2, language=folder.name)
@@ -137,7 +137,7 @@ def test_corpus_records_the_language_and_its_voice(tmp_path):
         EspeakVoice("xx")
 
 
-def test_skip_continues_the_clips_of_a_shorter_corpus(corpus, tmp_path):
+def test_numbers_continue_those_of_a_shorter_corpus_when_skip_is_given(corpus, tmp_path):
     make_corpus(tmp_path / "unseen", clips=3, seed=0, skip=16)
     rows = read_lines(corpus) + read_lines(tmp_path / "unseen")
     assert [name for name, _, _ in rows] == [f"DEMO-{number:04d}" for number in range(1, 20)]

@@ -254,7 +254,7 @@ def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread)
     assert 0.7 < estimated / measured < 1.3
 
 
-def test_cpu_estimate_runs_only_few_clips():
+def test_cpu_estimate_runs_only_a_few_clips():
     trainer = WatchedTrainer()
     CpuEstimate(trainer, trainer.compute_gradients, [(640, 200, 5)])
     assert [mel[0] for mel, _ in trainer.shapes("training")] == [1, 40]

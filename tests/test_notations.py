@@ -33,7 +33,7 @@ CORRECTED = ["english_cleaners_corrected"]
         ("{{HH AH0}}", CORRECTED, ENGLISH, "{{HH AH0"),
     ],
 )
-def test_notation_is_rejected_when_the_model_does_not_have_it(text, cleaners, table, found):
+def test_notation_is_rejected_when_the_model_does_not_support_it(text, cleaners, table, found):
     assert repr(found) in refusal(check_notations, text, cleaners, table)
 
 

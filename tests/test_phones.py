@@ -51,7 +51,7 @@ def test_punctuation_inside_words_and_numbers_is_read():
     assert percent == words
 
 
-def test_phones_contain_no_flags_when_words_are_foreign():
+def test_phones_contain_no_language_flags_when_words_are_foreign():
     [found] = to_phones(["Ein Computer, le week-end (smiley)."], "fr")
     assert "(en)" not in found
     assert "(fr)" not in found
@@ -69,7 +69,7 @@ def test_error_lists_languages_when_the_language_is_unknown():
         assert "\n" not in message
 
 
-def test_error_contains_requirements_file_when_a_package_is_missing(monkeypatch):
+def test_error_suggests_the_requirements_file_when_a_package_is_missing(monkeypatch):
     phones._about.cache_clear()
     monkeypatch.setattr(phones, "COMMAND", [sys.executable, "-S", *phones.COMMAND[1:]])
     monkeypatch.setattr(phones, "_espeak", phones.Espeak())
@@ -148,8 +148,8 @@ def phones_and_process(text):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_espeak_leaves_no_process_and_no_files(number, tmp_path):
-    """The temporary folder contains no copy of the eSpeak library afterwards."""
+def test_espeak_leaves_no_process_and_no_files_when_the_program_is_killed(number, tmp_path):
+    """After the program was killed, the temporary folder contains no copy of the eSpeak library."""
     script = "import os; from tacotron2_voice.text import phones\n"
     script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
     script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"
@@ -173,7 +173,7 @@ def test_digits_of_all_scripts_are_read():
     assert written[1] == f"{written[0]} {written[0]}"
     assert written[2] == written[3]
     assert written[4] == written[5]
-    nepali = to_phones(["३४", "34"], "ne")  # eSpeak reads 34 as English there
+    nepali = to_phones(["३४", "34"], "ne")  # eSpeak's Nepali voice reads 34 in English
     assert nepali[0] != nepali[1]
 
 
@@ -196,7 +196,7 @@ def test_digits_of_all_scripts_are_read():
         ("en-us", "example.com"),
     ],
 )
-def test_words_with_inner_punctuation_are_read_like_espeak_reads_the_whole_word(language, word):
+def test_words_with_inner_punctuation_are_read_as_espeak_reads_the_whole_word(language, word):
     [whole] = phones._espeak.ask(language=language, texts=[word])["phones"]
     whole = unicodedata.normalize("NFC", whole)
     assert to_phones([word, f"«{word}», {word}."], language) == [whole, f"«{whole}», {whole}."]

@@ -115,7 +115,7 @@ def test_old_filelists_are_kept_when_the_disk_is_full(corpus, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("changed", ["metadata.csv", "wavs/c03.wav"])
-def test_prepare_stops_when_a_file_changes_meanwhile(corpus, tmp_path, monkeypatch, changed):
+def test_prepare_stops_when_a_file_changes_while_it_runs(corpus, tmp_path, monkeypatch, changed):
     def replace_by_older(*_):
         shutil.copy2(corpus / changed, tmp_path / "old")
         os.replace(tmp_path / "old", corpus / changed)
@@ -156,7 +156,7 @@ def test_filelist_has_relative_paths_when_clips_are_in_a_nearby_folder(clip, out
     assert preparation.listed_path(clip, Path(out)) == listed
 
 
-def test_caches_stay_current_when_the_folder_is_moved(tmp_path, monkeypatch):
+def test_caches_stay_valid_when_the_folder_is_moved(tmp_path, monkeypatch):
     """Neither the clips nor the table are read again, and settings.txt refers to the filelists in
     its own folder."""
     make_corpus(tmp_path / "old" / "data")
@@ -176,7 +176,7 @@ def settings_of(folder):
     return create_hparams(f"@{folder / 'settings.txt'}")
 
 
-def test_settings_file_is_read_when_corpus_is_prepared_again(corpus, tmp_path):
+def test_settings_file_can_be_used_to_prepare_the_corpus_again(corpus, tmp_path):
     out = tmp_path / "lists"
     prepare(Preparation(corpus, out, "hop_length=200", mels=tmp_path / "mels"))
     h = settings_of(out)
@@ -233,7 +233,7 @@ def test_bad_lines_are_rejected_when_symbols_come_from_the_corpus(tmp_path):
     assert str(tmp_path / "metadata.csv") in message
 
 
-def test_problem_is_printed_once_when_all_lines_have_it(tmp_path):
+def test_problem_is_printed_once_when_it_occurs_in_all_lines(tmp_path):
     (tmp_path / "wavs").mkdir()
     (tmp_path / "metadata.csv").write_text("".join(f"c{i}|a|...\n" for i in range(1000)))
     message = refusal(prepare_with, tmp_path, tmp_path / "lists")
@@ -261,7 +261,7 @@ def test_prepare_warns_when_texts_have_foreign_letters(corpus, tmp_path, capsys)
 
 
 def test_validation_filelist_is_omitted_when_the_fraction_is_0(corpus, tmp_path, capsys):
-    """prepare writes this to the settings, also with cached mels."""
+    """settings.txt sets an empty validation filelist, with and without cached mels."""
     for mels in (None, tmp_path / "mels"):
         prepare(Preparation(corpus, tmp_path / "lists", val_fraction=0, mels=mels))
         assert "Split: no clips are held out for validation" in capsys.readouterr().out
@@ -429,7 +429,8 @@ def test_split_equals_the_pinned_split_when_the_corpus_is_ljspeech(
     assert "the pinned split" in printed
     warnings = [line for line in printed.splitlines() if line.startswith("warning")]
     [warning] = [line for line in warnings if "symbols per second" in line]
-    assert "in 2 of 13,100 clips" in warning  # 47 symbols in 8.9 s and 13 symbols in 2.1 s
+    # One clip has 47 symbols in 8.9 s, the other clip has 13 symbols in 2.1 s.
+    assert "in 2 of 13,100 clips" in warning
     assert "LJ014-0165 (" in warning
     [brackets] = [line for line in warnings if line != warning]
     assert "in 7 of 13,100 clips" in brackets  # words such as [Marina]
@@ -485,7 +486,7 @@ def test_mels_are_made_when_missing_or_outdated(corpus, tmp_path, capsys):
     assert {name for name in after if after[name] != before[name]} == {"c03.npy"}
 
 
-def test_mel_folder_is_rejected_when_its_mel_settings_differ(corpus, tmp_path):
+def test_mel_folder_is_rejected_when_its_mels_were_computed_with_other_settings(corpus, tmp_path):
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     prepare(Preparation(corpus, lists, mels=mels))
     before = contents(mels)
@@ -532,7 +533,7 @@ def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, ca
     assert sum(len(read_filelist(path, h)) for path in (h.training_files, h.validation_files)) == 50
 
 
-def test_prepare_prints_no_warning_when_clips_are_real(tmp_path, capsys, ljspeech_mini):
+def test_prepare_prints_no_warning_for_real_clips(tmp_path, capsys, ljspeech_mini):
     prepare(Preparation(ljspeech_mini, tmp_path))
     assert "warning" not in capsys.readouterr().out
     train, val = read_lists(tmp_path)
@@ -582,7 +583,7 @@ def test_output_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
 
 @pytest.mark.parametrize("form", ["Windows encoding", "semicolons", "named column"])
 def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
-    """If training can use the audio files, this works without --convert."""
+    """--convert is only needed if training cannot use the audio files."""
     add_line(corpus, "c10|No. ten|Number ten, naïve café and the crème brûlée of Zoë.")
     write_tone(corpus / "wavs" / "c10.wav", 9000)
     prepare(Preparation(corpus, tmp_path / "plain"))

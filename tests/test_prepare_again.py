@@ -21,7 +21,8 @@ def corpus(tmp_path):
 
 
 def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeypatch, capsys):
-    """They are renamed after settings.txt lists the new filelists. No other files change."""
+    """Existing filelists are renamed after settings.txt lists the new filelists. No other files
+    change."""
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     cleaners = "text_cleaners=[basic_cleaners]"
     prepare(Preparation(corpus, lists, f"{cleaners},symbols=corpus", mels=mels))
@@ -60,7 +61,8 @@ def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
 
 
 def test_settings_list_existing_filelists_when_prepare_is_killed(corpus, tmp_path, monkeypatch):
-    """This holds at every moment at which prepare is killed while it moves files into place."""
+    """prepare is killed while it moves plots and filelists into place. It moves settings.txt
+    last."""
     lists, replaced = tmp_path / "lists", []
 
     def replace_some(source, target):
@@ -70,7 +72,7 @@ def test_settings_list_existing_filelists_when_prepare_is_killed(corpus, tmp_pat
         os.rename(source, target)
 
     monkeypatch.setattr(preparation.os, "replace", replace_some)
-    for done in range(4):  # plots and filelists
+    for done in range(4):  # number of files moved before the kill
         replaced.clear()
         refusal(prepare_with, corpus, lists, error=KeyboardInterrupt)
         assert len(replaced) == done

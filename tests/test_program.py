@@ -40,7 +40,7 @@ def test_program_prints_help_when_started_in_another_folder(path, tmp_path):
 
 
 CTRL_C = "os.kill(os.getpid(), signal.SIGINT)"
-ENDS = {  # the body of main, exit code, pattern of standard error
+ENDS = {  # body of main, exit code, and pattern for standard error
     "nothing wrong": ("print('done')", 0, ""),
     "Ctrl-C": (f"{CTRL_C}\nprint('went on')", 130, r"program\.py: interrupted\n"),
     "Ctrl-C with a message": (
@@ -76,13 +76,13 @@ def test_program_ends_with_exit_code_when_main_ends(case, tmp_path):
     assert "went on" not in found.stdout
 
 
-def test_program_ignores_ctrl_c_when_its_parent_did(tmp_path):
+def test_program_ignores_ctrl_c_when_its_parent_process_ignored_it(tmp_path):
     body = f"signal.signal(signal.SIGINT, signal.SIG_IGN)\n{CTRL_C}\nprint('went on')"
     assert run(tmp_path, body).stdout == "went on\n"
 
 
 @pytest.mark.parametrize(("length", "code"), [(100_000, 141), (10, 141)])
-def test_program_ends_quietly_when_its_reader_is_gone(length, code, tmp_path):
+def test_program_ends_quietly_when_the_reader_of_its_output_has_exited(length, code, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     options = {"stdout": writer, "stderr": subprocess.PIPE, "capture_output": False}
@@ -99,6 +99,6 @@ def test_program_prints_one_line_when_the_disk_is_full(tmp_path):
     assert re.fullmatch(r"program\.py: error: .*No space left on device.*\n", found.stderr)
 
 
-def test_program_escapes_characters_when_the_terminal_lacks_them(tmp_path):
+def test_program_escapes_characters_that_the_terminal_cannot_print(tmp_path):
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     assert run(tmp_path, "print('–')", env=environment).stdout == "\\u2013\n"

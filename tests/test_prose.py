@@ -29,7 +29,7 @@ H = create_hparams()
         ("Anglo-\nSaxon 1-\n2 a --\nb soft\xad\nly", [(1, "Anglo-Saxon 1- 2 a -- b softly")]),
         ("你好，\n世界\nok", [(1, "你好，世界 ok")]),
         ("한국\n말", [(1, "한국 말")]),
-        # page numbers
+        # texts with page numbers
         ("One\n\n12\n\nTwo.", [(1, "One"), (5, "Two.")]),
         ("it was\n\n- 12 -\n\n\fthe end.", [(1, "it was the end.")]),
         ("It ended.\n\n12\n\n\fThe next.", [(1, "It ended."), (5, "The next.")]),
@@ -135,7 +135,7 @@ def test_text_file_is_split_into_paragraphs_or_lines(tmp_path, capsys):
     assert [name for name, _ in texts_of(path, numbers=ENGLISH)] == ["0001", "0002"]
 
 
-def test_note_suggests_the_option_when_each_line_of_a_file_is_a_sentence(tmp_path, capsys):
+def test_note_suggests_lines_option_when_each_line_of_a_file_is_a_sentence(tmp_path, capsys):
     path = tmp_path / "a.txt"
     path.write_text("One.\nTwo!\nThree?\n")
     assert texts_of(path) == [("0001", "One. Two! Three?")]
@@ -166,7 +166,9 @@ def test_markdown_parser_is_needed_only_for_markdown_files(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(("option", "factor"), [([], 2.5), (["--lines"], 1)])
-def test_pause_between_paragraphs_is_longer(option, factor, voices, tmp_path, monkeypatch):
+def test_pause_between_paragraphs_is_longer_than_between_lines(
+    option, factor, voices, tmp_path, monkeypatch
+):
     synthesize_quickly(monkeypatch.setattr)
     path = tmp_path / "a.txt"
     lengths = []
@@ -180,7 +182,7 @@ def test_pause_between_paragraphs_is_longer(option, factor, voices, tmp_path, mo
     assert lengths[1] - 2 * lengths[0] == round(0.4 * factor * rate)
 
 
-def test_markdown_breaks_separate_words_and_images_are_counted():
+def test_markdown_line_breaks_separate_words_and_images_are_counted():
     prose = read_markdown("a.md", "Stay here.<br>Next ![a dog](dog.png) one.<BR/>End.\n")
     assert [text for _, text in prose.paragraphs] == ["Stay here. Next  one. End."]
     assert any("1 image" in note for note in prose.notes)

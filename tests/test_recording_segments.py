@@ -1,4 +1,4 @@
-"""Test segments from subtitles, labels, TextGrids, Kaldi and lhotse, and their padding."""
+"""Test reading segments from subtitles, labels, TextGrids, Kaldi and lhotse, and their padding."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def test_segments_are_read_from_every_file_with_times(name, content, tmp_path):
     assert entries[1].where == f"{path}: segment 2 at 63.00 s"
 
 
-def test_textgrid_raises_when_it_has_several_tiers_and_no_tier_is_chosen(tmp_path):
+def test_textgrid_is_rejected_when_it_has_several_tiers_and_no_tier_is_chosen(tmp_path):
     path = tmp_path / "a.TextGrid"
     path.write_text(textgrid("words", "sentences"))
     with pytest.raises(UserError, match="words, sentences"):
@@ -64,7 +64,9 @@ def test_textgrid_raises_when_it_has_several_tiers_and_no_tier_is_chosen(tmp_pat
         ("a.TextGrid", "nonsense", "a.TextGrid"),
     ],
 )
-def test_segments_raise_when_the_file_is_malformed(name, content, place, tmp_path):
+def test_error_contains_the_place_when_a_file_with_segments_is_malformed(
+    name, content, place, tmp_path
+):
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(UserError) as raised:
@@ -208,7 +210,7 @@ def texts_of(path, content: str, **options) -> list[str]:
     return [entry.text for entry in read_segments(path, "a", **options)]
 
 
-def test_webvtt_identifiers_and_notes_are_no_text(tmp_path):
+def test_webvtt_identifiers_and_notes_are_not_read_as_text(tmp_path):
     assert texts_of(tmp_path / "a.vtt", VTT_OF_TEAMS) == ["Good morning, Linda.", "Yes."]
 
 
@@ -218,7 +220,7 @@ def test_lines_that_automatic_captions_repeat_are_removed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("time", ["00:00:03 --> xx", "00:00:03 -->", "3 --> 4"])
-def test_subtitle_with_wrong_times_is_reported_with_its_line(time, tmp_path):
+def test_error_contains_the_line_when_the_times_of_a_subtitle_are_invalid(time, tmp_path):
     content = f"1\n00:00:01,000 --> 00:00:02,000\nOne.\n\n2\n{time}\nTwo.\n"
     with pytest.raises(UserError) as raised:
         texts_of(tmp_path / "a.srt", content)
@@ -234,20 +236,22 @@ def test_subtitle_with_wrong_times_is_reported_with_its_line(time, tmp_path):
         "1e0\t2.5\tGood morning.\n3.0\t4.0\tYes.\n",
     ],
 )
-def test_labels_are_recognized_in_other_forms(labels, tmp_path):
+def test_labels_are_recognized_when_numbers_or_delimiters_have_another_form(labels, tmp_path):
     assert are_labels(labels)
     assert texts_of(tmp_path / "a.txt", labels) == ["Good morning.", "Yes."]
 
 
 @pytest.mark.parametrize("text", ["One, two.", "1 2 buckle my shoe", "3 o'clock\tand more", ""])
-def test_texts_are_no_labels(text):
+def test_ordinary_text_is_not_recognized_as_labels(text):
     assert not are_labels(text)
 
 
 @pytest.mark.parametrize(
     "changes", [{"start": None}, {"duration": "abc"}, {"start": float("nan")}, {"duration": -1}]
 )
-def test_lhotse_supervision_with_wrong_times_is_rejected_with_its_line(changes, tmp_path):
+def test_error_contains_the_line_when_the_times_of_a_lhotse_supervision_are_invalid(
+    changes, tmp_path
+):
     recording = {"id": "r1", "sources": [{"type": "file", "source": "one.wav"}]}
     supervision = {"id": "s", "recording_id": "r1", "start": 1.0, "duration": 1.5, "text": "yes"}
     for name, value in (("recordings", recording), ("supervisions", supervision | changes)):
@@ -263,7 +267,9 @@ TWO_CHANNELS = [{"type": "file", "channels": [0, 1], "source": "one.wav"}]
 @pytest.mark.parametrize(
     "sources", [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}], TWO_CHANNELS]
 )
-def test_lhotse_recording_without_one_file_is_rejected_with_its_line(sources, tmp_path):
+def test_error_contains_the_line_when_a_lhotse_recording_does_not_have_one_mono_file(
+    sources, tmp_path
+):
     (tmp_path / "recordings.jsonl").write_text(json.dumps({"id": "r1", "sources": sources}))
     (tmp_path / "supervisions.jsonl").write_text("")
     with pytest.raises(UserError) as raised:
@@ -271,7 +277,7 @@ def test_lhotse_recording_without_one_file_is_rejected_with_its_line(sources, tm
     assert str(raised.value).startswith(f"{tmp_path / 'recordings.jsonl'}:1: ")
 
 
-def test_segments_inside_another_segment_are_problems():
+def test_segments_inside_another_segment_are_reported_as_problems():
     clips, problems = padded(segments_of((0.0, 12.0), (2.0, 3.0), (5.0, 8.0)), 0.1)
     assert [x.where for x in clips] == ["book.srt: 0.00 s"]
     assert len(problems) == 2
@@ -302,7 +308,7 @@ def test_subtitles_keep_their_times_when_few_of_them_overlap(tmp_path):
     assert read_segments(tmp_path / "a.srt", "a")[0].segment == Segment(0, 2.5)
 
 
-def test_subtitles_with_few_repeated_lines_are_kept_with_a_warning(tmp_path, capsys):
+def test_warning_is_printed_and_subtitles_are_kept_when_few_lines_are_repeated(tmp_path, capsys):
     cues = [(i, i + 1, f"line {i}") for i in range(9)]
     write_srt(tmp_path / "a.srt", *cues, (9, 10, "line 8\nline 9"))
     assert read_segments(tmp_path / "a.srt", "a")[-1].text == "line 8 line 9"
@@ -310,13 +316,13 @@ def test_subtitles_with_few_repeated_lines_are_kept_with_a_warning(tmp_path, cap
 
 
 @pytest.mark.parametrize(("start", "end"), [(1.5, 1.5), (1.5, 1.45), (3.0, 1.0)])
-def test_segment_is_a_problem_when_it_does_not_end_after_its_start(start, end):
+def test_segment_is_reported_when_it_does_not_end_after_its_start(start, end):
     clips, [problem] = padded(segments_of((0.0, 1.0), (start, end), (5.0, 8.0)), 0.1)
     assert [x.segment.start for x in clips] == [0.0, 4.9]
     assert problem.startswith(f"book.srt: {start:.2f} s: ")
 
 
-def test_two_segments_with_the_same_start_are_told_apart(tmp_path):
+def test_segments_have_different_locations_in_messages_when_their_starts_are_nearly_equal(tmp_path):
     (tmp_path / "a.txt").write_text("1.000\t1.003\tHm.\n1.004\t3.0\tThe first.\n")
     first, second = read_segments(tmp_path / "a.txt", "a")
     assert first.where != second.where
@@ -328,7 +334,7 @@ def test_labels_of_silence_are_left_out_with_a_note(tmp_path, capsys):
     assert "3 labels" in capsys.readouterr().out
 
 
-def test_subtitles_keep_text_between_angle_brackets_that_is_no_tag(tmp_path):
+def test_text_between_angle_brackets_is_kept_when_it_is_not_a_tag(tmp_path):
     write_srt(tmp_path / "a.srt", (0, 1, '<i>If</i> a < b and <font color="red">c</font> > d.'))
     [entry] = read_segments(tmp_path / "a.srt", "a")
     assert entry.text == "If a < b and c > d."
@@ -342,8 +348,9 @@ def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):
 
 
 @pytest.mark.parametrize("time", ["00:00:10,9", "00:00:10,90", "00:00:10", "00:10,000"])
-def test_subtitles_are_rejected_with_their_line_when_a_time_is_incomplete(time, tmp_path):
-    """`,9` was once read as 9 ms, and a time without hours as hours and minutes."""
+def test_error_contains_the_line_when_the_time_of_a_subtitle_is_incomplete(time, tmp_path):
+    """In an earlier version, `,9` was read as 9 ms, and a time without hours was read as hours and
+    minutes."""
     (tmp_path / "a.srt").write_text(f"1\n00:00:01,000 --> {time}\nYes.\n")
     with pytest.raises(UserError) as raised:
         read_segments(tmp_path / "a.srt", "a")

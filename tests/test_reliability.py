@@ -87,7 +87,7 @@ def test_vocoder_is_used_for_every_synthesis_mode(monkeypatch, tmp_path, capsys)
     assert "vocoder.onnx" in capsys.readouterr().out
 
 
-def test_language_is_rejected_when_the_recognizer_lacks_it(scripted, tmp_path):
+def test_language_is_rejected_when_the_recognizer_does_not_support_it(scripted, tmp_path):
     with pytest.raises(UserError, match="--recognizer whisper"):
         run(tmp_path, "--transcribe", "--language", "de")
 

@@ -41,7 +41,7 @@ from tacotron2_voice.utils.errors import UserError
 
 STUDY = DATA / "study"
 NAMES = ("RAND", "SSB-DBS-BR", "SSB-DBS", "SB-BR")
-JITTER = (0.0, 0.01, 0.025)  # added to the losses of each seed
+JITTER = (0.0, 0.01, 0.025)  # values added to the losses, one per seed
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +171,7 @@ def test_table_shows_a_dash_and_a_footnote_when_a_validation_is_missing(tmp_path
     assert any(str(folder) in note for note in notes)
 
 
-def test_column_headings_are_thirds_of_the_epochs_when_runs_are_short(tmp_path):
+def test_columns_cover_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     write_run(tmp_path / "a", epochs=12, step=2, loss=lambda epoch: epoch)
     measured = Measured(read_runs([tmp_path]))
     spans = ["epochs 1–4", "epochs 5–8", "epochs 9–12", "epochs 1–12"]
@@ -197,7 +197,7 @@ def test_published_reductions_equal_those_computed_from_table_2():
         assert fall == pytest.approx(expected, abs=0.01)
 
 
-def test_table_shows_no_reduction_when_settings_differ(tmp_path):
+def test_table_shows_no_reduction_when_the_settings_of_the_two_strategies_differ(tmp_path):
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "b", BEST, overrides="prenet_dim=64")
     saved = cells(tmp_path).loc["table_3", BEST, "saved (%)"]
@@ -277,7 +277,7 @@ def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
     [finding] = [f for f in findings(Measured(read_runs([quiet]))) if f.claim == claim]
     assert finding.ours[0].startswith(f"RAND → {BEST}: −50.00% ± ")
     assert finding.published == [f"RAND → {BEST}: −41.25%"]
-    for name, value in minutes.items():  # the medians are the same for all seeds
+    for name, value in minutes.items():  # the seeds of a strategy have the same median
         for seed in range(3):
             folder = tmp_path / "busy" / name / str(seed)
             uneven = lambda epoch, m=value: m * (1 if epoch % 2 else 8)  # noqa: E731
@@ -305,7 +305,8 @@ def test_loss_plot_has_bands_of_one_standard_error(tmp_path):
     rand, sb = epochs.get_lines()[:2]
     np.testing.assert_allclose(rand.get_xydata(), [(2, 9), (4, 7), (6, 5)])
     np.testing.assert_allclose(hours.get_lines()[0].get_xdata(), [1.5, 5.0, 10.5])
-    band = epochs.collections[0]  # two losses that differ by 2 have a standard error of 1
+    # The mean of two losses that differ by 2 has a standard error of 1.
+    band = epochs.collections[0]
     assert {(2.0, 10.0), (2.0, 8.0)} <= set(map(tuple, band.get_paths()[0].vertices.tolist()))
     assert (rand.get_color(), rand.get_marker()) != (sb.get_color(), sb.get_marker())
     assert hours.get_xlabel() == "training time (hours)"

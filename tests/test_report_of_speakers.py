@@ -62,7 +62,7 @@ def test_table_has_a_row_for_each_speaker():
     assert rows[3] == ["anna", "30", "5", "2.6", "60", "0.20", "-20.0"]
 
 
-def test_table_is_cut_when_there_are_many_speakers():
+def test_table_is_truncated_when_there_are_many_speakers():
     """The table shows the speakers with the most and the fewest minutes, and truncates long
     names."""
     many = facts(*(clips_of(f"p{i:03}", 1 + i) for i in range(99)), clips_of("x" * 90, 200))

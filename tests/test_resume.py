@@ -81,7 +81,7 @@ def test_resume_fails_when_no_checkpoint_is_valid(how, copied, capsys):
 def test_resume_reports_the_read_error_when_a_checkpoint_is_unreadable(
     which, copied, monkeypatch, capsys
 ):
-    """`best.pt` is read too, because it might be from a later step."""
+    """`best.pt` is read too, because it might be from a later optimizer step."""
     unreadable = newest(copied) if which == "newest" else copied / "best.pt"
     open_file = files.open_file
 
@@ -127,15 +127,16 @@ def test_resume_changes_nothing_when_the_run_is_finished(copied, capsys):
     assert snapshot(copied) == before
 
 
-def test_resume_continues_bitwise_when_epochs_are_raised(copied, corpus, tmp_path):
+def test_resumed_run_is_bitwise_equal_when_the_number_of_epochs_is_increased(
+    copied, corpus, tmp_path
+):
     train.main([*flags(copied, "epochs=5"), "--resume"])
     run(tmp_path / "out", corpus, **LONG | {"epochs": 5})
     assert_same_run(copied, tmp_path / "out")
 
 
 def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monkeypatch):
-    """This happens if the checkpoint was moved to another disk, so that best.pt is a separate
-    file."""
+    """For example, the checkpoint was moved to another disk, so best.pt is a separate file."""
     linked = newest(copied)
     moved, before = linked.rename(tmp_path / "moved.pt"), metrics(copied)
     linked.symlink_to(moved)
@@ -217,7 +218,7 @@ def test_resuming_from_an_earlier_checkpoint_continues_after_kills(corpus, tmp_p
     assert_same_run(out, whole)
 
 
-def test_resume_reads_the_step_from_content_when_the_name_differs(copied, capsys):
+def test_resume_reads_the_step_from_the_checkpoint_when_its_file_name_differs(copied, capsys):
     """Temporary files of a killed run are removed from the events folder, because TensorBoard would
     read them."""
     shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")
@@ -323,7 +324,9 @@ def change_clips(corpus, filelist: Path) -> None:
 NEW_CLIPS = "1 added, 1 gone, 2 changed"
 
 
-def test_error_contains_the_option_when_clips_differ(copied, corpus, tmp_path, capsys):
+def test_error_suggests_the_option_for_new_clips_when_clips_have_changed(
+    copied, corpus, tmp_path, capsys
+):
     filelist = tmp_path / "new.txt"
     change_clips(corpus, filelist)
     before = snapshot(copied)
@@ -334,7 +337,7 @@ def test_error_contains_the_option_when_clips_differ(copied, corpus, tmp_path, c
     assert snapshot(copied) == before
 
 
-def test_new_clips_keep_weights_and_counts(corpus, tmp_path, monkeypatch, capsys):
+def test_weights_and_counts_are_kept_when_clips_have_changed(corpus, tmp_path, monkeypatch, capsys):
     """The interrupted epoch starts again with a plan for the new clips."""
     filelist = tmp_path / "new.txt"
     out = stopped_inside_an_epoch(corpus, tmp_path / "out")

@@ -95,7 +95,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def damage(rng: random.Random, folder: Path) -> None:
-    """Damage the output folder in a way that a killed process or a user could."""
+    """Damage the output folder in one of the ways in which a killed process or a user could damage
+    it."""
     log = folder / "spoken.jsonl"
     made = [path for path in folder.iterdir() if path.suffix in (".wav", ".png")]
     if log.exists() and rng.random() < 0.5:
@@ -130,7 +131,8 @@ def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
     assert found == whole
     assert {*expected.splitlines()} <= {*log.splitlines()}
     assert stops > 0
-    assert damaged or stopper.texts <= 5 + 5 + stops  # each stop makes at most one text repeat
+    # Each stop causes at most one text to be synthesized again.
+    assert damaged or stopper.texts <= 5 + 5 + stops
     assert damaged or log == expected
 
 
@@ -153,7 +155,7 @@ def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
             break
         except KeyboardInterrupt:
             stops += 1
-        if wav.exists():  # results are complete, so the command would start anew
+        if wav.exists():  # results are complete, so the command would start again
             wav.unlink()
             begun += 1
         if part.exists() and part.stat().st_size > 44:

@@ -70,7 +70,7 @@ def test_batches_fill_whole_tiles_when_a_second_tile_doubles_the_cost():
 
 def test_large_batch_is_kept_when_its_decoder_step_costs_little_more():
     plan = plan_epoch(np.full(200, 10), 25, "sorted", dynamic_batch_size=True, row_costs=H100)
-    assert {*plan.sizes.tolist()} == {25}  # 25 rows / 48.3 µs is more than 16 rows / 32.6 µs
+    assert {*plan.sizes.tolist()} == {25}  # 25 clips / 48.3 µs is more than 16 clips / 32.6 µs
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
@@ -102,8 +102,9 @@ def test_cost_table_is_rejected_when_a_size_multiple_is_given():
     assert "size_multiple=2" in str(raised.value)
 
 
-def test_last_batch_keeps_all_clips():
-    """With a rest of 4 clips, the epoch would have one more step."""
+def test_last_batch_is_never_shortened():
+    """Ending the batch after 16 clips would reduce its cost per clip, but the remaining 4 clips
+    would need one more batch."""
     plan = plan_epoch(
         [10] * 19 + [11], 25, "sorted", dynamic_batch_size=True, row_costs={16: 1, 32: 2}
     )
@@ -112,8 +113,9 @@ def test_last_batch_keeps_all_clips():
 
 @pytest.mark.parametrize("batches_per_update", [1, 2, 4])
 @pytest.mark.parametrize("num_clips", [14, 29, 101])
-def test_updates_are_the_same_when_the_default_multiple_is_given(num_clips, batches_per_update):
-    """The recipe always passes all options. Its optimizer steps must not depend on that."""
+def test_optimizer_steps_are_the_same_when_default_options_are_given(num_clips, batches_per_update):
+    """The recipe always passes all options. Optimizer steps must not depend on whether a default
+    value is passed explicitly."""
     plans = []
     updates = {"batches_per_update": batches_per_update, "short_last_update": True}
     for options in ({}, {"size_multiple": 1, "row_costs": None}):

@@ -55,7 +55,9 @@ def test_version_depends_on_every_rule_file(tmp_path, monkeypatch):
         ("0123456789abcdef", "basic_cleaners", False),
     ],
 )
-def test_synthesizer_prints_a_note_when_reading_rules_differ(trained, cleaner, has_note):
+def test_synthesizer_has_a_note_when_reading_rules_differ_from_those_of_training(
+    trained, cleaner, has_note
+):
     settings = replace(Scripted(GOOD).settings, text_cleaners=(cleaner,))
     synthesizer = Scripted(GOOD, settings=settings)
     synthesizer.training = replace(synthesizer.training, text_rules=trained)
@@ -85,6 +87,6 @@ def test_exported_voice_keeps_the_rules_version_of_its_training(voices, tmp_path
     description = json.loads(path.read_text())
     path.write_text(json.dumps(description | {"text_rules": "0123456789abcdef"}))
     assert "0123456789abcdef" in Voice(folder).rules_note()
-    del description["text_rules"]  # voices of 0.4.0 do not contain this entry
+    del description["text_rules"]  # voices that were exported with 0.4.0 do not contain this entry
     path.write_text(json.dumps(description))
     assert Voice(folder).rules_note() == ""

@@ -193,7 +193,7 @@ def test_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_path, capsy
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, RuntimeError])
-# One failure during set-up, and one failure in the training loop.
+# The error occurs during set-up (Trainer) or in the training loop (schedule_at).
 @pytest.mark.parametrize("place", ["Trainer", "schedule_at"])
 def test_traceback_is_printed_when_the_program_has_a_bug(
     error, place, corpus, tmp_path, monkeypatch

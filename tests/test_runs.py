@@ -57,7 +57,7 @@ def test_epoch_table_contains_losses_hours_and_optimizer_steps(tmp_path):
         ([RUN, EPOCH, VALIDATION, VALIDATION], "epoch"),
     ],
 )
-def test_run_is_rejected_when_a_line_is_bad(tmp_path, lines, message):
+def test_run_is_rejected_when_a_line_is_invalid(tmp_path, lines, message):
     (tmp_path / "lengths.csv").write_text("id,frames\na,100\n")
     with pytest.raises(UserError) as caught:
         read_runs([write_lines(tmp_path, lines)])
@@ -128,7 +128,7 @@ def labels(folder):
     return list(read_runs([folder]).rows.index)
 
 
-def test_rows_of_the_paper_come_first_in_its_order(tmp_path):
+def test_rows_of_the_paper_come_first_and_in_the_order_of_the_paper(tmp_path):
     for name in ["BKT-width", "RAND-DBS", *reversed(published.TABLE_2)]:
         write_run(tmp_path / name, name)
     assert labels(tmp_path) == [*published.TABLE_2, "BKT-width", "RAND-DBS"]
@@ -159,7 +159,7 @@ def test_row_name_omits_settings_when_they_equal_those_of_the_paper(tmp_path):
         ({"overrides": "prenet_dim=64"}, "prenet_dim"),
     ],
 )
-def test_warning_lists_the_runs_whose_settings_differ(tmp_path, change, what):
+def test_warning_lists_the_runs_whose_settings_differ_from_each_other(tmp_path, change, what):
     """Runs that differ only in software versions are still compared."""
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "c", "SSB-DBS-BR", seed=1)

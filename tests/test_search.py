@@ -103,7 +103,7 @@ def test_parameter_values_are_ordered_from_least_to_most_random(strategy):
     assert least.novelty < most.novelty
 
 
-def test_parameter_values_have_eight_per_doubling():
+def test_there_are_eight_parameter_values_per_doubling():
     """Factors go from 0 to 1.6, rounded to two digits. Bins go from 1 to the number of batches."""
     factors = np.array(parameter_values("semi_sorted", 10_000, 16))
     assert (factors[0], factors[-1]) == (0, 1.6)

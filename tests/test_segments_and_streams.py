@@ -64,7 +64,7 @@ def test_segments_equal_those_of_a_naive_loop(data, longest):
 
 
 OPTIONS = {"batch_capacity": 9_000, "batch_randomization": True, "seed": 3} | DBS
-READ: list[int] = []  # the argument `skip` in every call of `read`
+READ: list[int] = []  # value of `skip` in every call of `read`
 
 
 def stream_of(count, **changed):
@@ -194,5 +194,5 @@ def test_stream_fails_when_accelerate_prepares_its_loader():
         put_on_device=True,
         dispatch_batches=False,
     )
-    with pytest.raises(TypeError, match="NoneType"):  # raised by accelerate
+    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises this error
         list(prepared)

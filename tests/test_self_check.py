@@ -242,7 +242,7 @@ def test_check_fails_when_the_process_crashes_or_hangs(program, expected, monkey
 
 @gpu_only
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16, torch.float16], ids=str)
-def test_check_of_the_full_size_model_passes_when_on_a_gpu(autocast, monkeypatch, tmp_path):
+def test_check_of_the_full_size_model_passes_on_a_gpu(autocast, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device = torch.device("cuda")
@@ -260,7 +260,7 @@ compare_kernels.main()
 
 
 @gpu_only
-def test_process_survives_when_a_kernel_on_a_gpu_reads_illegal_memory(monkeypatch, tmp_path):
+def test_process_survives_when_a_kernel_on_a_gpu_reads_invalid_memory(monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-c", WITHOUT_ADDRESS))

@@ -267,7 +267,7 @@ def test_scripts_on_a_website_can_use_the_api_when_its_origin_is_allowed(voice):
     assert client.options("/v1/audio/speech", headers=headers).status_code == 400
 
 
-def test_texts_are_rejected_unless_they_are_numbers_when_numbers_is_set(voice):
+def test_texts_other_than_numbers_are_rejected_when_numbers_is_set(voice):
     voices = Voices({"small": voice}, numbers="en-us")
     assert voices.prepare(voice, "4,072", Limits()).text == "Four thousand seventy two."
     with pytest.raises(UserError, match="hello"):

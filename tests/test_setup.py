@@ -81,7 +81,7 @@ def opened(monkeypatch):
 ALL = ["train-a", "train-b", "val-a", "val-b"]
 
 
-def test_read_clips_warns_when_lists_share_clips(lists, tmp_path, capsys):
+def test_read_clips_warns_when_filelists_share_clips(lists, tmp_path, capsys):
     """The filelists can list the same clip under different paths."""
     (tmp_path / "val.txt").write_text("val-a.wav|Text.\n./train-b.wav|Text.\n")
     read_clips(lists, new_run=True)
@@ -268,7 +268,7 @@ def test_processes_report_a_rejected_filelist_once(lists, tmp_path):
     assert isinstance(second, AlreadyReported)
 
 
-def test_processes_wait_beyond_the_timeout_when_one_process_is_working(monkeypatch, capsys):
+def test_processes_wait_beyond_the_timeout_when_one_process_is_still_working(monkeypatch, capsys):
     for name in ("SECONDS_BETWEEN_HEARTBEATS", "SECONDS_BETWEEN_LINES"):
         monkeypatch.setattr(processes_module, name, 0.1)
 
@@ -312,8 +312,8 @@ def test_describe_costs_excludes_random_epochs():
     assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
 
 
-def test_few_updates_warning_suggests_a_smaller_frame_budget_when_it_limits_batches():
-    """In this case, batch_size has no effect."""
+def test_few_updates_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches():
+    """If batch_capacity limits the batches, batch_size has no effect."""
     frames = np.full(380, 500)
     hparams = replace(HParams(), batch_capacity=60_000)
     warning = few_updates(make_sampler(frames, hparams), hparams)

@@ -22,7 +22,7 @@ SILENCE = np.zeros(2)
 
 
 def unit(degrees):
-    """Return a unit vector [2] in this direction."""
+    """Return the 2D unit vector at this angle in degrees."""
     return np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
 
 

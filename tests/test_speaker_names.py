@@ -98,7 +98,7 @@ def test_column_is_rejected_when_it_contains_no_speakers(tmp_path, column, messa
     assert message in error
 
 
-def test_speaker_column_is_rejected_when_it_is_the_text_or_empty(tmp_path):
+def test_speaker_column_is_rejected_when_it_is_the_text_column_or_empty(tmp_path):
     write_metadata(tmp_path, *(f"c{i}|Text {i}." for i in range(8)))
     assert "--text-column" in refusal(read_metadata, tmp_path, "2")
     table = Table(tmp_path / "metadata.csv", text_column="2")
@@ -124,7 +124,7 @@ def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     assert create_hparams(f"@{out}/settings.txt").speaker_embedding_dim == 8
 
 
-def test_filelists_differ_only_by_the_name_when_there_is_one_named_speaker(tmp_path):
+def test_filelists_differ_only_by_the_speaker_name_when_there_is_one_named_speaker(tmp_path):
     corpus = tmp_path / "corpus"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):

@@ -53,7 +53,7 @@ def test_fourth_field_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
-def test_every_label_is_a_field_and_has_settings():
+def test_every_speaker_label_has_a_filelist_field_and_settings():
     """Fields in a filelist line have no names, so a different order would mix them up without an
     error."""
     assert ListedClip._fields[3:] == LABELS
@@ -213,7 +213,7 @@ def test_run_with_several_speakers_trains_and_resumes(lists, capsys):
     assert f"synthesize.py --checkpoint {best} --speaker anna --text" in printed
 
 
-def test_filelists_are_rejected_when_their_speakers_differ(lists):
+def test_filelists_are_rejected_when_validation_has_a_speaker_who_is_not_in_training_or_none(lists):
     def message(**changes) -> str:
         return refusal(
             train.main, flags(lists / "run", options(lists, **changes)), error=SystemExit
@@ -238,7 +238,7 @@ def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
 
 
 def test_resume_is_rejected_when_there_are_new_speakers(lists):
-    """The error does not suggest --new-clips, because it would not help. Then the test follows the
+    """The error does not suggest --new-clips, because it would not help. The test also follows the
     suggestion in the error."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     with open(lists / "train.txt", "a") as file:

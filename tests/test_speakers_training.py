@@ -391,7 +391,7 @@ def clips_of(counts: dict[str, int], frames: int = 100) -> ClipTable:
     return ClipTable.of("list.txt", enumerate(clips, 1))
 
 
-def test_start_prints_at_most_ten_speakers():
+def test_summary_at_the_start_lists_at_most_ten_speakers():
     many = {f"{'n' * 60} {i}": 30 - i for i in range(30)}
     training, validated = clips_of(many), clips_of(dict.fromkeys(list(many)[:28], 1))
     clips = Clips(training, validated, "")
@@ -475,7 +475,8 @@ def test_run_line_contains_the_minutes_of_each_speaker(corpus, tmp_path, capsys)
 
 
 def test_results_of_one_and_two_processes_are_equal(corpus, tmp_path):
-    """With the fast decoder, weights, speaker records and examples are bitwise equal."""
+    """The runs use the fast decoder. Their weights, speaker records and examples are bitwise
+    equal."""
     settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": 0.5, "decoder": "fast"}
     one, two = tmp_path / "one", tmp_path / "two"
     assert Child(flags(one, corpus.hparams(**settings))).end().code == 0

@@ -36,7 +36,7 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
-        assert certain <= finder.num_certain  # yielded steps must stay speech
+        assert certain <= finder.num_certain  # yielded steps must remain part of the speech
         certain = finder.num_certain
         if ended:
             return finder, number
@@ -65,7 +65,7 @@ def test_speech_ends_after_its_loud_end_has_become_quiet():
 def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
     finder, told = run(through([0.6] + [0.1] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 8)
-    assert told == 8 + 0.25 / STEP  # 0.25 s later
+    assert told == 8 + 0.25 / STEP  # the end is detected 0.25 s later
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
@@ -113,7 +113,7 @@ def test_attention_rests_when_half_of_its_weight_is_on_the_last_symbols(share, r
     assert finder.reason is reason
 
 
-def test_speech_ends_at_rest_within_3_db_of_the_quietest_step():
+def test_speech_ends_at_a_resting_step_within_3_db_of_the_quietest_step():
     gates = [0.45, 0.3, *[0.1] * 6]
     finder, _ = run(through(gates, [softer(5), softer(8), *[softer(10)] * 6]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 9)

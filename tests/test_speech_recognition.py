@@ -77,7 +77,7 @@ def table(measure, settings=QUICK, processes=1) -> PaperTable:
     )
 
 
-def test_table_resumes_and_reports_when_it_was_stopped(tmp_path):
+def test_stopped_table_is_resumed_and_reported(tmp_path):
     made = []
     settings = replace(QUICK, seeds=3)
     arguments = [str(tmp_path)]

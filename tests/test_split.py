@@ -53,8 +53,8 @@ def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, 
 
 
 def test_clips_of_a_text_are_in_the_same_set_when_several_speakers_read_it():
-    """This matters if all speakers read the same sentences. No speaker has fewer held-out clips
-    because of this rule."""
+    """This matters if all speakers read the same sentences. This rule never reduces the number of
+    held-out clips of a speaker."""
     clips = [
         Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)
         for name, count in (("a", 50), ("b", 20), ("c", 4))
@@ -78,8 +78,9 @@ def test_clips_of_a_text_are_in_the_same_set_when_several_speakers_read_it():
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40), st.floats(0.05, 0.6))
 def test_clips_of_a_text_are_in_the_same_set_when_it_was_read_twice(letters, fraction):
-    """Texts are compared without case and punctuation. The split holds out at least as many clips
-    as without this option, and at most one additional text."""
+    """Texts are compared without case and punctuation. With `by_text`, at least as many
+    clips are held out as without it. The number of additional clips is smaller than the number of
+    clips of the most frequent text."""
     texts = [f"{x.upper()} {x}!" if i % 2 else f"{x}, {x}" for i, x in enumerate(letters)]
     clips = [Clip(f"wavs/{i}.wav", text) for i, text in enumerate(texts)]
     validation, _ = choose_split(clips, fraction, 0, by_text=True)

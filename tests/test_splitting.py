@@ -102,7 +102,7 @@ def test_text_is_not_split_after_an_abbreviation(text, cleaner_names):
 
 @pytest.mark.parametrize("cleaner_names", [COMPATIBLE, CORRECTED])
 @pytest.mark.parametrize("number", ["3.5", "1,234", "$3.50", "21st", "1963", "2,000,000"])
-def test_numbers_stay_whole_when_possible(number, cleaner_names):
+def test_numbers_are_not_split_when_possible(number, cleaner_names):
     written = sequence_to_text(text_to_sequence(number, cleaner_names))
     for text in (f"we saw {number} of it, so there", f"{number} came home", f"we had {number}."):
         for limit in range(len(written) + 2, len(written) + 12):
@@ -144,8 +144,8 @@ def test_chunks_equal_those_split_by_hand(text, limit, parts, kinds):
 
 @pytest.mark.parametrize("text", ["one," * 100, "x" * 401, "-" * 300 + "a" * 300, "a" + "-" * 300])
 def test_text_without_spaces_is_cut_when_it_exceeds_the_limit(text):
-    """Lists and languages without spaces are examples. Without this cut, one chunk could need
-    gigabytes of memory."""
+    """Examples are lists and texts in languages without spaces. Without this cut, one chunk could
+    need gigabytes of memory."""
     sequence = text_to_sequence(text, COMPATIBLE)
     parts = split_sequence(sequence, 30)
     assert [place for part in parts for place in range(part.start, part.end)] == [

@@ -71,8 +71,8 @@ def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
 
 
 def test_fast_decoder_and_guided_attention_resume_bitwise(corpus, tmp_path):
-    """The guided attention loss is logged. Its weight is positive only in the first 9 of 16 to 20
-    optimizer steps, until the third epoch."""
+    """The guided attention loss is logged. Its weight is positive only in the first 9 optimizer
+    steps, which end in the third epoch. The run has 16 to 20 optimizer steps."""
     settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "log_interval": 1}
     settings["decoder"] = "fast"
     out = resumed_like_uninterrupted(corpus.hparams(**settings), tmp_path)

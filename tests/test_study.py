@@ -177,7 +177,7 @@ def test_study_continues_when_a_run_fails(make_study, capsys):
     assert re.findall(r"^\| (\w+) +\| +3.000", report, re.MULTILINE)[:2] == ["rand", "sb"]
 
 
-def test_stopped_study_lets_running_programs_save_and_starts_no_program(make_study):
+def test_stopped_study_lets_running_programs_save_and_starts_no_new_program(make_study):
     made = make_study(train="trap 'echo saved; exit 143' TERM; echo up; sleep 30 & wait")
     thread = threading.Thread(target=made.run, args=([1], 2))
     thread.start()

@@ -1,4 +1,4 @@
-"""Test symbols of any language: tables, texts, phones, splitting, and a complete run."""
+"""Test symbols for any language: tables, texts, phones, splitting, and a complete run."""
 
 import json
 import shutil
@@ -190,7 +190,7 @@ def test_phones_are_rejected_when_language_or_symbols_are_missing(espeak):
     assert "language=de" in message
 
 
-def test_symbols_come_from_the_corpus_when_texts_become_phones(espeak):
+def test_symbols_setting_defaults_to_corpus_when_texts_are_converted_to_phones(espeak):
     phones = create_hparams("text_cleaners=[phones],language=x1")
     assert phones.symbols == "corpus"
     own = create_hparams("text_cleaners=[phones]", replace(phones, symbols="own.json"))
@@ -376,7 +376,9 @@ def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, caps
         (lambda table: ("x",) * 10**5, "100,000 symbols"),
     ],
 )
-def test_checkpoint_is_rejected_when_its_symbol_table_differs(change, message, trained, tmp_path):
+def test_checkpoint_is_rejected_when_its_symbol_table_is_invalid(
+    change, message, trained, tmp_path
+):
     state = load(newest(trained))
     table = change(state["hparams"]["symbol_table"])
     changed = state["hparams"] | {"symbol_table": table, "n_symbols": len(table) or 148}

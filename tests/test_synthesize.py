@@ -36,7 +36,9 @@ def mels_alone(empty_pictures, monkeypatch):
     synthesize_quickly(monkeypatch.setattr)
 
 
-def test_chunks_equal_separate_texts_with_pauses_between(checkpoint_path, tmp_path, empty_pictures):
+def test_chunks_equal_separate_texts_with_pauses_between_them(
+    checkpoint_path, tmp_path, empty_pictures
+):
     mel = speak_text(checkpoint_path, tmp_path, "--max-symbols", "16", "--pause", "0.3")
     wav = (tmp_path / "0001.wav").read_bytes()
     # One frame is 11.6 ms, so the pauses of 26 and 10 frames last 0.30 s and 0.12 s.
@@ -52,8 +54,11 @@ def test_chunks_equal_separate_texts_with_pauses_between(checkpoint_path, tmp_pa
     assert (tmp_path / "0001.wav").read_bytes() == wav
 
 
-def test_chunk_limit_is_the_longest_training_text(checkpoint_path, tmp_path, mels_alone, capsys):
-    whole = speak_text(checkpoint_path, tmp_path)  # no longest text in the checkpoint
+def test_chunk_limit_is_the_length_of_the_longest_training_text(
+    checkpoint_path, tmp_path, mels_alone, capsys
+):
+    # This checkpoint does not contain the length of the longest text.
+    whole = speak_text(checkpoint_path, tmp_path)
     assert whole.shape == (80, 12)
     saved = torch.load(checkpoint_path, weights_only=True)
     for longest, parts in ((len(LONG_TEXT), 1), (len(LONG_TEXT) - 1, 2)):

@@ -98,7 +98,7 @@ def test_script_is_executable(name):
 
 
 @pytest.mark.parametrize("name", TABLE_2)
-def test_script_trains_the_row_of_its_name(run, name):
+def test_script_trains_the_table_row_in_its_file_name(run, name):
     row = name.lower().replace("-", "_")
     status, output = run(f"{row}.sh")
     assert status == 0, output
@@ -177,7 +177,7 @@ def test_all_script_trains_ten_rows_and_reports_even_when_a_row_fails(run, faili
     assert last_line.endswith(": sb") == bool(failing)
 
 
-def test_all_script_rejects_arguments(run):
+def test_all_script_rejects_any_argument(run):
     status, output = run("all.sh", "--small")
     assert status == 2
     assert "--small" in output

@@ -67,7 +67,7 @@ def test_table_is_read_with_every_delimiter(path, line, end, mark):
         "client_id\tpath\tsentence\tup_votes\n" + rows("x\tc{i}\t{text}\t2"),
     ],
 )
-def test_columns_are_found_by_common_titles(path, text):
+def test_columns_are_found_when_they_have_common_titles(path, text):
     assert read(path, text) == expected()
 
 
@@ -86,7 +86,7 @@ def test_columns_are_read_when_the_user_sets_them(path, text, options):
     assert read(path, text, **options) == expected()
 
 
-def test_table_can_be_json_lines(path):
+def test_table_is_read_when_its_format_is_json_lines(path):
     objects = [
         {"text": text, "duration": 1.5, "audio_filepath": f"c{i}"} for i, text in enumerate(TEXTS)
     ]
@@ -160,9 +160,9 @@ def test_table_is_rejected_when_a_column_is_ambiguous(path, text, option):
 
 
 @pytest.mark.parametrize("line", ["c{i}|{text}|{who}", "c{i}|{who}|{text}"])
-def test_three_columns_are_rejected_when_values_repeat_like_speaker_names(path, line):
-    """A column of speaker names must not be used as texts, and several speakers must not become
-    one."""
+def test_three_columns_are_rejected_when_one_column_looks_like_speaker_names(path, line):
+    """A column of speaker names must not be used as texts, and clips of several speakers must not
+    be assigned to one speaker."""
     lines = [line.format(i=i, text=f"Text number {i}.", who=f"p{i % 2}") for i in range(20)]
     message = refusal(read, path, "\n".join(lines))
     assert "--text-column" in message
@@ -222,14 +222,14 @@ def test_quoted_commas_belong_to_the_text(path):
     assert read(path, text) == ([("c0", "Yes, sir, yes."), ("c1", '"Go," he said.')], [])
 
 
-def test_quotation_mark_is_reported_when_it_swallows_lines(path):
+def test_unclosed_quotation_mark_is_reported_when_it_includes_the_next_line(path):
     entries, [problem] = read(path, 'path,text\nc0,"Go on.\nc1,"No."\nc2,Yes.\n')
     assert entries == [("c2", "Yes.")]
     assert problem.startswith(f"{path}:2: ")
 
 
 def test_quotation_mark_belongs_to_the_text_when_the_delimiter_is_a_pipe(path):
-    """LJSpeech has 523 lines with a lone quotation mark."""
+    """523 lines of LJSpeech contain exactly one double quotation mark."""
     texts = ['"He said', 'so, they say "and', "then."]
     assert read(path, rows("c{i}|{text}", texts)) == expected(texts)
 
@@ -245,7 +245,7 @@ def test_json_line_is_reported_when_it_is_invalid(path, line):
 
 
 @pytest.mark.parametrize("content", ["\n", "id|text\n", ""])
-def test_table_is_rejected_when_it_has_no_lines(path, content):
+def test_table_is_rejected_when_it_contains_no_clips(path, content):
     assert str(path) in refusal(read, path, content)
 
 
@@ -283,8 +283,8 @@ def test_offset_is_reported_when_it_is_not_a_number_of_seconds(path, offset):
         ["0|Good morning to you.|2020-01-05", "1|It rains now and here.|2020-01-06"],
     ],
 )
-def test_table_raises_when_its_last_column_is_no_normalized_text(lines, tmp_path):
-    """English translations and seconds were once trained as texts."""
+def test_table_is_rejected_when_its_last_column_is_not_the_normalized_text(lines, tmp_path):
+    """In an earlier version, English translations and durations were used as texts."""
     path = tmp_path / "metadata.csv"
     path.write_text("\n".join(lines), "utf-8")
     with pytest.raises(UserError) as raised:
@@ -302,7 +302,7 @@ def test_table_raises_when_its_last_column_is_no_normalized_text(lines, tmp_path
         ("offset duration", "1.5 2"),
     ],
 )
-def test_table_has_segments_when_its_columns_contain_times(tmp_path, titles, times):
+def test_table_defines_segments_when_its_columns_contain_times(tmp_path, titles, times):
     path = tmp_path / "segments.tsv"
     path.write_text(
         "\n".join("\t".join(x.split()) for x in (f"file {titles} text", f"a {times} Yes."))
@@ -316,7 +316,8 @@ def test_table_has_segments_when_its_columns_contain_times(tmp_path, titles, tim
     ["onset offset", "offset", "start", "end", "start_ms end_ms", "offset end", "start stop"],
 )
 def test_table_is_rejected_when_the_meaning_of_its_times_is_unclear(tmp_path, titles):
-    """The times were once ignored, so a text got the audio of the whole recording."""
+    """In an earlier version, the times were ignored, so each text was paired with the whole
+    recording."""
     path = tmp_path / "segments.tsv"
     rows = (f"file {titles} text", f"a {' '.join('12'[: len(titles.split())])} Yes.")
     path.write_text("\n".join("\t".join(x.split()) for x in rows))

@@ -74,11 +74,11 @@ def test_symbols_equal_those_of_nvidia():
         ("Mr.St.", "misterst."),
     ],
 )
-def test_compatible_cleaners_read_text_like_nvidia(text, expected):
+def test_compatible_cleaners_return_the_same_text_as_those_of_nvidia(text, expected):
     assert spoken(text) == expected
 
 
-def test_years_are_read_in_pairs_of_digits_like_inflect():
+def test_years_are_read_in_pairs_of_digits_as_inflect_does():
     engine = inflect.engine()
     for year in range(1001, 3000):
         if year % 100 and not 2000 < year < 2010:
@@ -99,7 +99,7 @@ def test_years_are_read_in_pairs_of_digits_like_inflect():
         ("{}", ""),
         # Each piece is cleaned separately.
         ("1{B}000", "one{B}zero"),
-        # Only the first line may contain spans. If it does, later lines are dropped.
+        # Only the first line may contain phones in braces. If it does, later lines are dropped.
         ("{A\nB}", "a b"),
         ("one\n{B}", "one b"),
         ("{B} one\ntwo", "{B} one"),
@@ -196,7 +196,7 @@ def test_ids_are_in_range_for_any_text(text, cleaner):
 
 @settings(max_examples=500)
 @given(awkward_text)
-def test_corrected_text_has_only_spoken_characters(text):
+def test_corrected_cleaners_return_only_letters_spaces_and_punctuation(text):
     cleaned = clean_text(text, CORRECTED)
     assert cleaned == cleaned.strip()
     assert "  " not in cleaned
@@ -221,7 +221,7 @@ def test_symbol_ids_equal_those_of_nvidia():
 
 
 @pytest.mark.parametrize("text", ["A", "...no", "7", "{HH}", "{AH0} ...", "é", "'t"])
-def test_only_letters_digits_and_phones_count_as_speakable(text):
+def test_text_counts_as_speakable_only_when_it_has_letters_digits_or_phones(text):
     assert can_be_spoken(bytes(text_to_sequence(text, COMPATIBLE)))
     for silent in ("", " ", "...", "—", "- ! ?", "_", "(),.", "{}", "{QQ}", "#*~"):
         assert not can_be_spoken(text_to_sequence(silent, COMPATIBLE))
@@ -241,5 +241,5 @@ def test_only_letters_digits_and_phones_count_as_speakable(text):
         ("<. >. end", ". . end"),
     ],
 )
-def test_pronoun_in_capitals_and_signs_without_a_number_are_spoken(text, expected):
+def test_words_in_capitals_and_signs_without_a_number_are_read_correctly(text, expected):
     assert spoken(text, CORRECTED) == expected

@@ -109,7 +109,7 @@ def test_epoch_record_matches_the_trained_batches(corpus, tmp_path, monkeypatch)
     assert record["clips_per_second"] * seconds == pytest.approx(14)
     assert 0 < record["prepare_seconds"] < seconds
     assert 0 < record["data_wait_seconds"] < seconds
-    assert record["peak_memory_bytes"] > 1e8  # PyTorch alone needs this much
+    assert record["peak_memory_bytes"] > 1e8  # PyTorch alone needs this much memory
 
 
 def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
@@ -316,7 +316,7 @@ def test_training_step_never_reads_values_from_the_device(precision, corpus, tmp
     assert reads.count == 2
 
 
-def test_losses_are_read_one_step_later(corpus, tmp_path, monkeypatch, capsys):
+def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch, capsys):
     """The test imitates a GPU, on which values are available only after waiting for their event.
     The wait covers all earlier steps, but not the newest step, so the device always has work."""
     read = train.read_pending
@@ -391,7 +391,7 @@ EVERY_STEP = {"iters_per_checkpoint": 1, "keep_checkpoints": 1}
 
 
 @pytest.mark.parametrize("more", [EVERY_STEP, ONE_BATCH], ids=str)
-def test_run_resumes_at_a_lower_rate_when_it_diverged(more, corpus, tmp_path, capsys):
+def test_diverged_run_can_be_resumed_at_a_lower_learning_rate(more, corpus, tmp_path, capsys):
     """The diverged weights were already saved, after an optimizer step or at the end of an
     epoch."""
     out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more

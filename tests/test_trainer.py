@@ -29,7 +29,7 @@ def small(**settings):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_matrix_products_are_rounded_only_when_precision_is_tf32(precision):
+def test_tf32_is_enabled_only_when_precision_is_tf32(precision):
     torch.backends.cuda.matmul.allow_tf32 = precision != "tf32"
     torch.backends.cudnn.allow_tf32 = precision != "tf32"
     trainer = Trainer(small(precision=precision), CPU)
@@ -88,7 +88,7 @@ def test_decoder_setting_selects_the_decoder_for_training():
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_step_returns_losses_and_gradient_norm(precision):
+def test_optimizer_step_returns_losses_and_gradient_norm(precision):
     settings = {"precision": precision, "guided_attention_weight": 0}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]

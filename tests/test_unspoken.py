@@ -39,8 +39,8 @@ def test_dropped_symbols_are_found_with_their_columns(text, cleaners, dropped):
 @settings(max_examples=300)
 @given(st.characters(exclude_categories=["Cs"]))
 def test_each_character_is_read_or_reported(character):
-    """The test uses letters, digits and signs of all scripts. The remaining Unicode characters are
-    not spoken."""
+    """The test covers letters, digits and symbols (such as currency signs) of all scripts. All
+    other Unicode characters are silent."""
     text, cleaners = f"ab {character} cd", ["english_cleaners_corrected"]
     found = text_to_sequence(text, cleaners)
     silent = [symbols[i] for i in found if symbols[i] != " "] == [*"abcd"]
@@ -48,7 +48,7 @@ def test_each_character_is_read_or_reported(character):
         assert dropped_symbols(text, cleaners) == ({character: [4]} if silent else {})
 
 
-def test_message_contains_columns_when_characters_are_left_out():
+def test_warning_lists_the_columns_of_characters_that_are_left_out():
     text = "A ☃ and ☃, *so*."
     [warning] = left_out(text, ["english_cleaners_corrected"])
     assert warning.endswith("symbol for it: '☃' at column 3, 9, '*' at column 12, 15")
@@ -87,8 +87,8 @@ def test_few_characters_are_checked_when_many_are_left_out(cleaners, table, most
 
 
 def test_characters_are_reported_when_espeak_ignores_them():
-    """The test also checks that phones in the text are not reported, and neither are letters that
-    only change a neighboring phone, such as the hard sign."""
+    """Phones in the text are not reported. Letters that only change a neighboring phone, such as
+    the hard sign, are not reported either."""
     facts = ["phones"], table_of("абвꜰəɪɛnʌbjkt⅛ ")
     text = "объект € и ⅛ /⅛n/"
     dropped = dropped_symbols(text, *facts, "ru")

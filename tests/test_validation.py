@@ -53,7 +53,8 @@ def recorded_validation(monkeypatch) -> list[tuple]:
 
 
 def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "check_memory", lambda *_: 0)  # it also runs validation batches
+    # The memory check also runs validation batches.
+    monkeypatch.setattr(train, "check_memory", lambda *_: 0)
     seen = recorded_validation(monkeypatch)
     run(tmp_path / "one", corpus, epochs=2, epochs_per_validation=1)
     other = {"seed": 5, "batching_strategy": "random", "dynamic_batch_size": False}

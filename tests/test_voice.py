@@ -42,7 +42,7 @@ def speak(*arguments: object) -> None:
     synthesize.main([str(argument) for argument in arguments])
 
 
-def test_voice_chunks_have_the_same_mels_as_torch(voices, monkeypatch):
+def test_voice_chunks_have_the_same_mels_as_the_torch_model(voices, monkeypatch):
     monkeypatch.setattr(speaker, "FADE", 0)  # turns off the fade-out of speech that does not end
     exact = Voice(voices.fp32[0], "gate_threshold=2")
     sequence = text_to_ids(TEXT, exact.settings)
@@ -82,7 +82,7 @@ def test_attention_window_equals_the_window_in_torch(voices):
     assert (next(free).alignments > 0).all()
 
 
-def test_int8_voice_is_smaller_and_its_export_prints_the_differences(voices):
+def test_int8_voice_is_smaller_and_its_export_prints_a_comparison_with_fp32(voices):
     sizes = [(x[0] / "decoder.onnx").stat().st_size for x in (voices.int8, voices.fp32)]
     assert sizes[0] < 0.5 * sizes[1]
     assert "int8 compared with fp32 on 2 texts" in voices.int8[1]
@@ -433,7 +433,7 @@ def test_vocoder_is_rejected_when_it_does_not_fit_the_voice(made, message, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
-def test_vocoder_is_rejected_when_its_inputs_differ(tmp_path):
+def test_vocoder_is_rejected_when_its_inputs_or_outputs_are_not_as_expected(tmp_path):
     """If a vocoder is exported without dynamic_axes, its input length is fixed."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [

@@ -1,4 +1,5 @@
-"""Test export/voice_weights.py: loading a voice as a model, and training from a voice."""
+"""Test export/voice_weights.py: loading an exported voice as a model, and fine-tuning from an
+exported voice."""
 
 import shutil
 from dataclasses import replace
@@ -58,7 +59,7 @@ def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kin
 
 
 @pytest.mark.parametrize("kind", ["fp32", "packed"])
-def test_model_loaded_from_a_voice_has_the_mels_of_the_voice(voices, kind):
+def test_model_loaded_from_a_voice_predicts_the_mels_of_the_voice(voices, kind):
     """A compressed voice also rounds the inputs of its LSTMs to 8 bits, but the model does not."""
     folder = getattr(voices, kind)[0]
     found = forced_steps(synthesizer_of(folder), 5)
@@ -99,7 +100,7 @@ def test_folder_counts_as_a_voice_when_it_has_a_description(voices, tmp_path):
     assert not is_voice(tmp_path / "voice")
 
 
-def test_error_lists_the_audio_settings_that_differ(voices):
+def test_error_lists_the_audio_settings_that_differ_from_those_of_the_voice(voices):
     source = read_weights(voices.int8[0])
     hparams = hparams_from_dict(source.state["hparams"])
     assert different_audio(source, hparams) == []

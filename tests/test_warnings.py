@@ -323,7 +323,7 @@ def test_clip_is_copied_when_it_is_too_short_to_trim(tmp_path):
     assert soundfile.info(tmp_path / "t" / "c03.wav").frames == round(0.52 * RATE)
 
 
-def test_trimmed_mels_are_rejected_when_trimming_or_corpus_differs(tmp_path):
+def test_trimmed_mels_are_rejected_when_trimming_or_the_corpus_has_changed(tmp_path):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus", 6), tmp_path / "l", tmp_path / "t"
     prepare(Preparation(corpus, lists, mels=tmp_path / "m", trim=trimmed))
     mel = log_mel_spectrogram(read_audio(trimmed / "c00.wav", HPARAMS), HPARAMS)
@@ -402,7 +402,7 @@ def test_words_in_square_brackets_are_listed_by_line(tmp_path, capsys):
 
 @pytest.mark.parametrize(("num_english", "is_reported"), [(3, False), (12, True)])
 def test_texts_in_another_script_are_reported_when_they_are_many(num_english, is_reported):
-    """Korean audio was once trained with the English translations."""
+    """In an earlier version, English translations were trained as texts of Korean audio."""
     texts = ["Good morning."] * num_english + ["안녕하세요, Anna."] * (20 - num_english)
     clips = [Clip(f"c{i}.wav", text, where=f"m.csv:{i}") for i, text in enumerate(texts)]
     hparams = create_hparams("text_cleaners=[basic_cleaners],symbols=corpus,language=ko")

@@ -48,7 +48,8 @@ def watch_steps(patch, watch) -> None:
 
 
 def act_at_patched(monkeypatch, owner, name, act, call) -> None:
-    monkeypatch.setattr(owner, name, getattr(owner, name))  # monkeypatch restores it after the test
+    # This makes monkeypatch restore the function after the test.
+    monkeypatch.setattr(owner, name, getattr(owner, name))
     act_at(owner, name, act, call)
 
 

@@ -1,4 +1,4 @@
-"""The two installed libraries on any system: they import, plan batches, and speak.
+"""Test that the two installed libraries can be imported, plan batches and synthesize speech.
 
 CI runs this file on macOS and Windows with nothing but the two libraries and pytest.
 """
@@ -25,5 +25,6 @@ def test_voice_speaks_without_torch():
     speech = voice.synthesize("Good morning.", speaker="linda")
     assert 0.5 < speech.seconds < 3
     assert 0.05 < np.abs(speech.audio).max() <= 1
-    if "pytest" in sys.modules and "helpers" not in sys.modules:  # not in the recipe's own suite
+    # The recipe's own tests import torch.
+    if "pytest" in sys.modules and "helpers" not in sys.modules:
         assert "torch" not in sys.modules
