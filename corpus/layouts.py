@@ -27,7 +27,7 @@ from corpus.clips import Clip
 from corpus.segments import (
     SEGMENT_SUFFIXES,
     are_labels,
-    check_is_no_alignment,
+    check_is_plain,
     is_kaldi,
     is_lhotse,
     read_kaldi,
@@ -281,6 +281,15 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         print(f"note: {len(unused):,} text files have no audio file, such as {example}")
     plain = {path for path in contents.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
+    # In Kaldi's format, each text begins with the name of its recording, which is not spoken.
+    first_words = {
+        name: decoded[path].split()[:1] for name, path in contents.items() if path in plain
+    }
+    begin_with_names = len(first_words) > 1 and all(
+        words == [name.name] for name, words in first_words.items()
+    )
+    if begin_with_names:
+        print("note: each text begins with the name of its audio file, which is left out")
     clips = []
     for name, path in contents.items():
         if path not in plain or are_labels(decoded[path]):
@@ -290,8 +299,10 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
                 for entry in entries
             ]
         else:
-            check_is_no_alignment(path, decoded[path])
+            check_is_plain(path, decoded[path])
             words = decoded[path].split()
+            if begin_with_names:
+                words = words[1:]
             # Several audio files can have the same text in a text folder.
             where = f"{path} of {by_name[name]}" if folder else str(path)
             clips.append(Clip(str(by_name[name]), " ".join(words), where=where))
@@ -425,16 +436,18 @@ def similar_files(name: str, files: Sequence[Path], *, in_folder: bool) -> list[
     Args:
         name: the listed name, with or without folders and extension.
         files: the audio files that have the same name, ignoring folders, case and extension.
-        in_folder: whether the path of the file must also match the folders in `name`.
+        in_folder: whether the folder of the file must have the name of the last folder in `name`.
     """
     stem = without_folder_and_suffix(name)
     folders = [comparable(part) for part in re.split(r"[/\\]", name)[:-1]]
     folders = [part for part in folders if part not in ("", ".", "..")]
     in_its_folder = [x for x in files if _ends_with(x.parent, folders)]
-    alike = in_its_folder if in_folder else files
+    in_last_folder = [x for x in files if _ends_with(x.parent, folders[-1:])]
+    alike = in_last_folder if in_folder else files
     narrower = (
         [x for x in alike if x.stem == stem],
         in_its_folder,
+        in_last_folder,
         [x for x in alike if x.suffix.lower() in READABLE],
     )
     for chosen in narrower:
@@ -479,6 +492,13 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     check_texts(entries, names, files)
     # Entries with the same name, such as 001 of two speakers, must be in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
+    # The folders may be speakers, so a file in another folder is a different recording.
+    listed_folders = {
+        comparable(re.split(r"[/\\]", x.name)[-2])
+        for x in entries
+        if "/" in x.name.replace("\\", "/")
+    }
+    has_folders = len(listed_folders) > 1
     folders = [*dict.fromkeys((base, corpus, base / "wavs", corpus / "wavs"))]
     clips = []
     problems = []
@@ -493,7 +513,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             continue
         found = exact_file(entry.name, folders)
         if not found:
-            found = similar_files(entry.name, files[name], in_folder=counts[name] > 1)
+            in_folder = has_folders or counts[name] > 1
+            found = similar_files(entry.name, files[name], in_folder=in_folder)
             renamed += [(entry.name, path) for path in found[:1]]
         if not found:
             # The clip stays in the list, so that the split does not change if the file is added

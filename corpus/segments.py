@@ -42,6 +42,11 @@ TAG = re.compile(
 )
 # Labels of silence and noise in forced alignments, such as those of the Montreal Forced Aligner.
 SILENCES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<spn>", "<eps>", "<p:>"}
+# The beginning of a line in an alignment or a caption, which no transcript has.
+CERTAINLY_TIMED_LINE = re.compile(r"\[\d+:\d\d|.*\d\s*-->\s*\d|SPEAKER_\d+\b")
+TIMED_LINE = re.compile(
+    rf"{CERTAINLY_TIMED_LINE.pattern}|\d+:\d\d\b|{NUMBER}\s+{NUMBER}\s+\S|{NUMBER},{NUMBER},"
+)
 MIN_ROLLING_SHARE = 0.3  # share of subtitles that repeat a line in automatic captions
 MAX_ROLLING_GAP = 0.1  # automatic captions follow each other without a longer gap, in seconds
 MAX_OVERLAP = 0.05  # consecutive subtitles may overlap by this many seconds
@@ -241,12 +246,19 @@ def are_labels(text: str) -> bool:
     return len(lines) > 1 and all(decimals.match(line) for line in lines)
 
 
-def check_is_no_alignment(path: Path, text: str) -> None:
-    """Raise UserError if a text contains the times of an alignment, such as a label file of HTK."""
+def check_is_plain(path: Path, text: str) -> None:
+    """Raise UserError if a text contains times or speaker labels, as alignments and captions do.
+
+    Examples are label files of HTK and Festival, captions that were saved as text, and transcripts
+    of speaker diarization.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if len(lines) > 1 and all(re.match(rf"{NUMBER}\s+{NUMBER}\s+\S", line) for line in lines):
+    unusual = [line for line in lines if TIMED_LINE.match(line)]
+    is_certain = any(CERTAINLY_TIMED_LINE.match(line) for line in lines)
+    if is_certain or (len(unusual) > 1 and 2 * len(unusual) >= len(lines)):
+        found = unusual[0][:60]
         raise UserError(
-            f"{path}: each line begins with two numbers, such as {lines[0][:60]!r}, expected the "
+            f"{path}: begins lines with times or speakers, such as {found!r}, expected only the "
             "words that are spoken"
         )
 

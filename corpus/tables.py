@@ -229,6 +229,8 @@ def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
 def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
     """Raise ValueError if a row has fewer than `needed` fields, or more than `num_fields`."""
     for field in row.fields:
+        if surrogate := re.search("[\ud800-\udfff]", field):
+            raise ValueError(f"contains {surrogate[0]!r}, expected valid Unicode")
         if more := field.count("\n"):
             raise ValueError(
                 f"a quoted field continues for {more:,} more lines: {field[:60]!r}; expected one "
@@ -420,9 +422,12 @@ def segment_of(
         ValueError: if a value is missing or is not a valid number of seconds.
     """
     row = dict(zip(titles, fields, strict=False))
-    if columns is None or not row.get(columns.start):
+    if columns is None:
         return None
-    start = _number(columns.start, row[columns.start])
+    if columns.start == "offset" and not row.get("offset"):
+        # In NeMo manifests, both values can be missing, and a missing offset is 0.
+        return Segment(0.0, _number("duration", row["duration"])) if row.get("duration") else None
+    start = _number(columns.start, row.get(columns.start, ""))
     if columns.duration:
         return Segment(start, _number(columns.duration, row.get(columns.duration, "")))
     return Segment(start, _number(columns.end, row.get(columns.end, "")) - start)

@@ -17,6 +17,8 @@ from length_batching.strategies import PARAMETERS, REGISTRY, check_strategy
 
 TooLong = Literal["reject", "alone", "leave_out"]
 
+MAX_DRAW = 10**8  # upper limit for `draw`, because a plan contains an index for each drawn clip
+
 
 class PlanOptions(TypedDict, total=False):
     """The options that `plan_epoch` and the sampler classes share.
@@ -72,9 +74,9 @@ def _problems(options: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: unknown option; {hint}"
     yield from count_problems("batch_size", options["batch_size"])
     yield from count_problems("seed", options.get("seed", 0), 0, 2**64 - 1)  # torch's limit
-    for name in ("max_clips", "size_multiple", "draw"):
+    for name, most in (("max_clips", MAX_COUNT), ("size_multiple", MAX_COUNT), ("draw", MAX_DRAW)):
         if options.get(name) is not None:
-            yield from count_problems(name, options[name])
+            yield from count_problems(name, options[name], 1, most)
     for name in ("dynamic_batch_size", "batch_randomization"):
         if not isinstance(options.get(name, False), (bool, np.bool_)):
             yield f"{name}={options[name]!r}: expected True or False"

@@ -336,6 +336,57 @@ def test_label_file_with_times_is_rejected_and_not_read_as_text(tmp_path):
     assert str(raised.value).startswith(f"{tmp_path / 'a.lab'}: ")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0:00\nin being\n0:01\ncomparatively modern",
+        "0.0,1.2,in being\n1.2,2.4,comparatively",
+        "[00:00.00]in being",
+        "#\n0.30 121 pau\n0.42 121 dh",
+        "SPEAKER_00: in being",
+        "1\n00:00:00,000 --> 00:00:01,000\nin being",
+    ],
+)
+def test_text_with_times_or_speaker_labels_is_rejected(text, tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(UserError) as raised:
+        read_layout(tmp_path)
+    assert str(raised.value).startswith(f"{tmp_path / 'a.txt'}: ")
+
+
+def test_name_of_the_recording_at_the_start_of_all_texts_is_left_out(tmp_path, capsys):
+    for name in ("a", "b"):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
+        (tmp_path / f"{name}.txt").write_text(f"{name} In being.")
+    clips, _ = read_layout(tmp_path)
+    assert [clip.text for clip in clips] == ["In being.", "In being."]
+    assert "note:" in capsys.readouterr().out
+
+
+def test_first_word_is_kept_when_only_some_texts_begin_with_the_name(tmp_path):
+    for name in ("a", "b"):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
+        (tmp_path / f"{name}.txt").write_text("a dog.")
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["a dog.", "a dog."]
+
+
+def test_file_in_the_folder_of_another_speaker_is_not_matched(tmp_path):
+    """The text of a missing recording was once trained with another speaker's audio."""
+    write_prompts(tmp_path, "x/001.wav", "x/002.wav")
+    (tmp_path / "metadata.csv").write_text("z/001.wav|zz said by z\nx/002.wav|x says\n")
+    clips, _ = read_layout(tmp_path)
+    missing, found = clips
+    assert problem_of_missing(missing)
+    assert not problem_of_missing(found)
+
+
+def test_file_is_matched_by_its_last_folder_when_the_corpus_was_moved(tmp_path):
+    write_prompts(tmp_path, "x/001.wav", "z/001.wav")
+    (tmp_path / "metadata.csv").write_text("/old/z/001.wav|said by z\n/old/x/001.wav|said by x\n")
+    assert [Path(clip.path).parent.name for clip in read_layout(tmp_path)[0]] == ["z", "x"]
+
+
 def write_prompts(root, *paths):
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)

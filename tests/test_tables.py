@@ -253,7 +253,7 @@ def test_table_is_rejected_when_it_contains_no_clips(path, content):
 
 
 def test_offset_and_duration_select_a_part_of_the_recording(path):
-    """NeMo manifests have this format. Without an offset, the text belongs to the whole file."""
+    """NeMo manifests have this format. A missing offset is 0."""
     lines = [
         {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
         {"audio_filepath": "a", "offset": 4, "duration": 1, "text": "Two."},
@@ -261,7 +261,7 @@ def test_offset_and_duration_select_a_part_of_the_recording(path):
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
     entries, problems = read_table(Table(path))
-    assert [entry.segment for entry in entries] == [Segment(1.5, 2.0), Segment(4.0, 1.0), None]
+    assert [x.segment for x in entries] == [Segment(1.5, 2.0), Segment(4.0, 1.0), Segment(0.0, 9.5)]
     assert problems == []
 
 
@@ -339,3 +339,17 @@ def test_error_does_not_advise_quotation_marks_when_the_table_cannot_have_them(t
     _, [problem] = read_table(Table(path, delimiter=":"))
     assert problem.startswith(f"{path}:1: ")
     assert "quote" not in problem
+
+
+def test_line_is_reported_when_its_offset_has_no_duration(path):
+    lines = [
+        {"audio_filepath": "a", "offset": 4, "text": "Yes."},
+        {"audio_filepath": "a", "offset": 1, "duration": 2, "text": "No."},
+    ]
+    _, [problem] = read(path, "\n".join(map(json.dumps, lines)))
+    assert problem.startswith(f"{path}:1: ")
+
+
+def test_line_is_reported_when_its_text_is_not_valid_unicode(path):
+    _, [problem] = read(path, '{"path": "a", "text": "x \\ud800 y"}')
+    assert problem.startswith(f"{path}:1: ")
