@@ -348,6 +348,9 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
         paths = [Path(f"{name}{x}") for x in dict.fromkeys(spellings)]
         files += [path for path in paths if path.is_file()][:1]
     files += subtitles
+    if not files and not unicodedata.is_normalized("NFC", name.name):
+        # macOS writes é as two characters, and the text may come from a different system.
+        return texts_next_to(name.with_name(unicodedata.normalize("NFC", name.name)), (), suffix)
     if suffix:
         ending = f".{suffix.lower().lstrip('.')}"
         files = [path for path in files if path.name.lower().endswith(ending)]

@@ -272,8 +272,8 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
         if not match:
             raise UserError(f"{path}:{number}: {line[:60]!r}, expected start, end and text")
         start, end = (float(x.replace(",", ".")) for x in match.group(1, 2))
-        if start < 0:
-            raise UserError(f"{path}:{number}: start {match[1]}, expected at least 0 s")
+        if not (0 <= start < math.inf and 0 <= end < math.inf):
+            raise UserError(f"{path}:{number}: {match[1]} to {match[2]}, expected times from 0 s")
         yield start, end, match[3] or ""
 
 
@@ -443,9 +443,11 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
     for indices in by_recording.values():
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]
+        before = 0.0  # the latest end of the earlier segments
         for rank, i in enumerate(indices):
             start, end = bounds[rank]
-            before = max((end for _, end in bounds[:rank]), default=0.0)
+            if rank:
+                before = max(before, bounds[rank - 1][1])
             if before - start > MAX_OVERLAP:
                 other = clips[indices[rank - 1]].where
                 problems[i] = (

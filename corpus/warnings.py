@@ -106,6 +106,10 @@ MAX_OTHER_SCRIPT = 0.2  # allowed fraction of texts in a different script, such 
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
 MIN_CORRELATION = 0.3  # minimum correlation between the logarithms of seconds and symbols
 # Allowed fraction of texts with foreign letters; English texts with foreign names are rarer.
+# With these limits, at most 0.5% of the clips of four clean corpora are unusual. If half of a clip's
+# audio is missing, its rate is unusual in 75 to 99% of the clips.
+MAX_DEVIATIONS = 4.5
+MIN_RATE_RATIO = 1.4
 MAX_FOREIGN_SHARE = 0.05
 # These words are 15 % of all words in LJSpeech. Few other languages contain any of them.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
@@ -346,14 +350,14 @@ def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
     """Return the lowest usual rate, the median rate and the highest usual rate.
 
-    A rate is unusual if its logarithm differs from the median by more than 6 robust standard
-    deviations (each 1.4826 times the median absolute deviation) and by more than log(1.5). In
-    LJSpeech, 2 of 13,100 clips are unusual.
+    A rate is unusual if its logarithm differs from the median by more than MAX_DEVIATIONS robust
+    standard deviations (each 1.4826 times the median absolute deviation) and by more than
+    log(MIN_RATE_RATIO).
     """
     logarithms = np.log(rates)
     middle = np.median(logarithms)
     deviation = 1.4826 * np.median(np.abs(logarithms - middle))
-    furthest = max(6 * deviation, np.log(1.5))
+    furthest = max(MAX_DEVIATIONS * deviation, np.log(MIN_RATE_RATIO))
     low, median, high = np.exp([middle - furthest, middle, middle + furthest])
     return float(low), float(median), float(high)
 

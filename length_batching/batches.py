@@ -21,6 +21,7 @@ from length_batching.checks import (
     BatchingError,
     Lengths,
     check_count,
+    check_loaded_state,
     check_trained,
     check_trains_alone,
     resolve_ranks,
@@ -338,9 +339,10 @@ class LengthBatches(Dataset[Any]):
         """
         if get_worker_info() is not None:
             return  # the workers receive the state from the main process
+        check_loaded_state(state)
         epoch = state["epoch"]
         trained = state["batches_trained"]
-        may_be_over = trained in (None, state["num_batches"])
+        may_be_over = trained in (None, state.get("num_batches"))
         was_set = self._state.is_set
         if was_set and may_be_over and self.epoch == epoch + 1:
             return  # saved at the end of an epoch, and the next epoch is already set

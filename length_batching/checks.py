@@ -1,7 +1,7 @@
 """Check lengths, counts and process numbers, and raise `BatchingError` if they are invalid."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,19 @@ def check_equal_shares(trained: int | None, is_equal: bool, processes: int) -> N
     if not is_equal:
         expected = f"the same number of batches in each of {processes} processes"
         raise BatchingError(f"batches_trained={trained}: expected {expected}")
+
+
+def check_loaded_state(state: Any) -> None:
+    """Check that a state for `load_state_dict` was returned by `state_dict`.
+
+    Raises:
+        BatchingError: if the epoch or the number of trained batches is missing or is not a count.
+    """
+    if not isinstance(state, Mapping) or not {"epoch", "batches_trained"} <= state.keys():
+        raise BatchingError(f"load_state_dict: {state!r:.80}, expected a result of state_dict()")
+    check_count("load_state_dict: epoch", state["epoch"], 0)
+    if state["batches_trained"] is not None:
+        check_count("load_state_dict: batches_trained", state["batches_trained"], 0)
 
 
 def check_trained(trained: int, drawn: int) -> None:

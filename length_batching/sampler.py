@@ -13,6 +13,7 @@ from length_batching.checks import (
     BatchingError,
     Lengths,
     check_count,
+    check_loaded_state,
     check_trained,
     check_trains_alone,
     resolve_ranks,
@@ -201,6 +202,7 @@ class LengthBatchSampler:
             BatchingError: if the state points inside an epoch that was planned with different clips
                 or options, because the rest of the epoch would then skip and repeat clips.
         """
+        check_loaded_state(state)
         start = state["batches_trained"]
         self._go_to(state["epoch"])
         if start > 0:

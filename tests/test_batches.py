@@ -412,3 +412,23 @@ def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(coun
     with pytest.raises(BatchingError) as raised:
         LengthBatches(range(50), range(1, count + 1), 4, "random", collate=list)
     assert {"50", str(count)} <= set(re.findall(r"\d+", str(raised.value)))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {},
+        {"epoch": 0},
+        {"epoch": 0, "batches_trained": -1, "num_batches": 3},
+        {"epoch": 0, "batches_trained": float("nan"), "num_batches": 3},
+        {"epoch": None, "batches_trained": 0, "num_batches": 3},
+        {"epoch": "x", "batches_trained": 0, "num_batches": 3},
+    ],
+)
+def test_load_state_dict_raises_when_the_state_is_not_a_result_of_state_dict(state):
+    """A count of -1 once repeated ten batches."""
+    with pytest.raises(BatchingError):
+        make().load_state_dict(state)
+    with pytest.raises(BatchingError):
+        LengthBatchSampler([3, 5, 8, 9], batch_size=2, strategy="random").load_state_dict(state)

@@ -364,6 +364,13 @@ def test_name_of_the_recording_at_the_start_of_all_texts_is_left_out(tmp_path, c
     assert "note:" in capsys.readouterr().out
 
 
+def test_text_is_found_when_its_name_encodes_accents_in_another_way(tmp_path):
+    soundfile.write(tmp_path / "cafe\u0301.wav", np.zeros(100), 22050)
+    (tmp_path / "caf\u00e9.txt").write_text("Yes.")
+    [clip], _ = read_layout(tmp_path)
+    assert clip.text == "Yes."
+
+
 def test_first_word_is_kept_when_only_some_texts_begin_with_the_name(tmp_path):
     for name in ("a", "b"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)

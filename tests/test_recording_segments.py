@@ -366,3 +366,10 @@ def test_repeated_line_is_kept_when_there_is_a_gap_between_the_subtitles(tmp_pat
 def test_text_that_begins_with_two_decimals_is_not_a_label():
     assert not are_labels("1.5 2.5 and 3.5 are numbers.")
     assert are_labels("1.5 2.5 one\n3.5 4.5 two")
+
+
+def test_labels_with_infinite_times_are_rejected_with_their_line(tmp_path):
+    (tmp_path / "a.txt").write_text("1e400\t2e400\tx\n")
+    with pytest.raises(UserError) as raised:
+        read_segments(tmp_path / "a.txt", "a")
+    assert str(raised.value).startswith(f"{tmp_path / 'a.txt'}:1: ")

@@ -134,8 +134,8 @@ def test_range_of_usual_rates_depends_on_the_spread():
     spread = 15 * np.exp(0.1 * np.random.default_rng(0).standard_normal(5000))
     low, median, high = usual_rates(np.append(spread, [1, 2, 99]))
     assert median == pytest.approx(15, rel=0.01)
-    assert (low, high) == pytest.approx((15 * np.exp(-0.6), 15 * np.exp(0.6)), rel=0.05)
-    assert usual_rates(np.full(9, 12.0)) == pytest.approx((8, 12, 18))
+    assert (low, high) == pytest.approx((15 * np.exp(-0.45), 15 * np.exp(0.45)), rel=0.05)
+    assert usual_rates(np.full(9, 12.0)) == pytest.approx((12 / 1.4, 12, 12 * 1.4))
 
 
 LOUD = np.clip(4.0 * quiet_at_ends(), -32768, 32767).astype(np.int16)
