@@ -21,13 +21,13 @@ def as_plan(batches: Batches) -> EpochPlan:
         return batches
     sizes = np.array([len(batch) for batch in batches])
     if sizes.size == 0 or sizes.min() == 0:
-        raise ValueError("batches: expected at least one batch and no empty batches")
+        raise ValueError("batches: there are no batches, or a batch is empty")
     order = np.concatenate([np.asarray(batch) for batch in batches])
     return EpochPlan(order, np.cumsum(sizes) - sizes)
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return the batch number for each position in the plan's order [clips]."""
+    """Return the index of the batch at each position in the plan's order [clips]."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 
@@ -122,7 +122,7 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
     now = as_plan(batches)
     earlier = as_plan(before)
     if not np.array_equal(np.bincount(now.order), np.bincount(earlier.order)):
-        raise ValueError("batches, before: expected two plans of the same clips")
+        raise ValueError("batches, before: the two plans contain different clips")
     batch_before = np.empty(now.order.max() + 1, dtype=np.int64)
     batch_before[earlier.order] = batch_of_position(earlier)
     # Clips that share a batch in both epochs have the same key.

@@ -69,7 +69,7 @@ class EpochPlan(Sequence[np.ndarray]):
         return np.maximum.reduceat(lengths[self.order], self.starts)
 
     def select(self, numbers: np.ndarray) -> "EpochPlan":
-        """Return a plan that contains only the batches with these numbers, in this order."""
+        """Return a plan that contains only the batches with these indices, in this order."""
         sizes = self.sizes[numbers]
         starts = np.cumsum(sizes) - sizes
         positions = np.arange(sizes.sum()) + np.repeat(self.starts[numbers] - starts, sizes)

@@ -36,8 +36,8 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
         labels: [clips] the label of each clip, such as its speaker.
 
     Returns:
-        A plan that contains the groups in place of batches. Use its `sizes` and
-        `longest(lengths)`.
+        A plan that contains one group in place of each batch. For `plan_epoch` or a sampler, pass
+        `longest(lengths)` as the lengths and `sizes` as `group_sizes`.
     """
     _, label = np.unique(np.asarray(labels), return_inverse=True)
     order = np.argsort(label, kind="stable")
