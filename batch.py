@@ -109,7 +109,8 @@ def synthetic_batch(
 ) -> Batch:
     """Return a batch of random mels and texts with the given lengths in frames [B] and symbols [B].
 
-    The same seed always returns the same batch. Every clip gets the first name of each label.
+    The same seed always returns the same batch. Every clip gets the first name of each label, such
+    as the first speaker.
     """
     generator = torch.Generator().manual_seed(seed)
     items = [

@@ -43,7 +43,7 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # For each label, the indices in hparams.labels of all names in the filelist.
+        # For each label, the index in hparams.labels of every name in the filelist.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}
@@ -113,10 +113,10 @@ def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) 
 
 
 def _start_worker(_worker_id: int) -> None:
-    """Make a DataLoader worker ignore Ctrl-C, SIGHUP and SIGTERM from a job scheduler.
+    """Make a DataLoader worker ignore stop signals that do not come from its parent process.
 
-    A terminal or a job scheduler sends these signals to every process. A worker exits when its
-    parent exits or sends SIGTERM.
+    Terminals (SIGINT, SIGHUP) and job schedulers (SIGTERM) send their signals to every process. A
+    worker must continue until its parent exits or sends SIGTERM.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None  # workers always have a parent

@@ -108,7 +108,9 @@ def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torc
 
 def _check_lengths(lengths: torch.Tensor, max_length: int) -> None:
     if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
-        raise ValueError(f"lengths {lengths.tolist()}: expected values from 1 to {max_length}")
+        raise ValueError(
+            f"lengths {lengths.tolist()}: out of range (expected values from 1 to {max_length})"
+        )
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:

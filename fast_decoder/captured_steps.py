@@ -101,8 +101,8 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
     """Call `function()` repeatedly by replaying a CUDA graph, and yield the results.
 
     The first call runs without a graph, because it loads kernels and allocates the stream's
-    workspaces for matrix products. A capture must not do this. If the capture fails, the function
-    prints a warning and makes all calls without a graph.
+    workspaces for matrix products. Neither is possible during a capture. If the capture fails, the
+    function prints a warning and makes all calls without a graph.
     """
     with _alone_on_side_stream(device):
         result = function()
@@ -136,7 +136,8 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
-    """Inside this context, launch on the side stream, in order with the current stream.
+    """Inside this context, kernels are launched on the side stream: after all earlier kernels on
+    the current stream, and before all later kernels.
 
     Other threads must wait, because a capture records all launches on its stream.
     """

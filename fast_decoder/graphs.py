@@ -200,7 +200,8 @@ def _graphs(setting: Setting) -> "Graphs | str":
     except Exception as error:  # Triton, the driver and the GPU raise many types of exceptions
         reason = first_problem(error)
         if "out of memory" in reason:
-            # Cache no answer, because the next batch in this bucket may fit into memory.
+            # Raise, because a returned value would be cached, but the next batch in this bucket may
+            # fit into memory.
             raise torch.OutOfMemoryError(reason) from error
         return reason
 

@@ -7,7 +7,8 @@ steps at once, because they compute values that no step depends on. `next_chunk`
 The first argument of each kernel is an int64 table on the device. The table contains the steps to
 run, the sizes, and the addresses of all buffers. A launch depends on no other size or address.
 Therefore one captured graph can be used for batches of any length, and no tensor needs padding.
-`offset` is the number of the step within a graph. Programs beyond the last step return at once.
+`offset` is the index of the step within a graph, counted from 0 (in the backward pass, from the
+last step). Programs beyond the last step return at once.
 
 Some sums are split over several programs: the inner dimensions of matrix products, and the query.
 Each program writes a partial sum, and the program that needs the sum adds the partial sums in a
@@ -543,7 +544,7 @@ def cell_gradient(
 ):
     """Replace the gates of a step by their gradients. Program ids: (units, clips).
 
-    Each program beyond the last unit processes one clip instead. It computes from denergy the
+    Each program beyond the last unit processes one clip instead. From denergy, it computes the
     gradients of the two alignments in the clip's windows.
     """
     t = tl.load(table + STOP) - 1 - offset

@@ -42,7 +42,7 @@ from training.optimizer import state_entries
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
-DIVERGED = 100  # a loss this many times the lowest loss so far counts as diverged
+DIVERGED = 100  # a loss above this multiple of the lowest loss so far counts as diverged
 
 
 class Checkpoint(NamedTuple):
@@ -70,9 +70,9 @@ class LoopState:
     __pydantic_config__ = EXACTLY
     iteration: int = 0  # number of optimizer steps since the run started
     epoch: CountFrom1 = 1  # number of the current epoch
-    batches_trained: int = 0  # number of batches of the epoch trained by all processes
+    batches_trained: int = 0  # number of batches that all processes have trained on in this epoch
     clips: int = 0
-    frames: int = 0  # number of real frames trained in this epoch
+    frames: int = 0  # number of real frames trained on in this epoch
     loss_sum: float = 0.0  # padded loss, summed over clips
     loss_unpadded_sum: float = 0.0  # masked loss, summed over real frames
     # guided attention loss, summed over `guided_attention_frames`
@@ -181,8 +181,7 @@ def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) 
     state = saved["state"]
     if state and state.keys() != set(range(len(parameters))):
         raise UserError(
-            f"{path}: optimizer: expected optimizer state for the model's {len(parameters)} "
-            "parameters"
+            f"{path}: optimizer: the state does not match the model's {len(parameters)} parameters"
         )
     has_shape = state_entries(trainer.hparams)
     for number, entry in state.items():
@@ -211,7 +210,8 @@ def save(
 
     Args:
         more: the remaining parts: corpus, text_rules, trained_phones, longest_text,
-            speech_statistics, logs, metrics_checksum and, for several speakers, speaker_statistics.
+            speech_statistics, logs and metrics_checksum; with several speakers, also
+            speaker_statistics.
     """
     state = {
         "version": __version__,
@@ -240,7 +240,7 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     step may show that the newest checkpoint has diverged.
 
     Raises:
-        UserError: if the file cannot be written. All earlier checkpoints are then still there.
+        UserError: if the file cannot be written. In this case, all earlier checkpoints still exist.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -325,7 +325,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
     from. No file is deleted.
 
     Raises:
-        UserError: if `best.pt` cannot be read. No checkpoint is then renamed.
+        UserError: if `best.pt` cannot be read. In this case, no checkpoint is renamed.
     """
     newer = [path for number, path in list_checkpoints(directory)[::-1] if number > iteration]
     best = directory / BEST

@@ -247,9 +247,9 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
     """Return a key-value store shared by all processes that were started together.
 
     torchrun keeps the same store when it restarts processes. The store still contains the addresses
-    of dead processes, and new processes would wait for those forever (PyTorch issue 135712).
-    Therefore the first process gives each start a unique name, and lists the processes that have
-    answered.
+    of dead processes, and new processes would wait for the dead processes forever (PyTorch issue
+    135712). Therefore the first process gives each start a unique name, and lists the processes
+    that have answered.
 
     Raises:
         UserError: if the first process does not answer within `seconds`.

@@ -88,8 +88,8 @@ def check_memory(
         weights: sampling weights of the training clips (see `batching.balancing_weights`).
 
     Raises:
-        UserError: if they do not fit. The message contains the largest frame budget or batch size
-            that fits.
+        UserError: if the batches do not fit. The message contains the largest frame budget or batch
+            size that fits.
     """
     hparams = trainer.hparams
     device = trainer.device
