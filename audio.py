@@ -26,8 +26,8 @@ from tacotron2_voice.utils.files import open_file
 SILENT_RANGE = 1e-4
 # Formats that training can read, as named by soundfile. The first three are kinds of WAV files.
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
-# Limit of about 3 hours per clip, because a small FLAC file of silence could otherwise exhaust
-# memory.
+# maximum number of samples per clip, about 3 hours; a small FLAC file of silence could otherwise
+# exhaust memory
 MAX_SAMPLES = 2**28
 # Only in these formats, missing samples at the end of a file can be detected.
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
@@ -81,7 +81,8 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
     """Return a warning if the hop or the window is much shorter or longer than by default,
     otherwise None.
 
-    Both are set in samples, so their durations change if only the sampling rate is changed.
+    Hop and window are set in samples, so their durations change if you change only the sampling
+    rate.
     """
     rate = hparams.sampling_rate
     usual_rate = HParams.sampling_rate
@@ -186,7 +187,9 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
     except (soundfile.SoundFileError, ValueError) as error:
         raise UserError(f"the file is truncated or damaged ({error}); copy it again") from None
     if len(samples) > most:
-        raise UserError(f"{audio.frames:,} samples, expected at most {most:,}; split the recording")
+        raise UserError(
+            f"too long: {audio.frames:,} samples, expected at most {most:,}; split the recording"
+        )
     if len(samples) < audio.frames:
         counts = f"it contains {len(samples):,} samples, but its header says {audio.frames:,}"
         raise UserError(f"the file is truncated or damaged: {counts}; copy it again")
@@ -212,12 +215,12 @@ def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
             )
         if audio.frames < minimum:
             raise UserError(
-                f"{audio.frames} samples, expected at least {minimum}; remove the clip from the "
-                "filelist"
+                f"too short: {audio.frames} samples, expected at least {minimum}; remove the clip "
+                "from the filelist"
             )
         if audio.frames > MAX_SAMPLES:
             raise UserError(
-                f"{audio.frames:,} samples according to the header, expected at most "
+                f"too long: {audio.frames:,} samples according to the header, expected at most "
                 f"{MAX_SAMPLES:,}; {CONVERT}"
             )
         yield audio

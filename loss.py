@@ -44,8 +44,8 @@ class Tacotron2Loss(nn.Module):
     """Compute the mean squared error before and after the postnet, and the binary cross-entropy of
     the stop token ("gate").
 
-    The padded loss is the loss of NVIDIA's implementation. It is smaller in batches with more
-    padding, because padded frames count in the mean but add no error. Use the padded loss to
+    The padded loss is the loss of NVIDIA's implementation. Batches with more padding have a smaller
+    padded loss, because padded frames count in the mean but add no error. Use the padded loss to
     compare results with the paper. Use the masked loss to compare batching strategies.
 
     Args:
@@ -128,7 +128,7 @@ def off_diagonal(
 ) -> torch.Tensor:
     """Return how far each pair of decoder step and symbol is from the diagonal, float32 [B, T, N].
 
-    The value W is 0 on the diagonal and near 1 far away from it:
+    The value W is 0 on the diagonal and near 1 far from the diagonal:
 
         W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2))
 

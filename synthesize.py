@@ -58,8 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--teacher-forced",
         type=Path,
         metavar="FILELIST",
-        help="write log-mels of the recordings in this filelist into the folder -o, to fine-tune a "
-        "vocoder",
+        help="write teacher-forced log-mels of the recordings in this filelist to the folder set by "
+        "-o, to fine-tune a vocoder",
     )
     args = parser.parse_args(arguments)
     if args.teacher_forced:

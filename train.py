@@ -167,9 +167,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     logs = Path(os.path.realpath(output / args.log_directory))
     if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
         parser.error(
-            f"--log_directory {args.log_directory}: {logs} is outside the output folder. Choose a "
-            "folder inside -o, because a resumed run truncates its logs to their size at the "
-            "checkpoint"
+            f"--log_directory {args.log_directory}: {logs} is outside the output folder, or ends in "
+            ".pt, .jsonl or .csv. Choose another folder inside -o, because a resumed run truncates "
+            "its logs to their size at the checkpoint"
         )
     return args
 

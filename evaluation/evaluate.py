@@ -274,8 +274,8 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Return the measures of recordings. Read them from the file that an earlier call has saved
-    next to the recordings, if its conditions were the same.
+    """Return the measures of recordings. Read the measures that an earlier call has saved next to
+    the recordings, if the recordings, settings, vocoder and evaluators have not changed.
 
     Args:
         path, speaker_column: arguments for `read_recordings`.
@@ -348,8 +348,8 @@ def synthesize_texts(
 
     Args:
         names: the speaker of each text.
-        output: folder for the audio, the alignments and an index.csv. Its columns are `wav` and
-            `text`; with several speakers, there is also a column `speaker`.
+        output: folder for the audio, the alignments and index.csv (columns: `wav`, `text` and, with
+            several speakers, `speaker`).
     """
     hparams = synthesizer.settings
     with tempfile.TemporaryDirectory() as temporary:

@@ -36,7 +36,7 @@ WHISPER_LANGUAGES = {"cmn": "zh", "yue": "zh", "nb": "no"}
 
 
 class Recognizer(Protocol):
-    name: str  # name of the recognizer, with its model, as it appears in the results
+    name: str  # name of the recognizer and its model, for the results
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
         """Return the words in the audio, float samples [N] in [-1, 1]. The result may be empty."""
@@ -66,7 +66,7 @@ def make_recognizer(
 
 
 def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --recognizer and --whisper-model. Their values are arguments for
+    """Add the options --recognizer and --whisper-model, which are arguments for
     `make_recognizer`."""
     name_help = "speech recognizer; whisper needs requirements/whisper.txt (default: %(default)s)"
     parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)

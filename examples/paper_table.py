@@ -45,10 +45,10 @@ class Column:
     title: str
     published_title: str = ""  # column title in the paper; "": the paper has no such column
     digits: int = 1
-    in_per_cent: bool = True  # whether rows are compared in per cent; False for values around zero
+    in_per_cent: bool = True  # whether rows are compared in percent; False for values around zero
 
     def difference(self, more: Any, less: Any) -> Any:
-        """Return by how much `more` exceeds `less`, in per cent or as a plain difference."""
+        """Return the difference `more` - `less`, in percent of `less` or as a plain difference."""
         if self.in_per_cent:
             return 100 * (more / less - 1)
         return more - less
@@ -81,8 +81,8 @@ class Claim:
 class PaperTable:
     """The rows and columns of a table, and a function that computes the values of a row.
 
-    `experiment(settings)` returns a function that computes the values of a row for a seed. It is
-    called only if runs are missing, because it generates the corpus.
+    `experiment(settings)` returns a function that computes the values of a row for a seed.
+    `experiment` is called only if runs are missing, because it generates the corpus.
     """
 
     description: str  # docstring of the program

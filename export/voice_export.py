@@ -198,8 +198,8 @@ def quantize_lstms(path: Path) -> None:
 def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
     """Store the remaining large weights of a graph as 8-bit integers from -`largest` to `largest`.
 
-    Each output has its own scale. This makes the file smaller. The graph converts the integers back
-    to float32 when it runs.
+    Each output has its own scale. The file becomes smaller. The graph converts the integers back to
+    float32 when it runs.
     """
     graph = onnx.load(path)
     weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}
@@ -259,8 +259,8 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 class ComparedVoice(Voice):
     """A voice that compares every output of its graphs with PyTorch.
 
-    In each decoder step, both get the outputs of PyTorch from the previous step as inputs, because
-    attention would otherwise amplify rounding errors.
+    In each decoder step, the graphs and PyTorch both use PyTorch's outputs from the previous step
+    as inputs, because attention would otherwise amplify rounding errors.
     """
 
     model: Tacotron2
@@ -333,8 +333,8 @@ def export_voice(
 ) -> None:
     """Export a model on the CPU as a voice, and print how the voice differs from the model.
 
-    The float32 graphs are compared with PyTorch. Then the weights are quantized to int8. The folder
-    is written completely or not at all.
+    The float32 graphs are compared with PyTorch before the weights are quantized to int8. The
+    folder is written completely or not at all.
 
     Args:
         texts: texts for comparing the int8 voice with float32; None: keep the weights in float32.

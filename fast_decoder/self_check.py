@@ -7,8 +7,8 @@ If the kernels are less exact than the tests require, training uses plain operat
 lists the details to report.
 
 The kernels run in a separate process (compare_kernels.py), because they may hang or crash the
-process with an illegal memory access. The answer is cached. It is valid for the same GPU, driver,
-versions, sizes and precision.
+process with an illegal memory access. The answer is cached for later runs on the same GPU with the
+same driver, versions, sizes and precision.
 """
 
 import functools

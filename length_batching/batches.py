@@ -90,7 +90,7 @@ class LengthBatches(Dataset[Any]):
         batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
             1% more than the first epoch needs.
         batches_per_update: number of batches of similar length per optimizer step, summed over all
-            processes. It must be a multiple of W. Default: W.
+            processes; a multiple of W. Default: W.
         record: a file in the run's folder, for trainers that do not save the state of their data
             (transformers). The first run writes a checksum of its batches to this file. A later run
             with different batches raises BatchingError. Without a record and without a loaded
@@ -311,7 +311,7 @@ class LengthBatches(Dataset[Any]):
 
         Args:
             trained: number of batches that this process has trained on since `set_epoch`. None: the
-                framework itself counts these batches, and skips them when it resumes.
+                framework itself counts these batches, and skips them when training resumes.
 
         Raises:
             BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.

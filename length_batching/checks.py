@@ -43,7 +43,9 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
     x = _array(name, values)
     if x.shape != (num_clips,) or x.dtype.kind not in "iuf":
         found = f"{x.dtype}, shape {x.shape}"
-        raise BatchingError(f"{name}: {found} (expected numbers, shape ({num_clips},))")
+        raise BatchingError(
+            f"{name}: wrong type or shape: {found} (expected numbers, shape ({num_clips},))"
+        )
     return check_range(name, x, zero_allowed=True)
 
 

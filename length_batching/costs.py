@@ -70,8 +70,8 @@ def padding_stats(
         batches: the clip indices of each batch. A clip may be in several batches.
         frames_per_step: number of frames per decoder step. Batches are padded to multiples of this
             number. The rates and lengths from the papers ignore this padding.
-        cost: see `plan_epoch`. It is required if clips have several kinds of length, and each
-            clip's cost is then used as its length.
+        cost: see `plan_epoch`. Required if clips have several kinds of length; the cost of each
+            clip then replaces its length.
 
     Raises:
         ValueError: if there are no batches, or if a batch is empty.
@@ -114,7 +114,7 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
         pair_novelty(now, before)  # 0.97
 
     Take all pairs of clips that share a batch. Pair novelty is the fraction of these pairs that did
-    not share a batch in the previous epoch. It is 1 if no batch has two clips.
+    not share a batch in the previous epoch. The novelty is 1 if no batch has two clips.
 
     Raises:
         ValueError: if the two epochs contain different clips.

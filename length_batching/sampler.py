@@ -41,14 +41,14 @@ class LengthBatchSampler:
         lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
         random_epochs, batches_per_epoch, short_last_update: see `UpdatePlanner`.
         batches_per_update: number of batches of similar length per optimizer step, summed over all
-            processes. It must be a multiple of `world_size`. Default: `world_size`. As long as you
-            keep this number, training can resume with any number of processes.
+            processes; a multiple of `world_size`. Default: `world_size`. If you do not change this
+            number, training can resume with a different number of processes.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 
     Attributes:
         epoch: the current epoch, counted from 0.
-        start: the index of the first batch of the pass. It is 0 unless training resumed.
+        start: the index of the first batch of the pass (0 unless training resumed).
         plan: all batches of the epoch, in the order of the optimizer steps.
         update_starts: [optimizer steps] the index of the first batch of each optimizer step.
 
@@ -108,8 +108,8 @@ class LengthBatchSampler:
     def batch_size(self) -> NoReturn:
         """Raise BatchingError, because frameworks must not use this sampler.
 
-        Only frameworks read this attribute, when they prepare a loader. They would distribute the
-        batches among the processes a second time.
+        Only frameworks read this attribute, when they prepare a loader. A framework would
+        distribute the batches among the processes a second time.
         """
         raise BatchingError(
             "LengthBatchSampler: a framework would distribute the batches among the processes a "
@@ -176,7 +176,8 @@ class LengthBatchSampler:
 
         Args:
             trained: number of batches that this process has trained on since `set_epoch`. Your
-                training loop must count them, because a DataLoader draws batches ahead of time.
+                training loop must count these batches, because a DataLoader draws batches ahead of
+                time.
 
         Raises:
             BatchingError: if `trained` is missing or exceeds the number of drawn batches.

@@ -6,8 +6,8 @@
         sampler = LengthBatchSampler(lengths, **result.best.options())
 
 The search plans whole epochs, because the amount of padding is not proportional to the size of a
-corpus. It takes a few seconds for 10,000 clips and less than 2 minutes for a million. It does not
-predict how well a model learns.
+corpus. The search takes a few seconds for 10,000 clips and less than 2 minutes for a million. The
+result does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For the strategy's
 parameter, it considers eight values per doubling (`parameter_values`). The number of decoder steps

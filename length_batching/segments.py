@@ -84,7 +84,7 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
         longest: maximum number of frames per segment.
         overlap: number of frames that a segment shares with the previous segment.
         shortest: minimum number of frames per segment. If the last segment of a clip would be
-            shorter, it begins earlier.
+            shorter than this, the segment begins earlier.
 
     Raises:
         BatchingError: unless 0 <= overlap < longest and 1 <= shortest <= longest, or if a length is

@@ -118,7 +118,8 @@ REGISTRY: dict[str, Strategy] = {}  # strategies by name, in the order of this f
 def register(
     name: str, short_name: str, source: str, parameter: Parameter | None = None
 ) -> Callable[[OrderFunction], OrderFunction]:
-    """Add the decorated function to REGISTRY. Its docstring becomes the strategy's description.
+    """Add the decorated function to REGISTRY, with its docstring as the description of the
+    strategy.
 
         @register("longest_first", "LF", "ours")
         def _longest_first(clips: ShuffledClips) -> Order:

@@ -66,9 +66,9 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         window: number of items that are planned together. If less than half a window is left at the
             end of the stream, these items join the last window. Two windows are in memory at the
             same time.
-        batches_per_update: number of batches per optimizer step, summed over all processes. It must
-            be a multiple of `world_size`. Default: `world_size`. As long as you keep this number,
-            training can resume with any number of processes.
+        batches_per_update: number of batches per optimizer step, summed over all processes; a
+            multiple of `world_size`. Default: `world_size`. If you do not change this number,
+            training can resume with a different number of processes.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 

@@ -98,7 +98,8 @@ class UpdatePlanner:
             1% more than the first epoch needs. None: as many as the epoch needs, rounded up to a
             multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
-            Its clips are cut into up to K batches, and some processes may have no batch in it.
+            The clips of the last step are cut into up to K batches, so some processes may have no
+            batch.
 
     Raises:
         BatchingError: if an option or a length is invalid.

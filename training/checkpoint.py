@@ -4,7 +4,7 @@ stopped.
     source = load_newest(Path("runs/ljspeech"))
     loop = restore(complete(source), trainer, sampler)
 
-A checkpoint is one file. It contains the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
+A checkpoint is a file that contains the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
 `optimizer`, `learning_rate`) and the rest of the run's state. The file is written atomically.
 Reading a checkpoint never executes code from the file.
 """
@@ -116,7 +116,7 @@ class LoopState:
         """Add the losses of an optimizer step to the sums.
 
         The padded loss is weighted by `clips`, the step's number of clips. The other terms are
-        weighted by `frames`, its number of real frames. Terms that are NaN are ignored.
+        weighted by `frames`, the step's number of real frames. Terms that are NaN are ignored.
         """
         self.clips += clips
         self.frames += frames
@@ -240,7 +240,7 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     step may show that the newest checkpoint has diverged.
 
     Raises:
-        UserError: if the file cannot be written. In this case, all earlier checkpoints still exist.
+        UserError: if the file cannot be written; all earlier checkpoints still exist.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -303,7 +303,8 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """Return the newest checkpoint from before the weights diverged at optimizer step `diverged`.
+    """Return the newest checkpoint that was saved before the weights diverged at optimizer step
+    `diverged`.
 
     The checkpoint of that step is renamed, unless it is the best or the only checkpoint.
     """
@@ -321,11 +322,11 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
     """Rename all checkpoints after `iteration`, newest first, and a damaged `best.pt`. Return the
     new paths.
 
-    Otherwise the next --resume would use a checkpoint that is newer than the one the run resumed
-    from. No file is deleted.
+    If the names did not change, the next --resume would use a newer checkpoint than the checkpoint
+    from which this run resumed. No file is deleted.
 
     Raises:
-        UserError: if `best.pt` cannot be read. In this case, no checkpoint is renamed.
+        UserError: if `best.pt` cannot be read; no checkpoint is renamed.
     """
     newer = [path for number, path in list_checkpoints(directory)[::-1] if number > iteration]
     best = directory / BEST

@@ -311,7 +311,7 @@ def join(seconds: float) -> Processes:
 def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
-    A PyTorch thread releases the tensors of the last exchange in this time. If the interpreter
+    During this time, a PyTorch thread releases the tensors of the last exchange. If the interpreter
     exited earlier, the process would abort.
     """
     if dist.is_initialized():

@@ -3,7 +3,7 @@
     start = find_start(folder, processes, None, resume=True, warm_start=False)
     hparams = resolve_hparams("epochs=100", start.resumed, processes)
 
-Either all processes continue or none of them does. No file is written before all checks pass.
+Either all processes continue or all processes stop. No file is written before all checks pass.
 """
 
 import os
