@@ -21,19 +21,20 @@ from tacotron2_voice.settings import LOG_FLOOR, MEL_SETTINGS, VoiceSettings
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import open_file
 
-# a clip counts as silent if its samples span at most this range (3 steps of 16 bits)
+# A clip counts as silent if its largest and its smallest sample differ by at most this value (3
+# steps of 16-bit audio).
 SILENT_RANGE = 1e-4
-# soundfile's names of the formats that training can read; the first three are WAV.
+# Formats that training can read, as named by soundfile. The first three are kinds of WAV files.
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
-# Limit of about 3 hours per clip, because a small FLAC file of silence could otherwise exhaust
-# memory.
+# maximum number of samples per clip, about 3 hours; a small FLAC file of silence could otherwise
+# exhaust memory
 MAX_SAMPLES = 2**28
 # Only in these formats, missing samples at the end of a file can be detected.
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected a WAV, FLAC, Ogg, MP3 or AIFF file"
 OGG_END_OF_STREAM = 4  # flag of the last page
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
-UNKNOWN_BYTES = 0x7FFFF000  # a WAV header with this size or a larger one means "size unknown"
+UNKNOWN_BYTES = 0x7FFFF000  # a header with at least this size means that the size is unknown
 # Hops and windows (in ms) that differ from the defaults by more than this factor cause a warning.
 # The paper's values differ by a factor of 1.08.
 MAX_FRAME_RATIO = 1.25
@@ -41,7 +42,7 @@ CONVERT = "run scripts/prepare.py --convert DIR to make a copy that training can
 
 
 def mel_fingerprint(hparams: VoiceSettings) -> dict[str, float]:
-    """Return all settings that affect a log-mel."""
+    """Return the settings that affect log-mels, keyed by name."""
     return {name: getattr(hparams, name) for name in MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
 
 
@@ -54,7 +55,8 @@ def frame_count(num_samples: int, hparams: VoiceSettings) -> int:
 def minimum_samples(hparams: VoiceSettings) -> int:
     """Return the minimum number of samples needed to compute a mel.
 
-    Half a filter is mirrored at each end of a clip, so the clip must be longer than half a filter.
+    At each end, the clip is padded with its own reflection, filter_length / 2 samples long.
+    Therefore the clip must be longer than filter_length / 2 samples.
     """
     return hparams.filter_length // 2 + 1
 
@@ -79,7 +81,8 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
     """Return a warning if the hop or the window is much shorter or longer than by default,
     otherwise None.
 
-    Both are set in samples, so their durations change if only the sampling rate is changed.
+    Hop and window are set in samples, so their durations change if you change only the sampling
+    rate.
     """
     rate = hparams.sampling_rate
     usual_rate = HParams.sampling_rate
@@ -118,7 +121,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
         try:
             audio = soundfile.SoundFile(file.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
-            # the message without the descriptor number
+            # str(error) would also contain the file descriptor
             reason = getattr(error, "error_string", error)
             found = f"cannot read this file as audio ({reason})"
             raise UserError(f"{found}, {EXPECTED_FORMATS}") from None
@@ -135,14 +138,15 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing. soundfile does not report this.
 
-    WAV, RF64 and AIFF files contain their size in the header. The last page of an Ogg file has a
-    flag. FLAC and MP3 files contain their number of samples, which `read_samples` checks.
+    The header of a WAV, RF64 or AIFF file contains the size of the file. The last page of an Ogg
+    file is marked by a flag. FLAC and MP3 files contain the number of samples, which `read_samples`
+    checks.
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":
         start = max(0, size - MAX_OGG_PAGE)
         return not ends_with_last_page(os.pread(file.fileno(), MAX_OGG_PAGE, start))
-    # Position and length of the size in the header, in bytes.
+    # Offset and width of the size field in the header, in bytes.
     places = {"WAV": (4, 4), "WAVEX": (4, 4), "AIFF": (4, 4), "RF64": (20, 8)}
     if file_format not in places:
         return False
@@ -183,7 +187,9 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
     except (soundfile.SoundFileError, ValueError) as error:
         raise UserError(f"the file is truncated or damaged ({error}); copy it again") from None
     if len(samples) > most:
-        raise UserError(f"{audio.frames:,} samples, expected at most {most:,}; split the recording")
+        raise UserError(
+            f"too long: {audio.frames:,} samples, expected at most {most:,}; split the recording"
+        )
     if len(samples) < audio.frames:
         counts = f"it contains {len(samples):,} samples, but its header says {audio.frames:,}"
         raise UserError(f"the file is truncated or damaged: {counts}; copy it again")
@@ -209,12 +215,12 @@ def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
             )
         if audio.frames < minimum:
             raise UserError(
-                f"{audio.frames} samples, expected at least {minimum}; remove the clip from the "
-                "filelist"
+                f"too short: {audio.frames} samples, expected at least {minimum}; remove the clip "
+                "from the filelist"
             )
         if audio.frames > MAX_SAMPLES:
             raise UserError(
-                f"{audio.frames:,} samples according to the header, expected at most "
+                f"too long: {audio.frames:,} samples according to the header, expected at most "
                 f"{MAX_SAMPLES:,}; {CONVERT}"
             )
         yield audio
@@ -248,8 +254,8 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
     Return int16 samples if the file has 16-bit samples, otherwise float32 samples in [-1, 1].
 
     Raises:
-        UserError: in the same cases as `read_audio`. Also if samples are not finite or are outside
-            [-1, 1], or if the whole clip is silent.
+        UserError: in the same cases as `read_audio`, if the whole clip is silent, or if a sample is
+            outside [-1, 1] or not finite.
     """
     with _open_clip(path, hparams) as audio:
         # Keep 16-bit samples as int16, because reading is then three times faster.
@@ -279,8 +285,8 @@ def mel_filters(hparams: VoiceSettings, device: torch.device | str = "cpu") -> t
     """
     import librosa
 
-    # Hide librosa's warning about empty bands, because `silent_bands` prints a warning that lists
-    # the settings.
+    # Hide librosa's warning about empty bands, because the warning from `silent_bands` also names
+    # the settings to change.
     with warnings.catch_warnings(action="ignore"):
         filters = librosa.filters.mel(
             sr=hparams.sampling_rate,
@@ -309,12 +315,12 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
 
     mel = log_mel_spectrogram(read_audio("a.wav", hparams), hparams)
 
-    Maps samples, float [N] in [-1, 1], to float32 [n_mel_channels, 1 + N // hop_length]. N must be
-    at least `minimum_samples`.
+    `samples` are floats [N] in [-1, 1], with N of at least `minimum_samples`. The result is float32
+    [n_mel_channels, 1 + N // hop_length].
 
-    The window is a periodic Hann window, centered in the filter. The ends of the clip are mirrored.
-    Mel filters with Slaney's scale and norm are applied to magnitudes (not powers). The floor is
-    1e-5.
+    The Fourier transform of filter_length samples uses a periodic Hann window in its center. The
+    clip is padded with its reflection at both ends. Mel filters with Slaney's scale and norm are
+    applied to magnitudes (not powers). The floor is 1e-5.
 
     Raises:
         UserError: if samples are outside [-1, 1].

@@ -42,7 +42,7 @@ class Batch:
 
         Lengths and indices stay on the CPU, because the encoder and error messages need them there.
         If the batch is in pinned memory, the copy overlaps with kernels that are already queued.
-        Later kernels wait for the copy.
+        Kernels that are queued later wait for the copy.
         """
         device = torch.device(device)
         if device.type != "cuda":
@@ -53,7 +53,7 @@ class Batch:
             moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         using.wait_stream(copying)
         for tensor in (moved.text, moved.mel, moved.gate, *moved.labels.values()):
-            # Otherwise PyTorch could reuse the memory before the kernels have read it.
+            # Without this call, PyTorch could reuse the memory before the kernels have read it.
             tensor.record_stream(using)
         return moved
 
@@ -109,7 +109,8 @@ def synthetic_batch(
 ) -> Batch:
     """Return a batch of random mels and texts with the given lengths in frames [B] and symbols [B].
 
-    The same seed always returns the same batch. Every clip gets the first name of each label.
+    The same seed always returns the same batch. Every clip gets the first name of each label, such
+    as the first speaker.
     """
     generator = torch.Generator().manual_seed(seed)
     items = [

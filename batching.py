@@ -1,7 +1,7 @@
 """Plan the batches of an epoch from the clip lengths and the settings in hparams.py.
 
-    sampler = make_sampler(frames, hparams)   # frames: [clips], the length of each clip
-    sampler.set_epoch(epoch)                  # plans the epoch: sampler.plan, a list of batches
+    sampler = make_sampler(frames, hparams)   # frames: length of each clip [clips]
+    sampler.set_epoch(epoch)                  # plans the epoch; see sampler.plan
     loader = make_loader(clips, hparams, sampler, pin_memory=True)
 
 The following list shows where each setting and each equation from Ge et al., "Speed up training
@@ -12,8 +12,9 @@ with variable length inputs by efficient batching strategies" (Interspeech 2021)
     `batch_randomization`: BR                                length_batching/plan.py, `plan_epoch`
     zero-padding rate (eq. 1), average batch length          length_batching/costs.py
 
-`describe_costs` prints the zero-padding rate and the average batch length. `speaker_balance` is not
-from this paper. It draws clips of speakers with little speech more often (`balancing_weights`).
+`describe_costs` prints the zero-padding rate and the average batch length. `speaker_balance`, which
+is not from this paper, makes an epoch repeat clips of speakers with little speech
+(`balancing_weights`).
 """
 
 import math
@@ -55,8 +56,8 @@ def balancing_weights(
 def draws_of_clips(weights: np.ndarray) -> np.ndarray:
     """Return how many times an epoch draws each clip on average [clips].
 
-    An epoch draws as many clips as the corpus contains. It rounds each average up or down at
-    random.
+    An epoch draws as many clips as the corpus contains. In each epoch, the average of a clip is
+    rounded up or down at random.
     """
     draws: np.ndarray = len(weights) * weights / weights.sum()
     return draws
@@ -96,8 +97,7 @@ def make_sampler(
             world_size=world_size,
             **options,
         )
-    # Convert the error, because length_batching is an independent library that does not know
-    # UserError.
+    # Convert the error, because length_batching is an independent library without UserError.
     except BatchingError as error:
         raise UserError(str(error)) from None
 
@@ -113,13 +113,13 @@ def validation_batches(
 def describe_costs(
     sampler: LengthBatchSampler, hparams: HParams, weights: np.ndarray | None = None
 ) -> str:
-    """Return lines that compare an epoch of the sampler with random batches of the same clips.
+    """Return lines that compare the sampler's batches in one epoch with random batches.
 
-    The lines compare padding, decoder steps and padded frames. During `random_epochs`, they
-    describe the first epoch after the random epochs.
+    The lines compare padding, decoder steps and padded frames. The epoch is the current epoch or,
+    during `random_epochs`, the first epoch after them.
 
     Args:
-        weights: the same as for `make_sampler`.
+        weights: the argument `weights` of `make_sampler`.
     """
     epoch = max(sampler.epoch, hparams.random_epochs)
     draw: dict[str, Any] = {}

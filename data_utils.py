@@ -43,7 +43,8 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # For each label, the indices in hparams.labels of all names in the filelist.
+        # For each label, a list that maps each name's index in the filelist to its index in
+        # hparams.labels.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}
@@ -59,8 +60,8 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        # Compare only two of the three identity values, because a backup or a new file mode also
-        # changes the third value.
+        # Compare only size and modification time, because a backup or a new file mode changes the
+        # status change time, the third value.
         is_same_file = Identity.of(clip.path)[:2] == clip.identity[:2]
         if mel.shape[1] != clip.num_frames or not is_same_file:
             raise UserError(
@@ -90,8 +91,8 @@ class TextMelDataset(Dataset):
 def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) -> Batch:
     """Run `collate`. In a DataLoader worker, also move the batch to shared memory.
 
-    Otherwise PyTorch would move the batch in a thread that only prints errors, and the DataLoader
-    would hang after an error.
+    If PyTorch moved the batch itself, it would do so in a thread that only prints errors, and the
+    DataLoader would hang after an error.
 
     Raises:
         UserError: if shared memory is full.
@@ -113,10 +114,10 @@ def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) 
 
 
 def _start_worker(_worker_id: int) -> None:
-    """Make a DataLoader worker ignore Ctrl-C, SIGHUP and SIGTERM from a job scheduler.
+    """Make a DataLoader worker ignore stop signals that do not come from its parent process.
 
-    A terminal or a job scheduler sends these signals to every process. A worker exits when its
-    parent exits or sends SIGTERM.
+    Terminals (SIGINT, SIGHUP) and job schedulers (SIGTERM) send their signals to every process. A
+    worker must continue until its parent exits or sends SIGTERM.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None  # workers always have a parent

@@ -119,14 +119,14 @@ class HParams(VoiceSettings):
     # --- batching (the arguments of length_batching.plan_epoch)
     batch_size: Count = 64  # number of clips per batch; with dynamic_batch_size, batches of shorter clips contain more clips
     batching_strategy: str = "semi_sorted"  # strategy that decides which clips share a batch
-    local_randomization_factor: PositiveOrZero = 0.1  # amount of noise in the semi_sorted strategies, as a fraction of each length; larger: more random batches, more padding
+    local_randomization_factor: PositiveOrZero = 0.1  # amount of noise in the semi_sorted strategies, as a fraction of the range of lengths or ranks; larger: more random batches, more padding
     bucket_size: Count = 1024  # number of clips per bucket, for the bucket strategy; larger: more random batches, more padding
     num_bins: Count = 58  # number of sorted bins per epoch, for the alternated_sort strategy; larger: more random batches, more padding
     num_buckets: Buckets = 10  # number of length classes, for the bucket_by_width and bucket_by_quantile strategies; larger: less padding
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
     batch_capacity: Count | None = None  # maximum number of frames per batch, including padding; None: batch_size times the longest clip
     size_multiple: Count = 1  # the number of clips in each batch is a multiple of this value, such as 8; 1: any number
-    batch_randomization: bool = True  # True: shuffle the finished batches
+    batch_randomization: bool = True  # True: shuffle the order of the batches, but not the clips within them
     random_epochs: CountOrZero = 2  # number of epochs with random batches at the start of the run; 0: none
     batches_per_update: Count = 1  # number of batches per optimizer step, over all processes; larger: fewer optimizer steps
     speaker_balance: Share = 0.0  # how strongly speakers with few recordings are oversampled; 0: every clip once per epoch; 1: the same amount of speech for every speaker
@@ -147,7 +147,7 @@ class HParams(VoiceSettings):
     guided_attention_weight: LossWeight = 1.0  # weight of the guided attention loss at the start of the run; 0: off
     guided_attention_sigma: DiagonalWidth = 0.4  # width of the diagonal in the guided attention loss, as a fraction of the text length; larger: softer guidance
     guided_attention_steps: Count = 10_000  # number of optimizer steps over which guided_attention_weight decreases linearly to 0
-    mask_padding: bool = True  # True: outputs after the end of a clip do not count in the loss
+    mask_padding: bool = True  # True: outputs beyond the end of a clip add no error to the loss
 
     # --- validation
     validation_batch_size: Count = 16  # number of clips per validation batch; these batches are random, but the same in every run
@@ -165,7 +165,7 @@ class HParams(VoiceSettings):
     p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and synthesis
     max_decoder_steps: DecoderSteps = 10_000  # maximum number of decoder steps per chunk in synthesis
     gate_threshold: Positive = 0.5  # stop probability at which the speech ends; larger: the speech ends later
-    attention_rest_time: MillisecondsOrZero = 800.0  # time at the end of the text after which the speech ends, in ms; 0: off
+    attention_rest_time: MillisecondsOrZero = 800.0  # how long attention must rest at the end of the text before the speech ends, in ms; 0: off
     attention_window: CountOrZero = 0  # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
     attention_dim: Width = 128  # width of the attention's query and key vectors
@@ -200,8 +200,8 @@ class HParams(VoiceSettings):
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Return the defaults, or `base`, with overrides such as "batch_size=32,win_time=50".
 
-    `@PATH` stands for the overrides in a file; a filelist in it may be relative to that file.
-    `win_time=50,hop_time=12.5` are the lengths of Ge et al., section 3.
+    `@PATH` stands for the overrides in a file; filelist paths in the file may be relative to its
+    folder. Ge et al., section 3, use `win_time=50,hop_time=12.5`.
 
     Raises:
         UserError: if overrides are wrong; the message lists every problem with its file and line.
@@ -228,7 +228,7 @@ def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
 
 def batching_options(hparams: Any) -> dict[str, Any]:
     """Return the arguments of `plan_epoch` except the lengths and the epoch."""
-    # Imported here, so that the names of settings load without numpy.
+    # Imported here, so that importing this module does not require numpy.
     from length_batching import PARAMETERS
 
     names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "size_multiple"]
@@ -239,7 +239,8 @@ def batching_options(hparams: Any) -> dict[str, Any]:
 
 
 def symbols_path(hparams: HParams) -> Path:
-    """Return the path of the symbol table, if it is not the English table."""
+    """Return the path of the symbol table. Do not call this function for the built-in English
+    table."""
     from tacotron2_voice.text.symbols import SYMBOLS_FILE
 
     if hparams.symbols == "corpus":

@@ -76,8 +76,8 @@ def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -
 def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the row indices and `batch_sizes` needed to pack a padded batch into a PackedSequence.
 
-    The indices are rows of the batch flattened to [B * max_length]. They are sorted by time step;
-    within a time step, longer sequences come first.
+    The indices are rows of the batch flattened to [B * max_length]. The indices are sorted by time
+    step; within a time step, longer sequences come first.
 
     Raises:
         ValueError: if a length is not from 1 to max_length.
@@ -92,7 +92,7 @@ def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch
 def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return row indices that reverse each sequence in a batch, and the padding mask.
 
-    Both have the shape [B, max_length]. The indices are rows of the batch flattened to
+    Indices and mask have the shape [B, max_length]. The indices are rows of the batch flattened to
     [B * max_length]. Padding stays in place, so applying the indices twice restores the batch.
 
     Raises:
@@ -108,7 +108,9 @@ def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torc
 
 def _check_lengths(lengths: torch.Tensor, max_length: int) -> None:
     if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
-        raise ValueError(f"lengths {lengths.tolist()}: expected values from 1 to {max_length}")
+        raise ValueError(
+            f"lengths {lengths.tolist()}: out of range (expected values from 1 to {max_length})"
+        )
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
@@ -124,7 +126,7 @@ def draw_keep_mask(
 
     If there is a generator, the mask is drawn on the generator's device. On a CPU the probability
     is rounded to a multiple of 1/65,536, because each random 64-bit word is split into four values.
-    This is three times faster than `torch.Tensor.bernoulli_`.
+    This method is three times faster than `torch.Tensor.bernoulli_`.
     """
     if p == 0:
         return None

@@ -25,8 +25,9 @@ from model import Outputs
 class Losses(NamedTuple):
     """The losses of a batch, as scalars.
 
-    The first four losses are means that include padding, as in NVIDIA's implementation. The others
-    are masked losses: means over real frames, or over real decoder steps for the stop token.
+    The first four losses are means that include padding, as in NVIDIA's implementation. The other
+    losses are masked losses: means over real frames or, for the stop token, over real decoder
+    steps.
     """
 
     total: torch.Tensor
@@ -43,9 +44,9 @@ class Tacotron2Loss(nn.Module):
     """Compute the mean squared error before and after the postnet, and the binary cross-entropy of
     the stop token ("gate").
 
-    The padded loss, as in NVIDIA's implementation, is smaller in batches with more padding, because
-    padded frames count in the mean but add no error. Use the padded loss to compare results with
-    the paper. Use the masked loss to compare batching strategies.
+    The padded loss is the loss of NVIDIA's implementation. Batches with more padding have a smaller
+    padded loss, because padded frames count in the mean but add no error. Use the padded loss to
+    compare results with the paper. Use the masked loss to compare batching strategies.
 
     Args:
         gate_positive_weight: weight of the stop-token error at the last decoder step of a clip, the
@@ -84,7 +85,8 @@ def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
     and summed over the clip's real frames. The second row contains the unweighted cross-entropy of
     the stop token, summed over the clip's real decoder steps. The masked loss of a clip is the
     first row divided by its number of frames, plus the second row divided by its number of decoder
-    steps. For the masked loss of several clips, sum each row and each number over the clips first.
+    steps. For the masked loss of several clips, first sum both rows and both numbers over the
+    clips.
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)
@@ -109,7 +111,7 @@ def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.
 
 
 def _at_least_float32(outputs: Outputs) -> list[torch.Tensor]:
-    """Return mel, mel after the postnet and gate in float32 or a higher precision.
+    """Return `mel`, `mel_postnet` and `gate`, in float32 or a higher precision.
 
     Autocast may return half precision, which is too coarse for sums.
     """
@@ -126,7 +128,7 @@ def off_diagonal(
 ) -> torch.Tensor:
     """Return how far each pair of decoder step and symbol is from the diagonal, float32 [B, T, N].
 
-    The value W is 0 on the diagonal and near 1 far away from it:
+    The value W is 0 on the diagonal and near 1 far from the diagonal:
 
         W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2))
 
@@ -163,8 +165,8 @@ def guided_attention_loss(
 ) -> torch.Tensor:
     """Return a penalty from 0 to 1 for attention that is far from the diagonal.
 
-    The penalty is the mean over real decoder steps of sum_n A[t, n] W[t, n]. A are the alignments.
-    `off_diagonal` defines W and describes the arguments.
+    The penalty is the mean of sum_n A[t, n] W[t, n] over the real decoder steps t, where A is
+    `alignments`. `off_diagonal` defines W and describes the arguments.
     """
     weights = off_diagonal(alignments, steps, symbols, sigma)
     return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())

@@ -32,7 +32,7 @@ from tacotron2_voice.settings import WINDOW_BACK
 
 # Dropout probability after each convolution of encoder and postnet, in training.
 P_CONVOLUTION_DROPOUT = 0.5
-PADDED_GATE = 1e3  # stop-token logit beyond the end of a clip: stop for certain, no loss
+PADDED_GATE = 1e3  # stop-token logit beyond the end of a clip: stop probability 1, no loss
 NO_LABELS: Mapping[str, torch.Tensor] = {}  # labels for a single-speaker model
 
 
@@ -41,7 +41,7 @@ class Outputs(NamedTuple):
 
     mel: torch.Tensor  # [B, n_mels, T_out], before the postnet
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
-    gate: torch.Tensor  # [B, T] stop-token logits: "this decoder step is the last"
+    gate: torch.Tensor  # [B, T] stop-token logits: whether a decoder step is the last
     alignments: torch.Tensor  # [B, T, T_in]
     mel_lengths: torch.Tensor | None = None  # [B] number of frames, on the CPU; set only by `infer`
 
@@ -159,7 +159,8 @@ def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
 
 
 class DecoderState(NamedTuple):
-    """The state that a decoder step passes to the next decoder step; zeros before the first one."""
+    """The state that a decoder step passes to the next decoder step; all zeros before the first
+    decoder step."""
 
     attention_hidden: torch.Tensor  # [B, attention_rnn_dim], after dropout
     attention_cell: torch.Tensor  # [B, attention_rnn_dim]
@@ -322,7 +323,7 @@ class SpokenSteps(NamedTuple):
 
 
 def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> torch.Tensor:
-    """Return `mask` [B, T_in], also True for the symbols outside this decoder step's attention
+    """Return a copy of `mask` [B, T_in] that is also True outside this decoder step's attention
     window.
 
     `furthest` [B, 1] is the furthest symbol attended to so far. The window starts WINDOW_BACK
@@ -431,8 +432,8 @@ class Tacotron2(nn.Module):
         `Encoder`.
 
         Raises:
-            ValueError: if `labels` contains a label without an embedding, or if a label of the
-                model is missing.
+            ValueError: if `labels` contains a label without an embedding, or lacks a label of the
+                model.
         """
         known = {"speaker": self.speaker_embedding}
         embeddings = {label: x for label, x in known.items() if x is not None}

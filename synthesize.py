@@ -1,4 +1,4 @@
-"""Speak texts with a checkpoint (from this project or NVIDIA's) or with an exported voice.
+"""Synthesize texts with a checkpoint (from this project or NVIDIA's) or with an exported voice.
 
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text "Printing, in the only sense."
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text-file texts.txt -o out --save-mel
@@ -8,13 +8,14 @@
     python synthesize.py --checkpoint runs/mine/best.pt --teacher-forced filelists/mine/train.txt -o forced
     python synthesize.py --voice voice --speaker anna --text "It was a quiet evening."
 
--o FOLDER writes a WAV and a plot of the alignment for each text, named by its line: out/0012.wav.
---save-mel adds the log-mel, float32 [n_mels, frames], which HiFi-GAN and WaveGlow read. -o NAME.wav
-writes all texts into one WAV, with pauses between them. --stream writes 16-bit samples to standard
-output as soon as they are computed: `wav` with a header of unknown length, `raw` without a header.
-Griffin-Lim produces the audio. Use --vocoder for another vocoder (docs/guides/deploy.md).
+-o FOLDER writes a WAV and a plot of the alignment for each text, named after the line number:
+out/0012.wav. --save-mel adds the log-mel, float32 [n_mels, frames], which HiFi-GAN and WaveGlow
+read. -o NAME.wav writes the speech of all texts into one WAV, with pauses between the texts.
+--stream writes 16-bit samples to standard output as soon as they are computed. `wav` begins with a
+header that does not contain the length; `raw` has no header. Griffin-Lim produces the audio. Use
+--vocoder for another vocoder (docs/guides/deploy.md).
 
-If you stop the command, the same command continues where it stopped. A text that is longer than the
+If you stop the command, run it again to continue where it stopped. A text that is longer than the
 longest training text is split into chunks, after sentences where possible. An exported voice
 (scripts/export_voice.py) needs no PyTorch, only requirements/onnx.txt.
 """
@@ -57,8 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--teacher-forced",
         type=Path,
         metavar="FILELIST",
-        help="write log-mels of the recordings in this filelist into the folder -o, to fine-tune a "
-        "vocoder",
+        help="write teacher-forced log-mels of the recordings in this filelist to the folder set by "
+        "-o, to fine-tune a vocoder",
     )
     args = parser.parse_args(arguments)
     if args.teacher_forced:

@@ -139,14 +139,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add("--group_name", default="", help="has no effect; accepted for compatibility")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # for example, because a shell variable is not set
+    if not args.output_directory:  # for example, -o "$NAME" without the variable NAME
         parser.error("-o: the folder name is empty")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
         parser.error(
-            f"--n_gpus {args.n_gpus} --rank {args.rank}: leave out both options. Use torchrun to "
-            f"start one process per GPU: torchrun --nproc-per-node {args.n_gpus} train.py -o "
-            f"{args.output_directory} ..."
+            f"--n_gpus {args.n_gpus} --rank {args.rank}: train.py cannot start several processes. "
+            "Leave out both options, and use torchrun to start one process per GPU: torchrun "
+            f"--nproc-per-node {args.n_gpus} train.py -o {args.output_directory} ..."
         )
     if args.warm_start and args.checkpoint_path is None:
         parser.error("--warm_start needs a checkpoint. Set it with -c")
@@ -167,9 +167,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     logs = Path(os.path.realpath(output / args.log_directory))
     if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
         parser.error(
-            f"--log_directory {args.log_directory}: {logs} is outside the output folder. Choose a "
-            "folder inside -o, because a resumed run truncates its logs to their size at the "
-            "checkpoint"
+            f"--log_directory {args.log_directory}: {logs} is outside the output folder, or ends in "
+            ".pt, .jsonl or .csv. Choose another folder inside -o, because a resumed run truncates "
+            "its logs to their size at the checkpoint"
         )
     return args
 
@@ -288,8 +288,8 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
 
 
 def train(run: Run, stop: StopRequest) -> None:
-    """Train the remaining epochs. In each epoch: plan, train, save, validate, log, and save
-    again."""
+    """Train the remaining epochs. In each epoch, plan the batches, train, save, validate, log, and
+    save again."""
     hparams = run.hparams
     run.trainer.model.train()
     while run.state.epoch <= hparams.epochs:
@@ -319,12 +319,12 @@ def train(run: Run, stop: StopRequest) -> None:
 
 
 def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
-    """Train the remaining batches of this epoch.
+    """Train on the remaining batches of this epoch.
 
     `state.seconds` does not include the time spent writing checkpoints.
 
     Args:
-        clock: when planning of the epoch began (`time.perf_counter`).
+        clock: time at which planning of the epoch began (`time.perf_counter`).
     """
     hparams = run.hparams
     state = run.state
@@ -385,7 +385,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
 
 
 def describe_speed(seconds: float, share: float) -> str:
-    """Return a line about the time of the first optimizer step, which trained this fraction of an
+    """Return a line about the time of the first optimizer step, which used this fraction of an
     epoch."""
     return (
         f"the first optimizer step took {seconds:.1f} s, so an epoch will take about "

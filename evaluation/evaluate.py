@@ -65,7 +65,7 @@ from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
-REFERENCE_FILE = "reference_measures.json"  # name of the file next to the recordings
+REFERENCE_FILE = "reference_measures.json"  # measures, saved next to the recordings
 
 
 def word_error_rate(transcripts: Sequence[Transcript]) -> float:
@@ -77,17 +77,17 @@ def word_error_rate(transcripts: Sequence[Transcript]) -> float:
 
 @dataclass
 class Evaluators:
-    """Transcribe and rate audio of known texts, one audio at a time.
+    """Transcribe and rate speech whose text is known, one utterance at a time.
 
         evaluators = Evaluators(Pocketsphinx(numbers_only=False), DistillMos(), "en-us")
         evaluators.add("Seven.", samples, 22050)
         evaluators.measures()
 
     Args:
-        recognizer: speech recognizer; None: measure no word error rate.
-        quality_model: DistillMOS; None: measure no quality.
+        recognizer: speech recognizer; None: do not measure the word error rate.
+        quality_model: DistillMOS; None: do not measure the quality.
         language: eSpeak's code for the language of the texts.
-        encoder: speaker encoder; None: identify no speakers.
+        encoder: speaker encoder; None: do not identify speakers.
     """
 
     recognizer: Recognizer | None
@@ -101,7 +101,7 @@ class Evaluators:
     is_right_speaker: list[bool] = field(default_factory=list)
 
     def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
-        """Evaluate the audio of a text. `samples` are floats [N] in [-1, 1]."""
+        """Evaluate one utterance of a text. `samples` are floats [N] in [-1, 1]."""
         words = text.lower().rstrip(".")
         transcript = ""
         if self.recognizer:
@@ -119,7 +119,8 @@ class Evaluators:
             self.embeddings.append(self.encoder.embed(samples, sampling_rate))
 
     def measures(self, indices: Sequence[int] | None = None) -> Measures:
-        """Return the mean measures over all audio, or over the audio with these indices."""
+        """Return the mean measures over all utterances, or over the utterances with these
+        indices."""
         chosen = range(len(self.transcripts)) if indices is None else indices
         rate = None
         quality = None
@@ -135,11 +136,12 @@ class Evaluators:
     def identify_speakers(
         self, centroids: Mapping[str, Sequence[float]], names: Sequence[str | None]
     ) -> list[str]:
-        """Return the nearest speaker for each audio, or "" if there is no encoder.
+        """Return the nearest speaker for each utterance, or "" if there is no encoder.
 
         Args:
             centroids: the mean embedding [256] of each speaker's recordings.
-            names: the correct speaker of each audio, for `measures`.
+            names: the correct speaker of each utterance. `measures` returns how often it is the
+                nearest.
         """
         if not self.encoder:
             return [""] * len(names)
@@ -225,7 +227,8 @@ def evaluate(
             recordings_path, synthesizer, vocoder_name, evaluators, speaker_column
         )
 
-    # Read the recordings first, so that a bad recording stops the evaluation early.
+    # Read all recordings before synthesizing, so that an invalid recording stops the evaluation
+    # early.
     hparams = synthesizer.settings
     recorded: list[np.ndarray] = []
     if not options.words_only:
@@ -271,12 +274,12 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Measure recordings, or read their measures from the file that an earlier call has written
-    next to them.
+    """Return the measures of recordings. Read the measures that an earlier call has saved next to
+    the recordings, if the recordings, settings, vocoder and evaluators have not changed.
 
     Args:
         path, speaker_column: arguments for `read_recordings`.
-        synthesizer: the synthesizer whose vocoder also processes the recordings.
+        synthesizer: its vocoder converts the mels of the recordings back to audio.
 
     Raises:
         UserError: if the recordings or the file with their measures cannot be read.
@@ -314,7 +317,7 @@ def measure_reference(
     names = [recording.speaker for recording in recordings]
     centroids: dict[str, list[float]] = {}
     if evaluators.encoder:
-        # Compare each recording with the other recordings of its speaker, not with itself.
+        # Leave out each recording when computing its speaker's mean, because it would match itself.
         for each in (recorded, vocoded):
             nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
             each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]
@@ -340,13 +343,13 @@ def synthesize_texts(
 ) -> Iterator[torch.Tensor]:
     """Yield the samples [N] for each text, rounded to 16 bits as in a WAV file.
 
-    Audio that is too short for a mel spectrogram is padded with silence. A barely trained model can
-    produce such audio if it stops at once.
+    Audio that is too short for a mel spectrogram is padded with silence. A model in early training
+    may stop at once and produce such audio.
 
     Args:
         names: the speaker of each text.
-        output: folder for the audio, the alignments and an index.csv with the columns wav, text
-            and, for several speakers, speaker.
+        output: folder for the audio, the alignments and index.csv (columns: `wav`, `text` and, with
+            several speakers, `speaker`).
     """
     hparams = synthesizer.settings
     with tempfile.TemporaryDirectory() as temporary:
@@ -358,7 +361,7 @@ def synthesize_texts(
             wav = folder / f"{number:04d}.wav"
             if output:
                 write_speech(wav.with_suffix(""), speech, hparams.table)
-            else:  # leave out the plot, because it takes longer than the speech
+            else:  # no plot, because drawing takes longer than synthesis
                 write_wav(wav, speech.audio, hparams.sampling_rate)
             samples = torch.from_numpy(soundfile.read(wav, dtype="float32")[0])
             missing = max(0, hparams.filter_length - len(samples))
@@ -377,8 +380,8 @@ def labeled_transcripts(
     names: Sequence[str | None],
     nearest_speakers: Sequence[str],
 ) -> list[Transcript]:
-    """Return the transcripts with the nearest recording, the speaker and the nearest speaker of
-    each audio."""
+    """Return copies of the transcripts that also contain the text of the nearest recording, the
+    requested speaker and the nearest speaker."""
     nearest_texts = [""] * len(recordings)
     if nearest:
         nearest_texts = [recordings[i].text.lower().rstrip(".") for i in nearest]
@@ -395,7 +398,7 @@ def rates_by_speaker(
     reference: Reference,
     is_identified: np.ndarray,
 ) -> dict[str, SpeakerRates]:
-    """Return the measures of each speaker; an empty list for a single speaker.
+    """Return the measures of each speaker; {} for a single speaker.
 
     Args:
         names: the speaker of each text that was added to `evaluators`.

@@ -45,8 +45,8 @@ class Style(NamedTuple):
     marker: str
 
 
-# Colors by Okabe and Ito, which color-blind readers can distinguish, and a gray. `style_of` returns
-# a different gray for strategies that are not in this table.
+# Okabe and Ito's colors, which color-blind readers can distinguish, and gray. `style_of` returns a
+# darker gray for strategies that are not in this table.
 STYLES = {
     "random": Style("#D55E00", "o"),
     "sorted": Style("#000000", "s"),
@@ -88,7 +88,7 @@ def label_of(quantity: str) -> str:
 def write_figure(figure: Figure, path: Path) -> Path:
     """Write the figure as an SVG file with searchable text, and return the path.
 
-    The same figure always results in the same bytes.
+    The same figure always produces the same bytes.
     """
     # Matplotlib derives the ids inside an SVG from the salt. Use a different salt for each file,
     # because equal ids in two plots on the same web page would collide.
@@ -189,11 +189,12 @@ def _draw_batches(
     max_clips: int = 48,
     **options: Any,
 ) -> Figure:
-    """Draw one panel per strategy, with one bar per clip. Audio is filled, and padding is hatched.
+    """Draw one panel per strategy, with one bar per clip. The filled part of a bar is audio, and
+    the hatched part is padding.
 
     Args:
         panels: for each panel, the strategy and whether batch sizes are dynamic.
-        max_clips: number of clips at the beginning of the epoch whose batches are drawn.
+        max_clips: draw the batches of the first `max_clips` clips of the epoch.
         options: arguments for `plan_epoch`.
     """
     figure = Figure(figsize=(9, 2.3 * len(panels)), layout="constrained")
@@ -244,17 +245,18 @@ def draw_parameter_sweeps(
     epochs: int = 3,
     per_doubling: int = 2,
 ) -> Figure:
-    """Draw Figure 2 of Ge21, with one column each for SSB, BKT and ATS with fixed batch sizes.
+    """Draw Figure 2 of Ge21: one column for each of SSB, BKT and ATS, all with fixed batch sizes.
 
     The two upper rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
     functions of the strategy's parameter. A circle marks the chosen value. The lowest row shows the
-    longest clip of every batch for the chosen value, in planned order and sorted.
+    length of the longest clip in every batch for the chosen value, once in the planned order and
+    once sorted.
 
     Args:
-        chosen: maps parameter names to values. If the corpus does not allow a value, the nearest
-            allowed value is used.
+        chosen: maps the name of each parameter to the chosen value. If the corpus does not allow a
+            value, the nearest allowed value is used.
         epochs: number of epochs to average over.
-        per_doubling: number of values to draw between a value and its double.
+        per_doubling: number of values to draw per doubling of the parameter.
     """
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid = figure.subplots(3, 3, sharey="row")
@@ -280,7 +282,7 @@ def draw_parameter_sweeps(
             axes.grid(alpha=0.3)
         upper, middle, lower = column
         short = REGISTRY[strategy].short_name
-        upper.set_title(f"{short}: {rates[used]:.2f} % with {words}", fontsize=11)
+        upper.set_title(f"{short}: {rates[used]:.2f}% with {words}", fontsize=11)
         middle.set_title(f"{means[used]:.1f} frames with {words}", fontsize=11)
         middle.set_xlabel(parameter.label)
         options: dict[str, Any] = {parameter.name: value, "seed": surveyor.seed, "epoch": 1}

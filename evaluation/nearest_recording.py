@@ -4,7 +4,7 @@
     nearest = nearest_recordings(recordings, cepstra, spoken_cepstra)
 
 The distance is computed from mel-cepstra aligned with dynamic time warping, as in mel-cepstral
-distortion (Kubichek 1993). Therefore it does not depend on tempo or level.
+distortion (Kubichek 1993). Therefore the distance does not depend on tempo or level.
 """
 
 from collections.abc import Sequence

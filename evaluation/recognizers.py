@@ -28,10 +28,10 @@ RATE = 16_000  # sampling rate in Hz; both recognizers were trained at this rate
 SILENCE = 0.2
 POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
 WHISPER_MODEL = "tiny.en"
-# Maximum number of repeated tokens; without a limit, Whisper may repeat a token until its window is
-# full
+# Whisper must not repeat a sequence of this many tokens. Without this limit, it may repeat the same
+# tokens until its window is full.
 LONGEST_LOOP = 6
-# Whisper's language codes that differ from eSpeak's
+# Whisper's language codes, for eSpeak codes that differ from them
 WHISPER_LANGUAGES = {"cmn": "zh", "yue": "zh", "nb": "no"}
 
 
@@ -66,7 +66,7 @@ def make_recognizer(
 
 
 def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --recognizer and --whisper-model, whose values are arguments for
+    """Add the options --recognizer and --whisper-model, which are arguments for
     `make_recognizer`."""
     name_help = "speech recognizer; whisper needs requirements/whisper.txt (default: %(default)s)"
     parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)
@@ -153,8 +153,8 @@ class Whisper:
             raise UserError(f"--whisper-model {model}: this model supports {known}, not {language}")
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
-        # Use temperature 0, because higher temperatures sample at random. Transcribe each audio
-        # without context.
+        # Use temperature 0, because Whisper samples at random at higher temperatures. Transcribe
+        # each segment without the text of earlier segments.
         segments, _ = self._model.transcribe(
             resampled(samples, sampling_rate).astype(np.float32),
             language=self._language,

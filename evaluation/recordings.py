@@ -1,4 +1,4 @@
-"""Read the recordings to compare with the model's speech in an evaluation.
+"""Read the recordings that an evaluation compares with the model's speech.
 
 recordings = read_recordings(Path("unseen"))           # metadata.csv and wavs/
 recordings = read_recordings(Path("lists/val.txt"))    # a filelist
@@ -52,7 +52,7 @@ def _read_filelist(path: Path) -> list[Recording]:
         try:
             listed = split_filelist_line(line)
             if listed.path.endswith(".npy"):
-                raise UserError("this is a cached mel (expected an audio file, as in val.txt)")
+                raise UserError("this is a cached mel (expected an audio file)")
             audio_path, _ = path_of_clip(listed.path, path)
             recordings.append(Recording(Path(audio_path), listed.text, listed.speaker))
         except UserError as error:

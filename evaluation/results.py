@@ -17,7 +17,7 @@ from tacotron2_voice.utils.files import read_as
 Result = TypeVar("Result")
 
 GRIFFIN_LIM = "Griffin-Lim"
-INTELLIGIBILITY_FILE = "intelligibility.json"  # name of the file in a run folder
+INTELLIGIBILITY_FILE = "intelligibility.json"  # name of the result in a run folder
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Transcript:
     heard: str  # transcript of the audio; empty if the recognizer does not support the language
     nearest: str = ""  # text of the recording with the nearest mel-cepstra
     speaker: str = ""  # requested speaker; empty for a single-speaker model
-    nearest_speaker: str = ""  # speaker with the nearest recordings
+    nearest_speaker: str = ""  # speaker whose recordings have the nearest mean embedding
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reference:
-    """The measures of the recordings. A model can hardly reach better values."""
+    """The measures of the recordings. A model rarely achieves better values."""
 
     recordings: Measures
-    vocoded: Measures  # recordings converted to a mel spectrogram and back with the vocoder
+    vocoded: Measures  # the recordings, converted to mels and back to audio
     made_with: dict[str, Any]  # the texts, mel settings, vocoder and evaluators used
     speakers: dict[str, Measures] = field(default_factory=dict)  # measures per speaker
     centroids: dict[str, list[float]] = field(default_factory=dict)  # mean embedding per speaker
@@ -77,7 +77,7 @@ class Intelligibility:
 
     word_error_rate: float | None
     recordings: float | None  # word error rate of the recordings
-    # Word error rate of the recordings after mel and vocoder
+    # Word error rate of the recordings, converted to mels and back to audio
     recordings_after_griffin_lim: float | None
     texts: int
     checkpoint: str
@@ -86,7 +86,7 @@ class Intelligibility:
     identification_rate: float | None = None
     quality: float | None = None  # DistillMOS of the model's speech
     quality_of_recordings: float | None = None
-    # DistillMOS of the recordings after mel and vocoder
+    # DistillMOS of the recordings, converted to mels and back to audio
     quality_after_griffin_lim: float | None = None
     recognizer: str = POCKETSPHINX
     vocoder: str = GRIFFIN_LIM
@@ -94,11 +94,12 @@ class Intelligibility:
     speakers: dict[str, SpeakerRates] = field(default_factory=dict)
     right_speaker: float | None = None  # speaker identification accuracy of the model's speech
     right_speaker_of_recordings: float | None = None
-    # Accuracy on the recordings after mel and vocoder
+    # Accuracy on the recordings, converted to mels and back to audio
     right_speaker_after_griffin_lim: float | None = None
 
     def summary(self) -> str:
-        """Return one line per measure and, for several speakers, a table of speakers."""
+        """Return one line per measure. With several speakers, a table with one row per speaker
+        follows."""
         values = {
             "the recordings": self.recordings,
             f"after mel and {self.vocoder}": self.recordings_after_griffin_lim,

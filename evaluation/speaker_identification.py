@@ -41,8 +41,8 @@ class Resemblyzer:
         self._model = VoiceEncoder("cpu", verbose=False)
 
     def embed(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
-        """Return the embedding of float samples [N] in [-1, 1], a unit vector [256]; zeros without
-        speech.
+        """Return the embedding of float samples [N] in [-1, 1], a unit vector [256]; zeros if the
+        audio contains no speech.
 
         All audio is scaled to the same level, because the embedding depends on the level. (The
         package itself amplifies only quiet audio.) Long pauses are removed, as in the training of
@@ -85,12 +85,13 @@ def nearest_speaker(embedding: np.ndarray, centroids: Mapping[str, np.ndarray]) 
 def nearest_without_own(
     embeddings: Sequence[np.ndarray], recorded: Sequence[np.ndarray], names: Sequence[str]
 ) -> list[str]:
-    """Return the nearest speaker for each embedding, without comparing it with its own recording.
+    """Return the nearest speaker for the embedding of each recording, without using this recording
+    in the centroids.
 
     Args:
         embeddings: embeddings of the recordings or of processed copies, in the same order.
-        recorded: embeddings of the recordings. Recording i is left out of the centroid for
-            embedding i.
+        recorded: embeddings of the recordings. Embedding i is compared with a centroid that does
+            not contain recording i.
         names: the speaker of each recording. Each speaker must have at least two recordings.
     """
     centroids = centroids_of(recorded, names)

@@ -17,7 +17,7 @@ from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 from tacotron2_voice.utils.console import progress_bar
 
 NOISES = ("street", "crowd")
-SILENCE = 50  # 16-bit samples before the speech count as silence up to this value
+SILENCE = 50  # 16-bit samples before the speech count as silence if they are not larger than this
 
 
 class Event(ctypes.Structure):
@@ -80,7 +80,7 @@ class TimedVoice(EspeakVoice):
 @dataclass
 class Utterance:
     samples: np.ndarray  # [N] between -1 and 1, without noise
-    words: list[tuple[str, tuple[str, ...]]]  # (word, phones) of each word
+    words: list[tuple[str, tuple[str, ...]]]  # each word with its phones
     middles: list[float]  # middle of each phone, in samples
 
 

@@ -2,7 +2,8 @@
 
 A program creates a `PaperTable` and calls its method `main`, which writes these files:
 
-    OUT/runs/*.json    one file per finished run; a stopped table resumes with the missing runs
+    OUT/runs/*.json    one file per finished run; if stopped, the program resumes with the
+                       missing runs
     OUT/report.md      the results next to the published numbers, further measurements, and a
                        verdict for each of the paper's findings
 """
@@ -44,10 +45,10 @@ class Column:
     title: str
     published_title: str = ""  # column title in the paper; "": the paper has no such column
     digits: int = 1
-    in_per_cent: bool = True  # whether rows are compared in per cent; False for values around zero
+    in_per_cent: bool = True  # whether rows are compared in percent; False for values around zero
 
     def difference(self, more: Any, less: Any) -> Any:
-        """Return by how much `more` exceeds `less`, in per cent or as a plain difference."""
+        """Return the difference `more` - `less`, in percent of `less` or as a plain difference."""
         if self.in_per_cent:
             return 100 * (more / less - 1)
         return more - less
@@ -60,7 +61,7 @@ class Row:
     published: Sequence[float] = ()  # the paper's values for the first columns
 
 
-Cells = Sequence[tuple[Row, int]]  # rows to measure, each with a seed
+Cells = Sequence[tuple[Row, int]]  # row and seed of each run
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class Claim:
 class PaperTable:
     """The rows and columns of a table, and a function that computes the values of a row.
 
-    `experiment(settings)` returns a function that computes the values of a row for a seed. It is
-    called only if runs are missing, because it generates the corpus.
+    `experiment(settings)` returns a function that computes the values of a row for a seed.
+    `experiment` is called only if runs are missing, because it generates the corpus.
     """
 
     description: str  # docstring of the program
@@ -93,7 +94,7 @@ class PaperTable:
     columns: Sequence[Column]  # columns of the table in the paper
     more_columns: Sequence[Column]
     claims: Sequence[Claim]
-    # single-threaded processes; each row is timed while the other process is busy
+    # number of single-threaded processes; a run is timed while the other process makes another run
     processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:
@@ -116,8 +117,8 @@ class PaperTable:
         print(report, end="")
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
-        """Return the runs of every row. Read the runs in `out`, and make the missing runs in
-        several processes."""
+        """Return the runs of every row. Read the finished runs from `out`, and make the missing
+        runs in several processes."""
         check_is_folder(out, "folder")
         folder = out / "runs"
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +162,7 @@ class PaperTable:
     def make_share_in_child(
         self, cells: Cells, folder: Path, made_with: Any, settings: Any
     ) -> None:
-        """Make part of the runs in a child process that exits without a traceback on Ctrl-C."""
+        """Make some of the runs in a child process, which exits without a traceback on Ctrl-C."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         self.make_share(cells, folder, made_with, settings)
 
@@ -265,7 +266,7 @@ def read_run(path: Path, made_with: Any) -> Run:
     """Return the results of a finished run.
 
     Raises:
-        UserError: if it was made with different settings or on a different machine.
+        UserError: if the run was made with different settings or on a different machine.
     """
     found = read_json(path)
     if not isinstance(found, dict) or found.get("made_with") != made_with:

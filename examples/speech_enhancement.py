@@ -183,7 +183,7 @@ for seconds in (2, 4, 8, 16, 32, 64, 128):
     dynamic = {"dynamic_batch_size": True, "batch_capacity": int(SCALE * seconds * SAMPLE_RATE)}
     SIZES[f"{seconds} s"] = {"batch_size": 1, **dynamic}
 STRATEGIES = {"random": "random", "sorted": "sorted", "buckets": "bucket_by_width"}
-PUBLISHED = {  # row name -> training hours, memory in GB, padding in per cent
+PUBLISHED = {  # row name -> training hours, memory in GB, padding in percent
     "random, 8 clips": (7.25, 23.0, 24.5),
     "sorted, 8 clips": (5.93, 21.9, 0.2),
     "buckets, 8 clips": (6.22, 23.0, 5.2),
@@ -261,7 +261,7 @@ class Experiment:
 
     @torch.no_grad()
     def scores(self, enhance: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        """Return the mean PESQ, ESTOI (in per cent) and SNR (in dB) for both kinds of noise."""
+        """Return the mean PESQ, ESTOI (in percent) and SNR (in dB) for both kinds of noise."""
         from pesq import pesq
         from pystoi import stoi
 

@@ -33,7 +33,7 @@ from length_batching import LengthBatches, SegmentDataset, padding_stats, segmen
 MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # 10 ms per frame
 FRAMES_PER_STEP = 3  # number of frames that the LSTM reads per step
 SNRS = (-5, 0, 5, 10)  # signal-to-noise ratios of the utterances, in dB
-# Number of training utterances (CHiME-4) for which the paper chose its numbers of bins.
+# Number of training utterances in the paper (CHiME-4), to scale the paper's numbers of bins.
 PAPER_UTTERANCES = 8_738
 
 
@@ -275,7 +275,7 @@ class Experiment:
         }
 
     def word_errors(self, model: nn.Module, chunk: int | None) -> dict[str, float]:
-        """Return word error rates in per cent.
+        """Return word error rates in percent.
 
         The rates are for all test utterances, for the utterances at each signal-to-noise ratio, and
         for all test utterances cut into chunks as in training.

@@ -31,8 +31,8 @@ from tacotron2_voice.version import __version__
 if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
-MAX_BYTES = 2**32  # a checkpoint of the full-size model is 0.3 GB
-MAX_COUNT = 2**53  # floats cannot represent all larger integers
+MAX_BYTES = 2**32  # maximum size of a checkpoint (full-size model: 0.3 GB)
+MAX_COUNT = 2**53  # maximum count; floats cannot represent all larger integers
 MAX_SHOWN = 10  # maximum number of problems in a message
 IS_FOLDER = 0x10  # MS-DOS attribute of a folder in a zip file
 ZIP_START = b"PK\x03\x04"
@@ -123,7 +123,7 @@ def read_saved(path: str | Path) -> object:
         if content.startswith(ZIP_START):
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 damaged = archive.testzip()  # needed because PyTorch does not check the CRC-32
-                # PyTorch would leave the tensor of such an entry uninitialized.
+                # If an entry is marked as a folder, PyTorch leaves its tensor uninitialized.
                 folders = [x.filename for x in archive.infolist() if x.external_attr & IS_FOLDER]
                 damaged = damaged or next(iter(folders), None)
             if damaged:
@@ -186,8 +186,8 @@ def load_state(
     kind: str,
     reasons: Sequence[str] = (),
 ) -> None:
-    """Copy weights into `model`. Raise a UserError with the reasons or the differences if the
-    weights do not fit. `kind` is a name of the model for the message."""
+    """Copy weights into `model`. If they do not fit, raise a UserError that lists the `reasons` or,
+    without reasons, PyTorch's error messages. The message refers to the model as `kind`."""
     try:
         model.load_state_dict(weights)
     # the first line of PyTorch's message contains only the name of the class

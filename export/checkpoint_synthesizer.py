@@ -47,8 +47,9 @@ class CheckpointSynthesizer(Synthesizer):
     ) -> Iterator[DecoderSteps]:
         """Yield the decoder steps of one text.
 
-        Texts are not batched, although this would halve the time. Matrix products of a batch round
-        differently, so the last bits of a log-mel would depend on the other texts in the batch.
+        Texts are not batched, although batches would halve the time. Matrix products round
+        differently in a batch, so the last bits of a log-mel would depend on the other texts in the
+        batch.
         """
         settings = self.settings
         generator = torch.Generator().manual_seed(seed)
@@ -110,7 +111,7 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
         hparams = with_lexicon(create_hparams(overrides, trained))
     if hparams.speaker_embedding_dim and not hparams.speakers:
         width = f"speaker_embedding_dim={hparams.speaker_embedding_dim}"
-        raise UserError(f"{width}: expected 0, because {path} has no speakers")
+        raise UserError(f"{width}: {path} has no speakers (expected 0)")
     hparams = check_text_settings(hparams)
     if not trained.symbol_table:
         return read_symbols(hparams)  # checkpoints from other projects contain no table

@@ -149,8 +149,8 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
     """Return the generator with published weights, on the CPU and without weight normalization.
 
     Args:
-        path: a file that contains the dictionary `generator` of weights. Code in the file is not
-            executed.
+        path: a file that contains the weights as a dictionary with the key `generator`. Code in the
+            file is not executed.
         config_path: the config.json that was published with the weights.
 
     Raises:

@@ -47,11 +47,12 @@ OPSET = 17
 CHECKED_STEPS = 200  # number of decoder steps to compare with PyTorch
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch, relative to the largest value
 MAX_FRAMES = 200  # maximum number of frames per text when voices are compared
-# For each operator: the inputs to store in 8 bits, with the dimension of their outputs.
+# For each operator: the indices of the inputs that are stored in 8 bits, and their output
+# dimension.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
 LARGEST_INT8 = 127
-QUANTIZED_LARGEST = 64  # largest integer in `quantize_lstms`
+QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
 COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice is then 20 MB
 TINY = np.float32(1e-30)  # scale for outputs whose weights are all 0
 
@@ -163,7 +164,8 @@ def write_graph(
         axes: the dimensions of variable size, keyed by the name of the input or output.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about PyTorch's newer exporter, which needs onnxscript
+        # Hide PyTorch's advice to use its newer exporter, which needs onnxscript.
+        warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
             tuple(examples),
@@ -196,8 +198,8 @@ def quantize_lstms(path: Path) -> None:
 def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
     """Store the remaining large weights of a graph as 8-bit integers from -`largest` to `largest`.
 
-    Each output has its own scale. This makes the file smaller. The graph converts the integers back
-    to float32 when it runs.
+    Each output has its own scale. The file becomes smaller. The graph converts the integers back to
+    float32 when it runs.
     """
     graph = onnx.load(path)
     weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}
@@ -257,8 +259,8 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 class ComparedVoice(Voice):
     """A voice that compares every output of its graphs with PyTorch.
 
-    The outputs of PyTorch are the inputs of the next step for both, because attention would
-    otherwise amplify rounding errors.
+    In each decoder step, the graphs and PyTorch both use PyTorch's outputs from the previous step
+    as inputs, because attention would otherwise amplify rounding errors.
     """
 
     model: Tacotron2
@@ -281,7 +283,7 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
     steps of the first and the last speaker.
 
     Raises:
-        UserError: if the difference is too large for rounding errors.
+        UserError: if the difference is too large to be a rounding error.
     """
     settings = synthesizer.settings
     voice = ComparedVoice(folder)
@@ -331,8 +333,8 @@ def export_voice(
 ) -> None:
     """Export a model on the CPU as a voice, and print how the voice differs from the model.
 
-    The float32 graphs are compared with PyTorch. Then the weights are quantized to int8. The folder
-    is written completely or not at all.
+    The float32 graphs are compared with PyTorch before the weights are quantized to int8. The
+    folder is written completely or not at all.
 
     Args:
         texts: texts for comparing the int8 voice with float32; None: keep the weights in float32.
@@ -379,7 +381,7 @@ def export_voice(
         size = sum(file.stat().st_size for file in made.iterdir()) / 1e6
     print(f"wrote {folder}, {size:.1f} MB")
     speaker = " --speaker NAME" if len(settings.speakers) > 1 else ""
-    print(f"To speak: python synthesize.py --voice {folder}{speaker} --text ... -o out.wav")
+    print(f"synthesize: python synthesize.py --voice {folder}{speaker} --text ... -o out.wav")
 
 
 def quantize(folder: Path, compressed: bool) -> None:

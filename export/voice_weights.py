@@ -1,4 +1,4 @@
-"""Read the weights of an exported voice into a model's state, so that training can start from it.
+"""Read the weights of an exported voice into a model's state, to start training from them.
 
     state = state_of_voice(Path("voices/english"))
     state["state_dict"]["embedding.weight"]
@@ -126,7 +126,7 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
 
 
 def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weights of a convolution and of a batch norm without effect."""
+    """Return the weights of a convolution, and of a batch norm that has no effect."""
     channels = len(bias)
     return {
         f"{layer}.0.conv.weight": weight,

@@ -8,9 +8,9 @@ them. A graph launches the operators of CHUNK decoder steps at once. After each 
 checks whether all texts have ended. A graph contains the same operators and shapes in the same
 order as the loop in model.py, so the results are bitwise identical.
 
-A graph is valid for one number of texts and one number of symbols, so each batch needs its own
-graph. Capturing a graph takes about as long as launching CHUNK decoder steps, and a text has
-hundreds of decoder steps.
+A graph works only for a fixed number of texts and symbols, so each batch needs its own graph.
+Capturing a graph takes about as long as launching CHUNK decoder steps, and a text has hundreds of
+decoder steps.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ def free_running(
     """Run `model.free_running` on a GPU in chunks of CHUNK decoder steps.
 
     The last chunk ends at `max_steps`. Each chunk reads and writes the same tensors. On a CPU,
-    decoder steps run one by one. They also run one by one under autocast, because the copies of
-    weights that autocast makes must not be part of a graph.
+    decoder steps run one by one. Under autocast, decoder steps also run one by one, because a graph
+    must not contain the copies of weights that autocast makes.
 
     Args:
         repeated: a function of (make_steps, device) that calls `make_steps` repeatedly and yields
@@ -101,8 +101,8 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
     """Call `function()` repeatedly by replaying a CUDA graph, and yield the results.
 
     The first call runs without a graph, because it loads kernels and allocates the stream's
-    workspaces for matrix products. A capture must not do this. If the capture fails, the function
-    prints a warning and makes all calls without a graph.
+    workspaces for matrix products. Neither is possible during a capture. If the capture fails, the
+    function prints a warning and makes all calls without a graph.
     """
     with _alone_on_side_stream(device):
         result = function()
@@ -136,7 +136,8 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
-    """Inside this context, launch on the side stream, in order with the current stream.
+    """Inside this context, kernels are launched on the side stream: after all earlier kernels on
+    the current stream, and before all later kernels.
 
     Other threads must wait, because a capture records all launches on its stream.
     """

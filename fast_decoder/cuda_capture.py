@@ -10,14 +10,14 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     """Capture the launches of `function()` on `stream`.
 
     Return the graph and the function's result, which each replay overwrites. The function must not
-    draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch are
-    raised.
+    draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch reach the
+    caller.
 
     If CUDA aborts a capture, PyTorch's `capture_end` raises an error before it has cleaned up (seen
     in PyTorch 2.11 and 2.13). Without this function, `stream` would then stay the current stream,
     the generator would stop working (2.11), memory used on two streams would never be freed, and
-    `empty_cache` would raise an error. Therefore the capture gets its own generator state and
-    memory pool.
+    `empty_cache` would raise an error. To prevent this, the capture gets its own generator state
+    and memory pool.
     """
     device = stream.device
     graph = torch.cuda.CUDAGraph()

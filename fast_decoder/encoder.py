@@ -26,8 +26,8 @@ def bidirectional_lstm(
     lengths: torch.Tensor,  # [B], best on the CPU, because the host must wait for lengths on a GPU
     loops_for: Callable = graphs.lstm_graphs_for,
 ) -> torch.Tensor:  # [B, N, out], 0 at padding
-    """Compute `model.packed_lstm` with the kernels, or call it if this machine does not support
-    them.
+    """Compute the same as `model.packed_lstm` with the kernels. If this machine does not support
+    the kernels, call `model.packed_lstm`.
 
     Under autocast, matrix products have the precision of autocast. All other operations have the
     precision of the parameters.

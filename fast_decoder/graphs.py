@@ -27,7 +27,7 @@ MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects, each a few megabyt
 UNITS = 8  # LSTM cells per program; 1,024 cells then use 128 of the 132 multiprocessors of an H200
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
-INNER = 64  # inner block size of a backward product
+INNER = 64  # block size along the inner dimension of a backward product
 ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
 CLIPS = 16  # clips per program of `cell_gradient`
 SYMBOLS = 32  # symbols per program in the attention backward pass
@@ -200,7 +200,8 @@ def _graphs(setting: Setting) -> "Graphs | str":
     except Exception as error:  # Triton, the driver and the GPU raise many types of exceptions
         reason = first_problem(error)
         if "out of memory" in reason:
-            # Cache no answer, because the next batch in this bucket may fit into memory.
+            # Raise, because a returned value would be cached, but the next batch in this bucket may
+            # fit into memory.
             raise torch.OutOfMemoryError(reason) from error
         return reason
 
@@ -343,8 +344,8 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     half = setting.operand_dtype != setting.dtype
     # These values were the fastest on an H200. With half-precision operands, warps do not split the
-    # inner dimension. Products of 64 rows do not split it either, because their tensor-core
-    # instructions need several warps.
+    # inner dimension. Warps do not split the inner dimension of products with 64 rows either,
+    # because their tensor-core instructions need several warps.
     warps = WARPS if rows < 64 and not half else 1
     # With larger blocks, registers would run out.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64

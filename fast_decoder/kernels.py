@@ -7,7 +7,8 @@ steps at once, because they compute values that no step depends on. `next_chunk`
 The first argument of each kernel is an int64 table on the device. The table contains the steps to
 run, the sizes, and the addresses of all buffers. A launch depends on no other size or address.
 Therefore one captured graph can be used for batches of any length, and no tensor needs padding.
-`offset` is the number of the step within a graph. Programs beyond the last step return at once.
+`offset` is the index of the step within a graph, counted from 0 (in the backward pass, from the
+last step). Programs beyond the last step return at once.
 
 Some sums are split over several programs: the inner dimensions of matrix products, and the query.
 Each program writes a partial sum, and the program that needs the sum adds the partial sums in a
@@ -86,8 +87,8 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
-    Use this if both launches have too many programs to run at the same time. Otherwise the programs
-    of the next launch would crowd onto the few free multiprocessors.
+    Use False if both launches have too many programs to run at the same time. With True, the
+    programs of the next launch would crowd onto the few free multiprocessors.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -182,7 +183,8 @@ def lstm_step(
     """Compute one step of an LSTM, and the partial query of its units. Program ids: (units, clips).
 
     The product of WEIGHT and the previous step's row is added to the gates. The columns of a
-    program are the gates i, f, g, o of its first unit, then those of its second unit, and so on.
+    program are the gates i, f, g, o of its first unit, then the gates of its second unit, and so
+    on.
     """
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
@@ -234,9 +236,9 @@ def lstm_step(
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
     if QUERY > 0:
-        # Tensor cores need an inner dimension of 16. So each unit appears twice, and every second
-        # row of the weight is 0. (With tl.join and zeros, Triton 3.6 added some values twice on an
-        # H200.)
+        # Tensor cores need an inner dimension of 16. Therefore each unit appears twice, and every
+        # second row of the weight is 0. (With tl.join and zeros, Triton 3.6 added some values twice
+        # on an H200.)
         hidden = tl.where(inside, hidden, 0.0)[:, :, None]
         hidden = tl.reshape(tl.broadcast_to(hidden, (ROWS, UNITS, 2)), (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
@@ -541,9 +543,9 @@ def cell_gradient(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Replace the gates of a step by their gradients. Program ids: (units, clips).
+    """Replace the gates of a step with their gradients. Program ids: (units, clips).
 
-    Each program beyond the last unit processes one clip instead. It computes from denergy the
+    Each program beyond the last unit processes one clip instead. From denergy, it computes the
     gradients of the two alignments in the clip's windows.
     """
     t = tl.load(table + STOP) - 1 - offset
@@ -779,7 +781,7 @@ def attention_sums(
 
 @triton.jit
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
-    """Set START and STOP for the next graph on the GPU, so that the host does not have to.
+    """Set START and STOP for the next graph on the GPU, so that the host does not need to set them.
 
     The kernel runs as a single program.
     """

@@ -177,9 +177,11 @@ def _cell_forward(
 
 
 class _CellBackward:
-    """Run the backward steps of an LSTM. They replace the activated gates by their gradients.
+    """Run the backward steps of an LSTM. Each step replaces the activated gates with their
+    gradients.
 
-    d means the derivative of the loss. At first, dcell is the contribution of later steps:
+    The prefix d denotes the derivative of the loss with respect to a value. Before the first line,
+    dcell contains only the contribution of later steps:
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
         di = dcell * g * i * (1 - i)                         with respect to i before its sigmoid

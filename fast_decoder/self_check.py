@@ -7,8 +7,8 @@ If the kernels are less exact than the tests require, training uses plain operat
 lists the details to report.
 
 The kernels run in a separate process (compare_kernels.py), because they may hang or crash the
-process with an illegal memory access. The answer is cached. It is valid for the same GPU, driver,
-versions, sizes and precision.
+process with an illegal memory access. The answer is cached for later runs on the same GPU with the
+same driver, versions, sizes and precision.
 """
 
 import functools
@@ -52,8 +52,8 @@ SIZES = (
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 NO_PROCESS = "cannot start a process"
-# Texts of failures that the kernels do not cause: the GPU is full, or only one process may use the
-# GPU.
+# Parts of error messages that do not indicate wrong kernels: the GPU has no free memory, or allows
+# only one process.
 BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
@@ -93,8 +93,8 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def read_cache(file: Path, facts: dict) -> Answer | None:
-    """Return the cached answer, or None if the file is missing or damaged, or if its facts
-    differ."""
+    """Return the cached answer, or None if the file is missing or damaged, or if its facts differ
+    from `facts`."""
     try:
         cached = Answer(**read_json(file))
     except (ValueError, TypeError):

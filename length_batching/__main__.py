@@ -43,7 +43,7 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
             reader = csv.reader(file)
             rows = [(reader.line_num, row) for row in reader if any(row)]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BatchingError(f"{path}: expected a text file in UTF-8 ({error})") from None
+        raise BatchingError(f"{path}: not a CSV or text file in UTF-8 ({error})") from None
     titles = [cell.strip() for cell in rows[0][1]] if rows else [""]
     if column is not None and column not in titles:
         expected = f"expected one of {','.join(titles)}"
@@ -53,7 +53,7 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
     if column is not None or not starts_with_number:
         del rows[0]
     if not rows:
-        raise BatchingError(f"{path}: contains no lengths; expected one length per line, or a CSV")
+        raise BatchingError(f"{path}: contains no lengths (expected a CSV, or one length per line)")
     lengths = np.full(len(rows), np.nan)
     for i, (_, row) in enumerate(rows):
         with contextlib.suppress(ValueError, IndexError):
@@ -90,7 +90,8 @@ def parse_option(text: str) -> tuple[str, Any]:
     """Parse `name=value`, and return the name and the value."""
     name, _, value = text.partition("=")
     if name not in OPTIONS:
-        raise BatchingError(f"{text}: expected name=value with a name from {', '.join(OPTIONS)}")
+        names = ", ".join(OPTIONS)
+        raise BatchingError(f"{text}: not name=value, or an unknown name (expected one of {names})")
     if name == "too_long":
         return name, value
     try:

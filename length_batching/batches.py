@@ -32,7 +32,7 @@ from length_batching.strategies import StrategyName
 from length_batching.updates import EpochUpdates, UpdatePlanner
 
 MAX_WORKERS = 1024  # maximum number of workers per DataLoader
-UNKNOWN_START = -1  # the framework skips trained batches, and so decides where the pass begins
+UNKNOWN_START = -1  # the framework decides where the pass begins, by skipping batches
 
 
 class BatchIndex(int):
@@ -50,7 +50,7 @@ class PassState(NamedTuple):
 
     epoch: int = 0
     times_set: int = 1  # how many times an epoch has been set or loaded
-    start: int = 0  # number of the first batch of the pass, or UNKNOWN_START
+    start: int = 0  # index of the first batch of the pass, or UNKNOWN_START
     is_set: bool = False  # whether `set_epoch` has been called for this epoch
     pass_number: int = 0  # number of the most recent RankSampler pass
 
@@ -60,7 +60,7 @@ class WorkerState(NamedTuple):
 
     # `pass_number` with RankSampler, -times_set with other samplers; 0: no pass has begun.
     pass_id: int = 0
-    next_index: int = 0  # number of the batch that the worker must return next
+    next_index: int = 0  # index of the batch that the worker must return next
     epoch: int = 0
     epoch_was_set: bool = False  # whether `set_epoch` was called before the pass began
 
@@ -89,17 +89,17 @@ class LengthBatches(Dataset[Any]):
         world_size: number of processes that share the batches (W).
         random_epochs: see `UpdatePlanner`.
         batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
-            1 % more than the first epoch needs.
+            1% more than the first epoch needs.
         batches_per_update: number of batches of similar length per optimizer step, summed over all
-            processes. It must be a multiple of W. Default: W.
+            processes; a multiple of W. Default: W.
         record: a file in the run's folder, for trainers that do not save the state of their data
             (transformers). The first run writes a checksum of its batches to this file. A later run
             with different batches raises BatchingError. Without a record and without a loaded
             state, a pass must begin at the start of an epoch.
 
     Raises:
-        BatchingError: if an option or a length is invalid, or if the batches differ from those that
-            `record` describes.
+        BatchingError: if an option or a length is invalid, or if the batches differ from the
+            batches that `record` describes.
     """
 
     def __init__(
@@ -118,7 +118,9 @@ class LengthBatches(Dataset[Any]):
         **options: Unpack[PlanOptions],
     ):
         if batches_per_epoch is None:
-            raise BatchingError('batches_per_epoch=None: expected a number or "constant"')
+            raise BatchingError(
+                'batches_per_epoch=None: not supported (expected a number or "constant")'
+            )
         rank = None if world_size is None else 0
         _, self.world_size, size = resolve_ranks(rank, world_size, batches_per_update)
         self._world_size_given = world_size is not None
@@ -142,7 +144,7 @@ class LengthBatches(Dataset[Any]):
         rows = torch.tensor([WorkerState()] * MAX_WORKERS, dtype=torch.int64)
         self._worker_states = rows.share_memory_()
         self._in_stateful_worker = False  # True only in a worker's copy of this object
-        # After a state was loaded, `set_epoch` first accepts only these epochs.
+        # After a state has been loaded, the next call of `set_epoch` accepts only these epochs.
         self._loaded_epochs: tuple[int, ...] = ()
         self._is_begun = False  # whether a RankSampler pass has begun in this epoch
         self._drawn = 0  # number of batches that this RankSampler pass has yielded
@@ -161,7 +163,8 @@ class LengthBatches(Dataset[Any]):
         self._shared_state[:] = torch.tensor(state)
 
     def _begin_epoch(self, epoch: int, start: int, *, is_set: bool, ends_pass: bool = True) -> None:
-        """Share a new epoch with the workers; with `ends_pass`, reject indices of earlier passes."""
+        """Share a new epoch with the workers. If `ends_pass` is true, they then reject indices of
+        earlier passes."""
         state = self._state
         self._state = PassState(
             epoch,
@@ -204,7 +207,7 @@ class LengthBatches(Dataset[Any]):
         if self._loaded_epochs and epoch not in self._loaded_epochs:
             expected = " or ".join(map(str, self._loaded_epochs))
             raise BatchingError(
-                f"set_epoch({epoch}): expected epoch {expected}, which the loaded state belongs to"
+                f"set_epoch({epoch}): expected epoch {expected}, because of the loaded state"
             )
         state = self._state
         # Lightning begins the first pass of a DataLoader before it calls `set_epoch`.
@@ -263,7 +266,7 @@ class LengthBatches(Dataset[Any]):
             )
         state = self._state
         worker = WorkerState(*self._worker_states[worker_id].tolist())
-        first = max(state.start, 0)  # the first batch of rank 0 in this pass
+        first = max(state.start, 0)  # index of rank 0's first batch in this pass
         follows = worker.pass_id != 0
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
@@ -308,13 +311,14 @@ class LengthBatches(Dataset[Any]):
             state = batches.state_dict(trained)
 
         Args:
-            trained: number of batches that this process has trained since `set_epoch`. None: the
-                framework counts the trained batches itself, and skips them when it resumes.
+            trained: number of batches that this process has trained on since `set_epoch`. None: the
+                framework itself counts these batches, and skips them when training resumes.
 
         Raises:
             BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
         """
-        # A stateful DataLoader also calls `state_dict` in its workers, starting when they launch.
+        # A stateful DataLoader also calls `state_dict` in its workers, for the first time when they
+        # start.
         if get_worker_info() is not None:
             self._in_stateful_worker = True
             return {}
@@ -349,7 +353,7 @@ class LengthBatches(Dataset[Any]):
         if was_set and self.epoch != epoch:
             raise BatchingError(
                 f"load_state_dict: the state belongs to epoch {epoch}, but set_epoch({self.epoch}) "
-                "was called before"
+                "has already been called"
             )
         if trained != 0:
             self._planner.updates_of(epoch).check_state(state, self.world_size)
@@ -382,11 +386,11 @@ class LengthBatches(Dataset[Any]):
     # ------------------------------------------------------------------------ for RankSampler
 
     def _begin_pass(self, position: int | None, saved_epoch: int) -> int:
-        """Begin a `RankSampler` pass, and return the number of its first batch.
+        """Begin a `RankSampler` pass, and return the index of its first batch.
 
         Args:
-            position: the batch in `saved_epoch` at which a DataLoader resumed from its own state.
-                None: the DataLoader has no state.
+            position: index of the batch in `saved_epoch` at which a DataLoader resumes from its own
+                state. None: the DataLoader has no state.
         """
         state = self._state
         epoch = state.epoch
@@ -395,14 +399,14 @@ class LengthBatches(Dataset[Any]):
                 "the loaded state contains no position. Save it with state_dict(trained)."
             )
         first = max(state.start, 0) if position is None else position
-        if first == len(self) and not state.is_set:  # some DataLoaders set the next epoch later
+        if first == len(self) and not state.is_set:  # some DataLoaders set it later
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)
         elif position == len(self):
             if epoch == saved_epoch:
                 return position
-            first = 0  # the next epoch has been set
+            first = 0  # the next epoch has already been set
         if self._is_begun:
             raise BatchingError(
                 f"epoch {epoch}: a pass has already begun. Call set_epoch before every pass."
@@ -433,14 +437,15 @@ class RankSampler(DistributedSampler[int]):
     position of its iterator.
 
     Raises:
-        BatchingError: unless 0 <= rank < batches.world_size.
+        BatchingError: if the rank is not from 0 to batches.world_size - 1.
     """
 
     def __init__(self, batches: LengthBatches, rank: int = 0):
         if not 0 <= rank < batches.world_size:
             raise BatchingError(
-                f"rank={rank}, world_size={batches.world_size}: expected "
-                "LengthBatches(..., world_size=the number of processes)"
+                f"rank={rank}, world_size={batches.world_size}: the rank is out of range (expected "
+                f"0 to {batches.world_size - 1}). Pass the number of processes to LengthBatches as "
+                "world_size"
             )
         super().__init__(batches, num_replicas=batches.world_size, rank=rank, shuffle=False)
         self.batches = batches
@@ -483,13 +488,13 @@ class RankIterator(Iterator[int]):
         return self.batches._draw(number)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position for the checkpoint of a torchdata loader."""
+        """Return the current position, which a torchdata loader stores in its checkpoint."""
         if self.position is None:
             return self.batches.state_dict(0)
         return self.batches._current_updates().state_at(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at the position that `state_dict` returned."""
+        """Resume at a position that `state_dict` returned."""
         self.batches.load_state_dict(state)
         self.position = state["batches_trained"]
         self.saved_epoch = self.batches.epoch

@@ -1,4 +1,4 @@
-"""Check lengths, counts and process numbers, and raise `BatchingError` if they are invalid."""
+"""Check lengths, counts and ranks, and raise `BatchingError` if they are invalid."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ def check_lengths(lengths: Lengths) -> np.ndarray:
     x = _array("lengths", lengths)
     if x.ndim not in (1, 2) or x.size == 0 or x.dtype.kind not in "iuf":
         found = f"{x.dtype}, shape {x.shape}"
-        raise BatchingError(f"lengths: expected one number per clip, got {found}")
+        raise BatchingError(f"lengths: not one number per clip, but {found}")
     has_several_kinds = x.size > len(x)
     return check_range("lengths", x, zero_allowed=has_several_kinds)
 
@@ -43,7 +43,9 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
     x = _array(name, values)
     if x.shape != (num_clips,) or x.dtype.kind not in "iuf":
         found = f"{x.dtype}, shape {x.shape}"
-        raise BatchingError(f"{name}: expected numbers, shape ({num_clips},), got {found}")
+        raise BatchingError(
+            f"{name}: wrong type or shape: {found} (expected numbers, shape ({num_clips},))"
+        )
     return check_range(name, x, zero_allowed=True)
 
 
@@ -53,7 +55,7 @@ def _array(name: str, values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a tensor with gradients
-        raise BatchingError(f"{name}: expected one number per clip ({error})") from None
+        raise BatchingError(f"{name}: not one number per clip ({error})") from None
 
 
 def check_range(name: str, x: np.ndarray, *, zero_allowed: bool = False) -> np.ndarray:
@@ -88,10 +90,10 @@ def count_problems(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -
 
 
 def check_equal_shares(trained: int | None, is_equal: bool, processes: int) -> None:
-    """Raise BatchingError unless all processes have trained the same number of batches."""
+    """Raise BatchingError unless all processes have trained on the same number of batches."""
     if not is_equal:
-        expected = f"the same number of batches in each of {processes} processes"
-        raise BatchingError(f"batches_trained={trained}: expected {expected}")
+        problem = f"{processes} processes cannot have trained on equal numbers of batches"
+        raise BatchingError(f"batches_trained={trained}: {problem}")
 
 
 def check_loaded_state(state: Any) -> None:
@@ -108,10 +110,10 @@ def check_loaded_state(state: Any) -> None:
 
 
 def check_trained(trained: int, drawn: int) -> None:
-    """Check a trainer's count of trained batches against the number of drawn batches.
+    """Check that a trainer has not trained on more batches than this process has drawn.
 
     Raises:
-        BatchingError: if the trainer counted more batches than this process has drawn.
+        BatchingError: if `trained` is larger than `drawn`.
     """
     check_count("trained", trained, 0)
     if trained > drawn:
@@ -129,7 +131,7 @@ def resolve_ranks(
 ) -> tuple[int, int, int]:
     """Replace missing values with defaults: return rank, world size and batches per optimizer step.
 
-    By default, a single process trains, and each process trains one batch per optimizer step.
+    By default, a single process trains, and each process trains on one batch per optimizer step.
 
     Raises:
         BatchingError: if a number is out of range, or if the processes would receive unequal
@@ -152,7 +154,7 @@ def check_trains_alone() -> None:
 
     Raises:
         BatchingError: if torch.distributed has several processes, because each process would then
-            train all batches.
+            train on all batches.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -162,5 +164,5 @@ def check_trains_alone() -> None:
         raise BatchingError(
             f"rank, world_size: not given, although torch.distributed has {processes} processes. "
             "Pass the number of processes that share the batches, or world_size=1 if each process "
-            "should train all batches."
+            "should train on all batches."
         )

@@ -21,13 +21,13 @@ def as_plan(batches: Batches) -> EpochPlan:
         return batches
     sizes = np.array([len(batch) for batch in batches])
     if sizes.size == 0 or sizes.min() == 0:
-        raise ValueError("batches: expected at least one batch and no empty batches")
+        raise ValueError("batches: there are no batches, or a batch is empty")
     order = np.concatenate([np.asarray(batch) for batch in batches])
     return EpochPlan(order, np.cumsum(sizes) - sizes)
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return the batch number for each position in the plan's order [clips]."""
+    """Return the index of the batch at each position in the plan's order [clips]."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 
@@ -70,8 +70,8 @@ def padding_stats(
         batches: the clip indices of each batch. A clip may be in several batches.
         frames_per_step: number of frames per decoder step. Batches are padded to multiples of this
             number. The rates and lengths from the papers ignore this padding.
-        cost: see `plan_epoch`. It is required if clips have several kinds of length, and each
-            clip's cost is then used as its length.
+        cost: see `plan_epoch`. Required if clips have several kinds of length; the cost of each
+            clip then replaces its length.
 
     Raises:
         ValueError: if there are no batches, or if a batch is empty.
@@ -114,7 +114,7 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
         pair_novelty(now, before)  # 0.97
 
     Take all pairs of clips that share a batch. Pair novelty is the fraction of these pairs that did
-    not share a batch in the previous epoch. It is 1 if no batch has two clips.
+    not share a batch in the previous epoch. The novelty is 1 if no batch has two clips.
 
     Raises:
         ValueError: if the two epochs contain different clips.
@@ -122,7 +122,7 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
     now = as_plan(batches)
     earlier = as_plan(before)
     if not np.array_equal(np.bincount(now.order), np.bincount(earlier.order)):
-        raise ValueError("batches, before: expected two plans of the same clips")
+        raise ValueError("batches, before: the two plans contain different clips")
     batch_before = np.empty(now.order.max() + 1, dtype=np.int64)
     batch_before[earlier.order] = batch_of_position(earlier)
     # Clips that share a batch in both epochs have the same key.

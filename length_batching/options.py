@@ -73,7 +73,8 @@ def _problems(options: Mapping[str, Any]) -> Iterator[str]:
             hint = f"did you mean {similar[0]}?" if similar else f"expected {', '.join(NAMES)}"
             yield f"{name}: unknown option; {hint}"
     yield from count_problems("batch_size", options["batch_size"])
-    yield from count_problems("seed", options.get("seed", 0), 0, 2**64 - 1)  # torch's limit
+    # torch accepts no larger seeds
+    yield from count_problems("seed", options.get("seed", 0), 0, 2**64 - 1)
     for name, most in (("max_clips", MAX_COUNT), ("size_multiple", MAX_COUNT), ("draw", MAX_DRAW)):
         if options.get(name) is not None:
             yield from count_problems(name, options[name], 1, most)

@@ -69,7 +69,7 @@ class EpochPlan(Sequence[np.ndarray]):
         return np.maximum.reduceat(lengths[self.order], self.starts)
 
     def select(self, numbers: np.ndarray) -> "EpochPlan":
-        """Return a plan that contains only the batches with these numbers, in this order."""
+        """Return a plan that contains only the batches with these indices, in this order."""
         sizes = self.sizes[numbers]
         starts = np.cumsum(sizes) - sizes
         positions = np.arange(sizes.sum()) + np.repeat(self.starts[numbers] - starts, sizes)
@@ -113,8 +113,8 @@ def plan_epoch(
             strategies.
         seed, epoch: seed the random number generator. The same seed and epoch produce the same
             plan.
-        local_randomization_factor: amount of noise of the semi-sorted strategies, as a fraction
-            (Ge21, eq. 2-3). 0: no noise.
+        local_randomization_factor: amount of noise in the semi-sorted strategies, as a fraction of
+            the range of lengths or ranks (Ge21, eq. 2-3). 0: no noise.
         bucket_size: number of clips per bucket, for `bucket`.
         num_bins: number of bins, for `alternated_sort`.
         num_buckets: number of length classes, for `bucket_by_width` and `bucket_by_quantile`.
@@ -122,7 +122,7 @@ def plan_epoch(
             `batch_capacity` after padding (DBS, Ge21).
         batch_capacity: maximum size of a padded batch (number of clips times longest length).
             Default: batch_size * longest clip.
-        batch_randomization: shuffle the finished batches (BR, Ge21).
+        batch_randomization: shuffle the order of the finished batches (BR, Ge21).
         max_clips: maximum number of clips in a dynamic batch.
         too_long: how to treat clips that are longer than `batch_capacity`. "reject": raise
             BatchingError. "alone": put each long clip into its own batch. "leave_out": omit long
@@ -134,8 +134,8 @@ def plan_epoch(
             When the next clip does not fit, the batch is cut at one of these sizes, or not at all,
             whichever has the lowest cost per clip. This option never makes a batch larger.
         cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
-            It returns the batch's cost per clip, which is used in place of the length. The cost
-            must not decrease when a length increases.
+            The function returns the batch's cost per clip, which is used in place of the length.
+            The cost must not decrease when a length increases.
         group_sizes: [items] number of clips in each item, if the items are groups of clips that
             stay together. In this case, `lengths` contains the length of each group's longest clip.
             Batch sizes and frame budgets count clips, not groups.

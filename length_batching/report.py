@@ -117,11 +117,11 @@ def strategy_table() -> str:
 
 def describe_result(result: SearchResult) -> list[str]:
     """Describe the best options of a search, or report that no options suffice; return lines."""
-    needed = f"{100 * result.min_novelty:.2f} %"
+    needed = f"{100 * result.min_novelty:.2f}%"
     best = result.best
     if best is None:
         most = max(result.tried, key=lambda survey: survey.novelty)
-        found = f"The highest is {100 * most.novelty:.2f} %, with {most.description()}."
+        found = f"The highest is {100 * most.novelty:.2f}%, with {most.description()}."
         return [f"No strategy reaches a pair novelty of {needed}. {found}"]
     lines = [
         f"Fewest steps with a pair novelty of at least {needed}: {best.description()}",
@@ -131,7 +131,7 @@ def describe_result(result: SearchResult) -> list[str]:
     if math.isnan(best.novelty):
         lines.append("- pair novelty unknown, because no two clips share a batch")
     else:
-        lines.append(f"- pair novelty {100 * best.novelty:.2f} %")
+        lines.append(f"- pair novelty {100 * best.novelty:.2f}%")
     frames = f"{best.largest_batch_frames:,.0f} frames"
     lines.append(f"- largest batch: {best.largest_batch_size} clips; {frames}")
     others = [survey for survey in result.ranked if survey.strategy != best.strategy]
@@ -145,4 +145,4 @@ def describe_result(result: SearchResult) -> list[str]:
 def _compare(survey: Survey, other: Survey) -> str:
     change = survey.decoder_steps / other.decoder_steps - 1
     more = "more" if change > 0 else "fewer"
-    return f"{100 * abs(change):.1f} % {more} than {other.description()}"
+    return f"{100 * abs(change):.1f}% {more} than {other.description()}"

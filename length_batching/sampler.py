@@ -42,16 +42,16 @@ class LengthBatchSampler:
         lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
         random_epochs, batches_per_epoch, short_last_update: see `UpdatePlanner`.
         batches_per_update: number of batches of similar length per optimizer step, summed over all
-            processes. It must be a multiple of `world_size`. Default: `world_size`. As long as you
-            keep this number, training can resume with any number of processes.
-        rank, world_size: the number of this process, and the number of processes that share the
+            processes; a multiple of `world_size`. Default: `world_size`. If you do not change this
+            number, training can resume with a different number of processes.
+        rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 
     Attributes:
         epoch: the current epoch, counted from 0.
-        start: the number of the first batch of the pass. It is 0 unless training resumed.
+        start: the index of the first batch of the pass (0 unless training resumed).
         plan: all batches of the epoch, in the order of the optimizer steps.
-        update_starts: [optimizer steps] the number of the first batch of each optimizer step.
+        update_starts: [optimizer steps] the index of the first batch of each optimizer step.
 
     Raises:
         BatchingError: if an option or a length is invalid.
@@ -109,8 +109,8 @@ class LengthBatchSampler:
     def batch_size(self) -> NoReturn:
         """Raise BatchingError, because frameworks must not use this sampler.
 
-        Only frameworks read this attribute, when they prepare a loader. They would distribute the
-        batches among the processes a second time.
+        Only frameworks read this attribute, when they prepare a loader. A framework would
+        distribute the batches among the processes a second time.
         """
         raise BatchingError(
             "LengthBatchSampler: a framework would distribute the batches among the processes a "
@@ -127,8 +127,8 @@ class LengthBatchSampler:
         If a loaded state points inside this epoch, the pass begins at the loaded position.
 
         Raises:
-            BatchingError: if a loaded state points inside a different epoch, and the rest of that
-                epoch has not been trained.
+            BatchingError: if a loaded state points inside a different epoch, and no pass has
+                trained on the rest of that epoch.
         """
         check_count("epoch", epoch, 0)
         if not self._is_begun:
@@ -137,8 +137,8 @@ class LengthBatchSampler:
             if 0 < self.start < len(self.plan):
                 raise BatchingError(
                     f"set_epoch({epoch}): expected epoch {self.epoch}, because the loaded state is "
-                    f"at batch {self.start} of {len(self.plan)} of epoch {self.epoch}. Train the "
-                    "rest of that epoch first."
+                    f"at batch {self.start} of {len(self.plan)} of epoch {self.epoch}. Train on "
+                    "the rest of that epoch first."
                 )
         self._go_to(epoch)
 
@@ -176,23 +176,25 @@ class LengthBatchSampler:
             state = sampler.state_dict(trained)
 
         Args:
-            trained: number of batches that this process has trained since `set_epoch`. Your
-                training loop must count them, because a DataLoader draws batches ahead of time.
+            trained: number of batches that this process has trained on since `set_epoch`. Your
+                training loop must count these batches, because a DataLoader draws batches ahead of
+                time.
 
         Raises:
             BatchingError: if `trained` is missing or exceeds the number of drawn batches.
         """
         if trained is None:
             raise BatchingError(
-                "state_dict(): expected state_dict(trained), with the number of batches trained "
-                "since set_epoch. Use LengthBatches if your DataLoader saves its own state."
+                "state_dict(): `trained` is missing. Pass the number of batches that this process "
+                "has trained on since set_epoch. Use LengthBatches if your DataLoader saves its "
+                "own state."
             )
         check_trained(trained, self._drawn)
         positions = [*(self._remaining_numbers() - self.rank).tolist(), len(self.plan)]
         return self.state_at(positions[trained])
 
     def state_at(self, batches_trained: int) -> dict[str, int]:
-        """Return the state after all processes together have trained this number of batches."""
+        """Return the state after all processes together have trained on this number of batches."""
         return self._updates.state_at(batches_trained)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:

@@ -6,8 +6,8 @@
         sampler = LengthBatchSampler(lengths, **result.best.options())
 
 The search plans whole epochs, because the amount of padding is not proportional to the size of a
-corpus. It takes a few seconds for 10,000 clips and less than 2 minutes for a million. It does not
-predict how well a model learns.
+corpus. The search takes a few seconds for 10,000 clips and less than 2 minutes for a million. The
+result does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For the strategy's
 parameter, it considers eight values per doubling (`parameter_values`). The number of decoder steps
@@ -54,7 +54,7 @@ MIN_EPOCHS = 5
 MAX_EPOCHS = 40
 # Total number of clips to plan per survey. Small corpora need more epochs for stable means.
 CLIPS_TO_PLAN = 50_000
-LARGE_CORPUS = 100_000  # number of clips from which one epoch is a large enough sample
+LARGE_CORPUS = 100_000  # with at least this number of clips, one epoch is a large enough sample
 VALUES_PER_DOUBLING = 8  # number of parameter values to try per doubling
 THREADS = 4  # numpy releases the GIL; each thread needs several hundred bytes per clip
 

@@ -36,8 +36,8 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
         labels: [clips] the label of each clip, such as its speaker.
 
     Returns:
-        A plan that contains the groups in place of batches. Use its `sizes` and
-        `longest(lengths)`.
+        A plan that contains one group in place of each batch. For `plan_epoch` or a sampler, pass
+        `longest(lengths)` as the lengths and `sizes` as `group_sizes`.
     """
     _, label = np.unique(np.asarray(labels), return_inverse=True)
     order = np.argsort(label, kind="stable")
@@ -84,7 +84,7 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
         longest: maximum number of frames per segment.
         overlap: number of frames that a segment shares with the previous segment.
         shortest: minimum number of frames per segment. If the last segment of a clip would be
-            shorter, it begins earlier.
+            shorter than this, the segment begins earlier.
 
     Raises:
         BatchingError: unless 0 <= overlap < longest and 1 <= shortest <= longest, or if a length is

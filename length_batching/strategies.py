@@ -118,7 +118,8 @@ REGISTRY: dict[str, Strategy] = {}  # strategies by name, in the order of this f
 def register(
     name: str, short_name: str, source: str, parameter: Parameter | None = None
 ) -> Callable[[OrderFunction], OrderFunction]:
-    """Add the decorated function to REGISTRY. Its docstring becomes the strategy's description.
+    """Add the decorated function to REGISTRY, with its docstring as the description of the
+    strategy.
 
         @register("longest_first", "LF", "ours")
         def _longest_first(clips: ShuffledClips) -> Order:
@@ -162,7 +163,8 @@ def _semi_sorted(clips: ShuffledClips) -> Order:
     """clips sorted by length + noise; the noise is uniform in (-a/2, a/2) with
     a = (longest - shortest) * factor"""
     lengths = clips.lengths
-    noise_range = (lengths.max() - lengths.min()) * clips.parameter_value  # a in the docstring
+    # called `a` in the docstring
+    noise_range = (lengths.max() - lengths.min()) * clips.parameter_value
     noise = noise_range * (clips.rng.random(len(lengths)) - 0.5)
     return clips.order[np.argsort(lengths[clips.order] + noise)], [0]
 
@@ -173,18 +175,19 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
     uniform in (-a/2, a/2) with a = number of clips * factor, so clips of rare lengths mix as
     widely as clips of common lengths"""
     order, starts = _sorted(clips)
-    noise_range = len(order) * clips.parameter_value  # a in the docstring
+    noise_range = len(order) * clips.parameter_value  # called `a` in the docstring
     noise = noise_range * (clips.rng.random(len(order)) - 0.5)
     return order[np.argsort(np.arange(len(order)) + noise)], starts
 
 
 @register("semi_sorted_exponential", "SSB-exp", "ours", FACTOR)
 def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
-    """clips sorted by rank + exponential noise with mean a/2, so that a clip only moves towards
-    longer clips; with dynamic batch sizes, the rank and a count frames instead of clips"""
+    """clips sorted by rank + exponential noise with mean (largest rank) * factor / 2, which moves
+    clips only towards longer clips; with dynamic batch sizes, ranks are measured in frames instead
+    of clips"""
     # A short clip in a batch of longer clips adds padding only to itself, but a long clip in a
     # batch of shorter clips adds padding to all of them. Therefore, for the same amount of padding,
-    # noise mixes clips best if it only moves clips towards longer clips. With ranks in frames,
+    # noise mixes clips best if it moves clips only towards longer clips. With ranks in frames,
     # batches of many short clips and batches of few long clips receive the same share of new
     # neighbors.
     order, starts = _sorted(clips)

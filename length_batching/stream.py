@@ -23,10 +23,10 @@ MAX_WINDOWS = 10**6  # maximum number of windows per epoch; each window is plann
 START = {
     "epoch": 0,
     "batches_trained": 0,
-    "dealt_from": 0,  # number of the first batch of the first worker
+    "dealt_from": 0,  # index of the first batch of the first worker
     "batches_before": 0,  # total number of batches in the previous windows
     "items_before": 0,  # total number of items in the previous windows
-    "window": 0,  # number of the first window to read
+    "window": 0,  # index of the first window to read
 }
 
 
@@ -66,10 +66,10 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         window: number of items that are planned together. If less than half a window is left at the
             end of the stream, these items join the last window. Two windows are in memory at the
             same time.
-        batches_per_update: number of batches per optimizer step, summed over all processes. It must
-            be a multiple of `world_size`. Default: `world_size`. As long as you keep this number,
-            training can resume with any number of processes.
-        rank, world_size: the number of this process, and the number of processes that share the
+        batches_per_update: number of batches per optimizer step, summed over all processes; a
+            multiple of `world_size`. Default: `world_size`. If you do not change this number,
+            training can resume with a different number of processes.
+        rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 
     Raises:
@@ -92,8 +92,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         check_options({"batch_size": batch_size, "strategy": strategy, **options})
         if options.get("dynamic_batch_size") and options.get("batch_capacity") is None:
             raise BatchingError(
-                "batch_capacity=None: expected a number, because the length of the longest item "
-                "in a stream is not known"
+                "batch_capacity=None: required for a stream, because the length of its longest "
+                "item is not known"
             )
         check_count("window", window)
         self.read = read
@@ -108,7 +108,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._world_size_given = world_size is not None
         # These tensors are in shared memory, so that persistent workers see changes.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # For each worker: how many times an epoch had been set when it last finished a pass.
+        # For each worker: how many times an epoch had been set when the worker last finished a
+        # pass.
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
         # The loaded state; reset to None when a different epoch is set.
         self._loaded: Mapping[str, int] | None = None
@@ -129,8 +130,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         If a loaded state points inside this epoch, the pass begins at the loaded position.
 
         Raises:
-            BatchingError: if a loaded state points inside a different epoch, and the rest of that
-                epoch has not been trained.
+            BatchingError: if a loaded state points inside a different epoch, and no pass has
+                trained on the rest of that epoch.
         """
         if self._loaded is not None and not self._pass_has_ended():
             loaded_epoch = self._loaded["epoch"]
@@ -139,7 +140,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             if self._start > 0:
                 raise BatchingError(
                     f"set_epoch({epoch}): expected epoch {loaded_epoch}, because the loaded state "
-                    "is inside that epoch. Train the rest of that epoch first."
+                    "is inside that epoch. Train on the rest of that epoch first."
                 )
         self._loaded = None
         times_set = self._epoch_and_times_set[1] + 1
@@ -154,7 +155,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         """Return the state for a checkpoint.
 
         Args:
-            trained: number of batches that this process has trained since `set_epoch`. None: the
+            trained: number of batches that this process has trained on since `set_epoch`. None: the
                 number of batches that this process has drawn. Only torchdata's StatefulDataLoader
                 should pass None, because a PyTorch DataLoader with workers draws batches ahead of
                 time.
@@ -177,7 +178,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         """Resume at the position where the state was saved, and read from the start of its window.
 
         Raises:
-            BatchingError: if the processes have trained unequal numbers of batches.
+            BatchingError: if the processes have trained on unequal numbers of batches.
         """
         trained = state["batches_trained"]
         if get_worker_info() is None:  # torchdata also calls this method in its workers
@@ -234,7 +235,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             self._windows.append(Window(before, items, number))
         if items == 0:
             raise BatchingError(
-                "read(0) returned no items: expected all items of the stream at every call"
+                "read(0) returned no items. It must return all items of the stream at every call"
             )
         self._finished = True
         # A resumed worker may run a second pass in this epoch: if the state was saved at the end of

@@ -3,12 +3,12 @@
     planner = UpdatePlanner(lengths, 16, "semi_sorted", batches_per_update=4)
     epoch = planner.updates_of(3)
     epoch.plan[0]                # clip indices of the first batch
-    epoch.numbers_of(1, 2)       # numbers of the batches that rank 1 of 2 trains
+    epoch.numbers_of(1, 2)       # indices of the batches for rank 1 of 2
 
 An optimizer step ("update") uses K = `batches_per_update` batches. The finished batches are sorted
 by length and cut into groups of K. The batches of a group have similar lengths, so that the
-processes do not wait for each other. Each of W processes trains every W-th batch of a group, so W
-does not affect which batches share an optimizer step. If the last group is too small, the batches
+processes do not wait for each other. Each of W processes trains on every W-th batch of a group, so
+W does not affect which batches share an optimizer step. If the last group is too small, the batches
 with the most clips are halved until every group has K batches.
 """
 
@@ -36,8 +36,8 @@ class EpochUpdates:
 
     Attributes:
         epoch: the epoch, counted from 0.
-        plan: the batches. The number of a batch is its index in this plan.
-        starts: [optimizer steps] the number of the first batch of each optimizer step.
+        plan: the batches.
+        starts: [optimizer steps] the index of the first batch of each optimizer step in `plan`.
         checksum: checksum of the lengths, the plan and `batches_per_update`.
     """
 
@@ -47,14 +47,15 @@ class EpochUpdates:
     checksum: int
 
     def numbers_of(self, rank: int, world_size: int) -> np.ndarray:
-        """Return the numbers of the batches that belong to a rank."""
+        """Return the indices of the batches that belong to a rank."""
         count = len(self.plan)
         sizes = np.diff(self.starts, append=count)
         number_in_step = np.arange(count) - np.repeat(self.starts, sizes)
         return np.flatnonzero(number_in_step % world_size == rank)
 
     def state_at(self, batches_trained: int) -> dict[str, int]:
-        """Return the checkpoint state after all processes together trained this many batches."""
+        """Return the checkpoint state after all processes together have trained on this many
+        batches."""
         check_count("batches_trained", batches_trained, 0, len(self.plan))
         return {
             "epoch": self.epoch,
@@ -68,8 +69,8 @@ class EpochUpdates:
 
         Raises:
             BatchingError: if the state belongs to a different plan, because the rest of the epoch
-                would then skip and repeat clips. Also if the processes have trained unequal numbers
-                of batches.
+                would then skip and repeat clips, or if the processes have trained on unequal
+                numbers of batches.
         """
         trained = state["batches_trained"]
         if state["plan_checksum"] != self.checksum:
@@ -94,10 +95,11 @@ class UpdatePlanner:
             Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
         batches_per_update: number of batches per optimizer step (K).
         batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
-            1 % more than the first epoch needs. None: as many as the epoch needs, rounded up to a
+            1% more than the first epoch needs. None: as many as the epoch needs, rounded up to a
             multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
-            Its clips are cut into up to K batches, and some processes may have no batch in it.
+            The clips of the last step are cut into up to K batches, so some processes may have no
+            batch.
 
     Raises:
         BatchingError: if an option or a length is invalid.
@@ -195,7 +197,7 @@ class UpdatePlanner:
         """Form groups of K batches of similar length.
 
         Returns:
-            The batches, one group after another, and the number of each group's first batch.
+            The batches, one group after another, and the index of each group's first batch.
         """
         size = self.batches_per_update
         longest_first = np.argsort(-self.costs.longest(plan), kind="stable")
@@ -204,7 +206,7 @@ class UpdatePlanner:
             by_length = self._cut_last_group(by_length)
         # Groups are sorted by the plan's earliest batch in each group. Therefore a random order
         # stays random, and a sorted order stays sorted. The batches within a group are shuffled so
-        # that no rank always trains the longest batch.
+        # that no rank always trains on the longest batch.
         first_numbers = np.minimum.reduceat(longest_first, np.arange(0, len(longest_first), size))
         position_of_group = np.argsort(np.argsort(first_numbers, kind="stable"))
         position = position_of_group[np.arange(len(by_length)) // size]

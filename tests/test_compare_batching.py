@@ -139,10 +139,10 @@ def test_recommended_settings_have_the_requested_pair_novelty(tmp_path, capsys):
         name, _ = plans.pop("strategy"), [plans.pop(k) for k in ("seed", "batch_size")]
         found = survey(lengths, 4, name, epochs=4, **plans)
         assert found.novelty >= least
-    assert f"{100 * paper.novelty:.2f} %" in shown
+    assert f"{100 * paper.novelty:.2f}%" in shown
     [document] = re.findall(r"research/[\w-]+\.md", shown)
     assert (ROOT / document).is_file()
     assert found.decoder_steps <= paper.decoder_steps
     shown = run(capsys, *common, "--min-novelty", 1)
-    assert "100.00 %" in shown
+    assert "100.00%" in shown
     assert "train.py --hparams" not in shown

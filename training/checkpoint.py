@@ -4,7 +4,7 @@ stopped.
     source = load_newest(Path("runs/ljspeech"))
     loop = restore(complete(source), trainer, sampler)
 
-A checkpoint is one file. It contains the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
+A checkpoint is a file that contains the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
 `optimizer`, `learning_rate`) and the rest of the run's state. The file is written atomically.
 Reading a checkpoint never executes code from the file.
 """
@@ -42,7 +42,7 @@ from training.optimizer import state_entries
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
-DIVERGED = 100  # a loss this many times the lowest loss so far counts as diverged
+DIVERGED = 100  # a loss above this multiple of the lowest loss so far counts as diverged
 
 
 class Checkpoint(NamedTuple):
@@ -70,9 +70,9 @@ class LoopState:
     __pydantic_config__ = EXACTLY
     iteration: int = 0  # number of optimizer steps since the run started
     epoch: CountFrom1 = 1  # number of the current epoch
-    batches_trained: int = 0  # number of batches of the epoch trained by all processes
+    batches_trained: int = 0  # number of batches that all processes have trained on in this epoch
     clips: int = 0
-    frames: int = 0  # number of real frames trained in this epoch
+    frames: int = 0  # number of real frames trained on in this epoch
     loss_sum: float = 0.0  # padded loss, summed over clips
     loss_unpadded_sum: float = 0.0  # masked loss, summed over real frames
     # guided attention loss, summed over `guided_attention_frames`
@@ -116,7 +116,7 @@ class LoopState:
         """Add the losses of an optimizer step to the sums.
 
         The padded loss is weighted by `clips`, the step's number of clips. The other terms are
-        weighted by `frames`, its number of real frames. Terms that are NaN are ignored.
+        weighted by `frames`, the step's number of real frames. Terms that are NaN are ignored.
         """
         self.clips += clips
         self.frames += frames
@@ -181,8 +181,7 @@ def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) 
     state = saved["state"]
     if state and state.keys() != set(range(len(parameters))):
         raise UserError(
-            f"{path}: optimizer: expected optimizer state for the model's {len(parameters)} "
-            "parameters"
+            f"{path}: optimizer: the state does not match the model's {len(parameters)} parameters"
         )
     has_shape = state_entries(trainer.hparams)
     for number, entry in state.items():
@@ -211,7 +210,8 @@ def save(
 
     Args:
         more: the remaining parts: corpus, text_rules, trained_phones, longest_text,
-            speech_statistics, logs, metrics_checksum and, for several speakers, speaker_statistics.
+            speech_statistics, logs and metrics_checksum; with several speakers, also
+            speaker_statistics.
     """
     state = {
         "version": __version__,
@@ -240,7 +240,7 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     step may show that the newest checkpoint has diverged.
 
     Raises:
-        UserError: if the file cannot be written. All earlier checkpoints are then still there.
+        UserError: if the file cannot be written; all earlier checkpoints still exist.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -303,7 +303,8 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """Return the newest checkpoint from before the weights diverged at optimizer step `diverged`.
+    """Return the newest checkpoint that was saved before the weights diverged at optimizer step
+    `diverged`.
 
     The checkpoint of that step is renamed, unless it is the best or the only checkpoint.
     """
@@ -321,11 +322,11 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
     """Rename all checkpoints after `iteration`, newest first, and a damaged `best.pt`. Return the
     new paths.
 
-    Otherwise the next --resume would use a checkpoint that is newer than the one the run resumed
-    from. No file is deleted.
+    If the names did not change, the next --resume would use a newer checkpoint than the checkpoint
+    from which this run resumed. No file is deleted.
 
     Raises:
-        UserError: if `best.pt` cannot be read. No checkpoint is then renamed.
+        UserError: if `best.pt` cannot be read; no checkpoint is renamed.
     """
     newer = [path for number, path in list_checkpoints(directory)[::-1] if number > iteration]
     best = directory / BEST

@@ -24,7 +24,7 @@ class TrainingFunctions(NamedTuple):
 
     decoder: Callable[..., Any]  # same signature as `model.teacher_forced`
     encoder_lstm: Callable[..., torch.Tensor]  # same signature as `model.packed_lstm`
-    description: str  # which decoder this is, as a phrase for messages
+    description: str  # phrase that describes the decoder, for messages
 
 
 def reference(reason: str = "") -> TrainingFunctions:

@@ -247,9 +247,9 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
     """Return a key-value store shared by all processes that were started together.
 
     torchrun keeps the same store when it restarts processes. The store still contains the addresses
-    of dead processes, and new processes would wait for those forever (PyTorch issue 135712).
-    Therefore the first process gives each start a unique name, and lists the processes that have
-    answered.
+    of dead processes, and new processes would wait for the dead processes forever (PyTorch issue
+    135712). Therefore the first process gives each start a unique name, and lists the processes
+    that have answered.
 
     Raises:
         UserError: if the first process does not answer within `seconds`.
@@ -311,7 +311,7 @@ def join(seconds: float) -> Processes:
 def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
-    A PyTorch thread releases the tensors of the last exchange in this time. If the interpreter
+    During this time, a PyTorch thread releases the tensors of the last exchange. If the interpreter
     exited earlier, the process would abort.
     """
     if dist.is_initialized():

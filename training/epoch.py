@@ -99,8 +99,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
         UserError: if a loss is not finite or far above the lowest loss, or after too many skipped
             steps in a row. All losses are read before a checkpoint is written, so no checkpoint
             contains such steps.
-        NoNextBatch: if a process could not read its next batch. The run's state is then the state
-            before that optimizer step.
+        NoNextBatch: if a process could not read its next batch; the run's state is the state before
+            that optimizer step.
     """
     count = len(run.pending) - leave
     if count <= 0:

@@ -2,8 +2,8 @@
 
     peak_bytes = check_memory(trainer, training_clips, validation_clips)
 
-With this check, a run that is too large fails before its first optimizer step. Without it, the run
-would fail hours later, when the longest clips are in one batch. On a GPU the check runs the
+With this check, a run that is too large fails before its first optimizer step. Without the check,
+the run would fail hours later, when the longest clips are in one batch. On a GPU the check runs the
 worst-case batches. On a CPU it estimates their memory (cpu_memory.py).
 """
 
@@ -80,16 +80,16 @@ def check_memory(
     """Check that the worst-case batches fit into memory, and return the peak memory in bytes.
 
     The check runs forward and backward passes on the training batches and a forward pass on the
-    validation batch. On a CPU these batches have fewer clips, and the result is an estimate. It is
-    0 if the system does not report enough for an estimate. Buffers, gradients and random states are
-    restored bit for bit.
+    validation batch. On a CPU these batches have fewer clips, and the result is an estimate. The
+    result is 0 if the system does not provide the figures for an estimate. Buffers, gradients and
+    random states are restored bit for bit.
 
     Args:
         weights: sampling weights of the training clips (see `batching.balancing_weights`).
 
     Raises:
-        UserError: if they do not fit. The message contains the largest frame budget or batch size
-            that fits.
+        UserError: if the batches do not fit. The message contains the largest frame budget or batch
+            size that fits.
     """
     hparams = trainer.hparams
     device = trainer.device
@@ -148,8 +148,8 @@ def _problems(
     setting: str,
     max_draws: np.ndarray | None = None,
 ) -> tuple[list[str], int]:
-    """Return ([message], estimated bytes). The list is empty if the batches fit. The bytes are 0 on
-    a GPU.
+    """Return a list with an error message, which is empty if the batches fit, and the estimated
+    bytes, which are 0 on a GPU.
 
     The message contains the largest value of `setting` that fits.
     """
@@ -284,8 +284,8 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 def _without_trace(trainer: Trainer) -> Iterator[None]:
     """Restore buffers, gradients, mode and random states bit for bit on exit.
 
-    Before the first optimizer step there is no optimizer state yet. In this case the context
-    allocates tensors of the same size.
+    Before the first optimizer step, the context also allocates tensors as large as the optimizer
+    state, which does not exist yet.
     """
     model = trainer.model
     training = model.training

@@ -50,10 +50,11 @@ def apply_gradients(
 
 
 def state_entries(hparams: HParams) -> dict[str, bool]:
-    """Return which state the optimizer keeps for each parameter, as {name: has parameter's shape}.
+    """Return the names of the state that the optimizer keeps for each parameter, and for each name
+    whether the state has the parameter's shape.
 
-    The value is False if the entry is a scalar. For Adam, the result is {"step": False, "exp_avg":
-    True, "exp_avg_sq": True}.
+    The value is False for a scalar. For Adam, the result is {"step": False, "exp_avg": True,
+    "exp_avg_sq": True}.
     """
     probe = torch.nn.Parameter(torch.zeros(2, 3))
     probe.grad = torch.zeros_like(probe)

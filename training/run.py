@@ -76,7 +76,7 @@ class Run:
 
     @functools.cached_property
     def statistics(self) -> SpeechStatistics:
-        """Return statistics of the training clips that synthesis needs."""
+        """Return the statistics of the training clips, which synthesis needs."""
         clips = self.clips.training
         symbols = self.hparams.table.symbols
         last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())

@@ -39,9 +39,9 @@ class StopRequest:
     A second signal stops the process at once if it is a SIGINT. SIGHUP is ignored under nohup.
 
     Python calls signal handlers between two operations of the main thread. A PyTorch operation that
-    takes minutes would therefore delay a handler by minutes. So a second thread also reads the
-    signals. This thread prints the message, and ends the process if the main thread does not exit
-    in time.
+    takes minutes would therefore delay a handler by minutes. Therefore a second thread also reads
+    the signals. This thread prints the message, and ends the process if the main thread does not
+    exit in time.
 
     Args:
         limit: maximum seconds between the first SIGINT and the end of the process. After this time

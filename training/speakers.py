@@ -1,4 +1,4 @@
-"""Report how much speech and which validation loss each speaker of a run has.
+"""Report the amount of speech and the validation loss of each speaker in a run.
 
 print(describe_speakers(clips, hparams, weights))    # when a run starts
 losses = losses_of_speakers(clips.validation, rows)  # in a validation
@@ -15,7 +15,7 @@ from hparams import HParams
 from tacotron2_voice.speakers import listed
 from training.clips import Clips
 
-MAX_SHOWN = 8  # maximum number of speakers that are printed, or synthesized in a validation
+MAX_SHOWN = 8  # maximum number of speakers to print, or to synthesize in a validation
 # Values for one validation clip: index, number of frames, number of decoder steps, and the two
 # values from loss.sums_of_clips.
 ClipRow = Sequence[float]

@@ -3,7 +3,7 @@
     start = find_start(folder, processes, None, resume=True, warm_start=False)
     hparams = resolve_hparams("epochs=100", start.resumed, processes)
 
-Either all processes continue or none of them does. No file is written before all checks pass.
+Either all processes continue or all processes stop. No file is written before all checks pass.
 """
 
 import os
@@ -66,8 +66,8 @@ def find_start(
     The first process chooses the checkpoint, and every process reads it.
 
     Raises:
-        UserError: if the checkpoint cannot be used, or if the folder contains a run that no option
-            resumes.
+        UserError: if the checkpoint cannot be used, or if the folder contains a run and no option
+            resumes it.
     """
 
     def find() -> Checkpoint | None:
@@ -164,14 +164,14 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
         if hparams.batches_per_update == 1 and processes.world_size > 1:
             hparams = replace(hparams, batches_per_update=processes.world_size)
             print(
-                f"note: batches_per_update={hparams.batches_per_update}, one batch per process. "
-                "There are fewer and larger optimizer steps than with one process, so the results "
-                "differ"
+                f"note: batches_per_update={hparams.batches_per_update}, because each process "
+                "needs at least one batch per optimizer step. Optimizer steps are therefore fewer and "
+                "larger than with one process, and the results differ"
             )
         if hparams.sync_batch_norm and processes.device == torch.device("cpu"):
             raise UserError(
                 "sync_batch_norm=True: PyTorch supports this only on GPUs, but these processes "
-                "train on CPUs. Leave this setting out"
+                "train on CPUs. Set sync_batch_norm=False"
             )
         return hparams
 

@@ -22,7 +22,8 @@ SUFFIX = ".tacotron2"
 
 @contextlib.contextmanager
 def warn_on_failure(action: str) -> Iterator[None]:
-    """Turn exceptions into warnings. Use this for plots and logs, which training does not need."""
+    """Turn exceptions into warnings. Use this context for plots and logs, because training can
+    continue without them."""
     try:
         yield
     except Exception as error:

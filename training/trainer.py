@@ -1,5 +1,5 @@
-"""Define `Trainer`, which makes optimizer steps. It owns the model, the optimizer and the
-precision.
+"""Define `Trainer`, which makes optimizer steps. A trainer has the model, the optimizer and the
+precision of a run.
 
     trainer = Trainer(hparams, device)
     losses = trainer.step([MicroBatch(batch)], schedule_at(iteration, hparams))
@@ -332,8 +332,8 @@ class RunningStatistics:
     """Update the running statistics of batch norm in an optimizer step of several batches.
 
     Each batch starts from the statistics before the optimizer step, and the new statistics are the
-    mean over the batches. They depend neither on the order of the batches nor on which process
-    trains which batch.
+    mean over the batches. The new statistics depend neither on the order of the batches nor on
+    their distribution among the processes.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -368,8 +368,8 @@ class RunningStatistics:
 def hashed_seed(seed: int, *position: int) -> int:
     """Hash the run's seed and a batch's position (epoch, batch number) into a dropout seed.
 
-    The result does not depend on which process trains the batch. Runs with different seeds get
-    different dropout seeds in every epoch.
+    The result does not depend on the process that trains on the batch. Runs with different seeds
+    get different dropout seeds in every epoch.
     """
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=position)
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

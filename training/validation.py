@@ -207,8 +207,8 @@ def _validate_batch(
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
     """Return the relative increase of the masked loss from `loss` when the texts are shuffled.
 
-    Near 0, the model predicts frames from the previous frames alone. Such a model cannot speak
-    words, even if its attention is focused.
+    If the text effect is near 0, the model predicts frames from the previous frames alone. Such a
+    model cannot speak words, even if its attention is focused.
     """
     text = batch.text.clone()
     generator = torch.Generator().manual_seed(VALIDATION_SEED)

@@ -3,7 +3,8 @@
     python accelerate_loop.py
     accelerate launch --num-processes 2 accelerate_loop.py
 
-To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
+To stop after 7 optimizer steps, add `--stop 7`. To resume the run, replace `--stop 7` with
+`--resume`.
 """
 
 import torch

@@ -3,7 +3,8 @@
     python hf_trainer.py
     torchrun --nproc-per-node 2 hf_trainer.py
 
-To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
+To stop after 7 optimizer steps, add `--stop 7`. To resume the run, replace `--stop 7` with
+`--resume`.
 """
 
 import torch
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
         **BATCHING,
         collate=pad,
         world_size=training.world_size,
-        # file for the position, which the Trainer does not save
+        # needed because the Trainer does not save the state of `batches`
         record=args.folder / "trainer" / "batches.txt",
     )
     trainer = Trainer(

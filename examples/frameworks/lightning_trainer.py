@@ -3,7 +3,8 @@
     python lightning_trainer.py
     torchrun --nproc-per-node 2 lightning_trainer.py
 
-To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
+To stop after 7 optimizer steps, add `--stop 7`. To resume the run, replace `--stop 7` with
+`--resume`.
 """
 
 import os
@@ -41,8 +42,8 @@ class LaterLoader(DataLoader):
 
 
 class SaveBatches(Callback):
-    """Save the position in the epoch, which Lightning does not save for a DataLoader, in the
-    checkpoint."""
+    """Save the position in the epoch to the checkpoint, because Lightning does not save it for a
+    DataLoader."""
 
     def __init__(self, batches: LengthBatches):
         self.batches = batches

@@ -3,7 +3,8 @@
     python plain_loop.py
     torchrun --nproc-per-node 2 plain_loop.py
 
-To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
+To stop after 7 optimizer steps, add `--stop 7`. To resume the run, replace `--stop 7` with
+`--resume`.
 """
 
 import torch

@@ -3,7 +3,8 @@
     python stateful_loader.py
     torchrun --nproc-per-node 2 stateful_loader.py
 
-To stop after 7 optimizer steps, add `--stop 7`. To continue, add `--resume` instead.
+To stop after 7 optimizer steps, add `--stop 7`. To resume the run, replace `--stop 7` with
+`--resume`.
 """
 
 import torch
