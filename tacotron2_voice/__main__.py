@@ -16,15 +16,15 @@ from tacotron2_voice.command import add_options, speak_texts
 from tacotron2_voice.server.options import add_serve_options
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.program import run_program
+from tacotron2_voice.utils.program import install_command, run_program
 from tacotron2_voice.voice import Voice
 
 SPEAK = """Synthesize speech with an exported voice.
 
 -o NAME.wav writes all texts to one file, separated by pauses. Until the last text is complete, the
 file is called NAME.part.wav. If you stop the program, run the same command again to continue after
-the last complete text. -o FOLDER writes a WAV and a plot of the alignment for each text; this needs
-matplotlib. --stream writes 16-bit samples to standard output as soon as they are computed: `wav`
+the last complete text. -o FOLDER writes a WAV and a plot of the alignment for each text. Plots need
+matplotlib; without it, only the WAV files are written. --stream writes 16-bit samples to standard output as soon as they are computed: `wav`
 starts with a header that contains no length, `raw` has no header.
 """
 
@@ -35,7 +35,6 @@ listens only on this machine. To reach it from other machines, add --host and --
 the names that clients use for this machine:
 --host 0.0.0.0 --allow-host studio.lan 192.168.1.5
 """
-SERVER_PACKAGES = 'pip install "tacotron2-voice[server,wyoming]"'
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -75,7 +74,8 @@ def serve_voices(args: argparse.Namespace) -> None:
     try:
         from tacotron2_voice.server.command import serve
     except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed: {SERVER_PACKAGES}") from None
+        command = install_command("server,wyoming")
+        raise UserError(f"{error.name} is not installed: {command}") from None
     serve(args, args.voices, lambda path: Voice(path, args.hparams))
 
 

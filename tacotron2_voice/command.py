@@ -5,7 +5,6 @@ it with an exported voice.
 """
 
 import argparse
-import importlib.util
 import sys
 import textwrap
 import time
@@ -13,7 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tacotron2_voice.outputs import FolderOutput, Output, StreamOutput, WavOutput
+from tacotron2_voice.outputs import (
+    PLOT_COMMAND,
+    FolderOutput,
+    Output,
+    StreamOutput,
+    WavOutput,
+    can_plot,
+)
 from tacotron2_voice.resume_log import hash_of, options_hash
 from tacotron2_voice.speakers import chosen_index
 from tacotron2_voice.synthesizer import SpeechStream, Synthesizer
@@ -246,9 +252,9 @@ def _check_output_options(args: argparse.Namespace) -> None:
         raise UserError("--timings: expected files, such as -o NAME.wav, and not --stream")
     if writes_folder:
         check_is_folder(args.out, "-o")
-        if importlib.util.find_spec("matplotlib") is None:
-            problem = "matplotlib is not installed, but plots of alignments need it"
-            raise UserError(f"-o {args.out}: {problem}. Install it, or use -o NAME.wav.")
+        if not can_plot():
+            reason = "matplotlib is not installed, so no plots of the alignments are written"
+            print(f"note: {reason}. To get plots, run {PLOT_COMMAND}", file=sys.stderr, flush=True)
 
 
 def _open_output(
@@ -268,7 +274,13 @@ def _open_output(
         problem = f"the folder cannot be created ({error.strerror})"
         raise UserError(f"-o {args.out}: {problem}") from None
     return FolderOutput(
-        args.out, synthesizer, options, keys, save_mel=args.save_mel, timings=args.timings
+        args.out,
+        synthesizer,
+        options,
+        keys,
+        save_plot=can_plot(),
+        save_mel=args.save_mel,
+        timings=args.timings,
     )
 
 

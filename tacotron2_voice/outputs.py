@@ -9,13 +9,14 @@ write_speech(Path("out/evening"), voice.synthesize(text), voice.settings.table)
 """
 
 import contextlib
+import importlib.util
 import os
 import struct
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -27,7 +28,12 @@ from tacotron2_voice.timings import Timings, timings_of
 from tacotron2_voice.utils.audio_files import encode, write_mel, write_wav
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, remove_leftovers, write_atomically, write_bytes
+from tacotron2_voice.utils.program import install_command
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PLOT_COMMAND = install_command("plots")
 MAX_WAV_BYTES = 2**32 + 7  # the header stores the size without the first 8 bytes in 32 bits
 
 
@@ -92,7 +98,7 @@ class Output(ABC):
 
 
 class FolderOutput(Output):
-    """Write a WAV, a plot of the alignment and, with `save_mel`, the log-mel for each text.
+    """Write a WAV and, if selected, a plot of the alignment and the log-mel for each text.
 
     The files are named after the line number of the text.
 
@@ -101,6 +107,7 @@ class FolderOutput(Output):
         synthesizer: the synthesizer for the texts.
         options: options for Synthesizer.stream.
         keys: maps the name of each text to a hash of the text and its options.
+        save_plot: whether to write plots, which needs matplotlib.
         save_mel: whether to write log-mels.
         timings: also write the times of the words, in this format from timings.FORMATS.
     """
@@ -112,12 +119,14 @@ class FolderOutput(Output):
         options: dict[str, Any],
         keys: dict[str, str],
         *,
+        save_plot: bool = True,
         save_mel: bool = False,
         timings: str | None = None,
     ):
         super().__init__(synthesizer, options)
         self.folder = folder
         self.keys = keys
+        self.save_plot = save_plot
         self.save_mel = save_mel
         self.timings = timings
         self.log = ResumeLog(folder / "spoken.jsonl")
@@ -142,7 +151,13 @@ class FolderOutput(Output):
             yield 0
         speech = self.synthesizer.speech_of(np.concatenate(mels, axis=1), stream.report)
         base = self.folder / text.name
-        write_speech(base, speech, self.synthesizer.settings.table, save_mel=self.save_mel)
+        write_speech(
+            base,
+            speech,
+            self.synthesizer.settings.table,
+            save_plot=self.save_plot,
+            save_mel=self.save_mel,
+        )
         if self.timings:
             times = timings_of(speech.chunks, text.text, self.synthesizer.settings)
             _write_timings(base.with_suffix(f".{self.timings}"), times, self.timings)
@@ -164,7 +179,9 @@ class FolderOutput(Output):
         self.log.__exit__(*details)
 
     def _paths_of(self, name: str) -> list[Path]:
-        suffixes = ["wav", "png"]
+        suffixes = ["wav"]
+        if self.save_plot:
+            suffixes.append("png")
         if self.save_mel:
             suffixes.append("npy")
         if self.timings:
@@ -172,29 +189,56 @@ class FolderOutput(Output):
         return [self.folder / f"{name}.{suffix}" for suffix in suffixes]
 
 
-def write_speech(base: Path, speech: Speech, table: SymbolTable, *, save_mel: bool = False) -> None:
-    """Write `base`.wav, a plot of the alignment as `base`.png and, with `save_mel`, `base`.npy.
+def write_speech(
+    base: Path,
+    speech: Speech,
+    table: SymbolTable,
+    *,
+    save_plot: bool = True,
+    save_mel: bool = False,
+) -> None:
+    """Write `base`.wav and, if selected, a plot of the alignment and the log-mel.
+
+        write_speech(Path("out/evening"), speech, voice.settings.table, save_plot=False)
 
     Args:
         base: path of the files without extension.
         speech: the speech.
         table: symbol table of the model, for the plot.
-        save_mel: whether to write the log-mel.
+        save_plot: whether to write the plot as `base`.png, which needs matplotlib.
+        save_mel: whether to write the log-mel as `base`.npy, float32 [n_mels, frames].
 
     Raises:
-        UserError: if a file cannot be written. Incomplete files are never left behind.
+        UserError: if matplotlib is missing, or if a file cannot be written. Incomplete files are
+            never left behind.
     """
-    from tacotron2_voice.utils.plots import draw_alignment
-
-    texts = [[table.symbols[i] for i in chunk.ids] for chunk in speech.report.chunks]
-    figure = draw_alignment(*speech.alignments, texts=texts)
+    figure = _plot_of(speech, table) if save_plot else None
     try:
         write_wav(base.with_suffix(".wav"), speech.audio, speech.sampling_rate)
-        write_atomically(base.with_suffix(".png"), lambda path: figure.savefig(path, format="png"))
+        if figure is not None:
+            write_atomically(
+                base.with_suffix(".png"), lambda path: figure.savefig(path, format="png")
+            )
         if save_mel:
             write_mel(base.with_suffix(".npy"), speech.mel)
     except OSError as error:
         raise UserError(f"{base}.*: the files cannot be written ({error})") from None
+
+
+def can_plot() -> bool:
+    """Return whether matplotlib is installed, which draws the plots of the alignments."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def _plot_of(speech: Speech, table: SymbolTable) -> "Figure":
+    if not can_plot():
+        fix = f"Run {PLOT_COMMAND}, or pass save_plot=False."
+        raise UserError(f"matplotlib is not installed, but plots of alignments need it. {fix}")
+    # Imported here, because matplotlib is optional and loads slowly.
+    from tacotron2_voice.utils.plots import draw_alignment
+
+    texts = [[table.symbols[i] for i in chunk.ids] for chunk in speech.report.chunks]
+    return draw_alignment(*speech.alignments, texts=texts)
 
 
 def _write_timings(path: Path, timings: Timings, kind: str) -> None:

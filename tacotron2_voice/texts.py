@@ -18,6 +18,7 @@ from tacotron2_voice.utils.files import (
     numbered_lines,
     read_stream,
 )
+from tacotron2_voice.utils.program import install_command
 from tacotron2_voice.utterance import (
     NothingToSpeak,
     UnknownSymbols,
@@ -201,8 +202,8 @@ def _read_prose(source: str, text: str) -> Prose:
         from tacotron2_voice.markdown import read_markdown
     except ModuleNotFoundError as error:
         problem = f"{error.name} is not installed, but Markdown files need it"
-        fix = "Install markdown-it-py (requirements/markdown.txt)."
-        raise UserError(f"{source}: {problem}. {fix}") from None
+        command = install_command("markdown")
+        raise UserError(f"{source}: {problem}. Run {command}.") from None
     return read_markdown(source, text)
 
 

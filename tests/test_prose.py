@@ -160,7 +160,7 @@ def test_markdown_parser_is_needed_only_for_markdown_files(tmp_path, monkeypatch
     monkeypatch.setattr(builtins, "__import__", without_parser)
     message = refusal(texts_of, path)
     assert str(path) in message
-    assert "requirements/markdown.txt" in message
+    assert '"./tacotron2_voice[markdown]"' in message
     (tmp_path / "a.txt").write_text("One")
     assert texts_of(tmp_path / "a.txt")
 

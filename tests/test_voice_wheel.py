@@ -102,19 +102,49 @@ def test_wheel_works_when_user_files_have_the_names_of_its_modules(python, voice
     assert re.fullmatch(r"\d{4,} False\n", spoken.stdout), spoken.stderr
 
 
-def test_wheel_error_contains_the_checkpoint_or_the_missing_package(python, voices, tmp_path):
-    """The error is a single line, for a checkpoint and for plots."""
-    checkpoint, voice = voices.checkpoint[0], voices.int8[0]
-    for path, out, message in (
-        (checkpoint, "a.wav", str(checkpoint)),
-        (voice, "folder", "-o folder: matplotlib"),
-    ):
-        options = path, "--text", TEXT, "-o", out
-        refused = run(python, "-m", "tacotron2_voice", "speak", *options, folder=tmp_path)
-        assert refused.returncode == 1
-        assert f"error: {message}" in refused.stderr
-        assert refused.stderr.count("\n") == 1
+def test_wheel_error_is_one_line_when_the_path_is_a_checkpoint(python, voices, tmp_path):
+    checkpoint = voices.checkpoint[0]
+    options = checkpoint, "--text", TEXT, "-o", "a.wav"
+    refused = run(python, "-m", "tacotron2_voice", "speak", *options, folder=tmp_path)
+    assert refused.returncode == 1
+    assert f"error: {checkpoint}" in refused.stderr
+    assert refused.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_contains_no_plots_when_matplotlib_is_missing(python, voices, tmp_path):
+    """One note contains the command that installs matplotlib."""
+    options = voices.int8[0], "--text", TEXT
+    for done in ("1 text", "0 texts"):
+        spoken = run(python, "-m", "tacotron2_voice", "speak", *options, folder=tmp_path)
+        assert spoken.returncode == 0, spoken.stderr
+        assert f"wrote the files of {done} to out" in spoken.stdout
+        notes = [line for line in spoken.stderr.splitlines() if "matplotlib" in line]
+        assert len(notes) == 1
+        assert notes[0].startswith("note: ")
+        assert '"tacotron2-voice[plots]"' in notes[0]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "0001.wav",
+        "spoken.jsonl",
+    ]
+
+
+def test_wheel_error_contains_the_extra_when_a_plot_needs_matplotlib(python, voices, tmp_path):
+    program = f"""
+import sys
+from pathlib import Path
+from tacotron2_voice import UserError, Voice, write_speech
+voice = Voice(sys.argv[1])
+speech = voice.synthesize({TEXT!r})
+try:
+    write_speech(Path("a"), speech, voice.settings.table)
+except UserError as error:
+    print(error)
+write_speech(Path("b"), speech, voice.settings.table, save_plot=False)
+"""
+    spoken = run(python, "-c", program, voices.int8[0], folder=tmp_path)
+    assert '"tacotron2-voice[plots]"' in spoken.stdout, spoken.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["b.wav"]
 
 
 def test_wheel_works_when_the_server_packages_are_missing(python, voices, tmp_path):

@@ -66,6 +66,13 @@ def requirements_file(module: str) -> Path | None:
     return None
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs the packages of an extra of this library."""
+    is_repository = (ROOT / "tacotron2_voice" / "pyproject.toml").is_file()
+    library = "./tacotron2_voice" if is_repository else "tacotron2-voice"
+    return f'pip install "{library}[{extra}]"'
+
+
 def _end(message: str, code: int) -> None:
     """Print `message` to standard error after the name of the program, and exit."""
     folder, name = os.path.split(sys.argv[0])
