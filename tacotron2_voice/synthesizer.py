@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,11 @@ from tacotron2_voice.utterance import (
 
 RETRIES = 3  # maximum number of retries per chunk
 MAX_CHUNK_SECONDS = 120.0  # upper limit for the audio of a chunk, whatever the settings allow
+MAX_RETRIES = 100  # largest accepted maximum number of retries
 PAUSE = 0.3  # default pause after a sentence, in seconds
+MAX_PAUSE = 60.0  # longest accepted pause after a sentence, in seconds
+SPEEDS = (0.7, 1.5)  # smallest and largest speed at which speech sounds natural
+MAX_SEED = 2**64 - 1
 FIRST_PIECE = 16  # number of frames in a chunk's first piece; each later piece is twice as long
 MAX_PIECE = 128  # maximum number of frames in a piece
 FADE = 0.1  # duration of the fade-out in seconds, if the audio has not died away
@@ -260,20 +264,52 @@ class Synthesizer(ABC):
 
     # ------------------------------------------------------------------------ speak
 
-    def synthesize(self, text: Text, **options: Any) -> Speech:
+    def synthesize(
+        self,
+        text: Text,
+        *,
+        speaker: str | None = None,
+        seed: int = 0,
+        speed: float = 1.0,
+        pause: float = PAUSE,
+        retries: int = RETRIES,
+        max_symbols: int | None = None,
+    ) -> Speech:
         """Return speech for a text.
+
+            speech = voice.synthesize("It was a quiet evening.", speaker="linda", speed=1.1)
+            soundfile.write("evening.wav", speech.audio, speech.sampling_rate)
 
         The audio is computed from the whole log-mel. With Griffin-Lim, the samples differ slightly
         from those of `stream`, which computes the audio in pieces.
 
         Args:
-            text: the text.
-            options: see `stream_mels`.
+            text: a text, a prepared text, or symbol ids.
+            speaker: a name from settings.speakers; required if there are several speakers. Tags
+                such as [speaker anna] change the speaker within the text.
+            seed: seed of the prenet dropout, from 0 to 2**64 - 1.
+            speed: factor by which to change the speaking rate, from 0.7 to 1.5. Pauses keep their
+                length.
+            pause: pause between two chunks, if the first chunk ends with a sentence, in seconds
+                from 0 to 60. Pauses after other endings are shorter. Pause tags set their own
+                duration.
+            retries: maximum number of retries per chunk, from 0 to 100.
+            max_symbols: maximum number of symbols per chunk. Default: the longest training text, if
+                its length is known.
 
         Raises:
-            UserError: see `stream`.
+            UserError: if the text cannot be spoken, if the speaker is missing or unknown, if an
+                option is out of range, or if the audio contains NaN or infinity.
         """
-        stream = self.stream_mels(text, **options)
+        stream = self.stream_mels(
+            text,
+            speaker=speaker,
+            seed=seed,
+            speed=speed,
+            pause=pause,
+            retries=retries,
+            max_symbols=max_symbols,
+        )
         mel = np.concatenate([*stream], axis=1)
         return self.speech_of(mel, stream.report)
 
@@ -284,17 +320,38 @@ class Synthesizer(ABC):
         peak = float(np.abs(audio).max(initial=1.0))
         return Speech(audio / peak, self.settings.sampling_rate, mel, report)
 
-    def stream(self, text: Text, **options: Any) -> SpeechStream:
+    def stream(
+        self,
+        text: Text,
+        *,
+        speaker: str | None = None,
+        seed: int = 0,
+        speed: float = 1.0,
+        pause: float = PAUSE,
+        retries: int = RETRIES,
+        max_symbols: int | None = None,
+    ) -> SpeechStream:
         """Return a stream of audio pieces, float32 [N] in [-1, 1], of up to two seconds each.
 
-        The same text with the same options always produces the same samples. For `options`, see
-        `stream_mels`.
+            for audio in voice.stream("A long text.", speaker="linda"): ...
+
+        The same text with the same arguments always produces the same samples. For the arguments,
+        see `synthesize`.
 
         Raises:
-            UserError: if there is nothing to speak. The returned stream also raises UserError if
-                the audio contains NaN or infinity.
+            UserError: if the text cannot be spoken, if the speaker is missing or unknown, or if an
+                option is out of range. The returned stream also raises UserError if the audio
+                contains NaN or infinity.
         """
-        stream = self.stream_mels(text, **options)
+        stream = self.stream_mels(
+            text,
+            speaker=speaker,
+            seed=seed,
+            speed=speed,
+            pause=pause,
+            retries=retries,
+            max_symbols=max_symbols,
+        )
         return SpeechStream(self.audio_pieces(stream), stream.report)
 
     def stream_mels(
@@ -307,6 +364,7 @@ class Synthesizer(ABC):
         pause: float = PAUSE,
         retries: int = RETRIES,
         max_symbols: int | None = None,
+        speeds: tuple[float, float] = SPEEDS,
     ) -> SpeechStream:
         """Return a stream of consecutive log-mels [n_mels, frames].
 
@@ -317,19 +375,20 @@ class Synthesizer(ABC):
 
         Args:
             text: a text, a prepared text, or symbol ids.
-            speaker: a name from settings.speakers; required if there are several speakers. Tags
-                such as [speaker anna] change the speaker within the text.
-            seed: seed of the prenet dropout.
-            speed: factor by which to change the speaking rate. Pauses keep their length.
-            pause: pause after a sentence, in seconds. Pauses after other endings are shorter. Pause
-                tags set their own duration.
-            retries: maximum number of retries per chunk.
-            max_symbols: maximum number of symbols per chunk. Default: the longest training text, if
-                its length is known.
+            speeds: smallest and largest accepted speed.
+
+        For the other arguments, see `synthesize`.
 
         Raises:
-            UserError: if the text cannot be spoken, or if the speaker is missing or unknown.
+            UserError: if the text cannot be spoken, if the speaker is missing or unknown, or if an
+                option is out of range.
         """
+        _check_range("seed", seed, 0, MAX_SEED)
+        _check_range("speed", speed, *speeds)
+        _check_range("pause", pause, 0, MAX_PAUSE)
+        _check_range("retries", retries, 0, MAX_RETRIES)
+        if max_symbols is not None:
+            _check_range("max_symbols", max_symbols, 1, math.inf)
         settings = self.settings
         index = chosen_index(speaker, settings.speakers, str(self.source))
         if isinstance(text, str):
@@ -577,6 +636,13 @@ class Synthesizer(ABC):
             for start in range(0, mel.shape[1], MAX_VOCODER_FRAMES)
         )
         return windowed(pieces, audio_of_piece, VOCODER_CONTEXT, hop)
+
+
+def _check_range(name: str, value: float, least: float, most: float) -> None:
+    """Raise UserError unless an option is in its range. NaN is in no range."""
+    if not least <= value <= most:
+        expected = f"from {least} to {most}" if most < math.inf else f"at least {least}"
+        raise UserError(f"{name}: {value} (expected {expected})")
 
 
 class _ResultKeeper:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tacotron2_voice.prose import Prose, paragraphs_of
 from tacotron2_voice.settings import VoiceSettings
-from tacotron2_voice.synthesizer import PAUSE, RETRIES
+from tacotron2_voice.synthesizer import MAX_PAUSE, MAX_RETRIES, MAX_SEED, PAUSE, RETRIES, SPEEDS
 from tacotron2_voice.text.spoken_numbers import ENGLISH, sentence_of
 from tacotron2_voice.utils.arguments import at_least_one, checked, whole_number
 from tacotron2_voice.utils.errors import UserError, about_lines, lines_rejected
@@ -59,7 +59,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
     )
     add("--lines", action="store_true", help="speak each line of --text-file as a separate text")
     add("--speaker", metavar="NAME", help="use this speaker, if the model has several speakers")
-    seed = checked(int, "an integer from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
+    seed = checked(int, "an integer from 0 to 2**64 - 1", lambda value: 0 <= value <= MAX_SEED)
     add("--seed", type=seed, default=0, help="seed of the prenet dropout (default: %(default)s)")
     add(
         "--max-symbols",
@@ -68,22 +68,31 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         help="split texts with more than N symbols into chunks (default: length of the longest "
         "training text)",
     )
-    seconds = checked(float, "seconds from 0 to 60", lambda value: 0 <= value <= 60)
+    seconds = checked(
+        float, f"seconds from 0 to {MAX_PAUSE:g}", lambda value: 0 <= value <= MAX_PAUSE
+    )
     add(
         "--pause",
         type=seconds,
         default=PAUSE,
         metavar="SECONDS",
-        help="pause after each sentence, in seconds; pauses after clauses are shorter (default: %(default)s)",
+        help="pause between chunks after the end of a sentence, in seconds; pauses between texts are "
+        "longer, pauses after clauses shorter; within a chunk, the model determines the pauses "
+        "(default: %(default)s)",
     )
     add(
         "--retries",
-        type=whole_number(0, 100),
+        type=whole_number(0, MAX_RETRIES),
         default=RETRIES,
         metavar="N",
         help="maximum number of retries for a failed chunk (default: %(default)s)",
     )
-    speed = checked(float, "a number from 0.7 to 1.5", lambda value: 0.7 <= value <= 1.5)
+    slowest, fastest = SPEEDS
+    speed = checked(
+        float,
+        f"a number from {slowest} to {fastest}",
+        lambda value: slowest <= value <= fastest,
+    )
     add(
         "--speed",
         type=speed,

@@ -195,6 +195,30 @@ def test_audio_has_the_same_bytes_when_the_seed_is_the_same(voices):
     assert sound.tobytes() != one.synthesize(TEXT, seed=2).audio.tobytes()
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"speed": 0},
+        {"speed": -1},
+        {"speed": 0.69},
+        {"speed": 1.51},
+        {"speed": float("nan")},
+        {"pause": -0.1},
+        {"pause": 61},
+        {"retries": -1},
+        {"max_symbols": 0},
+        {"seed": -1},
+        {"seed": 2**64},
+    ],
+)
+def test_synthesis_rejects_options_when_they_are_out_of_range(option, voices):
+    voice = Voice(voices.int8[0])
+    [(name, value)] = option.items()
+    for speak in (voice.synthesize, voice.stream, voice.stream_mels):
+        message = refusal(speak, "A dog.", **option)
+        assert message.startswith(f"{name}: {value} (expected ")
+
+
 def test_stream_yields_audio_before_the_decoder_finishes(voices, monkeypatch):
     long, steps = Voice(voices.fp32[0], "gate_threshold=2,max_decoder_steps=2000"), []
     run = long.graphs["decoder"].run

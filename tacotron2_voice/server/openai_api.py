@@ -30,6 +30,8 @@ from tacotron2_voice.synthesizer import PAUSE, RETRIES, SpeechStream, Synthesize
 from tacotron2_voice.timings import timings_of
 from tacotron2_voice.utils.errors import UserError
 
+SPEEDS = (0.25, 4.0)  # range of OpenAI's API
+
 
 class VoiceId(BaseModel):
     id: str
@@ -44,7 +46,7 @@ class SpeechRequest(BaseModel):
     input: str
     voice: str | VoiceId
     response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] = "mp3"
-    speed: Annotated[float, Field(ge=0.25, le=4)] = 1.0
+    speed: Annotated[float, Field(ge=SPEEDS[0], le=SPEEDS[1])] = 1.0
     stream_format: Literal["audio", "sse"] = "audio"
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     pause: Annotated[float, Field(ge=0, le=10)] = PAUSE
@@ -229,6 +231,7 @@ class OpenAIApi:
             "speed": inputs.speed,
             "pause": inputs.pause,
             "retries": inputs.retries,
+            "speeds": SPEEDS,
         }
         return Speaking(synthesizer, inputs, options)
 
