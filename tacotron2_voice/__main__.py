@@ -12,12 +12,8 @@ tacotron2-voice serve voices/english --speaker linda
 import argparse
 from pathlib import Path
 
-from tacotron2_voice.command import add_options, speak_texts
-from tacotron2_voice.server.options import add_serve_options
-from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.program import install_command, run_program
-from tacotron2_voice.voice import Voice
 
 SPEAK = """Synthesize speech with an exported voice.
 
@@ -38,6 +34,12 @@ the names that clients use for this machine:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    # Imported here, so that `run_program` also handles Ctrl-C during these slow imports.
+    from tacotron2_voice.command import add_options, speak_texts
+    from tacotron2_voice.server.options import add_serve_options
+    from tacotron2_voice.utils.arguments import make_parser
+    from tacotron2_voice.voice import Voice
+
     parser = make_parser(__doc__, prog="tacotron2-voice")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     speak = commands.add_parser(
@@ -71,6 +73,8 @@ def serve_voices(args: argparse.Namespace) -> None:
     Raises:
         UserError: if a package for the server is missing; also see `server.command.serve`.
     """
+    from tacotron2_voice.voice import Voice
+
     try:
         from tacotron2_voice.server.command import serve
     except ModuleNotFoundError as error:

@@ -93,6 +93,22 @@ def test_console_command_writes_the_same_bytes_as_synthesize_py(python, voices, 
     assert (tmp_path / "wheel.wav").read_bytes() == (tmp_path / "recipe.wav").read_bytes()
 
 
+def test_console_command_prints_one_line_when_ctrl_c_arrives_during_imports(python, tmp_path):
+    program = """
+import sys
+class Interrupter:
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupter())
+from tacotron2_voice.__main__ import run
+run()
+"""
+    stopped = run(python, "-c", program, "speak", "--help", folder=tmp_path)
+    assert stopped.returncode == 130
+    assert stopped.stderr == "-c: interrupted\n"
+
+
 def test_wheel_works_when_user_files_have_the_names_of_its_modules(python, voices, tmp_path):
     """User modules must not replace those of the library. torch must not be imported."""
     for name in COLLIDING:
