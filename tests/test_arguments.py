@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import ROOT
 
+from tacotron2_voice import __main__ as voice_program
 from tacotron2_voice.utils.arguments import make_parser, output_file, positive, share, whole_numbers
 from tacotron2_voice.version import __version__
 
@@ -29,6 +30,32 @@ def test_parser_shows_the_description_and_the_version(capsys):
         parser.parse_args(["--version"])
     assert capsys.readouterr().out.split()[-1] == __version__
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unknown", "suggested"),
+    [
+        ("speak voice --text a --spede 1.2", "--spede 1.2", "--speed"),
+        ("speak voice --text a --spede=1.2", "--spede=1.2", "--speed"),
+        ("speak voice --txet a", "--text ", "--text"),
+        ("speak voice --list-speaker --timing srt --quiet", "--quiet", ""),
+        ("spek voice --text a", "'spek'", "speak"),
+        ("speak voice --text a --timings str", "'str'", "srt"),
+        ("speak voice --text a more", "more", ""),
+    ],
+)
+def test_parser_suggests_a_name_when_an_option_or_command_is_unknown(
+    arguments, unknown, suggested, capsys
+):
+    with pytest.raises(SystemExit) as stop:
+        voice_program.main(arguments.split())
+    assert stop.value.code == 2
+    error, fix = capsys.readouterr().err.splitlines()
+    program = "tacotron2-voice" if "spek" in arguments else "tacotron2-voice speak"
+    assert error.startswith(f"{program}: error: ")
+    assert unknown in error
+    assert error.endswith(f"; did you mean {suggested}?") == bool(suggested)
+    assert f"{program} --help" in fix
 
 
 @pytest.mark.parametrize(

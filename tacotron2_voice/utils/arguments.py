@@ -7,25 +7,73 @@ parser.add_argument("--threads", type=thread_count)
 
 import argparse
 import contextlib
+import difflib
 import math
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tacotron2_voice.version import __version__
 
 Value = TypeVar("Value")
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are short and suggest similar names of options and commands."""
+
+    given: Sequence[str] = ()  # the arguments that are being parsed
+
+    def parse_known_args(self, args=None, namespace=None):
+        self.given = sys.argv[1:] if args is None else list(args)
+        namespace, rest = super().parse_known_args(args, namespace)
+        if rest:  # report them here, because a command's own parser knows its options
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return namespace, rest
+
+    def error(self, message: str) -> NoReturn:
+        suggestion = "" if self._subparsers else self._suggestion()
+        fix = f"Run {self.prog} --help to list the options."
+        self.exit(2, f"{self.prog}: error: {message}{suggestion}\n{fix}\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            names = map(str, action.choices or ())
+            error.message += did_you_mean([str(value)], names)
+            raise
+
+    def _suggestion(self) -> str:
+        """Return a suggestion for the unknown options in the arguments, or ""."""
+        known = self._option_string_actions
+        names = [argument.partition("=")[0] for argument in self.given]
+        unknown = []
+        for name in names:
+            # Options may be abbreviated.
+            if name.startswith("--") and not any(option.startswith(name) for option in known):
+                unknown.append(name)
+        return did_you_mean(unknown, known)
+
+
+def did_you_mean(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with known names that are similar to the unknown names, or ""."""
+    options = [*known]
+    similar = [match for name in unknown for match in difflib.get_close_matches(name, options, n=1)]
+    return f"; did you mean {' '.join(similar)}?" if similar else ""
+
+
 def make_parser(description: str | None, **options: Any) -> argparse.ArgumentParser:
     """Return a parser that has a --version option and prints the description unchanged.
+
+    Errors of the parser suggest similar options and commands.
 
     Args:
         description: the description, such as the docstring of the program.
         options: additional arguments for argparse.ArgumentParser.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **options,
