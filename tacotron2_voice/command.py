@@ -41,6 +41,7 @@ from tacotron2_voice.voice import DESCRIPTION_FILE
 # Names with these suffixes are rejected, because they look like files of unsupported formats.
 OTHER_FORMATS = (".mp3", ".flac", ".ogg", ".opus", ".m4a")
 PARAGRAPH_PAUSE = 2.5  # pause between paragraphs, as a multiple of the pause after a sentence
+MAX_FILES_SHOWN = 4  # maximum number of files to list in a message
 SHOWN_LETTERS = 60  # maximum number of characters of a text to show in a message
 
 
@@ -152,6 +153,12 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     description = output.describe(len(texts), num_before)
     if description:
         print(description + summary(num_before, num_skipped, output.num_warnings))
+    old_files = output.files_of_earlier_runs()
+    if old_files:
+        listed = ", ".join(map(str, old_files[:MAX_FILES_SHOWN]))
+        more = len(old_files) - MAX_FILES_SHOWN
+        rest = f" and {more:,} more" if more > 0 else ""
+        print(f"note: this run did not write these files: {listed}{rest}", file=sys.stderr)
     if args.time and timer.seconds:
         print(timer, file=sys.stderr)
 

@@ -24,6 +24,7 @@ from tacotron2_voice.resume_log import ResumeLog, sizes_of
 from tacotron2_voice.synthesizer import PAUSE, Speech, SpeechStream, Synthesizer
 from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.texts import InputText
+from tacotron2_voice.timings import FORMATS as TIMING_FORMATS
 from tacotron2_voice.timings import Timings, timings_of
 from tacotron2_voice.utils.audio_files import encode, write_mel, write_wav
 from tacotron2_voice.utils.errors import UserError
@@ -87,6 +88,10 @@ class Output(ABC):
         """
         return ""
 
+    def files_of_earlier_runs(self) -> list[Path]:
+        """Return files that this run did not write, but that look like parts of its output."""
+        return []
+
     def __enter__(self) -> "Output":
         return self
 
@@ -100,7 +105,9 @@ class Output(ABC):
 class FolderOutput(Output):
     """Write a WAV and, if selected, a plot of the alignment and the log-mel for each text.
 
-    The files are named after the line number of the text.
+    The files are named after the line number of the text. If an earlier run wrote files for the same
+    line that this run does not write, such as subtitles, these files are removed, because they
+    belong to the old audio.
 
     Args:
         folder: an existing folder.
@@ -131,6 +138,12 @@ class FolderOutput(Output):
         self.timings = timings
         self.log = ResumeLog(folder / "spoken.jsonl")
         remove_leftovers(folder, ".[0-9]*.tmp")
+        # Sizes of the files from earlier runs, by the name of the text.
+        self.files_before: dict[str, dict[Path, int]] = {}
+        for logged in self.log.entries:
+            for file, size in logged.files.items():
+                path = folder / Path(file).name
+                self.files_before.setdefault(path.stem, {})[path] = size
         self.complete = set[str]()
         for name, key in keys.items():
             entry = self.log.find(key, self._paths_of(name))
@@ -151,6 +164,7 @@ class FolderOutput(Output):
             yield 0
         speech = self.synthesizer.speech_of(np.concatenate(mels, axis=1), stream.report)
         base = self.folder / text.name
+        self._remove_old_files(text.name)
         write_speech(
             base,
             speech,
@@ -175,8 +189,27 @@ class FolderOutput(Output):
         count = num_texts - num_before
         return f"wrote the files of {count:,} text{'s' * (count != 1)} to {self.folder}"
 
+    def files_of_earlier_runs(self) -> list[Path]:
+        files: list[Path] = []
+        for name in self.files_before.keys() - self.keys.keys():
+            files += self._unchanged_files(name)
+        return sorted(files)
+
     def __exit__(self, *details: object) -> None:
         self.log.__exit__(*details)
+
+    def _unchanged_files(self, name: str) -> list[Path]:
+        """Return the files that an earlier run wrote for a text, if they still have their size."""
+        sizes = self.files_before.get(name, {})
+        return [
+            path for path, size in sizes.items() if path.is_file() and path.stat().st_size == size
+        ]
+
+    def _remove_old_files(self, name: str) -> None:
+        written = self._paths_of(name)
+        for path in self._unchanged_files(name):
+            if path not in written:
+                path.unlink()
 
     def _paths_of(self, name: str) -> list[Path]:
         suffixes = ["wav"]
@@ -397,6 +430,11 @@ class WavOutput(Output):
     def describe(self, num_texts: int, num_before: int) -> str:
         of_texts = f" of {num_texts:,} texts" if num_texts > 1 else ""
         return f"wrote {self.path}, {self.seconds:.2f} s{of_texts}"
+
+    def files_of_earlier_runs(self) -> list[Path]:
+        formats = [one for one in TIMING_FORMATS if one != self.timings_format]
+        paths = [self.path.with_suffix(f".{one}") for one in formats]
+        return [path for path in paths if path.is_file()]
 
     def add_samples(self, samples: bytes) -> None:
         """Append samples to the current text."""

@@ -176,6 +176,41 @@ def test_times_are_written_to_a_folder_for_each_text(voices, tmp_path):
     assert pysubs2.SSAFile.from_string(content)[0].plaintext == "A dog came."
 
 
+def test_old_timings_are_removed_from_a_folder_when_the_text_is_synthesized_again(
+    voices, tmp_path, capsys
+):
+    texts = tmp_path / "book.txt"
+    out = tmp_path / "out"
+    texts.write_text("A dog came.\nIt sat down.\n")
+    speak(voices, "--text-file", texts, "--lines", "--timings", "srt", "-o", out)
+    (out / "0001.vtt").write_text("a file of the user")
+    (out / "0002.txt").write_text("a file of the user")
+    capsys.readouterr()
+    speak(voices, "--text", "A dog came. It sat down.", "-o", out)
+    names = {path.name for path in out.iterdir()}
+    assert "0001.srt" not in names
+    assert {"0001.vtt", "0002.txt", "0002.wav", "0002.png", "0002.srt"} <= names
+    [note] = [line for line in capsys.readouterr().err.splitlines() if "0002.srt" in line]
+    assert note.startswith("note: ")
+    assert "0002.txt" not in note
+
+
+def test_changed_files_stay_in_a_folder_when_the_text_is_synthesized_again(voices, tmp_path):
+    speak(voices, "--text", "A dog came.", "--timings", "srt", "-o", tmp_path)
+    (tmp_path / "0001.srt").write_text("corrected by the user")
+    speak(voices, "--text", "It sat down.", "-o", tmp_path)
+    assert (tmp_path / "0001.srt").read_text() == "corrected by the user"
+
+
+def test_note_lists_old_timings_when_a_wav_is_synthesized_again(voices, tmp_path, capsys):
+    wav = tmp_path / "a.wav"
+    for options in (["--timings", "srt"], ["--timings", "srt"], [], ["--timings", "vtt"]):
+        capsys.readouterr()
+        speak(voices, "--text", "A dog came.", "-o", wav, *options)
+        note = f"note: this run did not write these files: {wav.with_suffix('.srt')}\n"
+        assert (note in capsys.readouterr().err) == ("srt" not in options)
+
+
 def test_timings_are_rejected_when_the_audio_is_streamed(voices):
     message = refusal(
         program.main,
