@@ -11,9 +11,9 @@
 -o FOLDER writes a WAV and a plot of the alignment for each text, named after the line number:
 out/0012.wav. --save-mel adds the log-mel, float32 [n_mels, frames], which HiFi-GAN and WaveGlow
 read. -o NAME.wav writes the speech of all texts into one WAV, with pauses between the texts.
---stream writes 16-bit samples to standard output as soon as they are computed. `wav` begins with a
-header that does not contain the length; `raw` has no header. Griffin-Lim produces the audio. Use
---vocoder for another vocoder (docs/guides/deploy.md).
+NAME.mp3, NAME.flac and NAME.ogg work too. --stream writes 16-bit samples to standard output as soon
+as they are computed. `wav` begins with a header that does not contain the length; `raw` has no
+header. Griffin-Lim produces the audio. Use --vocoder for another vocoder (docs/guides/deploy.md).
 
 If you stop the command, run it again to continue where it stopped. A text that is longer than the
 longest training text is split into chunks, after sentences where possible. An exported voice

@@ -14,10 +14,10 @@ from typing import Any
 
 from tacotron2_voice.outputs import (
     PLOT_COMMAND,
+    AudioFileOutput,
     FolderOutput,
     Output,
     StreamOutput,
-    WavOutput,
     can_plot,
 )
 from tacotron2_voice.resume_log import hash_of, options_hash
@@ -32,6 +32,7 @@ from tacotron2_voice.texts import (
 )
 from tacotron2_voice.timings import FORMATS as TIMING_FORMATS
 from tacotron2_voice.utils.arguments import output_file, thread_count
+from tacotron2_voice.utils.audio_files import AUDIO_FORMATS
 from tacotron2_voice.utils.console import print_without_failing, progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import check_is_folder
@@ -39,19 +40,26 @@ from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE
 
 # Names with these suffixes are rejected, because they look like files of unsupported formats.
-OTHER_FORMATS = (".mp3", ".flac", ".ogg", ".opus", ".m4a")
+OTHER_FORMATS = (".opus", ".m4a", ".aac", ".aif", ".aiff", ".wma")
+FILE_NAMES = ", ".join(f"NAME{suffix}" for suffix in AUDIO_FORMATS)
 PARAGRAPH_PAUSE = 2.5  # pause between paragraphs, as a multiple of the pause after a sentence
 MAX_FILES_SHOWN = 4  # maximum number of files to list in a message
 SHOWN_LETTERS = 60  # maximum number of characters of a text to show in a message
 
 
 def output_path(text: str) -> Path:
-    """Convert the argument of -o, which is a WAV file or a folder."""
-    if Path(text).suffix.lower() == ".wav":
+    """Convert the argument of -o, which is an audio file or a folder."""
+    path = Path(text)
+    if is_audio_file(path):
         return output_file(text)
     if not text or text.lower().endswith(OTHER_FORMATS):
-        raise argparse.ArgumentTypeError(f"{text!r} (expected a folder, or a file name.wav)")
-    return Path(text)
+        raise argparse.ArgumentTypeError(f"{text!r} (expected a folder, or {FILE_NAMES})")
+    return path
+
+
+def is_audio_file(path: Path) -> bool:
+    """Return whether the name of an output has the extension of a supported audio format."""
+    return path.suffix.lower() in AUDIO_FORMATS
 
 
 def add_options(parser: argparse.ArgumentParser) -> Any:
@@ -68,8 +76,8 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
         "--output_directory",
         type=output_path,
         metavar="OUT",
-        help="write all speech to this WAV file, or one set of files per text to this folder "
-        "(default: out)",
+        help="write all speech to this audio file (.wav, .mp3, .flac or .ogg), or one set of files "
+        "per text to this folder (default: out)",
     )
     target.add_argument(
         "--stream",
@@ -252,7 +260,7 @@ def _check_output_options(args: argparse.Namespace) -> None:
     """Set the default output, and check the output options before a model is loaded."""
     if not args.stream and args.out is None:
         args.out = Path("out")
-    writes_folder = args.out is not None and args.out.suffix.lower() != ".wav"
+    writes_folder = args.out is not None and not is_audio_file(args.out)
     if args.save_mel and not writes_folder:
         raise UserError("--save-mel: expected a folder for the files of each text, such as -o out")
     if args.timings and args.stream:
@@ -273,8 +281,8 @@ def _open_output(
     content = path / DESCRIPTION_FILE if path.is_dir() else path
     key = options_hash(args, synthesizer.settings, [content, args.vocoder])
     keys = {text.name: hash_of(key, text.name, text.text) for text in texts}
-    if args.out.suffix.lower() == ".wav":
-        return WavOutput(args.out, synthesizer, options, keys, timings=args.timings)
+    if is_audio_file(args.out):
+        return AudioFileOutput(args.out, synthesizer, options, keys, timings=args.timings)
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

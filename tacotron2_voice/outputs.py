@@ -1,4 +1,4 @@
-"""Write speech to files in a folder, to one WAV file, or to standard output.
+"""Write speech to files in a folder, to one audio file, or to standard output.
 
 with output:
     for text in texts:
@@ -26,7 +26,13 @@ from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.texts import InputText
 from tacotron2_voice.timings import FORMATS as TIMING_FORMATS
 from tacotron2_voice.timings import Timings, timings_of
-from tacotron2_voice.utils.audio_files import encode, write_mel, write_wav
+from tacotron2_voice.utils.audio_files import (
+    check_sampling_rate,
+    convert_wav,
+    encode,
+    write_mel,
+    write_wav,
+)
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, remove_leftovers, write_atomically, write_bytes
 from tacotron2_voice.utils.program import install_command
@@ -331,19 +337,19 @@ def wav_header(sampling_rate: int, num_bytes: int | None = None) -> bytes:
     return header[:4] + struct.pack("<I", rest) + header[8:-4] + struct.pack("<I", size)
 
 
-# ---------------------------------------------------------------------------- one WAV
+# ---------------------------------------------------------------------------- one file
 
 
-class WavOutput(Output):
-    """Write all texts to one 16-bit WAV file, with a pause between texts.
+class AudioFileOutput(Output):
+    """Write all texts to one audio file, with a pause between texts.
 
-    Each text is appended to `NAME.part.wav`, which players can read at any time. At the end of a
-    `with` block, this file is renamed to `NAME.wav`. After an error, the file keeps the complete
-    texts, and the next run continues after them. If a text has changed, this text and all later
-    texts are synthesized again.
+    Each text is appended to `NAME.part.wav`, a 16-bit WAV that players can read at any time. At the
+    end of a `with` block, this file is renamed to `NAME.wav`, or converted to the format of the
+    output file. After an error, the file keeps the complete texts, and the next run continues after
+    them. If a text has changed, this text and all later texts are synthesized again.
 
     Args:
-        path: path of the WAV file.
+        path: path of the audio file. The extension selects the format, one of AUDIO_FORMATS.
         synthesizer: the synthesizer for the texts.
         options: options for Synthesizer.stream.
         keys: maps the name of each text to a hash of the text and its options.
@@ -351,9 +357,9 @@ class WavOutput(Output):
             timings.FORMATS.
 
     Raises:
-        BlockingIOError: if another process writes to the same WAV file.
-        UserError: if this program did not write NAME.part.wav, or if the WAV file would exceed its
-            maximum size.
+        BlockingIOError: if another process writes to the same file.
+        UserError: if this program did not write NAME.part.wav, if the WAV would exceed its maximum
+            size, or if the format does not support the sampling rate.
     """
 
     def __init__(
@@ -366,12 +372,13 @@ class WavOutput(Output):
         timings: str | None = None,
     ):
         super().__init__(synthesizer, options)
+        check_sampling_rate(path, self.sampling_rate)
         self.path = path
         self.timings_format = timings
         self.timings = Timings()  # of the complete texts
         self.keys = [*keys.items()]
         self.positions = {name: position for position, name in enumerate(keys)}
-        self.part = path.with_name(f"{path.stem}.part{path.suffix}")
+        self.part = path.with_name(f"{path.stem}.part.wav")
         log = path.with_name(f"{path.stem}.part.jsonl")
         if self.part.exists() and not log.exists():
             raise UserError(f"{self.part}: exists without {log.name} (expected both or neither)")
@@ -460,7 +467,7 @@ class WavOutput(Output):
         self.size = 0
         self.num_warnings += len(warnings)
 
-    def __enter__(self) -> "WavOutput":
+    def __enter__(self) -> "AudioFileOutput":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -475,7 +482,7 @@ class WavOutput(Output):
                 self.part.unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        """Write the lengths to the header, and rename NAME.part.wav to NAME.wav."""
+        """Write the lengths to the header of NAME.part.wav, and rename or convert this file."""
         header = wav_header(self.sampling_rate)
         with naming(self.part), open(self.part, "rb+") as file:
             file.write(wav_header(self.sampling_rate, self.end - len(header)))
@@ -484,6 +491,10 @@ class WavOutput(Output):
         if self.timings_format:
             timings_path = self.path.with_suffix(f".{self.timings_format}")
             _write_timings(timings_path, self.timings, self.timings_format)
-        with naming(self.path):
-            os.replace(self.part, self.path)
+        if self.path.suffix.lower() == ".wav":
+            with naming(self.path):
+                os.replace(self.part, self.path)
+        else:
+            convert_wav(self.part, self.path)
+            self.part.unlink()
         self.log.keep(0)  # empties the log, so that closing removes it

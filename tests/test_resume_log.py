@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 import synthesize
 from hparams import HParams, create_hparams, with_table
 from tacotron2_voice import outputs, resume_log
-from tacotron2_voice.outputs import WavOutput
+from tacotron2_voice.outputs import AudioFileOutput
 from tacotron2_voice.resume_log import ResumeLog
 from tacotron2_voice.synthesizer import Synthesizer
 from tacotron2_voice.texts import read_texts
@@ -41,7 +41,7 @@ class Stopper:
         self.calls, self.at, self.after, self.texts = 0, 0, False, 0
         for owner, name in (
             (ResumeLog, "add"),
-            (WavOutput, "add_samples"),
+            (AudioFileOutput, "add_samples"),
             (os, "replace"),
             (os, "truncate"),
             (Synthesizer, "stream_mels"),
@@ -331,8 +331,9 @@ def test_texts_are_read_when_the_file_is_a_pipe(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text", "a", "-o", ""], "'' (expected a folder, or a file name.wav"),
-        (["--text", "a", "-o", "a.FLAC"], "'a.FLAC' (expected a folder, or a file name.wav"),
+        (["--text", "a", "-o", ""], "'' (expected a folder, or NAME.wav"),
+        (["--text", "a", "-o", "a.M4A"], "'a.M4A' (expected a folder, or NAME.wav"),
+        (["--text", "a", "-o", "none/a.mp3"], "expected a file that can be written, in an"),
         (["--text", "a", "-o", "none/a.wav"], "expected a file that can be written, in an"),
         (["--text", "a", "-o", "out", "--stream", "raw"], "not allowed with argument -o"),
         (["--text", "a", "--voice", "b"], "--voice: not allowed with argument --checkpoint"),
@@ -364,9 +365,9 @@ def test_save_mel_is_rejected_when_output_is_a_wav():
             synthesize.main(["--voice", "voice", "--text", "a", "--save-mel", *target])
 
 
-def wav_output(path: Path, *names: str) -> WavOutput:
+def wav_output(path: Path, *names: str) -> AudioFileOutput:
     synthesizer: Any = SimpleNamespace(settings=SimpleNamespace(sampling_rate=8000))
-    return WavOutput(path, synthesizer, {}, {name: f"key of {name}" for name in names})
+    return AudioFileOutput(path, synthesizer, {}, {name: f"key of {name}" for name in names})
 
 
 def test_complete_texts_stay_in_the_wav_when_its_size_limit_is_reached(tmp_path, monkeypatch):
@@ -417,6 +418,58 @@ def test_wav_is_complete_when_the_command_stops_at_the_rename(tmp_path, monkeypa
     again.__exit__(KeyboardInterrupt)
     assert speak_rest() == (1, 1, 1 / 8000)
     assert os.listdir(tmp_path) == ["a.wav"]
+
+
+@pytest.mark.parametrize("name", ["a.mp3", "a.flac", "a.OGG"])
+def test_audio_file_has_the_format_of_its_extension(name, tmp_path):
+    path = tmp_path / name
+    rng = np.random.default_rng(0)
+    samples = (8000 * rng.standard_normal(4000)).clip(-32768, 32767).astype("<i2")
+    with wav_output(path, "0001", "0002") as wav:
+        for _ in range(2):
+            wav.add_samples(samples.tobytes())
+            wav.end_text([])
+    found, rate = soundfile.read(path, dtype="int16")
+    assert rate == 8000
+    assert soundfile.info(path).format == path.suffix[1:].upper()
+    assert os.listdir(tmp_path) == [name]
+    whole = np.concatenate([samples, samples])
+    assert len(found) == len(whole)
+    if name == "a.flac":
+        np.testing.assert_array_equal(found, whole)
+
+
+def test_texts_are_kept_when_the_conversion_to_mp3_fails(tmp_path, monkeypatch):
+    class FullDisk(soundfile.SoundFile):
+        def write(self, data):
+            if len(data):
+                raise soundfile.LibsndfileError(2)
+
+    path = tmp_path / "a.mp3"
+    path.write_bytes(b"old")
+
+    def speak():
+        with wav_output(path, "0001") as wav:
+            if not wav.num_complete:
+                wav.add_samples(b"1234")
+                wav.end_text([])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(soundfile, "SoundFile", FullDisk)
+        with pytest.raises(UserError, match=r"a\.mp3: .*a\.part\.wav"):
+            speak()
+    assert path.read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == ["a.mp3", "a.part.jsonl", "a.part.wav"]
+    speak()
+    assert os.listdir(tmp_path) == ["a.mp3"]
+    assert soundfile.info(path).format == "MP3"
+
+
+def test_mp3_is_rejected_before_synthesis_when_it_does_not_support_the_rate(tmp_path):
+    synthesizer: Any = SimpleNamespace(settings=SimpleNamespace(sampling_rate=96_000))
+    with pytest.raises(UserError, match=r"a\.mp3: .*96,000 Hz"):
+        AudioFileOutput(tmp_path / "a.mp3", synthesizer, {}, {"0001": "key"})
+    assert os.listdir(tmp_path) == []
 
 
 def test_folder_stays_empty_when_the_command_stops_before_the_first_text(tmp_path):

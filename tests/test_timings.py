@@ -9,7 +9,7 @@ import soundfile
 from corpora import refusal
 
 from tacotron2_voice import __main__ as program
-from tacotron2_voice.outputs import WavOutput
+from tacotron2_voice.outputs import AudioFileOutput
 from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.synthesizer import SpokenChunk
 from tacotron2_voice.text import text_to_sequence
@@ -139,7 +139,7 @@ def test_times_of_a_wav_are_the_same_when_synthesis_was_stopped_and_resumed(
     assert words[-1]["end"] <= len(samples) / rate + 0.001
     assert words[3]["start"] >= words[2]["end"] + 0.3
 
-    original = WavOutput.write
+    original = AudioFileOutput.write
 
     def stopped(self, text, stream):
         if text.name == "0003":
@@ -147,7 +147,7 @@ def test_times_of_a_wav_are_the_same_when_synthesis_was_stopped_and_resumed(
         return original(self, text, stream)
 
     with monkeypatch.context() as patch:
-        patch.setattr(WavOutput, "write", stopped)
+        patch.setattr(AudioFileOutput, "write", stopped)
         with pytest.raises(KeyboardInterrupt):
             speak(voices, *options, tmp_path / "again.wav")
     assert not (tmp_path / "again.json").exists()

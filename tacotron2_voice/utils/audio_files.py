@@ -2,6 +2,7 @@
 
 write_wav("out.wav", samples, 22050)
 write_mel(Path("out.npy"), mel)
+convert_wav(Path("out.wav"), Path("out.mp3"))
 """
 
 import io
@@ -10,7 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import write_bytes
+from tacotron2_voice.utils.files import write_atomically, write_bytes
+
+# File name extensions, and the names that the package soundfile uses for format and encoding.
+AUDIO_FORMATS = {
+    ".wav": ("WAV", "PCM_16"),
+    ".mp3": ("MP3", "MPEG_LAYER_III"),
+    ".flac": ("FLAC", "PCM_16"),
+    ".ogg": ("OGG", "VORBIS"),
+}
+BLOCK_SAMPLES = 2**16  # number of samples to convert at a time
 
 
 def encode(
@@ -38,6 +48,43 @@ def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None
     if not np.isfinite(peak):
         raise UserError(f"{path}: samples contain NaN or infinity; nothing was written")
     write_bytes(path, encode(samples / max(peak, 1.0), sampling_rate))
+
+
+def check_sampling_rate(path: Path, sampling_rate: int) -> None:
+    """Raise UserError if the format of an audio file does not support the sampling rate."""
+    import soundfile
+
+    kind, subtype = AUDIO_FORMATS[path.suffix.lower()]
+    try:
+        encode(np.zeros(0), sampling_rate, kind, subtype)
+    except soundfile.LibsndfileError as error:
+        problem = f"{kind} does not support {sampling_rate:,} Hz ({error})"
+        raise UserError(f"{path}: {problem}; expected a file name.wav") from None
+
+
+def convert_wav(source: Path, target: Path) -> None:
+    """Convert a WAV file to the format of AUDIO_FORMATS that the extension of `target` selects.
+
+    Raises:
+        UserError: if the target cannot be written. In this case, an old target is not changed.
+    """
+    import soundfile
+
+    kind, subtype = AUDIO_FORMATS[target.suffix.lower()]
+
+    def write(path: Path) -> None:
+        with (
+            soundfile.SoundFile(source) as wav,
+            soundfile.SoundFile(path, "w", wav.samplerate, 1, subtype, format=kind) as file,
+        ):
+            for samples in wav.blocks(BLOCK_SAMPLES, dtype="int16"):
+                file.write(samples)
+
+    try:
+        write_atomically(target, write)
+    except soundfile.LibsndfileError as error:  # libsndfile does not return the reason
+        problem = f"cannot be written ({error}); the audio is in {source}"
+        raise UserError(f"{target}: {problem}") from None
 
 
 def write_mel(path: Path, mel: np.ndarray) -> None:
