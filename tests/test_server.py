@@ -539,6 +539,8 @@ def test_program_stops_immediately_when_interrupted_during_synthesis(voices):
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in printed
+    assert "ERROR" not in printed
+    assert printed.count("note: ") == 1
     for client in clients:
         response = everything(client)
         assert not response or status_of(response) in (200, 503)

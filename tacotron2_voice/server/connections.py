@@ -8,6 +8,7 @@ import asyncio
 import errno
 import logging
 import socket
+import sys
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -89,13 +90,19 @@ def raise_file_limit() -> None:
 
 
 class Shorten(logging.Filter):
-    """Keep the log short when a client sends invalid requests or opens too many connections."""
+    """Keep the log short and plain.
+
+    Clients may send invalid requests or open too many connections, and Ctrl-C may cancel requests.
+    """
 
     last = 0.0  # time of the last error about too many connections
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, asyncio.CancelledError):  # a request that Ctrl-C canceled
+            return False
+        if "graceful shutdown exceeded" in str(record.msg):  # uvicorn's message about Ctrl-C
+            print("note: the replies that were not complete were canceled", file=sys.stderr)
             return False
         if isinstance(error, h11.ProtocolError):
             record.msg = f"warning: a client sent an invalid request: {error}"
