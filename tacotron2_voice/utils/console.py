@@ -14,7 +14,8 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10  # seconds between progress lines if the output is not a terminal
-LINE = "{desc}: {n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left{postfix}"
+LINE = "{desc}: {n_fmt} of {total_fmt}{unit}{speed}, {remaining} left{postfix}"
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{speed}{postfix}]"
 
 duration = tqdm.format_interval  # formats seconds as 05:12 or 26:05:12
 
@@ -69,7 +70,31 @@ def print_nothing() -> None:
 # ---------------------------------------------------------------------------- progress
 
 
-class ProgressLines(tqdm):
+class ProgressBar(tqdm):
+    """A progress bar that shows slow work per minute, because tqdm would show "7.62s/ texts"."""
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        values = super().format_dict
+        return values | {"speed": _speed(values)}
+
+
+def _speed(values: dict[str, Any]) -> str:
+    """Return a phrase such as ", 2.50 texts/s" for tqdm's values, or "" at the start."""
+    rate = values["rate"]
+    if rate is None and values["elapsed"]:
+        rate = (values["n"] - values["initial"]) / values["elapsed"]
+    if not rate:
+        return ""
+    unit = values["unit"]
+    if values["unit_scale"]:
+        return f", {tqdm.format_sizeof(rate)}{unit}/s"
+    if rate < 1:
+        return f", {60 * rate:.2f}{unit}/min"
+    return f", {rate:.2f}{unit}/s"
+
+
+class ProgressLines(ProgressBar):
     """Print a progress line at intervals instead of drawing a bar, for log files."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
@@ -93,7 +118,7 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options:
     hidden = not _shows_progress or options.get("disable", False)
     options |= {"desc": title, "total": total, "unit": unit, "leave": False, "disable": hidden}
     if sys.stderr.isatty():
-        return tqdm(**options)
+        return ProgressBar(bar_format=BAR, **options)
     seconds = SECONDS_BETWEEN_LINES
     return ProgressLines(bar_format=line, mininterval=seconds, maxinterval=2 * seconds, **options)
 
