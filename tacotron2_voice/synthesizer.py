@@ -515,7 +515,9 @@ class Synthesizer(ABC):
                 spoken = yield from self._speak_chunk(ids, own, seed, retries, speed)
                 if spoken.attempts > 1:
                     tried = f"synthesized {spoken.attempts} times ({', '.join(spoken.causes)})"
-                    report.notes.append(f"{place}{tried}, kept seed {spoken.seed}")
+                    result = "still has a failure" if spoken.failures else "has no failure"
+                    kept = f"the best attempt (seed {spoken.seed}) {result}"
+                    report.notes.append(f"{place}{tried}; {kept}")
                 report.warnings += [place + failure.message for failure in spoken.failures]
                 spoken_frames = num_frames_of(spoken.alignment, settings, speed)
                 report.chunks.append(

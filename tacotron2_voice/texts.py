@@ -1,6 +1,7 @@
 """Define the options of programs that synthesize speech, and read the texts."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,6 +178,13 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
 def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
     """Return the name of the source (for messages), and its numbered lines or paragraphs."""
     if args.text is not None:
+        if _is_file(args.text):
+            question = f"did you mean --text-file {shlex.quote(args.text)}?"
+            print(
+                f"note: --text {args.text!r}: a file has this name; {question}",
+                file=sys.stderr,
+                flush=True,
+            )
         return "--text", [(1, args.text.replace("\n", " "))]
     content = read_stream(args.text_file, MAX_FILE_BYTES)
     is_standard_input = args.text_file in STANDARD_INPUTS
@@ -197,6 +205,13 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
         expected = "one text per line" if reads_lines(args) else "paragraphs"
         raise UserError(f"{source}: contains no text (expected {expected})")
     return source, lines
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # the text is too long for a path, or contains a null character
+        return False
 
 
 def reads_lines(args: argparse.Namespace) -> bool:

@@ -359,6 +359,15 @@ def test_output_escapes_control_characters_of_texts(voices, tmp_path, capsys):
     assert "\x1b" not in printed
 
 
+def test_note_suggests_text_file_when_the_text_is_the_name_of_a_file(voices, tmp_path, capsys):
+    path = tmp_path / "my story.txt"
+    path.write_text("A dog.")
+    options = ["--voice", str(voices.fp32[0]), "-o", str(tmp_path / "a.wav"), "--text"]
+    for text, count in ((str(path), 1), ("A dog.", 0), ("A dog. " * 100, 0)):
+        synthesize.main([*options, text])
+        assert capsys.readouterr().err.count(f"--text-file '{path}'?") == count
+
+
 def test_save_mel_is_rejected_when_output_is_a_wav():
     for target in (["-o", "a.wav"], ["--stream", "raw"]):
         with pytest.raises(UserError, match="--save-mel: "):

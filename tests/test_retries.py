@@ -79,7 +79,10 @@ def test_next_seed_is_tried_when_an_attempt_fails():
     assert speaker.seeds == [0, 1, 2]
     assert speech.warnings == []
     assert speech.mel[0, 0] == mel_of(2)
-    assert "3 times (skipped, repeated, slow), kept seed 2" in speech.notes[0]
+    assert (
+        "3 times (skipped, repeated, slow); the best attempt (seed 2) has no failure"
+        in speech.notes[0]
+    )
     assert [chunk.attempts for chunk in speech.report.chunks] == [3]
 
 
@@ -89,6 +92,7 @@ def test_best_attempt_is_kept_when_all_attempts_fail():
     assert speech.mel[0, 0] == mel_of(1)
     assert [failure.kind for failure in speech.failures] == ["skipped"]
     assert "'two'" in speech.warnings[0]
+    assert "(seed 1) still has a failure" in speech.notes[0]
 
 
 def test_first_attempt_is_kept_when_retries_are_0():
