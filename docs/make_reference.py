@@ -6,10 +6,13 @@
 - settings.md: the settings and their comments in hparams.py
 - commands.md: the --help output of every program
 - length-batching-api.md: the docstrings of the public names in length_batching
+- tacotron2-voice-api.md: the docstrings of the public names in tacotron2_voice
 """
 
 import argparse
 import ast
+import functools
+import importlib
 import inspect
 import io
 import os
@@ -17,7 +20,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -156,14 +159,13 @@ def commands_page() -> Iterator[str]:
         yield f"```text\n{run.stdout.rstrip()}\n```"
 
 
-def api_page() -> Iterator[str]:
-    import length_batching
-
-    yield "# length_batching API\n"
+def api_page(package: str) -> Iterator[str]:
+    library = importlib.import_module(package)
+    yield f"# {package} API\n"
     yield "The docstrings of the package's public names.\n"
-    names = [name for name in length_batching.__all__ if not name.startswith("__")]
+    names = [name for name in library.__all__ if not name.startswith("__")]
     for name in names:
-        thing = getattr(length_batching, name)
+        thing = getattr(library, name)
         doc = inspect.getdoc(thing) if callable(thing) else None
         if not doc:
             continue
@@ -175,7 +177,11 @@ def api_page() -> Iterator[str]:
 
 
 def methods_of(class_name: str, thing: type) -> Iterator[str]:
-    for name, member in vars(thing).items():
+    members: dict[str, object] = {}
+    for base in reversed(thing.__mro__):
+        if base is thing or base.__name__.startswith("_"):
+            members |= vars(base)
+    for name, member in members.items():
         is_method = inspect.isfunction(member)
         if name.startswith("_") or not member.__doc__:
             continue
@@ -191,9 +197,14 @@ def signature_of(name: str, thing: object) -> str:
         text = f"{name}{inspect.signature(thing)}"  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return name
-    text = re.sub(r"<(?:function )?(\S+)( object)? at 0x[0-9a-f]+>", r"\1", text).replace("'", "")
+    text = re.sub(r"<(?:function )?(\S+)( object)? at 0x[0-9a-f]+>", r"\1", text)
+    # Annotations may be quoted; default values keep their quotes.
+    text = re.sub(r"(= )?'([^']*)'", lambda match: match[0] if match[1] else match[2], text)
     text = re.sub(r"(typing\.)?Literal\[[^]]*semi_sorted[^]]*\]", "StrategyName", text)
-    text = re.sub(r"\b(collections\.abc|typing|length_batching\.\w+)\.", "", text)
+    packages = (
+        r"collections\.abc|typing|pathlib(\._local)?|length_batching\.\w+|tacotron2_voice[.\w]*"
+    )
+    text = re.sub(rf"\b({packages})\.(?=\w)", "", text)
     text = re.sub(r"\w+\.<lambda>", "...", text)
     text = text.replace("numpy.", "np.").replace("*<class PlanOptions>", "Unpack[PlanOptions]")
     text = text.replace(
@@ -203,14 +214,15 @@ def signature_of(name: str, thing: object) -> str:
         return text
     arguments, _, result = text[len(name) + 1 :].rpartition(")")
     # Do not split at commas inside brackets, which do not separate arguments.
-    lines = re.split(r", (?![^\[]*\])", arguments)
+    lines = re.split(r", (?![^\[\]()]*[\])])", arguments)
     return f"{name}(\n    " + ",\n    ".join(lines) + f",\n){result}"
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "settings.md": settings_page,
     "commands.md": commands_page,
-    "length-batching-api.md": api_page,
+    "length-batching-api.md": functools.partial(api_page, "length_batching"),
+    "tacotron2-voice-api.md": functools.partial(api_page, "tacotron2_voice"),
 }
 
 

@@ -17,6 +17,7 @@ from tacotron2_voice.version import __version__
 if TYPE_CHECKING:
     from tacotron2_voice.outputs import write_speech
     from tacotron2_voice.synthesizer import Speech, SpeechStream, Synthesizer
+    from tacotron2_voice.timings import Timings, timings_of
     from tacotron2_voice.utils.errors import UserError
     from tacotron2_voice.vocoder import load_vocoder
     from tacotron2_voice.voice import Voice
@@ -25,10 +26,12 @@ __all__ = [
     "Speech",
     "SpeechStream",
     "Synthesizer",
+    "Timings",
     "UserError",
     "Voice",
     "__version__",
     "load_vocoder",
+    "timings_of",
     "write_speech",
 ]
 
@@ -36,9 +39,11 @@ MODULES = {
     "Speech": "tacotron2_voice.synthesizer",
     "SpeechStream": "tacotron2_voice.synthesizer",
     "Synthesizer": "tacotron2_voice.synthesizer",
+    "Timings": "tacotron2_voice.timings",
     "UserError": "tacotron2_voice.utils.errors",
     "Voice": "tacotron2_voice.voice",
     "load_vocoder": "tacotron2_voice.vocoder",
+    "timings_of": "tacotron2_voice.timings",
     "write_speech": "tacotron2_voice.outputs",
 }
 

@@ -138,28 +138,41 @@ class _Reported:
 
     @property
     def chunks(self) -> list[SpokenChunk]:
+        """Return the chunks of the text, with their alignments."""
         return self.report.chunks
 
     @property
     def warnings(self) -> list[str]:
+        """Return sentences about possible mistakes in the speech, such as skipped words."""
         return self.report.warnings
 
     @property
     def notes(self) -> list[str]:
+        """Return sentences about other facts, such as retries."""
         return self.report.notes
 
 
 @dataclass(frozen=True)
 class Speech(_Reported):
-    """The speech of a text."""
+    """The speech of a text.
 
-    audio: np.ndarray  # float32 [N] in [-1, 1]
-    sampling_rate: int  # Hz
-    mel: np.ndarray  # log-mel, float32 [n_mels, frames]
+        soundfile.write("evening.mp3", speech.audio, speech.sampling_rate)
+
+    Attributes:
+        audio: samples, float32 [N] in [-1, 1].
+        sampling_rate: sampling rate in Hz.
+        mel: log-mel, float32 [n_mels, frames].
+        report: how the text was synthesized.
+    """
+
+    audio: np.ndarray
+    sampling_rate: int
+    mel: np.ndarray
     report: Report
 
     @property
     def seconds(self) -> float:
+        """Return the length of the audio in seconds."""
         return len(self.audio) / self.sampling_rate
 
     @property
@@ -192,14 +205,14 @@ class SpeechStream(_Reported):
 
 
 class Synthesizer(ABC):
-    """Synthesize speech from texts.
+    """Synthesize speech from texts. `Voice` is the synthesizer for exported voices.
 
     A synthesizer keeps no state between texts, so several threads can share an exported voice or a
     checkpoint on a CPU. Use a checkpoint on a GPU in only one thread at a time, because it captures
     CUDA graphs.
 
     Attributes:
-        settings: settings of the model.
+        settings: settings of the model. `settings.speakers` contains the names of the speakers.
         training: known facts about the model's training.
         source: the file or folder of the model, for messages.
         vocoder: a vocoder to use instead of Griffin-Lim, or None.
@@ -245,17 +258,21 @@ class Synthesizer(ABC):
     def refine(self, mel: np.ndarray) -> np.ndarray:
         """Apply the postnet to a log-mel [n_mels, frames]."""
 
-    def use_lexicon(self, path: Path) -> str:
+    def use_lexicon(self, path: str | Path) -> str:
         """Use the pronunciations in a file in addition to the model's pronunciations.
+
+            voice.use_lexicon("names.txt")
+
+        Each line of the file contains a word and its respelling, such as "Nguyen win".
 
         Returns:
             A note about pronunciations that were not used in training, or "".
 
         Raises:
-            UserError: see `with_lexicon`.
+            UserError: if the file cannot be read, or if it contains an invalid line.
         """
         trained = set(self.settings.pronunciations)
-        self.settings = with_lexicon(self.settings, path)
+        self.settings = with_lexicon(self.settings, Path(path))
         added = len(set(self.settings.pronunciations) - trained)
         if not added:
             return ""

@@ -41,10 +41,20 @@ class Timing(NamedTuple):
 
 @dataclass
 class Timings:
-    """The times of the words and symbols in one or several texts."""
+    """The times of the words and symbols in one or several texts.
 
-    words: list[Timing] = field(default_factory=list)  # as written in the text
-    symbols: list[Timing] = field(default_factory=list)  # after cleaning
+        for text, start, end in timings.words: ...
+
+    Each word or symbol is a tuple of the text, the start and the end, in seconds from the start of
+    the audio.
+
+    Attributes:
+        words: the words as written in the text.
+        symbols: the symbols of the text after cleaning.
+    """
+
+    words: list[Timing] = field(default_factory=list)
+    symbols: list[Timing] = field(default_factory=list)
 
     def add(self, other: "Timings", offset: float) -> None:
         """Add the times of audio that begins after `offset` seconds."""
@@ -53,15 +63,18 @@ class Timings:
                 mine.append(Timing(text, start + offset, end + offset))
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the times as lists of dicts with the keys `text`, `start` and `end`."""
         return {"words": _as_dicts(self.words), "symbols": _as_dicts(self.symbols)}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Timings":
+        """Return the times from the output of `as_dict`."""
         words = [Timing(**timing) for timing in values["words"]]
         symbols = [Timing(**timing) for timing in values["symbols"]]
         return Timings(words, symbols)
 
     def as_json(self) -> str:
+        """Return `as_dict` as JSON."""
         return json.dumps(self.as_dict(), ensure_ascii=False, indent=1) + "\n"
 
     def as_srt(self) -> str:
@@ -107,9 +120,14 @@ class Timings:
 def timings_of(chunks: Sequence[SpokenChunk], text: str, settings: VoiceSettings) -> Timings:
     """Return the times of the words and symbols in a text.
 
+        speech = voice.synthesize(text, speaker="linda")
+        timings = timings_of(speech.chunks, text, voice.settings)
+        Path("evening.srt").write_text(timings.as_srt(), encoding="utf-8")
+
     Args:
         chunks: the chunks of a `Speech`, or of a stream that has ended.
         text: the text before cleaning.
+        settings: the settings of the voice.
     """
     symbols: list[Timing] = []
     spoken: list[Timing] = []

@@ -83,20 +83,25 @@ class VoiceDescription:
 
 
 class Voice(Synthesizer):
-    """Synthesize speech with the exported voice in a folder."""
+    """Synthesize speech with the exported voice in a folder.
+
+        voice = Voice("voices/english")
+        voice.settings.speakers             # ("linda", "kathleen", "hibari")
+        speech = voice.synthesize("It was a quiet evening.", speaker="linda")
+
+    A voice has all methods of `Synthesizer`.
+
+    Args:
+        folder: the folder of the voice, or its voice.json.
+        overrides: changes of settings, such as "gate_threshold=0.4,attention_window=6".
+        threads: number of CPU threads per graph. With int8 weights on two cores, one thread is
+            fastest.
+
+    Raises:
+        UserError: if a file is missing or damaged, or does not match voice.json.
+    """
 
     def __init__(self, folder: str | Path, overrides: str = "", threads: int = 1):
-        """Load and check a voice.
-
-        Args:
-            folder: the folder of the voice, or its voice.json.
-            overrides: changes of settings, such as "gate_threshold=0.4,attention_window=6".
-            threads: number of CPU threads per graph. With int8 weights on two cores, one thread is
-                fastest.
-
-        Raises:
-            UserError: if a file is missing or damaged, or does not match voice.json.
-        """
         folder = Path(folder)
         self.folder = folder.parent if folder.name == DESCRIPTION_FILE else folder
         path = self.folder / DESCRIPTION_FILE

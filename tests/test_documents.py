@@ -210,6 +210,15 @@ def test_library_examples_run_without_the_recipe(program, tmp_path):
     assert run.stdout
 
 
+@pytest.mark.parametrize("program", fenced(DOCUMENTS["docs/guides/deploy.md"], "python"))
+def test_speech_examples_run_with_the_included_voice(program, tmp_path):
+    (tmp_path / "voices").symlink_to(ROOT / "voices")
+    (tmp_path / "tacotron2_voice").symlink_to(ROOT / "tacotron2_voice")
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True)
+    assert run.returncode == 0, run.stderr.decode()
+    assert run.stdout
+
+
 # ---------------------------------------------------------------------------- links and names
 
 
@@ -286,6 +295,7 @@ def test_table_of_strategies_matches_the_registry():
     [
         "settings.md",
         "length-batching-api.md",
+        "tacotron2-voice-api.md",
         # Generating this page is slow, because it starts every program.
         pytest.param("commands.md", marks=pytest.mark.thorough),
     ],
