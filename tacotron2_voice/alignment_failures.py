@@ -19,7 +19,7 @@ from tacotron2_voice.speech_statistics import SpeechStatistics
 from tacotron2_voice.text import SymbolTable, sequence_to_text
 from tacotron2_voice.text.words import word_spans
 
-ATTENDED = 0.5  # a word counts as spoken if its attention weight reaches this in any decoder step
+ATTENDED = 0.5  # minimum weight in any decoder step for a word that counts as spoken
 MAX_SHOWN = 3  # maximum number of skipped words to list in a message
 ADVICE = "Train longer, or try another seed."
 
@@ -52,8 +52,8 @@ def find_failures(
         reason: the reason why speech ended.
         settings: settings of the model.
         table: symbol table of the model.
-        statistics: statistics of the training clips. Without them, the speaking rate is not
-            checked.
+        statistics: statistics of the training clips. Without statistics, the speaking rate is
+            not checked.
     """
     focus_rate = float(alignment.max(axis=1).mean())
     focus = alignment.argmax(axis=1)  # symbol with the largest weight in each decoder step

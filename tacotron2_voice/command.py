@@ -123,7 +123,8 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         print(list_speakers(load()))
         return
     if not args.stream:
-        print_without_failing()  # so that a closed pipe, such as `| head`, does not stop the work
+        # A closed pipe, such as `| head`, must not stop the work.
+        print_without_failing()
     _check_output_options(args)
     timer = Timer()
     synthesizer = load()

@@ -16,9 +16,9 @@ from tacotron2_voice.settings import LOG_FLOOR, VoiceSettings
 from tacotron2_voice.utils.errors import UserError
 
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
-MAX_LOG_MEL = 20  # log-mels of audio in [-1, 1] reach about 3
+MAX_LOG_MEL = 20  # highest accepted log-mel; audio in [-1, 1] reaches about 3
 MOMENTUM = 0.99  # momentum of fast Griffin-Lim
-ITERATIONS = 30  # more iterations hardly change the audio (docs/guides/deploy.md)
+ITERATIONS = 30  # more iterations hardly change the audio (research/voices.md)
 MAGNITUDE_ITERATIONS = 30
 TINY = np.float32(1e-8)
 SILENT_PIECE = 128  # maximum number of frames in a piece of silence
@@ -61,7 +61,7 @@ def windowed(
         context: number of frames.
         scale: number of columns per frame.
     """
-    # Frames that are still needed. The first `done` of them only serve as context.
+    # Frames that are still needed. The first `done` frames only serve as context.
     waiting = np.empty((0, 0), np.float32)
     done = 0
     for piece in itertools.chain(pieces, [None]):
@@ -145,7 +145,8 @@ class GriffinLim:
                 samples[: len(known)] = known
             else:
                 samples = self._invert(self.magnitudes(log_mel), known, rng)
-            ready = log_mel.shape[1] - context  # the same as in `windowed` if more frames follow
+            # If more frames follow, `windowed` uses the samples of this many frames.
+            ready = log_mel.shape[1] - context
             known = samples[max(0, ready - context) * self.hop : max(0, ready) * self.hop + half]
             return samples[half : half + log_mel.shape[1] * self.hop - 1]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tacotron2_voice.utils.errors import UserError
 
-MAX_GRAPH_BYTES = 2**30  # the decoder step of the full-size model is 72 MB
+MAX_GRAPH_BYTES = 2**30  # maximum size of a graph; the full-size decoder has 72 MB
 
 
 class OnnxGraph:
@@ -24,7 +24,7 @@ class OnnxGraph:
     """
 
     def __init__(self, content: bytes, threads: int):
-        # ONNX Runtime would send usage data to Microsoft.
+        # Otherwise, ONNX Runtime would send usage data to Microsoft.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 

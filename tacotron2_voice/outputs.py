@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLOT_COMMAND = install_command("plots")
-MAX_WAV_BYTES = 2**32 + 7  # the header stores the size without the first 8 bytes in 32 bits
+MAX_WAV_BYTES = 2**32 + 7  # the header stores the size, minus 8 bytes, in 32 bits
 
 
 class Output(ABC):
@@ -95,7 +95,7 @@ class Output(ABC):
         return ""
 
     def files_of_earlier_runs(self) -> list[Path]:
-        """Return files that this run did not write, but that look like parts of its output."""
+        """Return files next to the output of this run that an earlier run may have written."""
         return []
 
     def __enter__(self) -> "Output":
@@ -375,7 +375,7 @@ class AudioFileOutput(Output):
         check_sampling_rate(path, self.sampling_rate)
         self.path = path
         self.timings_format = timings
-        self.timings = Timings()  # of the complete texts
+        self.timings = Timings()  # times of the words in the complete texts
         self.keys = [*keys.items()]
         self.positions = {name: position for position, name in enumerate(keys)}
         self.part = path.with_name(f"{path.stem}.part.wav")

@@ -68,7 +68,7 @@ class ResumeLog:
         self.lock.release()
 
     def find(self, key: str, paths: Iterable[Path]) -> Entry | None:
-        """Return the entry with this key, or None if there is none or a file's size has changed."""
+        """Return the entry with this key, or None if it is missing or a file's size has changed."""
         entry = self.by_key.get(key)
         if entry is None:
             return None

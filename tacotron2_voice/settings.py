@@ -87,7 +87,7 @@ class VoiceSettings:
     ]  # all symbols, in the order of their ids; empty: the English table
     espeak_version: str  # eSpeak version that produced the phones for training
     lexicon: str = ""  # path of the lexicon file
-    pronunciations: tuple[str, ...] = ()  # the content of this file
+    pronunciations: tuple[str, ...] = ()  # content of the lexicon file
     speakers: tuple[str, ...]  # names of the speakers; empty: one speaker without a name
 
     # audio
@@ -204,7 +204,7 @@ MEL_SETTINGS = (  # settings that change a log-mel
 WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
-MIN_SIMILARITY = 0.72  # least similarity (0 to 1) of an unknown name and a suggested name
+MIN_SIMILARITY = 0.72  # minimum similarity (0 to 1) of an unknown name and a suggestion
 
 # A model speaks correctly only with the audio settings and speakers that it was trained with.
 FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers", "lexicon")
@@ -398,8 +398,10 @@ def _split_overrides(
 
 
 def _relative_to(entry: str, folder: Path, path_settings: tuple[str, ...]) -> str:
-    """Return an override from a file in `folder`. If it is a path that exists in this folder, the
-    folder is added."""
+    """Return an override from a settings file in `folder`.
+
+    If the value is the path of a file in this folder, the folder is added to the path.
+    """
     name, _, value = (part.strip() for part in entry.partition("="))
     if name in path_settings and value and (folder / value).is_file():
         return f"{name}={folder / value}"
@@ -407,7 +409,11 @@ def _relative_to(entry: str, folder: Path, path_settings: tuple[str, ...]) -> st
 
 
 def _parse(override: str, kind: type[VoiceSettings]) -> tuple[str, Any]:
-    """Return the name and the converted value of `name=value`. Raise ValueError if it is wrong."""
+    """Return the name and the converted value of `name=value`.
+
+    Raises:
+        ValueError: if the name is unknown or the value is not valid.
+    """
     name, equals, text = (part.strip() for part in override.partition("="))
     known = types_of(kind)
     if not equals:

@@ -22,7 +22,7 @@ from tacotron2_voice.text.words import word_spans
 
 FORMED = 0.3  # a decoder step counts as aligned if its largest attention weight is at least this
 JUMP_BACK = 4  # if attention moves back by more symbols than this, words are repeated
-RESTING_SHARE = 0.5  # attention rests if the last symbols have at least this fraction of it
+RESTING_SHARE = 0.5  # attention rests if at least this fraction is on the last symbols
 # The audio has died away at this level, in dB relative to the loud frames of a chunk (95th
 # percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
 DIED_AWAY = -25.0
@@ -55,7 +55,8 @@ class EndDetector:
       that point instead.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from there
       back into the text. Among the quiet decoder steps at rest, speech ends at the step with the
-      highest stop probability. Its peak is at the correct step even if it is below the threshold.
+      highest stop probability. This step is correct even if the probability is below the
+      threshold.
     - Attention has made no progress for STUCK_SECONDS, or the chunk has `max_steps` decoder steps.
 
     Attributes:
@@ -83,7 +84,7 @@ class EndDetector:
         self._levels: list[float] = []
         self.gates: list[float] = []
         self._furthest = -1  # furthest symbol that attention has reached
-        self._progress = 0  # step at which attention reached this symbol
+        self._progress = 0  # decoder step at which attention reached this symbol
         self._rest_began: int | None = None  # first step with attention on the last symbols
         self._rested = 0  # number of steps with attention on the last symbols
         self._fired: int | None = None  # step at which the stop probability exceeded the threshold

@@ -22,7 +22,7 @@ from tacotron2_voice.speakers import MAX_NAME
 MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end a text, in several scripts
 CLOSING = "'\")]»”’」』 "  # characters that may follow the mark
 MARKED_SHARE = 0.8  # a corpus has a final mark if this fraction of its texts ends with a mark
-USUAL_SHARE = 0.999  # `slowest` is this quantile of the relative durations, `fastest` is 1 minus it
+USUAL_SHARE = 0.999  # quantile for `slowest`; `fastest` is the quantile 1 - USUAL_SHARE
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the corpus
 MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
 MARGIN = 1.25  # speech is a failure if it is this many times faster or slower than usual clips
@@ -38,7 +38,8 @@ class SpeechStatistics:
     """Statistics of the training clips.
 
     The typical duration of n symbols is offset + n * seconds_per_symbol, fitted by least squares of
-    relative errors. The relative duration of a clip is its duration divided by this duration.
+    relative errors. The relative duration of a clip is its duration divided by the typical
+    duration.
     """
 
     __pydantic_config__ = EXACTLY

@@ -658,7 +658,7 @@ class Synthesizer(ABC):
 
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:
-    """Raise UserError unless an option is in its range. NaN is in no range."""
+    """Raise UserError if an option is out of range. NaN is always out of range."""
     if not least <= value <= most:
         expected = f"from {least} to {most}" if most < math.inf else f"at least {least}"
         raise UserError(f"{name}: {value} (expected {expected})")
@@ -701,7 +701,8 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
         else:
             waiting = np.concatenate([waiting, piece], axis=1) if waiting.size else piece
             total += piece.shape[1]
-            count = math.floor((total - 2) / speed) + 1  # number of frames between two old frames
+            # Only new frames that lie between two old frames can be computed yet.
+            count = math.floor((total - 2) / speed) + 1
         if count > made:
             positions = np.minimum(np.arange(made, count) * speed, total - 1)
             before = positions.astype(np.int64)

@@ -77,8 +77,8 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         type=seconds,
         default=PAUSE,
         metavar="SECONDS",
-        help="pause between chunks after the end of a sentence, in seconds; pauses between texts are "
-        "longer, pauses after clauses shorter; within a chunk, the model determines the pauses "
+        help="pause between chunks, in seconds; pauses between paragraphs are 2.5 times as long, and "
+        "pauses after clauses are shorter; inside a chunk, the model determines the pauses "
         "(default: %(default)s)",
     )
     add(
@@ -118,7 +118,8 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         nargs="?",
         const=ENGLISH,
         metavar="LANGUAGE",
-        help=f"only accept numbers, for the demo's model (default language: {ENGLISH})",
+        help="accept only numbers, because the demo model speaks only numbers; LANGUAGE is the "
+        f"language of the number words (default: {ENGLISH})",
     )
     add(
         "--vocoder",

@@ -29,7 +29,7 @@ FORMATS = ("json", "srt", "vtt")
 MIN_WEIGHT = 1e-6  # smaller attention weights are raised to this value
 CUE_LETTERS = 84  # maximum number of characters per subtitle: two lines of 42 characters
 CUE_PAUSE = 0.5  # a pause longer than this many seconds ends a subtitle
-SENTENCE_PAUSE = 0.15  # the same after the end of a sentence
+SENTENCE_PAUSE = 0.15  # after a sentence, this pause ends a subtitle
 SENTENCE_END = re.compile(r"[.!?。！？।؟…][\"'”’»)]*$")
 
 
@@ -155,7 +155,7 @@ def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) ->
 
 
 def symbol_times(chunk: SpokenChunk, table: SymbolTable) -> list[Timing]:
-    """Return the time of every symbol in a chunk. A skipped symbol starts and ends at one time."""
+    """Return the time of every symbol in a chunk. A skipped symbol has the same start and end."""
     path = best_path(chunk.alignment)
     positions = np.arange(len(chunk.ids) + 1)
     bounds = np.searchsorted(path, positions)  # first decoder step at or after each symbol
@@ -198,7 +198,7 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
     spoken words do not show where a written word begins, it is joined with the previous word.
     """
     tokens = without_tags(text).split()
-    expected: list[str] = []  # words that the tokens should be spoken as
+    expected: list[str] = []  # spoken words that the tokens should produce
     owners: list[int] = []  # index of the token of each expected word
     for index, token in enumerate(tokens):
         words = _spoken_words(token, settings)

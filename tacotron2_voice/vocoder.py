@@ -17,7 +17,7 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_bytes
 from tacotron2_voice.voice import OPERATORS as VOICE_OPERATORS
 
-ONNX_START = b"\x08"  # first byte of ONNX files, the key of the field for the format version
+ONNX_START = b"\x08"  # first byte of ONNX files: the key of the field `ir_version`
 EXPORT = "scripts/export_vocoder.py exports HiFi-GAN (docs/guides/deploy.md)"
 TRIAL_FRAMES = 16
 # Operators of voices and of common vocoders. Loops, random numbers and nested graphs are excluded.

@@ -245,7 +245,7 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
         "memory": [1, None, settings.memory_dim],
         "processed_memory": [1, None, settings.attention_dim],
         "outside": [1, None],  # 1 outside the attention window
-        "keep": [2, settings.prenet_dim],  # dropout of two prenet layers: 0, or 1 / (1 - p)
+        "keep": [2, settings.prenet_dim],  # dropout factors of two layers: 0 or 1 / (1 - p)
         "frames": [1, settings.n_mel_channels * settings.n_frames_per_step],
         "state": [1, rnns + settings.memory_dim],  # LSTM states and attention context
         "alignments": [2, None],  # attention weights of the last step, and their sum over all steps

@@ -75,7 +75,7 @@ def is_local(host: str) -> bool:
 
 
 def in_address(host: str) -> str:
-    """Return a host as URLs contain it."""
+    """Return a host in the form that URLs use, with IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 

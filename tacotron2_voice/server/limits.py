@@ -12,7 +12,7 @@ class Limits:
     workers: int = processors()  # number of synthesis threads
     queue: int = 64  # number of waiting texts, in addition to one text per worker
     characters: int = 5000  # number of characters per text, before cleaning
-    pause_seconds: float = 60.0  # total length of the pause tags in a text
-    body_bytes: int = 2**18  # size of a request body
-    body_seconds: float = 10.0  # time to receive a request body
-    send_seconds: float = 60.0  # time until a client accepts the next piece of a response
+    pause_seconds: float = 60.0  # total seconds of the pause tags in a text
+    body_bytes: int = 2**18  # number of bytes in a request body
+    body_seconds: float = 10.0  # seconds to receive a request body
+    send_seconds: float = 60.0  # seconds until a client accepts the next piece of a response

@@ -48,7 +48,7 @@ def print_without_failing() -> None:
         if stream is None or stream is not getattr(sys, f"__{name}__"):
             continue
         file = UnfailingFile(stream.fileno(), "w", closefd=False)
-        unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
+        unbuffered = isinstance(stream.buffer, io.RawIOBase)  # Python was started with -u
         replaced = io.TextIOWrapper(
             file if unbuffered else io.BufferedWriter(file),
             encoding=stream.encoding,
@@ -61,7 +61,7 @@ def print_without_failing() -> None:
 
 
 def print_nothing() -> None:
-    """Suppress all output except tracebacks, for processes other than the one that prints."""
+    """Suppress all output except tracebacks, because only one process of a run prints."""
     global _shows_progress
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     _shows_progress = False

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-LONG_FIX = 150  # number of characters from which equal fixes are grouped
+LONG_FIX = 150  # equal fixes are grouped if they have at least this many characters
 MAX_LINES_SHOWN = 20  # maximum number of bad lines to list individually in a message
 
 

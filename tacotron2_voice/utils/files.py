@@ -27,7 +27,7 @@ from tacotron2_voice.utils.errors import UserError
 
 Record = TypeVar("Record")
 
-# File in the folder of a run that has one line per start, epoch and validation.
+# File in the folder of a run, with one line per start, epoch and validation.
 METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = ".lock"  # lock file in folders that only one process may use at a time
 # Maximum size of a filelist, table or log; a filelist of a million clips is 200 MB.
@@ -71,7 +71,7 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add `path` to errors in this context, because some errors, such as a full disk, have none."""
+    """Add `path` to errors in this context, which some errors, such as a full disk, lack."""
     try:
         yield
     except UserError as error:

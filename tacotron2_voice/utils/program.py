@@ -83,8 +83,8 @@ def _end(message: str, code: int) -> None:
     with contextlib.suppress(OSError):
         if message:
             print(f"{name}: {shown}", file=sys.stderr, flush=True)
-    # Python flushes the output again at exit. Redirect it, so that this does not print an error
-    # about a closed pipe or a full disk.
+    # Python flushes the output again at exit. Redirect the output, so that Python prints no
+    # error about a closed pipe or a full disk.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
