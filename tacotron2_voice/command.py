@@ -167,7 +167,8 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         listed = ", ".join(map(str, old_files[:MAX_FILES_SHOWN]))
         more = len(old_files) - MAX_FILES_SHOWN
         rest = f" and {more:,} more" if more > 0 else ""
-        print(f"note: this run did not write these files: {listed}{rest}", file=sys.stderr)
+        reason = "files that may be from an earlier run, because this run did not write them"
+        print(f"note: {reason}: {listed}{rest}", file=sys.stderr)
     if args.time and timer.seconds:
         print(timer, file=sys.stderr)
 
