@@ -102,7 +102,7 @@ class Shorten(logging.Filter):
         if isinstance(error, asyncio.CancelledError):  # a request that Ctrl-C canceled
             return False
         if "graceful shutdown exceeded" in str(record.msg):  # uvicorn's message about Ctrl-C
-            print("note: the replies that were not complete were canceled", file=sys.stderr)
+            print("note: unfinished replies were canceled", file=sys.stderr)
             return False
         if isinstance(error, h11.ProtocolError):
             record.msg = f"warning: a client sent an invalid request: {error}"
