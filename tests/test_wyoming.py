@@ -5,7 +5,7 @@ import socket
 
 import numpy as np
 import pytest
-from servers import SENTENCES, everything, running, wait_until
+from servers import SENTENCES, PausedVoice, everything, running, wait_until
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncTcpClient
 from wyoming.error import Error
@@ -165,3 +165,23 @@ def test_synthesis_stops_when_the_client_hangs_up(server, port):
         client.sendall(b'{"type": "synthesize", "data": {"text": "%s"}}\n' % (b"A dog. " * 70))
         client.recv(10)
     wait_until(lambda: server.workers.num_texts == 0)
+
+
+def test_waiting_text_leaves_the_queue_when_the_client_hangs_up(voices):
+    """The text of such a client was once synthesized before the text of the next client."""
+    paused = PausedVoice(voices.int8[0])
+    opened = open_socket("127.0.0.1", 0)
+    place = opened.getsockname()[:2]
+
+    def background(voices, workers):
+        return wyoming_server.listen(opened, voices, workers)
+
+    with running(paused, background=background) as server:
+        clients = [socket.create_connection(place) for _ in range(3)]
+        for client in clients:
+            client.sendall(b'{"type": "synthesize", "data": {"text": "A dog."}}\n')
+        wait_until(lambda: server.workers.num_texts == 3)
+        for client in clients:
+            client.close()
+        wait_until(lambda: server.workers.num_texts == 0)
+        paused.allowed.release(10_000)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -44,6 +44,7 @@ from tacotron2_voice.version import __version__
 Background = Callable[[], AbstractAsyncContextManager[None]]
 MAX_EVENT_BYTES = 2**18
 MAX_CONNECTIONS = 100
+POLL_SECONDS = 0.1  # how often to check whether a client is still connected
 IDLE_SECONDS = 600.0  # time limit for the next event from a client
 
 
@@ -207,13 +208,31 @@ class Handler(AsyncEventHandler):
             name = self.voice.speaker or self.voice.name or ""
         try:
             with self.workers.place():
-                await self._send_audio(text, name, began)
+                await self._while_connected(self._send_audio(text, name, began))
         except NothingToSpeak:
             return
         except UserError as error:
             await self._fail("bad-request", str(error))
         except Busy:
             await self._fail("busy", "too many texts are waiting. Try again later.")
+
+    async def _while_connected(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`. Cancel it if the client disconnects, so that its text leaves the queue.
+
+        Raises:
+            ConnectionResetError: if the client disconnects.
+        """
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=POLL_SECONDS)
+                reader = self.limited_reader.reader
+                is_gone = reader.at_eof() or reader.exception() is not None
+                if is_gone and not task.done():
+                    raise ConnectionResetError
+            await task
+        finally:
+            task.cancel()
 
     async def _send_audio(self, text: str, name: str, began: float) -> None:
         model = self.voices.model_of(name)
