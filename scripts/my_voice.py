@@ -16,12 +16,14 @@ from project_root import ROOT
 
 import argparse
 import html
+import math
 import os
 import shlex
 import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -36,10 +38,10 @@ from scripts.commands import is_outdated, run_stage
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import check_is_folder, numbered_lines, write_bytes
+from tacotron2_voice.utils.files import check_is_folder, numbered_lines, read_json, write_bytes
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import DESCRIPTION_FILE
-from training.checkpoint import list_checkpoints
+from training.checkpoint import BEST, list_checkpoints
 from training.precision import describe_precision
 from training.trainer import Trainer
 
@@ -52,6 +54,9 @@ VALIDATION = 0.05  # fraction of the clips to hold out
 MIN_VALIDATION = 10  # clips
 TIMED_STEPS = 2  # number of optimizer steps to time
 EVALUATION_FILE = "evaluation.json"
+SPEECH = "speech"  # folder of the speech for the held-out texts
+# The candidates for the exported voice, and the names of the folders of their evaluations.
+NEWEST, LOWEST_LOSS = "newest", "lowest-loss"
 PAGE_FILE = "index.html"
 
 
@@ -111,11 +116,7 @@ def seconds_per_step(hparams: HParams, clips: int, frames: int, symbols: int) ->
 
 
 def train(out: Path, start: Path, settings: str) -> Path:
-    """Train, or resume a stopped run, and return the newest checkpoint.
-
-    The newest checkpoint is used instead of the checkpoint with the lowest validation loss. In two
-    trials, the newest checkpoint produced fewer wrong words, although its loss was higher.
-    """
+    """Train, or resume a stopped run, and return the newest checkpoint."""
     folder = out / "run"
     hparams = f"@{out / 'lists' / 'settings.txt'},{settings_file()},{settings}"
     if newest_checkpoint(folder) is None:
@@ -128,14 +129,49 @@ def train(out: Path, start: Path, settings: str) -> Path:
     return checkpoint
 
 
-def evaluate(out: Path, checkpoint: Path, args: argparse.Namespace) -> Intelligibility:
+class Candidate(NamedTuple):
+    """A checkpoint that may become the voice."""
+
+    checkpoint: Path
+    folder: Path  # folder of its evaluation
+    result: Intelligibility
+
+    @property
+    def error_rate(self) -> float:
+        rate = self.result.word_error_rate
+        return math.inf if rate is None else rate
+
+
+def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Candidate:
+    """Return the candidate whose free-running speech has the lowest word error rate.
+
+    The candidates are the newest checkpoint, which has the lowest learning rate, and the checkpoint
+    with the lowest validation loss. A lower validation loss does not always mean fewer wrong words
+    (research/which-checkpoint.md).
+    """
+    checkpoints = {NEWEST: newest}
+    if (best := out / "run" / BEST).exists():
+        checkpoints[LOWEST_LOSS] = best
+    candidates = [
+        Candidate(path, out / name, evaluate(out / name, path, out / "lists" / "val.txt", args))
+        for name, path in checkpoints.items()
+    ]
+    for candidate in candidates:
+        print(f"{candidate.checkpoint}: word error rate {candidate.error_rate:.3f}")
+    return min(candidates, key=lambda x: x.error_rate)  # the newest if the rates are equal
+
+
+def evaluate(
+    folder: Path, checkpoint: Path, recordings: Path, args: argparse.Namespace
+) -> Intelligibility:
     """Synthesize and transcribe the held-out texts, and return the word error rates."""
-    result = out / EVALUATION_FILE
+    result = folder / EVALUATION_FILE
     if is_outdated(result, checkpoint):
+        folder.mkdir(exist_ok=True)
         run_stage(
             "scripts/evaluate.py",
-            *("--checkpoint", checkpoint, "--recordings", out / "lists" / "val.txt"),
-            *("--output", out / "speech", "-o", result, "--language", args.language),
+            *("--checkpoint", checkpoint, "--recordings", recordings),
+            *("--output", folder / SPEECH, "-o", result, "--language", args.language),
             *("--recognizer", args.recognizer, "--words-only"),
             *(("--whisper-model", args.whisper_model) if args.whisper_model else ()),
         )
@@ -145,16 +181,18 @@ def evaluate(out: Path, checkpoint: Path, args: argparse.Namespace) -> Intelligi
 def export(out: Path, checkpoint: Path) -> Path:
     """Export the checkpoint unless the exported voice is newer, and return the voice's folder."""
     voice = out / "voice"
-    if is_outdated(voice / DESCRIPTION_FILE, checkpoint):
+    description = voice / DESCRIPTION_FILE
+    is_same = description.exists() and read_json(description)["checkpoint"] == checkpoint.name
+    if not is_same or is_outdated(description, checkpoint):
         shutil.rmtree(voice, ignore_errors=True)
         run_stage("scripts/export_voice.py", "--checkpoint", checkpoint, "-o", voice, "--packed")
     return voice
 
 
-def write_page(out: Path, name: str, summary: str) -> Path:
+def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
     """Write a page with recordings and synthetic speech for the held-out texts."""
     rows = []
-    audio = sorted((out / "speech").glob("*.wav"))
+    audio = sorted(speech_folder.glob("*.wav"))
     lists = out / "lists"
     lines = [split_filelist_line(x) for _, x in numbered_lines(out / "lists" / "val.txt", "")]
     for line, speech in zip(lines, audio, strict=False):
@@ -230,16 +268,17 @@ def main(arguments: list[str] | None = None) -> None:
     )
     settings = training_settings(args.steps, batches)
     checkpoint = train(out, args.start, settings)
-    speech = evaluate(out, checkpoint, args)
-    voice = export(out, checkpoint)
-    page = write_page(out, args.name, speech.summary())
+    chosen = choose_checkpoint(out, checkpoint, args)
+    voice = export(out, chosen.checkpoint)
+    summary = chosen.result.summary()
+    page = write_page(out, chosen.folder / SPEECH, args.name, summary)
     print(f"""
-{speech.summary()}
+{summary}
 
 listen         {page}
-speech         {out / "speech"}
+speech         {chosen.folder / SPEECH}
 voice          {voice}: works without PyTorch
-checkpoint     {checkpoint}
+checkpoint     {chosen.checkpoint}
 recordings     {out / "lists" / "report.html"}: problems of the recordings
 time           {(time.monotonic() - began) / 60:.0f} minutes
 

@@ -34,15 +34,18 @@ def commands(tmp_path, monkeypatch):
             (out / "run").mkdir(exist_ok=True)
             (out / "run" / f"checkpoint_{len(run)}.pt").touch()
         elif program == "scripts/evaluate.py":
-            (out / "speech").mkdir(exist_ok=True)
-            (out / "speech" / "0001.wav").touch()
-            write_json(
-                out / "evaluation.json",
-                asdict(Intelligibility(0.25, 0.1, 0.125, 50, "best.pt", 12, [])),
-            )
+            words = [*map(str, arguments)]
+            speech = Path(words[words.index("--output") + 1])
+            speech.mkdir(exist_ok=True)
+            (speech / "0001.wav").touch()
+            checkpoint = Path(words[words.index("--checkpoint") + 1])
+            rate = 0.25 if checkpoint.name == "best.pt" else 0.5
+            result = Intelligibility(rate, 0.1, 0.125, 50, checkpoint.name, 12, [])
+            write_json(Path(words[words.index("-o") + 1]), asdict(result))
         elif program == "scripts/export_voice.py":
             (out / "voice").mkdir()
-            (out / "voice" / "voice.json").touch()
+            checkpoint = Path(arguments[1])
+            write_json(out / "voice" / "voice.json", {"checkpoint": checkpoint.name})
 
     monkeypatch.setattr(my_voice, "run_stage", stage)
     monkeypatch.setattr(my_voice, "seconds_per_step", lambda *_: 1.2)
@@ -109,7 +112,18 @@ def test_page_shows_each_text_with_its_recording_and_speech(commands, tmp_path):
     page = (tmp_path / "out" / "index.html").read_text()
     assert "It &lt;rains&gt;." in page
     assert 'src="recordings/a%20%26%20b.wav"' in page
-    assert 'src="speech/0001.wav"' in page
+    assert 'src="newest/speech/0001.wav"' in page
+
+
+def test_voice_is_made_from_the_checkpoint_with_the_lower_word_error_rate(commands, tmp_path):
+    make(tmp_path)
+    assert "checkpoint_2.pt" in commands[-1][2]
+    (tmp_path / "out" / "run" / "best.pt").touch()
+    commands.clear()
+    make(tmp_path)
+    assert commands[-1][0] == "scripts/export_voice.py"
+    assert commands[-1][2].endswith("best.pt")
+    assert 'src="lowest-loss/speech/0001.wav"' in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_symbol_table_is_built_from_the_texts_when_the_language_is_not_english(commands, tmp_path):
