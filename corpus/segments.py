@@ -218,6 +218,8 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
         grid = textgrid.openTextgrid(
             str(path), includeEmptyIntervals=False, duplicateNamesMode="rename"
         )
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save it as UTF-8") from None
     except (PraatioException, ValueError, IndexError, OSError) as error:
         raise UserError(f"{path}: {error}, expected a Praat TextGrid") from None
     tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]

@@ -129,7 +129,7 @@ def type_in_words(annotation: str, aliases: dict[str, str]) -> str:
 def settings_page() -> Iterator[str]:
     yield "# Settings\n"
     yield (
-        "Set them with `--hparams name=value,name=[a,b]`, or with a file: `--hparams @FILE`. "
+        "Change settings with `--hparams name=value,name=[a,b]`, or read them from a file with `--hparams @FILE`. "
         "Programs print all settings when they start, and mark changed settings with `*`.\n"
     )
     section = None

@@ -291,7 +291,9 @@ class LengthBatches(Dataset[Any]):
             expected = worker.next_index
             if worker.pass_id != pass_id:
                 expected = first + self.world_size * worker_id
-            needs_state = ". To resume inside an epoch, load the saved state or pass record="
+            needs_state = (
+                ". To resume in the middle of an epoch, load the saved state or pass record="
+            )
             raise BatchingError(
                 f"LengthBatches: got batch {index} of epoch {state.epoch}, expected batch "
                 f"{expected}. Call set_epoch before every pass and never inside a pass, and "

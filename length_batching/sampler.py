@@ -201,7 +201,7 @@ class LengthBatchSampler:
         """Resume at the position where the state was saved.
 
         Raises:
-            BatchingError: if the state points inside an epoch that was planned with different clips
+            BatchingError: if the state points in the middle of an epoch that was planned with different clips
                 or options, because the rest of the epoch would then skip and repeat clips.
         """
         check_loaded_state(state)

@@ -163,7 +163,7 @@ def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
 
 
 def trainer_changed(**arguments):
-    """Resume inside an epoch with arguments that differ from those of the original run."""
+    """Resume in the middle of an epoch with arguments that differ from those of the original run."""
     folder = "changed-" + "-".join(map(str, arguments.values()))
     if not arguments.keys() & {"record", "seed"}:
         return trained(folder, **arguments)
@@ -231,7 +231,7 @@ def fit(
 
 
 def lightning_epochs(**options):
-    """Train three epochs after a sanity check, and resume between epochs and inside an epoch."""
+    """Train three epochs after a sanity check, and resume between epochs and in the middle of an epoch."""
     folder = "-".join(["epochs", *map(str, options.values())])
     trained, validated = fit(folder, **options)
     size = len(trained) // 3

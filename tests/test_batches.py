@@ -380,7 +380,7 @@ def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
 
 
 def test_batches_resume_in_the_loader_of_torchdata():
-    """The state is saved inside an epoch, at its end, and between two epochs, with and without
+    """The state is saved in the middle of an epoch, at its end, and between two epochs, with and without
     workers."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 

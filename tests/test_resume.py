@@ -427,7 +427,7 @@ def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_
     moved = {"training_files": tmp_path / "train.txt"}
     shutil.copy(filelist, moved["training_files"])
     arguments = flags(out, corpus.hparams(**LONG, **moved))
-    assert Child(arguments, kill_at, "inside an epoch").end().code == -9
+    assert Child(arguments, kill_at, "in the middle of an epoch").end().code == -9
     old.rename(tmp_path / "new")
     assert "--hparams clips_folder=FOLDER" in refused(flags(out, "", "--resume"), capsys)
     clip, other = tmp_path / "new" / "train03.wav", tmp_path / "kept.wav"

@@ -119,7 +119,7 @@ def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
 def test_balanced_epochs_follow_the_sampling_rules(corpus, balance, strategy, epoch, update):
     """An epoch draws as many clips as the corpus contains, and the number of draws of each clip is
     its share, rounded down or up. Draws depend only on seed and epoch, batches stay within the
-    frame budget, processes share the batches, and runs resume inside an epoch."""
+    frame budget, processes share the batches, and runs resume in the middle of an epoch."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(
         SPEAKERS,
@@ -495,7 +495,9 @@ def test_balanced_run_resumes_inside_an_epoch(corpus, tmp_path):
     settings = LONG | {"speaker_embedding_dim": 4, "speaker_balance": 0.5}
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert Child(flags(whole, corpus.hparams(**settings))).end().code == 0
-    ended = Child(flags(out, corpus.hparams(**settings)), kill_at, "inside an epoch").end()
+    ended = Child(
+        flags(out, corpus.hparams(**settings)), kill_at, "in the middle of an epoch"
+    ).end()
     assert ended.code == -9
     assert load(newest(out))["loop"]["batches_trained"] > 0
     other = flags(out, "speaker_balance=1", "--resume")

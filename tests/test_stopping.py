@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
     [
         ("before the first checkpoint", (0, 0)),
         ("before the first step", (0, 1)),
-        ("inside an epoch", (2, 0)),
+        ("in the middle of an epoch", (2, 0)),
         ("with half of a checkpoint written", (0, 1)),
         ("before a checkpoint has its name", (1, 0)),
         ("before older checkpoints are removed", (0, 0)),
@@ -64,7 +64,10 @@ def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
     """Assert that a stopped and resumed run equals an uninterrupted run, and return the latter."""
     uninterrupted, killed = folder / "uninterrupted", folder / "killed"
     assert Child(flags(uninterrupted, hparams)).end().code == 0
-    assert Child(flags(killed, hparams), kill_at, "inside an epoch").end().code == -signal.SIGKILL
+    assert (
+        Child(flags(killed, hparams), kill_at, "in the middle of an epoch").end().code
+        == -signal.SIGKILL
+    )
     assert Child(flags(killed, "", "--resume")).end().code == 0
     assert_same_run(killed, uninterrupted)
     return uninterrupted

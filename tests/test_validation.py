@@ -165,7 +165,10 @@ def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsy
     capsys.readouterr()
     settings["validation_files"] = "none"
     assert (
-        Child(flags(out, corpus.hparams(**settings)), kill_at, "inside an epoch").end().code == -9
+        Child(flags(out, corpus.hparams(**settings)), kill_at, "in the middle of an epoch")
+        .end()
+        .code
+        == -9
     )
     train.main(flags(out, "", "--resume"))
     printed = capsys.readouterr().out

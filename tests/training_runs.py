@@ -99,7 +99,7 @@ def half_of_a_log_line(kind: str) -> None:
 KILLS = {
     "before the first checkpoint": (checkpoint, "save", 1, False),
     "before the first step": (Trainer, "step", 1, False),
-    "inside an epoch": (Trainer, "step", 8, True),
+    "in the middle of an epoch": (Trainer, "step", 8, True),
     "before a checkpoint has its name": (files.os, "replace", 4, False),
     "before older checkpoints are removed": (checkpoint, "list_checkpoints", 5, False),
     "before the best is marked": (checkpoint, "link_as", 1, False),
@@ -128,7 +128,10 @@ def kill_at(moment: str) -> None:
 
 def stopped_inside_an_epoch(corpus, out: Path) -> Path:
     """Return the folder of a run that was killed during an epoch."""
-    assert Child(flags(out, corpus.hparams(**LONG)), kill_at, "inside an epoch").end().code == -9
+    assert (
+        Child(flags(out, corpus.hparams(**LONG)), kill_at, "in the middle of an epoch").end().code
+        == -9
+    )
     assert load(newest(out))["loop"]["batches_trained"] > 0
     return out
 

@@ -421,7 +421,7 @@ def restore(
 
     Raises:
         UserError: if the model or the optimizer differs from the checkpoint's, or if the checkpoint
-            was written inside an epoch and the epoch's batches differ.
+            was written in the middle of an epoch and the epoch's batches differ.
     """
     path, saved = source
     load_weights(trainer.model, saved, path, trainer.hparams)

@@ -23,9 +23,10 @@ Shape = tuple[int, int, int]  # number of clips, frames per clip, symbols per cl
 
 # The measured batch contains at least this fraction of the clips and at least this number of
 # frames. In smaller batches, memory that does not depend on the number of frames would distort the
-# estimate.
+# estimate. Larger batches would take too long.
 SHARE = 1 / 16
 MIN_FRAMES = 3200
+MAX_FRAMES = 6400
 WARM_UP_FRAMES = 50
 # Fraction of the available memory that stays free, because the estimate may be too low and because
 # memory becomes fragmented.
@@ -125,7 +126,8 @@ class CpuEstimate:
     def _measure(self, shape: Shape) -> float:
         """Return the bytes per padded frame, not counting the gradients."""
         clips, frames, symbols = shape
-        fewer = min(clips, max(math.ceil(clips * SHARE), math.ceil(MIN_FRAMES / frames)))
+        share = min(math.ceil(clips * SHARE), math.ceil(MAX_FRAMES / frames))
+        fewer = min(clips, max(share, math.ceil(MIN_FRAMES / frames)))
         peak = self._peak((fewer, frames, symbols))
         return max(peak - self._gradients, 0) / (fewer * frames)
 
