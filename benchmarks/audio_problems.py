@@ -3,8 +3,8 @@
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
 
 The folder must contain clean recordings. For each problem, the program prints in what percentage of
-the changed clips the problem is detected, at each strength. It also prints in what percentage of the
-unchanged clips the problem is detected (false alarms).
+the changed clips the problem is detected, at each strength. It also prints in what percentage of
+the unchanged clips the problem is detected (false alarms).
 """
 
 import argparse
@@ -75,8 +75,8 @@ def cut(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
 
 
 def add_pause(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
-    """Insert a pause before the quietest 20 ms in the middle half of the clip. The pause repeats the
-    noise of these 20 ms."""
+    """Insert a pause before the quietest 20 ms in the middle half of the clip. The pause repeats
+    the noise of these 20 ms."""
     length = round(0.02 * rate)
     count = len(clip) // length
     windows = clip[: count * length].reshape(count, length)

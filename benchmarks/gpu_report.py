@@ -5,9 +5,10 @@
     python -m benchmarks.gpu_report out --cpu-dry-run                # rehearse without a GPU
 
 The report answers four questions. Are the kernels exact? How long does an optimizer step take? How
-much memory does it need? Does a run that was killed and resumed end with the same weights? Each part
-of the report runs in its own process with a time limit, and takes one to four minutes. The program
-updates report.md after each part. The parts from earlier calls with the same folder stay in it.
+much memory does it need? Does a run that was killed and resumed end with the same weights? Each
+part of the report runs in its own process with a time limit, and takes one to four minutes. The
+program updates report.md after each part. The parts from earlier calls with the same folder stay in
+it.
 """
 
 import argparse

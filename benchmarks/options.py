@@ -1,4 +1,5 @@
-"""Define the options that several benchmarks have in common: device, precision, settings, counts."""
+"""Define the options that several benchmarks have in common: device, precision, settings,
+counts."""
 
 import argparse
 import importlib.util

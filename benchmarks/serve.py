@@ -6,8 +6,8 @@
 The benchmark starts `tacotron2-voice serve` and requests the speech for every text once with a
 single client. For each number of concurrent clients in --clients, it then runs these clients for
 --minutes. A client requests its next text as soon as a reply is complete. The benchmark checks that
-every reply is the same as the reply to the single client. The clients run on the same machine as the
-server.
+every reply is the same as the reply to the single client. The clients run on the same machine as
+the server.
 """
 
 import argparse

@@ -4,15 +4,15 @@
     python -m benchmarks.speaking --texts 1,64 --steps 300 --json synthesis.json
     python -m benchmarks.speaking --device cpu --voices --threads 2,1   # also with ONNX Runtime
 
-The benchmark uses a full-size model with random weights in float32. Every text has --symbols symbols
-and takes --steps decoder steps, because the stop-token predictor is off. The benchmark times
-everything from symbol ids to the mel in CPU memory. If librosa is installed, it also times
+The benchmark uses a full-size model with random weights in float32. Every text has --symbols
+symbols and takes --steps decoder steps, because the stop-token predictor is off. The benchmark
+times everything from symbol ids to the mel in CPU memory. If librosa is installed, it also times
 Griffin-Lim on the CPU, for one text.
 
-On a CPU, the decoder steps are launched one by one. On a GPU, the benchmark compares this method with
-CUDA graphs of decoder steps (fast_decoder/captured_steps.py), and checks that the mels are equal. The
-time for CUDA graphs includes capturing them. With --voices, the benchmark also times the same model
-as an exported voice, which synthesizes one text after another. The methods take turns.
+On a CPU, the decoder steps are launched one by one. On a GPU, the benchmark compares this method
+with CUDA graphs of decoder steps (fast_decoder/captured_steps.py), and checks that the mels are
+equal. The time for CUDA graphs includes capturing them. With --voices, the benchmark also times the
+same model as an exported voice, which synthesizes one text after another. The methods take turns.
 """
 
 import argparse
@@ -73,8 +73,8 @@ def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[s
 
 
 def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarray:
-    """Synthesize `count` random texts one after another. The texts are the same in each call. Return
-    their mels [count, n_mels, frames]."""
+    """Synthesize `count` random texts one after another. The texts are the same in each call.
+    Return their mels [count, n_mels, frames]."""
     shape = (count, args.symbols)
     texts = np.random.default_rng(0).integers(1, args.hparams.n_symbols, shape).tolist()
     mels = []
@@ -87,8 +87,8 @@ def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarra
 def measure(
     args: argparse.Namespace, speaker: Tacotron2, voices: dict[str, Path]
 ) -> list[dict[str, Any]]:
-    """Return one row for each number of texts, number of threads and method. The last row is that of
-    Griffin-Lim."""
+    """Return one row for each number of texts, number of threads and method. The last row is that
+    of Griffin-Lim."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
     second = args.hparams.sampling_rate / args.hparams.hop_length  # number of frames per second
     rows = []

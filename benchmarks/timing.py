@@ -1,6 +1,7 @@
 """Time several tasks that take turns, print the results, and write them to a file.
 
-Because the tasks take turns, a machine that becomes slower during a benchmark slows all tasks equally.
+Because the tasks take turns, a machine that becomes slower during a benchmark slows all tasks
+equally.
 """
 
 import argparse

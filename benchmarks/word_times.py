@@ -36,7 +36,8 @@ class ForcedAligner:
         )
 
     def align(self, words: list[str], audio: np.ndarray, rate: int) -> list[Timing]:
-        """Return the times of the words in audio [N], or an empty list if they cannot be aligned."""
+        """Return the times of the words in audio [N], or an empty list if they cannot be
+        aligned."""
         if any(self.decoder.lookup_word(word) is None for word in words):
             return []
         samples = np.rint(30_000 * soxr.resample(audio, rate, RATE)).astype("<i2")
