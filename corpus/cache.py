@@ -115,8 +115,8 @@ class ClipTable:
             for label, known in number_of.items():
                 if len(known) > MAX_NAMES:
                     raise UserError(
-                        f"{filelist}: {len(known):,} different values in the field for the {label}, "
-                        f"expected at most {MAX_NAMES:,}. Put each clip's {label} into this field"
+                        f"{filelist}: contains {len(known):,} different {label}s, expected at most "
+                        f"{MAX_NAMES:,}. Check that the fourth field is the {label}"
                     )
             columns = zip(zip(*chunk, strict=True), COLUMNS.values(), strict=True)
             arrays = [pa.array(values, kind) for values, kind in columns]

@@ -95,7 +95,9 @@ def test_error_counts_lines_without_speaker(lists):
 
 def test_filelist_is_rejected_when_it_has_too_many_speakers(tmp_path):
     clips = enumerate(Clip("a.wav", "x", (1,), 5, speaker=str(i)) for i in range(MAX_NAMES + 1))
-    assert "10,001 speakers, expected at most 10,000" in refusal(ClipTable.of, "list.txt", clips)
+    assert "10,001 different speakers, expected at most 10,000" in refusal(
+        ClipTable.of, "list.txt", clips
+    )
 
 
 def test_message_lists_speakers_when_a_name_begins_with_a_hyphen():
