@@ -236,7 +236,7 @@ def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
         file.write(f"{lists}/0.wav|Clip.||ANNA\n")
     message = refusal(train.main, flags(lists / "run", options(lists)), error=SystemExit)
     places = f"'anna' ({lists}/train.txt:1) and 'ANNA' ({lists}/train.txt:10)"
-    assert f"speakers {places} differ only in case" in message
+    assert f"speaker names {places} differ only in case" in message
 
 
 def test_resume_is_rejected_when_there_are_new_speakers(lists):
