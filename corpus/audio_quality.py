@@ -36,11 +36,11 @@ VOICE_BAND = (300, 3400)  # frequency band of telephones, in Hz
 UPPER_BAND = (4500, 8000)  # frequency band that telephones do not transmit, in Hz
 
 # Thresholds for `problems_of`. At most 1 in 100 clean clips is reported because of each threshold.
-MIN_SIGNAL_TO_NOISE = 19  # dB
-MAX_HUM = -28  # dB
-MAX_OFFSET = -20  # dB
-MIN_UPPER_BAND = -36  # dB
-MAX_EDGE = -10  # dB
+MIN_SIGNAL_TO_NOISE = 19  # in dB
+MAX_HUM = -28  # in dB relative to the speech level
+MAX_OFFSET = -20  # in dB relative to the speech level
+MIN_UPPER_BAND = -36  # in dB relative to the telephone band
+MAX_EDGE = -10  # in dB relative to the speech level
 MAX_PAUSE = 0.9  # seconds
 TINY = 1e-20  # smaller powers are replaced by this power, so that the logarithm is finite
 

@@ -69,7 +69,7 @@ class DerivedFolder:
         """Make the missing files in several threads, one file per clip.
 
         Args:
-            clips: the clips.
+            clips: the clips for which to make files.
             is_made: returns whether a clip's file exists; raises UserError if this file is bad.
             make: makes a clip's file; raises UserError if the clip is bad.
             threads: number of threads.

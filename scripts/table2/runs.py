@@ -170,7 +170,7 @@ def _read_run(directory: Path) -> Run:
     epochs = pd.DataFrame(kinds["epoch"], columns=["epoch", *OF_EPOCHS]).astype(float)
     validations = pd.DataFrame(kinds["validation"], columns=["epoch", *LOSSES]).astype(float)
     for frame in (epochs, validations):
-        if wrong := [name for name in frame if not np.isfinite(frame[name]).all()]:
+        if wrong := [str(name) for name in frame if not np.isfinite(frame[name]).all()]:
             raise ValueError(f"{', '.join(wrong)}: missing or not finite in some lines")
     last = range(1, len(epochs) + 1)
     if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():

@@ -76,7 +76,7 @@ def dropped_symbols(
 
     - With a table other than the English table, characters that have no symbol.
     - With the English table, characters whose removal changes at most the spaces between symbols,
-      such as "$" without an amount. Phones in braces that are not in the ARPAbet also count.
+      such as "$" without an amount, and phones in braces that are not in the ARPAbet.
     - If texts are converted to phones, also letters, numbers and signs that have no phones, such as
       "€" in Russian.
     """
